@@ -1,0 +1,43 @@
+"""penstock carries training data from storage to every replica.
+
+`import penstock as ps` gives everything named here; nothing that needs JAX is imported before it is used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from penstock.data.dataset import Dataset as Dataset
+from penstock.data.iterator import DatasetIterator as DatasetIterator
+from penstock.distribute import DistributedDataset as DistributedDataset
+from penstock.distribute import DistributedIterator as DistributedIterator
+from penstock.distribute import HostStrategy as HostStrategy
+from penstock.distribute import InputOptions as InputOptions
+from penstock.distribute import PerReplica as PerReplica
+from penstock.distribute import ReduceOp as ReduceOp
+from penstock.distribute import ReplicaContext as ReplicaContext
+from penstock.distribute import Strategy as Strategy
+from penstock.distribute import ValueContext as ValueContext
+from penstock.distribute import get_replica_context as get_replica_context
+from penstock.errors import ClosedError as ClosedError
+from penstock.errors import ElementError as ElementError
+from penstock.errors import InvalidArgumentError as InvalidArgumentError
+from penstock.errors import InvalidTypeError as InvalidTypeError
+from penstock.errors import OutOfRangeError as OutOfRangeError
+from penstock.errors import PenstockError as PenstockError
+from penstock.errors import StateMismatchError as StateMismatchError
+from penstock.errors import StorageError as StorageError
+from penstock.options import AUTOTUNE as AUTOTUNE
+from penstock.options import INFINITE_CARDINALITY as INFINITE_CARDINALITY
+from penstock.options import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
+from penstock.options import AutoShardPolicy as AutoShardPolicy
+from penstock.options import Options as Options
+from penstock.spec import TensorSpec as TensorSpec
+
+if TYPE_CHECKING:
+    from penstock.distribute import MirroredStrategy as MirroredStrategy
+
+
+def __getattr__(name: str) -> Any:
+    if name == "MirroredStrategy":
+        return importlib.import_module("penstock.distribute").MirroredStrategy
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

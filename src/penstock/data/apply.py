@@ -1,0 +1,235 @@
+"""A user's function applied to the rows of a block, each result written straight into its slot of the output block."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.data.block import Block, Column, column_of
+from penstock.data.node import Node, Run
+from penstock.errors import ElementError, InvalidTypeError
+from penstock.rng import KeyedGenerator
+from penstock.spec import as_leaf, spec_of_leaf
+from penstock.structure import LEAF, Structure, flatten
+
+_SHARED_CHUNKS = 8
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The row at which a function raised, and what."""
+
+    row: int
+    error: Exception
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What every result of one function must look like: its structure, and the dtype of each leaf."""
+
+    structure: Structure
+    dtypes: tuple[Any, ...]
+
+    @staticmethod
+    def of(value: Any) -> "Layout":
+        """The layout of one result."""
+        leaves, structure = flatten(value)
+        return Layout(structure, tuple(_dtype(as_leaf(leaf)) for leaf in leaves))
+
+    def check(self, other: "Layout") -> None:
+        """Raise an ElementError if the other layout differs from this one, but for the width of fixed-width strings."""
+        if self == other:
+            return
+        same = self.structure == other.structure and all(
+            a == b or a.kind == b.kind and a.kind in "US" for a, b in zip(self.dtypes, other.dtypes, strict=True)
+        )
+        if not same:
+            raise ElementError(f"the function returned {other} after it had returned {self}; return one kind of element")
+
+    def __str__(self) -> str:
+        return f"{self.structure} of {', '.join(map(str, self.dtypes)) or 'nothing'}"
+
+
+def _dtype(leaf: Any) -> np.dtype[Any]:
+    return leaf.dtype if isinstance(leaf, (np.ndarray, np.generic)) else np.dtype(object)
+
+
+def call_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
+    """The function's result for each row; tuple elements are unpacked into its arguments."""
+    if block.structure.kind == "leaf":
+        return map(function, block.columns[0])
+    if block.structure.is_flat_tuple:
+        return map(function, *block.columns)
+    if block.structure.kind == "tuple":
+        return (function(*row) for row in block.rows())
+    return map(function, block.rows())
+
+
+def call_rows_with_randomness(function: Callable[..., Any], block: Block, key: int, positions: Any) -> Iterator[Any]:
+    """As `call_rows`, with a generator keyed by the row's position as the last argument."""
+    generator = KeyedGenerator(key)
+    unpack = block.structure.kind == "tuple"
+    for position, row in zip(positions, block.rows(), strict=True):
+        randomness = generator.at(int(position))
+        yield function(*row, randomness) if unpack else function(row, randomness)
+
+
+def note(error: BaseException, node: Node, element: object) -> None:
+    """Say in an exception of the user's function where it happened."""
+    error.add_note(f"penstock: in {node.where()}, element {element}")
+
+
+def map_rows(
+    run: Run,
+    node: Node,
+    results: Callable[[int, int], Iterator[Any]],
+    rows: int,
+    parallelism: int,
+) -> tuple[Block | None, Failure | None]:
+    """The block of `results(0, rows)`, up to the first row that fails.
+
+    Args:
+        results: gives the results of rows start to stop, one by one; called from several threads where `parallelism` is above 1.
+    """
+    first = results(0, 1)
+    try:
+        value = _result(first)
+        layout = run.agreed(node, Layout.of(value))
+        layout.check(Layout.of(value))
+    except Exception as error:
+        return None, Failure(0, error)
+    if layout.structure == LEAF and not isinstance(value, np.ndarray) and parallelism == 1:
+        return _map_scalars(results, rows, value, layout)
+    output = _Output(layout, value, rows)
+    failure = output.fill(results, 1, rows) if parallelism == 1 else _fill_shared(run, output, results, rows, parallelism)
+    done = rows if failure is None else failure.row
+    return output.block(done), failure
+
+
+def _result(results: Iterator[Any]) -> Any:
+    for value in results:
+        return value
+    raise InvalidTypeError("the function raised StopIteration: return a value for each element")
+
+
+def _map_scalars(
+    results: Callable[[int, int], Iterator[Any]], rows: int, first: Any, layout: Layout
+) -> tuple[Block, Failure | None]:
+    """One leaf per row and no axes: results are collected as Python objects and converted together."""
+    values: list[Any] = [first]
+    failure = None
+    try:
+        values.extend(results(1, rows))  # keeps what came before an exception
+        if len(values) < rows:
+            _result(iter(()))
+    except Exception as error:
+        failure = Failure(len(values), error)
+    if set(map(type, values)) != {type(first)}:
+        for row, value in enumerate(values):
+            try:
+                layout.check(Layout.of(value))
+            except Exception as error:
+                return Block((column_of([as_leaf(v) for v in values[:row]]),), LEAF, row), Failure(row, error)
+    return Block((_column_of_scalars(values, layout.dtypes[0]),), LEAF, len(values)), failure
+
+
+def _column_of_scalars(values: list[Any], dtype: np.dtype[Any]) -> Column:
+    if dtype.kind in "biufc":
+        try:
+            return np.fromiter(values, dtype, len(values))
+        except (TypeError, ValueError):  # some of them are arrays
+            return column_of([as_leaf(value) for value in values])
+    return column_of([as_leaf(value) for value in values])
+
+
+def _fill_shared(
+    run: Run, output: "_Output", results: Callable[[int, int], Iterator[Any]], rows: int, parallelism: int
+) -> Failure | None:
+    failures: list[Failure] = []
+
+    def work(start: int, stop: int) -> None:
+        if any(failure.row < start for failure in failures):
+            return
+        failure = output.fill(results, start + 1, stop + 1)
+        if failure is not None:
+            failures.append(failure)
+
+    # Small enough that threads end together, large enough that handing out chunks costs nothing.
+    chunk = max(1, (rows - 1) // (parallelism * _SHARED_CHUNKS))
+    run.pool.share(work, rows - 1, parallelism, chunk)
+    return min(failures, key=lambda failure: failure.row, default=None)
+
+
+class _Output:
+    """The output block of one call, allocated when the first result is known; threads fill disjoint rows."""
+
+    def __init__(self, layout: Layout, first: Any, rows: int) -> None:
+        self._layout = layout
+        self._structure = layout.structure
+        leaves = self._leaves(first)
+        self._columns = [_allocate(leaf, rows) for leaf in leaves]
+        # Results of another shape than the first, by row: their columns become ragged in the end.
+        self._odd: list[dict[int, Any]] = [{} for _ in leaves]
+        self._put(0, leaves)
+
+    def fill(self, results: Callable[[int, int], Iterator[Any]], start: int, stop: int) -> Failure | None:
+        """Write rows start to stop; gives the failure at which it ended, if it did."""
+        row = start
+        try:
+            if self._structure == LEAF:
+                column = self._columns[0]
+                shape, dtype = column.shape[1:], column.dtype
+                for value in results(start, stop):
+                    if type(value) is np.ndarray and value.shape == shape and value.dtype is dtype:
+                        column[row] = value
+                    else:
+                        self._put(row, self._leaves(value))
+                    row += 1
+            else:
+                for value in results(start, stop):
+                    self._put(row, self._leaves(value))
+                    row += 1
+            if row < stop:
+                _result(iter(()))
+        except Exception as error:
+            return Failure(row, error)
+        return None
+
+    def _leaves(self, value: Any) -> list[Any]:
+        return [as_leaf(leaf) for leaf in self._structure.flatten_like(value)]
+
+    def _put(self, row: int, leaves: list[Any]) -> None:
+        for number, leaf in enumerate(leaves):
+            column = self._columns[number]
+            if not isinstance(leaf, (np.ndarray, np.generic)):
+                if column.dtype != object:
+                    self._refuse(number, leaf)
+                column[row] = leaf
+            elif leaf.dtype == column.dtype and leaf.shape == column.shape[1:]:
+                column[row] = leaf
+            elif leaf.dtype == column.dtype or leaf.dtype.kind == column.dtype.kind and column.dtype.kind in "US":
+                self._odd[number][row] = leaf
+            else:
+                self._refuse(number, leaf)
+
+    def _refuse(self, number: int, leaf: Any) -> None:
+        path = self._structure.paths()[number]
+        raise ElementError(
+            f"the function returned {spec_of_leaf(leaf)}{' at ' + path if path else ''} after it had returned "
+            f"{self._layout.dtypes[number]}; return one kind of element"
+        )
+
+    def block(self, rows: int) -> Block:
+        """The first `rows` rows."""
+        columns = [
+            column_of([odd.get(row, column[row]) for row in range(rows)]) if odd and rows else column[:rows]
+            for column, odd in zip(self._columns, self._odd, strict=True)
+        ]
+        return Block(tuple(columns), self._structure, rows)
+
+
+def _allocate(leaf: Any, rows: int) -> Column:
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        return np.empty((rows, *leaf.shape), dtype=leaf.dtype)
+    return np.empty(rows, dtype=object)

@@ -1,0 +1,206 @@
+"""Blocks: n elements of one structure, held as one column per leaf.
+
+A column is an array whose leading axis has n rows. Where the rows of a leaf differ in shape, or are strings or other Python objects, the
+column is an object array of shape (n,), with one array or object per row.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import ElementError
+from penstock.spec import TensorSpec, as_leaf, spec_of_leaf
+from penstock.structure import Structure, flatten
+
+Column = npt.NDArray[Any]
+Indices = range | npt.NDArray[np.int64]
+"""Positions: a range where they are evenly spaced (its rows are views), else an array of int64 (its rows are copies)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """n elements, one column per leaf.
+
+    Attributes:
+        columns: the leaves' columns, in the order of the structure.
+        structure: the structure of each element.
+        length: n; held apart because a structure may have no leaves.
+    """
+
+    columns: tuple[Column, ...]
+    structure: Structure
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the columns, and in the arrays that object columns hold."""
+        return sum(_bytes_of(column) for column in self.columns)
+
+    def rows(self) -> Iterator[Any]:
+        """The elements, one by one; rows of dense columns are views."""
+        if self.structure.kind == "leaf":
+            return iter(self.columns[0])
+        if self.structure.leaf_count == 0:
+            return iter([self.structure.unflatten(())] * self.length)
+        leaves = zip(*self.columns, strict=True)
+        return leaves if self.structure.is_flat_tuple else map(self.structure.unflatten, leaves)
+
+    def row(self, position: int) -> Any:
+        """The element at this position."""
+        return self.structure.unflatten([column[position] for column in self.columns])
+
+    def slice(self, start: int, stop: int) -> "Block":
+        """Rows start to stop, as views."""
+        if start == 0 and stop >= self.length:
+            return self
+        stop = min(stop, self.length)
+        return Block(tuple(column[start:stop] for column in self.columns), self.structure, stop - start)
+
+    def take(self, indices: Indices) -> "Block":
+        """The rows at these positions: views for a range, copies for an array."""
+        return Block(tuple(take_rows(column, indices) for column in self.columns), self.structure, len(indices))
+
+    def repeated(self, count: int) -> "Block":
+        """A block of one row as `count` equal rows, without copying it."""
+        columns = tuple(np.broadcast_to(column, (count, *column.shape[1:])) for column in self.columns)
+        return Block(columns, self.structure, count)
+
+    def read_only(self) -> "Block":
+        """The same rows as views that cannot be written: they share their memory with somebody else's data."""
+        return Block(tuple(map(_locked, self.columns)), self.structure, self.length)
+
+    def spec(self) -> Any:
+        """The specification of an element of this block."""
+        return self.structure.unflatten([spec_of_column(column) for column in self.columns])
+
+    @staticmethod
+    def of_rows(rows: Sequence[Any]) -> "Block":
+        """A block of these elements (at least one).
+
+        Raises:
+            ElementError: the elements differ in structure or dtype.
+        """
+        leaves, structure = flatten(rows[0])
+        return Block.of_leaves([leaves, *(structure.flatten_like(row) for row in rows[1:])], structure)
+
+    @staticmethod
+    def of_leaves(rows: Sequence[Sequence[Any]], structure: Structure) -> "Block":
+        """A block of elements (at least one) that were flattened already."""
+        columns = tuple(column_of([as_leaf(leaf) for leaf in column]) for column in zip(*rows, strict=True))
+        return Block(columns, structure, len(rows))
+
+    @staticmethod
+    def concatenate(blocks: Sequence["Block"]) -> "Block":
+        """The rows of all blocks (at least one), in order.
+
+        Raises:
+            ElementError: the blocks differ in structure or dtype.
+        """
+        first = blocks[0]
+        if len(blocks) == 1:
+            return first
+        for other in blocks[1:]:
+            if other.structure != first.structure:
+                raise ElementError(
+                    f"elements of one dataset must have one structure, got {first.structure} and {other.structure}"
+                )
+        columns = zip(*(block.columns for block in blocks), strict=True)
+        return Block(tuple(map(_joined, columns)), first.structure, sum(map(len, blocks)))
+
+    @staticmethod
+    def scattered(parts: Iterable[tuple[npt.NDArray[np.intp], "Block"]]) -> "Block":
+        """Blocks put together so that row k of a part stands at the k-th of the positions it comes with."""
+        positions, blocks = zip(*parts, strict=True)
+        if len(blocks) == 1:
+            return blocks[0]  # type: ignore[no-any-return]  # zip loses the types
+        order = np.empty(sum(map(len, blocks)), dtype=np.int64)
+        order[np.concatenate(positions)] = np.arange(len(order))
+        return Block.concatenate(blocks).take(order)
+
+
+def take_rows(column: Column, indices: Indices) -> Column:
+    """Rows of a column: a view for a range, a copy for an array."""
+    if isinstance(indices, range):
+        if len(indices) == 0:
+            return column[:0]
+        # A negative stop would count from the end of the column.
+        stop = indices[-1] + (1 if indices.step > 0 else -1)
+        return column[indices.start : None if stop < 0 else stop : indices.step]
+    return column.take(indices, axis=0)
+
+
+def column_of(leaves: Sequence[Any]) -> Column:
+    """One column of these rows of one leaf (at least one): dense where their shapes agree, an object column where they do not.
+
+    Raises:
+        ElementError: the rows' dtypes differ.
+    """
+    first = leaves[0]
+    if not isinstance(first, (np.ndarray, np.generic)):
+        return object_column(leaves)
+    for leaf in leaves:
+        if not isinstance(leaf, (np.ndarray, np.generic)) or leaf.dtype != first.dtype and not _same_kind(leaf, first):
+            raise ElementError(f"rows of one leaf must have one dtype, got {spec_of_leaf(first)} and {spec_of_leaf(leaf)}")
+    if any(leaf.shape != first.shape for leaf in leaves):
+        return object_column([np.asarray(leaf) for leaf in leaves])
+    return np.stack(leaves)
+
+
+def _same_kind(a: Any, b: Any) -> bool:
+    """Fixed-width strings differ in dtype by their width only."""
+    return a.dtype.kind == b.dtype.kind and a.dtype.kind in "US"
+
+
+def object_column(values: Iterable[Any]) -> Column:
+    """An object column with these entries, however alike they look to NumPy."""
+    entries = list(values)
+    column = np.empty(len(entries), dtype=object)
+    for position, value in enumerate(entries):
+        column[position] = value
+    return column
+
+
+def is_ragged(column: Column) -> bool:
+    """Whether this is an object column of arrays."""
+    return column.dtype == object and column.ndim == 1 and len(column) > 0 and isinstance(column[0], np.ndarray)
+
+
+def spec_of_column(column: Column) -> TensorSpec:
+    """The specification of a row of this column; axes on which its rows differ are None."""
+    if not is_ragged(column):
+        return TensorSpec(column.shape[1:], column.dtype)
+    spec = spec_of_leaf(column[0])
+    for row in column[1:]:
+        other = spec_of_leaf(row)
+        if len(other.shape) != len(spec.shape):
+            return TensorSpec((), object)
+        spec = spec.merged(other)
+    return spec
+
+
+def _joined(columns: Sequence[Column]) -> Column:
+    first = columns[0]
+    if any(is_ragged(column) for column in columns) or any(column.shape[1:] != first.shape[1:] for column in columns):
+        return column_of([row if isinstance(row, np.ndarray) else as_leaf(row) for column in columns for row in column])
+    for other in columns[1:]:
+        if other.dtype != first.dtype and not _same_kind(other, first):
+            raise ElementError(f"rows of one leaf must have one dtype, got {first.dtype} and {other.dtype}")
+    return np.concatenate(columns)
+
+
+def _bytes_of(column: Column) -> int:
+    if column.dtype != object:
+        return column.nbytes
+    return column.nbytes + sum(entry.nbytes if isinstance(entry, np.ndarray) else 64 for entry in column.flat)
+
+
+def _locked(column: Column) -> Column:
+    view = column.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,361 @@
+"""`Dataset`: the sources, the ways to read one, and with the methods of `methods/` everything in between."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from penstock.data.block import Block
+from penstock.data.iterator import DatasetIterator, Iterations
+from penstock.data.methods.base import check_function, node_of, user_site
+from penstock.data.methods.batching import BatchMethods
+from penstock.data.methods.element import ElementMethods
+from penstock.data.methods.order import OrderMethods
+from penstock.data.node import Node
+from penstock.data.operators.combine import Choose, Zip
+from penstock.data.operators.keep import Saved
+from penstock.data.operators.sources import Choices, Counter, Generator, Random, Range, Slices
+from penstock.data.plan import explain
+from penstock.data.sample import sampled_spec
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.formats.row_store import RowStore, RowStoreWriter
+from penstock.options import Options, check_integer
+from penstock.spec import TensorSpec, as_leaf
+from penstock.structure import flatten, map_structure
+
+
+class Dataset(ElementMethods, BatchMethods, OrderMethods):
+    """A sequence of elements, described step by step and read as often as wanted.
+
+    Datasets are values: every method gives a new one. Iterating gives NumPy elements; each iteration is one epoch, and what is random differs from epoch to
+    epoch.
+
+    Example:
+        >>> import penstock as ps
+        >>> dataset = ps.Dataset.range(10).filter(lambda x: x % 2 == 1).map(lambda x: x * x).batch(2)
+        >>> [batch.tolist() for batch in dataset]
+        [[1, 9], [25, 49], [81]]
+    """
+
+    def __init__(self, node: Node, options: Options | None = None) -> None:
+        self.node = node
+        self._options = options or Options()
+        self._iterations = Iterations(self._options.seed)
+        self._spec: Any = None
+
+    def _then(self, node: Node) -> Self:
+        return type(self)(node, self._options)
+
+    @classmethod
+    def _of_block(cls, block: Block) -> "Dataset":
+        return Dataset(Slices("window", block.columns, block.structure, len(block)))
+
+    # Sources
+
+    @staticmethod
+    def range(*args: int) -> "Dataset":
+        """The int64 numbers of `range(stop)`, `range(start, stop)` or `range(start, stop, step)`.
+
+        Raises:
+            InvalidTypeError: not one to three integers.
+            InvalidArgumentError: a step of 0.
+
+        Example:
+            >>> [int(x) for x in Dataset.range(2, 10, 3)]
+            [2, 5, 8]
+        """
+        if not 1 <= len(args) <= 3:
+            raise InvalidTypeError(f"range takes 1 to 3 integers, got {len(args)}")
+        numbers = [check_integer("range", "number", number, minimum=-(1 << 63)) for number in args]
+        start, stop = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
+        step = numbers[2] if len(numbers) == 3 else 1
+        if step == 0:
+            raise InvalidArgumentError("range(step=...) must not be 0")
+        return Dataset(Range(start, stop, step, site=user_site()))
+
+    @staticmethod
+    def from_tensors(tensors: Any) -> "Dataset":
+        """A dataset of one element.
+
+        Example:
+            >>> list(Dataset.from_tensors(([1.0], 2)))
+            [(array([1.], dtype=float32), np.int64(2))]
+        """
+        leaves, structure = flatten(tensors)
+        block = Block.of_leaves([leaves], structure)
+        return Dataset(Slices("from_tensors", block.columns, structure, 1, site=user_site()))
+
+    @staticmethod
+    def from_tensor_slices(tensors: Any) -> "Dataset":
+        """The rows along the leading axis of arrays (or lists), in any structure. The arrays are not copied.
+
+        Raises:
+            InvalidArgumentError: no leaves, a leaf without axes, or leading axes of unequal length.
+
+        Example:
+            >>> [(x.tolist(), int(y)) for x, y in Dataset.from_tensor_slices(([[1, 2], [3, 4]], [0, 1]))]
+            [([1, 2], 0), ([3, 4], 1)]
+        """
+        leaves, structure = flatten(tensors)
+        columns = tuple(np.asarray(as_leaf(leaf)) for leaf in leaves)
+        if not columns or any(column.ndim == 0 for column in columns):
+            raise InvalidArgumentError(
+                f"from_tensor_slices takes arrays with a leading axis, got shapes {[column.shape for column in columns]}"
+            )
+        lengths = [len(column) for column in columns]
+        if len(set(lengths)) > 1:
+            named = ", ".join(f"{path or 'the array'}: {n}" for path, n in zip(structure.paths(), lengths, strict=True))
+            raise InvalidArgumentError(f"from_tensor_slices takes arrays of one length, got {named}")
+        return Dataset(Slices("from_tensor_slices", columns, structure, lengths[0], site=user_site()))
+
+    @staticmethod
+    def from_generator(fn: Callable[[], Any], output_signature: Any = None) -> "Dataset":
+        """What `fn()` yields. The generator is run no further than the elements asked for, and anew in every epoch.
+
+        A state counts the elements taken: restoring it runs the generator again and drops that many, so it should yield the same elements each time.
+
+        Args:
+            fn: called without arguments at the start of an iteration; gives an iterator.
+            output_signature: the structure of an element with a `ps.TensorSpec` for each leaf; elements are checked against it.
+
+        Raises:
+            InvalidTypeError: `fn` is not callable, or a signature with other leaves.
+            ElementError: while iterating, an element that does not fit the signature.
+
+        Example:
+            >>> list(Dataset.from_generator(lambda: iter([1, 2]), output_signature=TensorSpec((), "int64")))
+            [np.int64(1), np.int64(2)]
+        """
+        check_function("from_generator", "fn", fn)
+        for leaf in flatten(output_signature)[0]:
+            if not isinstance(leaf, TensorSpec):
+                raise InvalidTypeError(f"from_generator(output_signature=...) takes ps.TensorSpec leaves, got {leaf!r}")
+        return Dataset(Generator(fn, output_signature, site=user_site()))
+
+    @staticmethod
+    def counter(start: int = 0, step: int = 1) -> "Dataset":
+        """start, start + step, … without end.
+
+        Example:
+            >>> [int(x) for x in Dataset.counter(10, 5).take(3)]
+            [10, 15, 20]
+        """
+        start = check_integer("counter", "start", start, minimum=-(1 << 63))
+        return Dataset(Counter(start, check_integer("counter", "step", step, minimum=-(1 << 63)), site=user_site()))
+
+    @staticmethod
+    def random(seed: int | None = None, rerandomize_each_iteration: bool = True) -> "Dataset":
+        """Random int64 numbers in [0, 2**32) without end.
+
+        Example:
+            >>> first, second = Dataset.random(seed=1), Dataset.random(seed=1)
+            >>> [int(x) for x in first.take(3)] == [int(x) for x in second.take(3)]
+            True
+        """
+        if seed is not None:
+            check_integer("random", "seed", seed, minimum=0)
+        return Dataset(Random(seed, bool(rerandomize_each_iteration), site=user_site()))
+
+    @staticmethod
+    def zip(*datasets: Any) -> "Dataset":
+        """Elements of several datasets together: a tuple of one from each, or any structure whose leaves are datasets.
+
+        Raises:
+            InvalidTypeError: a leaf that is not a dataset.
+
+        Example:
+            >>> [(int(a), int(b)) for a, b in Dataset.zip(Dataset.range(3), Dataset.range(10, 12))]
+            [(0, 10), (1, 11)]
+        """
+        members, structure = flatten(datasets[0] if len(datasets) == 1 else datasets)
+        nodes = tuple(node_of("zip", member) for member in members)
+        if not nodes:
+            raise InvalidArgumentError("zip takes at least one dataset, got none")
+        return Dataset(Zip(nodes, structure, site=user_site()))
+
+    @staticmethod
+    def choose_from_datasets(
+        datasets: Sequence["Dataset"], choice_dataset: "Dataset", stop_on_empty_dataset: bool = True
+    ) -> "Dataset":
+        """The next element of the dataset whose number `choice_dataset` gives.
+
+        Args:
+            datasets: the datasets, with elements of one kind.
+            choice_dataset: their numbers, from 0.
+            stop_on_empty_dataset: end when a dataset is chosen that has ended; else such choices are passed over.
+
+        Raises:
+            InvalidTypeError: not datasets.
+            InvalidArgumentError: no datasets.
+
+        Example:
+            >>> parts = [Dataset.from_tensors(word).repeat() for word in ("a", "b")]
+            >>> [str(x) for x in Dataset.choose_from_datasets(parts, Dataset.range(2).repeat(2))]
+            ['a', 'b', 'a', 'b']
+        """
+        nodes = _members("choose_from_datasets", datasets)
+        choice = node_of("choose_from_datasets(choice_dataset=...)", choice_dataset)
+        return Dataset(Choose("choose_from_datasets", nodes, choice, bool(stop_on_empty_dataset), site=user_site()))
+
+    @staticmethod
+    def sample_from_datasets(
+        datasets: Sequence["Dataset"],
+        weights: Sequence[float] | None = None,
+        seed: int | None = None,
+        stop_on_empty_dataset: bool = False,
+        rerandomize_each_iteration: bool = True,
+    ) -> "Dataset":
+        """Elements of several datasets, the dataset drawn at random for each.
+
+        Args:
+            datasets: the datasets, with elements of one kind.
+            weights: how often each is drawn, relative to the others; equally often by default.
+            seed: of the draws; without one the dataset's seed is used.
+            stop_on_empty_dataset: end when a dataset is drawn that has ended; else the others go on.
+            rerandomize_each_iteration: other draws in every epoch.
+
+        Raises:
+            InvalidArgumentError: no datasets, another number of weights, a negative one, or none above 0.
+
+        Example:
+            >>> ones, twos = Dataset.from_tensors(1).repeat(300), Dataset.from_tensors(2).repeat(300)
+            >>> drawn = Dataset.sample_from_datasets([ones, twos], [0.9, 0.1], seed=3).take(100)
+            >>> 5 <= sum(int(x) == 2 for x in drawn) <= 15
+            True
+        """
+        nodes = _members("sample_from_datasets", datasets)
+        shares = tuple(float(weight) for weight in (weights if weights is not None else [1.0] * len(nodes)))
+        if len(shares) != len(nodes) or min(shares) < 0 or sum(shares) <= 0:
+            raise InvalidArgumentError(
+                f"sample_from_datasets(weights=...) takes {len(nodes)} weights of at least 0, not all 0, got {weights!r}"
+            )
+        drawn = [(node, share) for node, share in zip(nodes, shares, strict=True) if share > 0]
+        choice = Choices(tuple(share for _, share in drawn), seed, bool(rerandomize_each_iteration))
+        members = tuple(node for node, _ in drawn)
+        return Dataset(Choose("sample_from_datasets", members, choice, bool(stop_on_empty_dataset), site=user_site()))
+
+    @staticmethod
+    def load(path: str) -> "Dataset":
+        """The dataset that `save` wrote to `path`: read by memory map, at any row.
+
+        Raises:
+            StorageError: no saved dataset there, or a damaged one.
+        """
+        return Dataset(Saved(str(path), RowStore(path), site=user_site()))
+
+    # Reading
+
+    def __iter__(self) -> DatasetIterator:
+        return DatasetIterator(self.node, self._iterations)
+
+    def save(self, path: str) -> None:
+        """Write the elements of one iteration to the directory `path`, which appears when it is complete.
+
+        Raises:
+            StorageError: `path` exists.
+            InvalidTypeError: elements with objects other than arrays, strings and bytes.
+        """
+        writer = RowStoreWriter(path)
+        try:
+            with iter(self) as iterator:
+                for block in iterator.blocks():
+                    writer.write(block.columns, block.structure, len(block))
+            writer.finish()
+        except BaseException:
+            writer.discard()
+            raise
+
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """`reduce_func(state, element)` of all elements, the state carried from element to element; gives the last state.
+
+        Example:
+            >>> Dataset.range(5).reduce(0, lambda total, x: total + x)
+            np.int64(10)
+        """
+        check_function("reduce", "reduce_func", reduce_func)
+        state = map_structure(as_leaf, initial_state)
+        with iter(self) as iterator:
+            for element in iterator:
+                state = map_structure(as_leaf, reduce_func(state, element))
+        return state
+
+    def apply(self, transformation: Callable[["Dataset"], Any]) -> Any:
+        """`transformation(self)`.
+
+        Example:
+            >>> [int(x) for x in Dataset.range(4).apply(lambda dataset: dataset.skip(2))]
+            [2, 3]
+        """
+        return check_function("apply", "transformation", transformation)(self)
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of an element with a `ps.TensorSpec` for each leaf; an axis that differs from element to element is None.
+
+        Where only a user's function can tell (`map`, a generator without a signature), the first element is read, and by index also the last.
+
+        Raises:
+            ElementError: only an element could tell, and there is none.
+
+        Example:
+            >>> Dataset.range(10).batch(4).element_spec
+            TensorSpec(shape=(None,), dtype=int64)
+        """
+        if self._spec is None:
+            self._spec = self.node.spec if self.node.spec is not None else sampled_spec(self.node)
+        return self._spec
+
+    def cardinality(self) -> int:
+        """The number of elements of an epoch, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`.
+
+        Example:
+            >>> Dataset.range(10).batch(4).cardinality(), Dataset.range(10).filter(bool).cardinality()
+            (3, -2)
+        """
+        return self.node.cardinality
+
+    def __len__(self) -> int:
+        """The number of elements; a TypeError where it is infinite or unknown."""
+        if self.node.cardinality < 0:
+            raise InvalidTypeError(f"{self.node.label} has no length: its cardinality is {self.node.cardinality}")
+        return self.node.cardinality
+
+    def __bool__(self) -> bool:
+        return True
+
+    def with_options(self, options: Options) -> "Dataset":
+        """The same dataset with these options; what they leave unset stays as it was.
+
+        Raises:
+            InvalidTypeError: not `ps.Options`.
+        """
+        if not isinstance(options, Options):
+            raise InvalidTypeError(f"with_options takes ps.Options, got {options!r}")
+        return Dataset(self.node, self._options.merged(options))
+
+    def options(self) -> Options:
+        """The options set so far."""
+        return self._options
+
+    def explain(self) -> str:
+        """The plan as text: what runs by index and what streams, threads, memory held, and what was moved.
+
+        Example:
+            >>> print(Dataset.range(1000).shuffle(1000, seed=1).map(abs).batch(10).explain())
+            batch(batch_size=10)                       index, 100
+              map(function=abs)                        index, 1,000
+                shuffle(buffer_size=1000, seed=1)      index, 1,000  moves indices only, holds 8 kB
+                  range(start=0, stop=1000, step=1)    index, 1,000
+        """
+        return explain(self.node)
+
+    def __repr__(self) -> str:
+        return f"<penstock.Dataset {self.node.label}, cardinality {self.node.cardinality}>"
+
+
+def _members(call: str, datasets: Sequence[Dataset]) -> tuple[Node, ...]:
+    nodes = tuple(node_of(call, dataset) for dataset in datasets)
+    if not nodes:
+        raise InvalidArgumentError(f"{call} takes at least one dataset, got none")
+    return nodes
+

@@ -1,0 +1,193 @@
+"""One pass over a dataset, as the user holds it: elements, state, and an end to everything that runs for it."""
+
+import weakref
+from collections.abc import Iterator
+from threading import Lock
+from typing import Any
+
+from penstock.data.block import Block
+from penstock.data.node import Cursor, Node, Run
+from penstock.data.plan import make_plan
+from penstock.errors import ClosedError, StateMismatchError
+from penstock.rng import draw_seed
+from penstock.runtime.pacing import Pace
+from penstock.runtime.workers import WorkerPool
+
+STATE_VERSION = 1
+
+
+class Iterations:
+    """Which epoch the next iteration of a dataset is, and the seed of them all.
+
+    A dataset that was given no seed draws one when it is first iterated.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        self._lock = Lock()
+        self._seed = seed
+        self._epoch = 0
+
+    def begin(self) -> tuple[int, int]:
+        """(epoch, seed) of an iteration that begins now."""
+        with self._lock:
+            if self._seed is None:
+                self._seed = draw_seed()
+            self._epoch += 1
+            return self._epoch - 1, self._seed
+
+    def resume(self, epoch: int, seed: int) -> None:
+        """Continue as after the iteration that a state was saved from."""
+        with self._lock:
+            self._epoch, self._seed = epoch + 1, seed
+
+
+class _Pass:
+    """The plan of one iteration, opened."""
+
+    def __init__(self, node: Node, epoch: int, seed: int) -> None:
+        plan = make_plan(node)
+        self.pool = WorkerPool()
+        self.parallelism = plan.parallelism
+        self.cursor = Cursor(plan.root.open(Run(plan.root, seed, self.pool), epoch))
+
+    def close(self) -> None:
+        self.cursor.close()
+        self.pool.close()
+
+
+class DatasetIterator(Iterator[Any]):
+    """The elements of one iteration of a dataset.
+
+    The state is the position after the last element that `next` gave, whatever threads have read ahead. Use it in `with`, or call `close`, to end it
+    early; being forgotten ends it too.
+
+    Example:
+        >>> import penstock as ps
+        >>> dataset = ps.Dataset.range(5).map(lambda x: x * 10)
+        >>> iterator = iter(dataset)
+        >>> next(iterator), next(iterator)
+        (np.int64(0), np.int64(10))
+        >>> state = iterator.state_dict()
+        >>> resumed = iter(dataset)
+        >>> resumed.load_state_dict(state)
+        >>> list(resumed)
+        [np.int64(20), np.int64(30), np.int64(40)]
+    """
+
+    def __init__(self, node: Node, iterations: Iterations) -> None:
+        self._node = node
+        self._iterations = iterations
+        self._epoch, self._seed = iterations.begin()
+        self._open()
+
+    def _open(self) -> None:
+        self._pass = _Pass(self._node, self._epoch, self._seed)
+        # Also runs at interpreter exit, where it ends the threads before their world goes.
+        self._finalizer = weakref.finalize(self, self._pass.close)
+        self._pace = Pace(self._pass.parallelism)
+        self._rows: Iterator[Any] = iter(())
+        self._in_block = 0
+        self._given = 0
+
+    def __iter__(self) -> "DatasetIterator":
+        return self
+
+    def __next__(self) -> Any:
+        for element in self._rows:
+            self._given += 1
+            return element
+        return self._next_of_new_block()
+
+    def _next_of_new_block(self) -> Any:
+        block = self._pull()
+        if block is None:
+            raise StopIteration
+        self._rows = block.rows()
+        self._in_block, self._given = len(block), 1
+        return next(self._rows)
+
+    def _pull(self) -> Block | None:
+        if not self._finalizer.alive:
+            raise ClosedError("this iterator was closed: call iter(dataset) for a new one")
+        self._in_block = self._given = 0
+        try:
+            block = self._pass.cursor.pull(1, self._pace.start())
+        except KeyboardInterrupt:
+            self.close()
+            raise
+        if block is not None:
+            self._pace.stop(len(block), block.nbytes)
+        return block
+
+    def blocks(self) -> Iterator[Block]:
+        """The elements not given yet, block by block."""
+        while (block := self._pull()) is not None:
+            self._in_block = self._given = len(block)
+            yield block
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last element given: JSON-able, with a version and the labels of the dataset's nodes.
+
+        Raises:
+            ClosedError: the iterator was closed.
+        """
+        if not self._finalizer.alive:
+            raise ClosedError("this iterator was closed: take its state before")
+        return {
+            "version": STATE_VERSION,
+            "epoch": self._epoch,
+            "seed": self._seed,
+            "position": self._pass.cursor.state_before(self._in_block - self._given),
+            "nodes": [node.label for node in self._node.walk()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the element after the last one that was given when the state was taken.
+
+        The dataset's next iteration is then the epoch after the state's.
+
+        Raises:
+            StateMismatchError: the state is of another version, or of another dataset; the message names the first node that differs.
+        """
+        _check_state(state, self._node)
+        self.close()
+        self._epoch, self._seed = state["epoch"], state["seed"]
+        self._iterations.resume(self._epoch, self._seed)
+        self._open()
+        self._pass.cursor.restore(state["position"])
+
+    def close(self) -> None:
+        """End every thread that runs for this iterator. May be called again."""
+        self._rows = iter(())
+        self._finalizer()
+
+    def __enter__(self) -> "DatasetIterator":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _check_state(state: Any, node: Node) -> None:
+    if not isinstance(state, dict) or "version" not in state:
+        raise StateMismatchError(f"expected what state_dict() returned, got {state!r:.200}")
+    if state["version"] != STATE_VERSION:
+        raise StateMismatchError(
+            f"the state has version {state['version']}, this penstock reads version {STATE_VERSION}: "
+            "load it with the penstock that saved it"
+        )
+    missing = {"epoch", "seed", "position", "nodes"} - state.keys()
+    if missing:
+        raise StateMismatchError(f"the state is incomplete: {', '.join(sorted(missing))} missing")
+    here = list(node.walk())
+    for number, label in enumerate(state["nodes"]):
+        if number >= len(here) or here[number].label != label:
+            found = here[number].where() if number < len(here) else "nothing"
+            raise StateMismatchError(
+                f"the state was saved from another dataset: node {number} was {label}, here it is {found}"
+            )
+    if len(here) > len(state["nodes"]):
+        extra = here[len(state["nodes"])]
+        raise StateMismatchError(
+            f"the state was saved from another dataset: node {len(state['nodes'])} did not exist, here it is {extra.where()}"
+        )

@@ -1,0 +1,50 @@
+"""What every method of a dataset stands on: its node, and how to put another one on top."""
+
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Self
+
+from penstock.data.block import Block
+from penstock.data.node import Node
+from penstock.errors import InvalidTypeError
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+class Methods(ABC):
+    """A dataset as its methods see it."""
+
+    node: Node
+
+    @abstractmethod
+    def _then(self, node: Node) -> Self:
+        """The dataset whose last step is `node`."""
+
+    @classmethod
+    @abstractmethod
+    def _of_block(cls, block: Block) -> Any:
+        """A dataset of the rows of a block."""
+
+
+def user_site() -> str:
+    """The line of the user's code that called penstock: "file.py:12"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def check_function(call: str, name: str, function: object) -> Callable[..., Any]:
+    """`function`, which must be callable."""
+    if not callable(function):
+        raise InvalidTypeError(f"{call}({name}=...) takes a function, got {function!r}")
+    return function
+
+
+def node_of(call: str, dataset: object) -> Node:
+    """The node of an argument that must be a dataset."""
+    if not isinstance(dataset, Methods):
+        raise InvalidTypeError(f"{call} takes a ps.Dataset, got {dataset!r}")
+    return dataset.node

@@ -1,0 +1,264 @@
+"""Methods that put elements together and take them apart."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from penstock.data.block import Block
+from penstock.data.methods.base import Methods, check_function, user_site
+from penstock.data.node import describe
+from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, Rebatch, Unbatch
+from penstock.data.operators.grouping import GroupByWindow
+from penstock.data.operators.sequence import Window
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from penstock.options import check_integer
+
+
+class BatchMethods(Methods):
+    """batch, padded_batch, ragged_batch, unbatch, rebatch, window, group_by_window, bucket_by_sequence_length."""
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
+        """`batch_size` consecutive elements stacked along a new leading axis; the last batch may be shorter.
+
+        Args:
+            batch_size: rows of a batch.
+            drop_remainder: leave a shorter last batch out.
+
+        Raises:
+            InvalidArgumentError: `batch_size` below 1.
+            ElementError: while iterating, rows of unequal shape; the message names both.
+
+        Example:
+            >>> import penstock as ps
+            >>> [batch.tolist() for batch in ps.Dataset.range(5).batch(2)]
+            [[0, 1], [2, 3], [4]]
+        """
+        size = check_integer("batch", "batch_size", batch_size, minimum=1)
+        return self._then(Batch(self.node, size, bool(drop_remainder), site=user_site()))
+
+    def padded_batch(
+        self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
+    ) -> Self:
+        """`batch_size` consecutive elements, each leaf padded at the end of its axes to one shape.
+
+        Args:
+            batch_size: rows of a batch.
+            padded_shapes: the shape to pad to, for all leaves or in the structure of the elements; None on an axis, or for a leaf, means the longest row of
+                the batch.
+            padding_values: what to pad with, given likewise; 0, "" or b"" by default.
+            drop_remainder: leave a shorter last batch out.
+
+        Raises:
+            InvalidArgumentError: `batch_size` below 1.
+            ElementError: while iterating, a row longer than its padded shape.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.range(1, 4).map(lambda x: [x] * int(x))
+            >>> [batch.tolist() for batch in dataset.padded_batch(2)]
+            [[[1, 0], [2, 2]], [[3, 3, 3]]]
+        """
+        size = check_integer("padded_batch", "batch_size", batch_size, minimum=1)
+        return self._then(
+            PaddedBatch(self.node, size, bool(drop_remainder), padded_shapes, padding_values, site=user_site())
+        )
+
+    def ragged_batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
+        """`batch_size` consecutive elements; a leaf with axes becomes an object array with one array per row.
+
+        Raises:
+            InvalidArgumentError: `batch_size` below 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.range(1, 4).map(lambda x: [x] * int(x))
+            >>> [[row.tolist() for row in batch] for batch in dataset.ragged_batch(2)]
+            [[[1], [2, 2]], [[3, 3, 3]]]
+        """
+        size = check_integer("ragged_batch", "batch_size", batch_size, minimum=1)
+        return self._then(RaggedBatch(self.node, size, bool(drop_remainder), site=user_site()))
+
+    def unbatch(self) -> Self:
+        """The rows along the leading axis of every element, as elements.
+
+        Raises:
+            ElementError: while iterating, a leaf without axes, or leaves of unequal length.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(5).batch(2).unbatch()]
+            [0, 1, 2, 3, 4]
+        """
+        return self._then(Unbatch(self.node, site=user_site()))
+
+    def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> Self:
+        """The rows of batches in batches of another size; several sizes are used in turn. Borders of the old batches do not matter.
+
+        Raises:
+            InvalidArgumentError: no size, or one below 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> [batch.tolist() for batch in ps.Dataset.range(7).batch(4).rebatch([2, 1])]
+            [[0, 1], [2], [3, 4], [5], [6]]
+        """
+        sizes = [batch_size] if isinstance(batch_size, int) else list(batch_size)
+        if not sizes:
+            raise InvalidArgumentError("rebatch(batch_size=...) takes at least one size, got none")
+        checked = tuple(check_integer("rebatch", "batch_size", size, minimum=1) for size in sizes)
+        return self._then(Rebatch(self.node, checked, bool(drop_remainder), site=user_site()))
+
+    def window(self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Self:
+        """Datasets of `size` elements that are `stride` apart; a new one begins every `shift` elements (by default `size`).
+
+        Of elements with several leaves, each leaf becomes a dataset of its own, in the structure of the element.
+
+        Raises:
+            InvalidArgumentError: a number below 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> [[int(x) for x in window] for window in ps.Dataset.range(5).window(3, shift=1, drop_remainder=True)]
+            [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+        """
+        size = check_integer("window", "size", size, minimum=1)
+        shift = size if shift is None else check_integer("window", "shift", shift, minimum=1)
+        stride = check_integer("window", "stride", stride, minimum=1)
+        return self._then(
+            Window(self.node, size, shift, stride, bool(drop_remainder), type(self)._of_block, site=user_site())
+        )
+
+    def group_by_window(
+        self,
+        key_func: Callable[..., Any],
+        reduce_func: Callable[[Any, Any], Any],
+        window_size: int | None = None,
+        window_size_func: Callable[[Any], Any] | None = None,
+    ) -> Self:
+        """Elements of equal key, collected in windows: the elements of `reduce_func(key, window)`, a dataset made of each window.
+
+        A full window is given at once; what is left at the end of the input follows in the order of the keys.
+
+        Args:
+            key_func: an integer for an element.
+            reduce_func: makes a dataset of a key and the dataset of its window.
+            window_size: elements of a window, for every key.
+            window_size_func: elements of a window, by key.
+
+        Raises:
+            InvalidArgumentError: both or neither of the window sizes, or one below 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.range(7).group_by_window(
+            ...     lambda x: x % 2, lambda key, window: window.batch(2), window_size=2)
+            >>> [batch.tolist() for batch in dataset]
+            [[0, 2], [1, 3], [4, 6], [5]]
+        """
+        check_function("group_by_window", "key_func", key_func)
+        check_function("group_by_window", "reduce_func", reduce_func)
+        if (window_size is None) == (window_size_func is None):
+            raise InvalidArgumentError("group_by_window takes either window_size or window_size_func")
+        if window_size is not None:
+            fixed = check_integer("group_by_window", "window_size", window_size, minimum=1)
+            size_of: Callable[[Any], Any] = lambda key: fixed  # noqa: E731  # as short as it can be said
+        else:
+            size_of = check_function("group_by_window", "window_size_func", window_size_func)
+        text = (f"key_func={describe(key_func)}", f"window_size={describe(window_size or window_size_func)}")
+        return self._grouped("group_by_window", key_func, reduce_func, size_of, text)
+
+    def bucket_by_sequence_length(
+        self,
+        element_length_func: Callable[..., Any],
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        drop_remainder: bool = False,
+    ) -> Self:
+        """Batches of elements of similar length: bucket i holds the lengths from boundary i - 1 up to below boundary i.
+
+        A full bucket is given at once as a padded batch; what is left at the end follows in the order of the buckets.
+
+        Args:
+            element_length_func: the length of an element.
+            bucket_boundaries: k rising lengths.
+            bucket_batch_sizes: the k + 1 batch sizes.
+            padded_shapes, padding_values: as in `padded_batch`.
+            pad_to_bucket_boundary: pad to the bucket's boundary - 1 instead of the longest row; longer elements than the last boundary allows are an error.
+            no_padding: batch without padding: the elements of a bucket must have one shape.
+            drop_remainder: leave shorter last batches out.
+
+        Raises:
+            InvalidArgumentError: boundaries that do not rise, or another number of batch sizes than boundaries + 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.from_tensor_slices([1, 4, 2, 5, 3]).map(lambda n: [n] * int(n))
+            >>> [b.shape for b in dataset.bucket_by_sequence_length(len, [4], [2, 2])]
+            [(2, 2), (2, 5), (1, 3)]
+        """
+        check_function("bucket_by_sequence_length", "element_length_func", element_length_func)
+        boundaries, sizes = _buckets(bucket_boundaries, bucket_batch_sizes)
+
+        def key(*element: Any) -> int:
+            return int(np.searchsorted(boundaries, int(element_length_func(*element)), side="right"))
+
+        def batched(bucket: Any, window: "BatchMethods") -> Any:
+            size = sizes[int(bucket)]
+            if no_padding:
+                return window.batch(size, drop_remainder)
+            shapes = padded_shapes
+            if pad_to_bucket_boundary:
+                if int(bucket) == len(boundaries):
+                    raise ElementError(
+                        f"bucket_by_sequence_length(pad_to_bucket_boundary=True): an element is longer than {boundaries[-1] - 1}"
+                    )
+                shapes = (boundaries[int(bucket)] - 1,) if shapes is None else _bounded(shapes, boundaries[int(bucket)] - 1)
+            return window.padded_batch(size, shapes, padding_values, drop_remainder)
+
+        text = (f"{describe(element_length_func)}", f"{boundaries}", f"{sizes}")
+        return self._grouped("bucket_by_sequence_length", key, batched, lambda bucket: sizes[int(bucket)], text)
+
+    def _grouped(
+        self,
+        method: str,
+        key_func: Callable[..., Any],
+        reduce_func: Callable[[Any, Any], Any],
+        size_of: Callable[[Any], Any],
+        text: tuple[str, ...],
+    ) -> Self:
+        return self._then(
+            GroupByWindow(
+                method, self.node, key_func, reduce_func, size_of, text, dataset_of=type(self)._of_block, site=user_site()
+            )
+        )
+
+    @classmethod
+    def _of_block(cls, block: Block) -> Any:
+        raise NotImplementedError
+
+
+def _buckets(boundaries: Sequence[int], sizes: Sequence[int]) -> tuple[list[int], list[int]]:
+    edges = [check_integer("bucket_by_sequence_length", "bucket_boundaries", edge, minimum=1) for edge in boundaries]
+    if not edges or any(low >= high for low, high in zip(edges, edges[1:], strict=False)):
+        raise InvalidArgumentError(f"bucket_by_sequence_length(bucket_boundaries=...) must rise, got {edges}")
+    counts = [check_integer("bucket_by_sequence_length", "bucket_batch_sizes", size, minimum=1) for size in sizes]
+    if len(counts) != len(edges) + 1:
+        raise InvalidArgumentError(
+            f"bucket_by_sequence_length takes one batch size more than boundaries: {len(edges) + 1} expected, got {len(counts)}"
+        )
+    return edges, counts
+
+
+def _bounded(shapes: Any, length: int) -> Any:
+    """`shapes` with the bucket's length on every axis that was left open."""
+    if isinstance(shapes, dict):
+        return {name: _bounded(shape, length) for name, shape in shapes.items()}
+    if isinstance(shapes, (tuple, list)):
+        parts = [length if part is None else part if isinstance(part, int) else _bounded(part, length) for part in shapes]
+        return tuple(parts)
+    raise InvalidTypeError(f"padded_shapes takes shapes in the structure of the elements, got {shapes!r}")

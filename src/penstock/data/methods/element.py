@@ -1,0 +1,185 @@
+"""Methods that call a function for every element."""
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from penstock.data.methods.base import Methods, check_function, user_site
+from penstock.data.operators.element import Filter, Map
+from penstock.data.operators.expand import Interleave
+from penstock.data.operators.sequence import RejectionResample, Scan, TakeWhile
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.options import AUTOTUNE, check_integer
+
+
+class ElementMethods(Methods):
+    """map, filter, flat_map, interleave, scan, take_while, rejection_resample."""
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        seed: int | None = None,
+    ) -> Self:
+        """`fn` of every element.
+
+        A tuple element is unpacked into the arguments. The function may return anything whose leaves are numbers, arrays, strings, bytes or lists;
+        Python floats become float32, Python integers int64. All results must have one structure and dtype; their shapes may differ.
+
+        Args:
+            fn: called once per element, with NumPy values.
+            num_parallel_calls: threads that call it at the same time; `ps.AUTOTUNE` for one per core.
+            deterministic: accepted for compatibility; the order of the input is kept in any case.
+            seed: if given, `fn` gets a `numpy.random.Generator` as its last argument, keyed by (seed, epoch, position), so that an element gets
+                the same random numbers on any number of threads. It is valid during the call.
+
+        Raises:
+            InvalidTypeError: `fn` is not callable.
+            InvalidArgumentError: `num_parallel_calls` below 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(4).map(lambda x: x * x)]
+            [0, 1, 4, 9]
+        """
+        check_function("map", "fn", fn)
+        check_parallel_calls("map", num_parallel_calls)
+        if deterministic is not None and not isinstance(deterministic, bool):
+            raise InvalidTypeError(f"map(deterministic=...) takes True or False, got {deterministic!r}")
+        if seed is not None:
+            check_integer("map", "seed", seed, minimum=0)
+        return self._then(Map(self.node, fn, num_parallel_calls, deterministic, seed, site=user_site()))
+
+    def filter(self, predicate: Callable[..., Any]) -> Self:
+        """The elements for which `predicate` is true.
+
+        Raises:
+            InvalidTypeError: `predicate` is not callable; while iterating, if it returns something other than one truth value.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(6).filter(lambda x: x % 2 == 0)]
+            [0, 2, 4]
+        """
+        return self._then(Filter(self.node, check_function("filter", "predicate", predicate), site=user_site()))
+
+    def flat_map(self, fn: Callable[..., Any]) -> Self:
+        """The elements of the datasets that `fn` makes of every element, one dataset after the other.
+
+        Raises:
+            InvalidTypeError: `fn` is not callable; while iterating, if it returns something other than a dataset.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(4).flat_map(ps.Dataset.range)]
+            [0, 0, 1, 0, 1, 2]
+        """
+        return self._then(Interleave("flat_map", self.node, check_function("flat_map", "fn", fn), site=user_site()))
+
+    def interleave(
+        self,
+        fn: Callable[..., Any],
+        cycle_length: int = 16,
+        block_length: int = 1,
+        num_parallel_calls: int | None = None,
+    ) -> Self:
+        """The elements of the datasets that `fn` makes of `cycle_length` elements at a time, `block_length` from each in turn.
+
+        A dataset that ends gives up its turn at once; its slot takes the next element of the input when its turn comes again.
+
+        Args:
+            fn: makes a dataset of an element.
+            cycle_length: datasets that are open at the same time. The default is fixed, so that the order does not depend on the machine.
+            block_length: elements taken from one before the next has its turn.
+            num_parallel_calls: if given, every open dataset is read ahead by a thread; the order stays the same.
+
+        Raises:
+            InvalidTypeError: `fn` is not callable; while iterating, if it returns something other than a dataset.
+            InvalidArgumentError: a number below 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.range(1, 4).interleave(
+            ...     lambda x: ps.Dataset.from_tensors(x).repeat(3), cycle_length=2, block_length=2)
+            >>> [int(x) for x in dataset]
+            [1, 1, 2, 2, 1, 2, 3, 3, 3]
+        """
+        check_function("interleave", "fn", fn)
+        cycle_length = check_integer("interleave", "cycle_length", cycle_length, minimum=1)
+        block_length = check_integer("interleave", "block_length", block_length, minimum=1)
+        check_parallel_calls("interleave", num_parallel_calls)
+        return self._then(
+            Interleave("interleave", self.node, fn, cycle_length, block_length, num_parallel_calls, site=user_site())
+        )
+
+    def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], tuple[Any, Any]]) -> Self:
+        """The outputs of `scan_func(state, element) -> (new state, output)`, the state carried from element to element.
+
+        The carried state is part of the iterator's state, so it should be small.
+
+        Raises:
+            InvalidTypeError: `scan_func` is not callable; while iterating, if it does not return a pair.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(1, 5).scan(0, lambda total, x: (total + x, total + x))]
+            [1, 3, 6, 10]
+        """
+        check_function("scan", "scan_func", scan_func)
+        return self._then(Scan(self.node, initial_state, scan_func, site=user_site()))
+
+    def take_while(self, predicate: Callable[..., Any]) -> Self:
+        """The elements up to the first for which `predicate` is false.
+
+        Raises:
+            InvalidTypeError: `predicate` is not callable.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(9).take_while(lambda x: x < 3)]
+            [0, 1, 2]
+        """
+        return self._then(TakeWhile(self.node, check_function("take_while", "predicate", predicate), site=user_site()))
+
+    def rejection_resample(
+        self, class_func: Callable[..., Any], target_dist: Any, initial_dist: Any = None, seed: int | None = None
+    ) -> Self:
+        """(class, element) pairs, with elements dropped at random so that the classes come in the proportions `target_dist`.
+
+        Args:
+            class_func: the class of an element, from 0.
+            target_dist: the wanted share of each class; they sum to 1.
+            initial_dist: the share of each class in the data; estimated from the elements seen so far if it is not given.
+            seed: of the random decisions.
+
+        Raises:
+            InvalidArgumentError: distributions that are negative, of unequal length, or do not sum to 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.range(1000).rejection_resample(lambda x: x % 10 == 0, [0.5, 0.5], [0.9, 0.1], seed=1)
+            >>> kinds = [int(kind) for kind, x in dataset]
+            >>> sum(kinds), 80 < len(kinds) - sum(kinds) < 140
+            (100, True)
+        """
+        check_function("rejection_resample", "class_func", class_func)
+        target = _distribution("target_dist", target_dist)
+        initial = None if initial_dist is None else _distribution("initial_dist", initial_dist)
+        if initial is not None and len(initial) != len(target):
+            raise InvalidArgumentError(
+                f"rejection_resample: target_dist has {len(target)} classes, initial_dist has {len(initial)}"
+            )
+        return self._then(RejectionResample(self.node, class_func, target, initial, seed, site=user_site()))
+
+
+def check_parallel_calls(call: str, number: int | None) -> None:
+    """`num_parallel_calls` is None, AUTOTUNE, or at least 1."""
+    if number is not None and number != AUTOTUNE:
+        check_integer(call, "num_parallel_calls", number, minimum=1)
+
+
+def _distribution(name: str, values: Any) -> tuple[float, ...]:
+    shares = tuple(float(value) for value in values)
+    if not shares or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+        raise InvalidArgumentError(f"rejection_resample({name}=...) takes shares that sum to 1, got {values!r}")
+    return shares

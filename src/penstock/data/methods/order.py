@@ -1,0 +1,188 @@
+"""Methods that choose elements by position, and keep them."""
+
+from typing import Self
+
+from penstock.data.methods.base import Methods, node_of, user_site
+from penstock.data.operators.combine import Concatenate, merged_spec
+from penstock.data.operators.keep import Cache, Kept, Prefetch
+from penstock.data.operators.order import Enumerate, Repeat, Shard, Shuffle, Skip, Take
+from penstock.data.operators.sequence import Unique
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY, check_integer
+
+_EVERYTHING = 1 << 62
+
+
+class OrderMethods(Methods):
+    """shuffle, repeat, take, skip, shard, concatenate, enumerate, unique, cache, prefetch."""
+
+    def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Self:
+        """The elements in a random order, none of them more than `buffer_size` - 1 places early.
+
+        A buffer as large as the dataset gives a full shuffle. Over what can be read by index only indices move: a full shuffle costs 8 bytes a row
+        or less. The order is a function of (seed, epoch, position).
+
+        Args:
+            buffer_size: at least 1; 1 changes nothing; `ps.UNKNOWN_CARDINALITY` means the whole dataset.
+            seed: of the order; without one the dataset's seed is used.
+            reshuffle_each_iteration: another order in every epoch.
+
+        Raises:
+            InvalidArgumentError: `buffer_size` below 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.range(6).shuffle(6, seed=1)
+            >>> [int(x) for x in dataset], [int(x) for x in dataset]
+            ([5, 4, 2, 1, 0, 3], [0, 5, 4, 1, 2, 3])
+        """
+        size = _EVERYTHING if buffer_size == UNKNOWN_CARDINALITY else buffer_size
+        size = check_integer("shuffle", "buffer_size", size, minimum=1)
+        if seed is not None:
+            check_integer("shuffle", "seed", seed, minimum=0)
+        return self._then(Shuffle(self.node, size, seed, bool(reshuffle_each_iteration), site=user_site()))
+
+    def repeat(self, count: int | None = None) -> Self:
+        """The dataset's epochs one after the other: `count` of them, or without end (None or -1).
+
+        Raises:
+            InvalidArgumentError: `count` below -1.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(2).repeat(3)]
+            [0, 1, 0, 1, 0, 1]
+        """
+        if count is not None:
+            count = check_integer("repeat", "count", count, minimum=-1)
+        return self._then(Repeat(self.node, None if count == -1 else count, site=user_site()))
+
+    def take(self, count: int) -> Self:
+        """The first `count` elements; all of them for -1.
+
+        Raises:
+            InvalidArgumentError: `count` below -1.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(9).take(2)]
+            [0, 1]
+        """
+        count = check_integer("take", "count", count, minimum=-1)
+        return self._then(Take(self.node, _EVERYTHING if count == -1 else count, site=user_site()))
+
+    def skip(self, count: int) -> Self:
+        """All elements but the first `count`; none for -1.
+
+        Raises:
+            InvalidArgumentError: `count` below -1.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(4).skip(2)]
+            [2, 3]
+        """
+        count = check_integer("skip", "count", count, minimum=-1)
+        if count == -1:
+            return self.take(0)
+        return self._then(Skip(self.node, count, site=user_site()))
+
+    def shard(self, num_shards: int, index: int) -> Self:
+        """Every `num_shards`-th element, beginning with element `index`.
+
+        Raises:
+            InvalidArgumentError: `num_shards` below 1, or `index` not in [0, num_shards).
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(7).shard(3, 1)]
+            [1, 4]
+        """
+        num_shards = check_integer("shard", "num_shards", num_shards, minimum=1)
+        index = check_integer("shard", "index", index, minimum=0)
+        if index >= num_shards:
+            raise InvalidArgumentError(f"shard(index=...) must be below num_shards = {num_shards}, got {index}")
+        return self._then(Shard(self.node, num_shards, index, site=user_site()))
+
+    def concatenate(self, dataset: "Methods") -> Self:
+        """All elements of this dataset, then all of the other.
+
+        Raises:
+            InvalidTypeError: not a dataset, or one whose elements are known to be of another structure or dtype.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(2).concatenate(ps.Dataset.range(5, 7))]
+            [0, 1, 5, 6]
+        """
+        second = node_of("concatenate", dataset)
+        if self.node.spec is not None and second.spec is not None:
+            try:
+                merged_spec(self.node.spec, second.spec)
+            except ElementError as error:
+                raise InvalidTypeError(
+                    f"concatenate needs elements of one kind, got {self.node.spec} and {second.spec}"
+                ) from error
+        return self._then(Concatenate(self.node, second, site=user_site()))
+
+    def enumerate(self, start: int = 0) -> Self:
+        """(position, element) pairs, counted from `start`.
+
+        Raises:
+            InvalidTypeError: `start` is not an integer.
+
+        Example:
+            >>> import penstock as ps
+            >>> [(int(i), str(x)) for i, x in ps.Dataset.from_tensor_slices(["a", "b"]).enumerate(5)]
+            [(5, 'a'), (6, 'b')]
+        """
+        start = check_integer("enumerate", "start", start, minimum=-_EVERYTHING)
+        return self._then(Enumerate(self.node, start, site=user_site()))
+
+    def unique(self) -> Self:
+        """The elements that have not come before. It remembers all of them; restoring a state reads the input again.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.from_tensor_slices([1, 2, 1, 3, 2]).unique()]
+            [1, 2, 3]
+        """
+        return self._then(Unique(self.node, site=user_site()))
+
+    def cache(self, filename: str = "") -> Self:
+        """The elements, kept once they were read: in memory, or in the directory `filename`.
+
+        Over what can be read by index each row is kept when it is first read; over a stream, when a pass reaches the end. Every epoch gives the rows of
+        the first, so a shuffle below a cache is frozen: shuffle above it.
+
+        Raises:
+            StorageError: while iterating, the directory is being written by another iteration, or holds another number of rows.
+
+        Example:
+            >>> import penstock as ps
+            >>> calls = []
+            >>> dataset = ps.Dataset.range(3).map(lambda x: (calls.append(x), x)[1]).cache()
+            >>> len(list(dataset)), len(list(dataset)), len(calls)
+            (3, 3, 3)
+        """
+        if not isinstance(filename, str):
+            raise InvalidTypeError(f"cache(filename=...) takes a path as a string, got {filename!r}")
+        return self._then(Cache(self.node, filename, kept=Kept(), site=user_site()))
+
+    def prefetch(self, buffer_size: int = AUTOTUNE) -> Self:
+        """The same elements, made by a thread up to `buffer_size` of them before they are asked for.
+
+        Args:
+            buffer_size: elements made in advance; 0 means none, `ps.AUTOTUNE` two blocks of a size that pays.
+
+        Raises:
+            InvalidArgumentError: `buffer_size` below -1.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(3).prefetch(2)]
+            [0, 1, 2]
+        """
+        size = check_integer("prefetch", "buffer_size", buffer_size, minimum=AUTOTUNE)
+        return self._then(Prefetch(self.node, size, site=user_site()))
+

@@ -1,0 +1,337 @@
+"""The operator contract: nodes say what a dataset is, streams carry one pass over it.
+
+A `Node` is a frozen dataclass: its inputs and its arguments. Two kinds exist.
+
+* An *indexable* node knows its length and reads any rows: `read(run, epoch, indices)` is a pure function of its arguments.
+* Every other node is a *stream*: `stream(run, epoch)` opens one pass, `pull` gives its rows block by block.
+
+Rules that all operators keep, and the conformance suite checks:
+
+1. The sequence of rows is a function of (node, seed, epoch) alone: never of block sizes, threads or timing.
+2. `Stream.state()` is JSON-able and describes the position after the last block that `pull` gave; `restore` on a fresh stream of an equal node
+   continues with the next row. Rows already read but not given are read again, never stored.
+3. `pull(need, allow)` gives at least one row, or None at the end, and again None after it. `need` is how many rows the caller is sure to use: a
+   source whose elements arrive at their own pace (a generator) is not run further than that. `allow` is how many pay; a stream whose rows
+   come in larger pieces gives the whole piece, and the `Cursor` through which all streams are read cuts it.
+4. An exception costs the row it happened at; pulling again continues after that row.
+5. `close()` may be called at any time, more than once.
+"""
+
+import zlib
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.data.block import Block, Indices
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.rng import mix
+from penstock.runtime.workers import WorkerPool
+
+State = Any
+"""Plain data: None, booleans, integers, floats, strings, lists and dictionaries of them."""
+
+
+class Run:
+    """One iteration of a dataset: its seed, its worker threads, and what its nodes have agreed on."""
+
+    def __init__(self, root: "Node", seed: int, pool: WorkerPool) -> None:
+        self.seed = seed
+        self.pool = pool
+        # A node's place is its number among those of its name, so that adding a prefetch, say, changes no order.
+        counts: Counter[str] = Counter()
+        self._places: dict[int, tuple[int, int]] = {}
+        for node in root.walk():
+            self._places[id(node)] = (zlib.crc32(node.name.encode()), counts[node.name])
+            counts[node.name] += 1
+        self._layouts: dict[int, Any] = {}
+
+    def key(self, node: "Node", seed: int | None) -> int:
+        """The random key of a node: from its own seed if it has one, else from the run's seed and its place in the plan."""
+        return mix(seed) if seed is not None else mix(self.seed, *self._places[id(node)])
+
+    def inner(self, node: "Node", root: "Node", epoch: int, position: int) -> "Run":
+        """The run of a dataset that `node` made from its element at `position`."""
+        return Run(root, mix(self.key(node, None), epoch, position), self.pool)
+
+    def agreed(self, node: "Node", layout: Any) -> Any:
+        """The first layout that any thread of this run reported for a node: all its elements must have it."""
+        return self._layouts.setdefault(id(node), layout)
+
+
+@dataclass(frozen=True, eq=False)
+class Node(ABC):
+    """A step of a dataset. Subclasses add their inputs and arguments as fields."""
+
+    site: str = field(default="", kw_only=True, repr=False)
+    """The line of the user's code that added this node."""
+
+    name: ClassVar[str]
+    """The public method that makes this node."""
+
+    @property
+    def inputs(self) -> tuple["Node", ...]:
+        """The nodes that this one reads."""
+        return ()
+
+    @property
+    @abstractmethod
+    def cardinality(self) -> int:
+        """The number of elements of one epoch, or INFINITE_CARDINALITY, or UNKNOWN_CARDINALITY."""
+
+    @property
+    def spec(self) -> Any:
+        """The specification of the elements, or None where only reading one would tell."""
+        return None
+
+    @property
+    def indexable(self) -> bool:
+        """Whether `read` works: the length is known (or infinite) and any row can be read."""
+        return False
+
+    @property
+    def varies(self) -> bool:
+        """Whether epochs differ: something random here or below that is drawn anew in each."""
+        return any(node.varies for node in self.inputs)
+
+    @property
+    def unseeded(self) -> bool:
+        """Whether the run's own seed matters: something random here or below that was given none."""
+        return any(node.unseeded for node in self.inputs)
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        """The rows at these positions of an epoch. Only for indexable nodes."""
+        raise NotImplementedError(self.name)
+
+    def stream(self, run: Run, epoch: int) -> "Stream":
+        """One pass over an epoch. Only for nodes that are not indexable."""
+        raise NotImplementedError(self.name)
+
+    def open(self, run: Run, epoch: int) -> "Stream":
+        """One pass over an epoch, by index where that is possible."""
+        return IndexStream(self, run, epoch) if self.indexable else self.stream(run, epoch)
+
+    def cursor(self, run: Run, epoch: int) -> "Cursor":
+        """One pass over an epoch that can be stopped between any two rows."""
+        return Cursor(self.open(run, epoch))
+
+    def walk(self) -> Iterator["Node"]:
+        """This node and all below it, inputs first, each once."""
+        seen: set[int] = set()
+
+        def visit(node: Node) -> Iterator[Node]:
+            if id(node) in seen:
+                return
+            seen.add(id(node))
+            for below in node.inputs:
+                yield from visit(below)
+            yield node
+
+        return visit(self)
+
+    @property
+    def label(self) -> str:
+        """The node and its arguments as they were written, for states, plans and errors."""
+        return f"{self.name}({', '.join(self.arguments())})"
+
+    def arguments(self) -> list[str]:
+        """The arguments in the label; by default every field that is neither a node nor a place in the code."""
+        shown = []
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not item.repr or isinstance(value, Node) or value == item.default:
+                continue
+            shown.append(f"{item.name}={describe(value)}")
+        return shown
+
+    def where(self) -> str:
+        """The node and the line that added it."""
+        return f"{self.label} at {self.site}" if self.site else self.label
+
+
+class Stream(ABC):
+    """One pass over a node's epoch. See the rules at the top of this module."""
+
+    @abstractmethod
+    def pull(self, need: int, allow: int) -> Block | None:
+        """The next rows, at least one and about `allow`; None at the end."""
+
+    @abstractmethod
+    def state(self) -> State:
+        """The position after the last block that `pull` gave."""
+
+    @abstractmethod
+    def restore(self, state: State) -> None:
+        """Continue from a state; only on a stream that has not been pulled."""
+
+    def close(self) -> None:
+        """Stop everything that runs for this stream."""
+
+    def advanced(self, state: State, rows: int) -> State | None:
+        """`state` moved on by `rows` rows, where that can be said without reading them."""
+        return None
+
+    def skip(self, rows: int) -> int:
+        """Pass over up to `rows` rows without reading them, where that is possible; gives how many were."""
+        return 0
+
+
+class IndexStream(Stream):
+    """One pass over an indexable node: the state is a position."""
+
+    def __init__(self, node: Node, run: Run, epoch: int) -> None:
+        self._node = node
+        self._run = run
+        self._epoch = epoch
+        self._length = node.cardinality
+        self._position = 0
+        self._single_until = 0
+
+    def _left(self, rows: int) -> int:
+        return rows if self._length == INFINITE_CARDINALITY else min(rows, self._length - self._position)
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        # After an error inside a span its rows are read one at a time, so that those before the failing one are delivered first.
+        rows = self._left(1 if self._position < self._single_until else allow)
+        if rows <= 0:
+            return None
+        start = self._position
+        try:
+            block = self._node.read(self._run, self._epoch, range(start, start + rows))
+        except Exception:
+            if rows == 1:
+                self._position += 1
+                raise
+            self._single_until = start + rows
+            return self.pull(need, allow)
+        self._position = start + rows
+        return block
+
+    def skip(self, rows: int) -> int:
+        skipped = max(0, self._left(rows))
+        self._position += skipped
+        return skipped
+
+    def advanced(self, state: State, rows: int) -> State:
+        return int(state) + rows
+
+    def state(self) -> State:
+        return self._position
+
+    def restore(self, state: State) -> None:
+        self._position = int(state)
+
+
+class Cursor(Stream):
+    """A stream that can be stopped between any two rows, not only between its blocks.
+
+    The state is [state, rows]: a state of the stream below, taken before the block that is being handed out, and how many rows of that block were
+    handed out. `restore` reads those rows again and drops them (over an index stream, it only moves the position).
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._before: State = None
+        self._block: Block | None = None
+        self._offset = 0
+
+    @property
+    def _left(self) -> int:
+        return 0 if self._block is None else len(self._block) - self._offset
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._left == 0:
+            before = self._stream.state()
+            block = self._stream.pull(need, allow)
+            if block is None:
+                return None
+            self._before, self._block, self._offset = before, block, 0
+        assert self._block is not None
+        start = self._offset
+        self._offset = min(start + allow, len(self._block))
+        return self._block.slice(start, self._offset)
+
+    def give_back(self, rows: int) -> None:
+        """Put the last `rows` rows of the block that `pull` gave last back in front."""
+        self._offset -= rows
+
+    def exactly(self, rows: int) -> Block | None:
+        """The next `rows` rows as one block; fewer at the end, None if there are none."""
+        blocks: list[Block] = []
+        left = rows
+        while left > 0:
+            block = self.pull(left, left)
+            if block is None:
+                break
+            blocks.append(block)
+            left -= len(block)
+        return Block.concatenate(blocks) if blocks else None
+
+    def skip(self, rows: int) -> int:
+        """Pass over up to `rows` rows, reading them if need be; gives how many there were."""
+        done = min(rows, self._left)
+        self._offset += done
+        if done < rows:
+            done += self._stream.skip(rows - done)
+        while done < rows:
+            block = self.pull(rows - done, rows - done)
+            if block is None:
+                break
+            done += len(block)
+        return done
+
+    def state(self) -> State:
+        if not self._left:
+            return [self._stream.state(), 0]
+        moved = self._stream.advanced(self._before, self._offset)
+        return [self._before, self._offset] if moved is None else [moved, 0]
+
+    def state_before(self, rows: int) -> State:
+        """The state before the last `rows` rows of the block that `pull` gave last."""
+        self._offset -= rows
+        state = self.state()
+        self._offset += rows
+        return state
+
+    def restore(self, state: State) -> None:
+        position, rows = state
+        self._stream.restore(position)
+        self.skip(rows)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def describe(value: Any) -> str:
+    """A short, stable text for an argument: functions by name, arrays by shape and dtype."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    if callable(value) and not isinstance(value, type):
+        name = getattr(value, "__qualname__", None) or type(value).__qualname__
+        return str(name).replace("<locals>.", "")
+    if isinstance(value, (list, tuple)) and len(value) > 8:
+        return f"{type(value).__name__}[{len(value)}]"
+    return repr(value)
+
+
+def added(cardinality: int, *others: int) -> int:
+    """The cardinality of a sequence of datasets."""
+    parts = (cardinality, *others)
+    if INFINITE_CARDINALITY in parts:
+        return INFINITE_CARDINALITY
+    return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in parts else sum(parts)
+
+
+def capped(cardinality: int, count: int) -> int:
+    """The cardinality of a dataset cut off after `count` elements."""
+    if cardinality == INFINITE_CARDINALITY:
+        return count
+    return cardinality if cardinality == UNKNOWN_CARDINALITY else min(cardinality, count)
+
+
+def scaled(cardinality: int, function: Callable[[int], int]) -> int:
+    """`function` of a known cardinality; infinite and unknown stay what they are."""
+    return cardinality if cardinality < 0 else function(cardinality)

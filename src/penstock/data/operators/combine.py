@@ -1,0 +1,322 @@
+"""Operators with several inputs: zip, concatenate, and taking from one or the other by choice."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.data.block import Block, Indices
+from penstock.data.node import Cursor, Node, Run, State, Stream, added
+from penstock.errors import ElementError
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.spec import TensorSpec
+from penstock.structure import Structure, map_structure
+
+
+@dataclass(frozen=True, eq=False)
+class Zip(Node):
+    """One element of each input, together; as many as the shortest input has."""
+
+    name: ClassVar[str] = "zip"
+    members: tuple[Node, ...] = field(repr=False)
+    structure: Structure = field(repr=False)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return self.members
+
+    @property
+    def cardinality(self) -> int:
+        lengths = [node.cardinality for node in self.members]
+        finite = [length for length in lengths if length >= 0]
+        if 0 in finite:
+            return 0
+        if UNKNOWN_CARDINALITY in lengths:
+            return UNKNOWN_CARDINALITY
+        return min(finite) if finite else INFINITE_CARDINALITY
+
+    @property
+    def spec(self) -> Any:
+        specs = [node.spec for node in self.members]
+        return None if any(spec is None for spec in specs) else self.structure.unflatten(specs)
+
+    @property
+    def indexable(self) -> bool:
+        return all(node.indexable for node in self.members)
+
+    def together(self, blocks: list[Block]) -> Block:
+        """Blocks of equal length side by side."""
+        columns = tuple(column for block in blocks for column in block.columns)
+        return Block(columns, self.structure.nested([block.structure for block in blocks]), len(blocks[0]))
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        return self.together([node.read(run, epoch, indices) for node in self.members])
+
+    def stream(self, run: Run, epoch: int) -> "ZipStream":
+        return ZipStream(self, run, epoch)
+
+
+class ZipStream(Stream):
+    """The state is that of every input."""
+
+    def __init__(self, node: Zip, run: Run, epoch: int) -> None:
+        self._node = node
+        self._inputs = [member.cursor(run, epoch) for member in node.members]
+        self._ended = False
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        blocks: list[Block] = []
+        for cursor in self._inputs:
+            try:
+                block = None if self._ended else cursor.pull(need, allow)
+            except Exception:
+                # The other inputs lose the element that belongs to the failed one, so that pairs stay pairs.
+                for other, pulled in zip(self._inputs, blocks, strict=False):
+                    other.give_back(len(pulled))
+                for other in self._inputs:
+                    if other is not cursor:
+                        other.skip(1)
+                raise
+            if block is None:
+                self._ended = True
+                return None
+            blocks.append(block)
+            allow = min(allow, len(block))
+        for cursor, block in zip(self._inputs, blocks, strict=True):
+            cursor.give_back(len(block) - allow)
+        return self._node.together([block.slice(0, allow) for block in blocks])
+
+    def state(self) -> State:
+        return [self._ended, [cursor.state() for cursor in self._inputs]]
+
+    def restore(self, state: State) -> None:
+        self._ended, positions = state
+        for cursor, position in zip(self._inputs, positions, strict=True):
+            cursor.restore(position)
+
+    def close(self) -> None:
+        for cursor in self._inputs:
+            cursor.close()
+
+
+@dataclass(frozen=True, eq=False)
+class Concatenate(Node):
+    """All elements of the first input, then all of the second."""
+
+    name: ClassVar[str] = "concatenate"
+    first: Node
+    second: Node
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.first, self.second)
+
+    @property
+    def cardinality(self) -> int:
+        return added(self.first.cardinality, self.second.cardinality)
+
+    @property
+    def spec(self) -> Any:
+        first, second = self.first.spec, self.second.spec
+        return None if first is None or second is None else merged_spec(first, second)
+
+    @property
+    def indexable(self) -> bool:
+        return self.first.indexable and self.second.indexable
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        length = self.first.cardinality
+        if length == INFINITE_CARDINALITY or len(indices) == 0:
+            return self.first.read(run, epoch, indices)
+        if isinstance(indices, range):
+            low, high = min(indices[0], indices[-1]), max(indices[0], indices[-1])
+            if high < length:
+                return self.first.read(run, epoch, indices)
+            if low >= length:
+                shifted = range(indices.start - length, indices.stop - length, indices.step)
+                return self.second.read(run, epoch, shifted)
+        positions = np.asarray(indices, dtype=np.int64)
+        early, late = np.flatnonzero(positions < length), np.flatnonzero(positions >= length)
+        parts = []
+        if early.size:
+            parts.append((early, self.first.read(run, epoch, positions[early])))
+        if late.size:
+            parts.append((late, self.second.read(run, epoch, positions[late] - length)))
+        return Block.scattered(parts)
+
+    def stream(self, run: Run, epoch: int) -> "ConcatenateStream":
+        return ConcatenateStream(self, run, epoch)
+
+
+class ConcatenateStream(Stream):
+    """The state is which input is being read, and its state."""
+
+    def __init__(self, node: Concatenate, run: Run, epoch: int) -> None:
+        self._node = node
+        self._run = run
+        self._epoch = epoch
+        self._number = 0
+        self._input = self._open()
+
+    def _open(self) -> Cursor:
+        return self._node.inputs[self._number].cursor(self._run, self._epoch)
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        block = self._input.pull(need, allow)
+        if block is None and self._number == 0:
+            self._input.close()
+            self._number = 1
+            self._input = self._open()
+            block = self._input.pull(need, allow)
+        return block
+
+    def state(self) -> State:
+        return [self._number, self._input.state()]
+
+    def restore(self, state: State) -> None:
+        self._input.close()
+        self._number, position = state
+        self._input = self._open()
+        self._input.restore(position)
+
+    def close(self) -> None:
+        self._input.close()
+
+
+@dataclass(frozen=True, eq=False)
+class Choose(Node):
+    """The next element of the dataset whose number `choice` gives; `name` says by which method it was asked for."""
+
+    method: str = field(repr=False)
+    members: tuple[Node, ...] = field(repr=False)
+    choice: Node
+    stop_on_empty_dataset: bool
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # one node serves two methods
+        return self.method
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (*self.members, self.choice)
+
+    @property
+    def cardinality(self) -> int:
+        lengths = [node.cardinality for node in self.members]
+        if self.choice.cardinality == INFINITE_CARDINALITY and not self.stop_on_empty_dataset:
+            return added(*lengths)
+        if all(length == INFINITE_CARDINALITY for length in lengths):
+            return self.choice.cardinality
+        return UNKNOWN_CARDINALITY
+
+    @property
+    def spec(self) -> Any:
+        specs = [node.spec for node in self.members]
+        if any(spec is None for spec in specs):
+            return None
+        merged = specs[0]
+        for spec in specs[1:]:
+            merged = merged_spec(merged, spec)
+        return merged
+
+    def stream(self, run: Run, epoch: int) -> "ChooseStream":
+        return ChooseStream(self, run, epoch)
+
+
+class ChooseStream(Stream):
+    """The state is that of every input and of the choice, and which inputs have ended."""
+
+    def __init__(self, node: Choose, run: Run, epoch: int) -> None:
+        self._node = node
+        self._ahead = all(member.indexable for member in node.inputs)
+        self._members = [member.cursor(run, epoch) for member in node.members]
+        self._choice = node.choice.cursor(run, epoch)
+        self._ended = [False] * len(self._members)
+        self._stopped = False
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        while not self._stopped and not all(self._ended):
+            # Elements of streams are not asked for before they are surely wanted.
+            wanted = allow if self._ahead else need
+            drawn = self._choice.pull(wanted, wanted)
+            if drawn is None:
+                break
+            block = self._take(self._checked(drawn))
+            if block is not None:
+                return block
+        self._stopped = True
+        return None
+
+    def _checked(self, drawn: Block) -> Any:
+        numbers = drawn.columns[0]
+        wrong = numbers[(numbers < 0) | (numbers >= len(self._members))]
+        if len(wrong):
+            raise ElementError(
+                f"{self._node.where()}: the choice must be from 0 to {len(self._members) - 1}, got {wrong[0]}"
+            )
+        return numbers
+
+    def _take(self, numbers: Any) -> Block | None:
+        """The elements of these draws; draws that cannot be served now are given back."""
+        usable = len(numbers)
+        pulled: dict[int, Block] = {}
+        for number in np.unique(numbers):
+            where = np.flatnonzero(numbers == number)
+            if self._ended[number]:
+                block = None
+            else:
+                try:
+                    block = self._members[number].pull(1, len(where))
+                except Exception:
+                    for other, rows in pulled.items():
+                        self._members[other].give_back(len(rows))
+                    self._choice.give_back(len(numbers))
+                    raise
+            if block is not None:
+                pulled[int(number)] = block
+                if len(block) < len(where):
+                    usable = min(usable, int(where[len(block)]))
+                continue
+            self._ended[number] = True
+            if self._node.stop_on_empty_dataset:
+                usable = min(usable, int(where[0]))
+        self._choice.give_back(len(numbers) - usable)
+        self._stopped = (
+            self._node.stop_on_empty_dataset and usable < len(numbers) and self._ended[numbers[usable]]
+        )
+        parts = []
+        for number, block in pulled.items():
+            where = np.flatnonzero(numbers[:usable] == number)
+            self._members[number].give_back(len(block) - len(where))
+            if where.size:
+                parts.append((where, block.slice(0, where.size)))
+        return _in_order(parts)
+
+    def state(self) -> State:
+        return [[cursor.state() for cursor in (*self._members, self._choice)], list(self._ended), self._stopped]
+
+    def restore(self, state: State) -> None:
+        positions, self._ended, self._stopped = state[0], list(state[1]), state[2]
+        for cursor, position in zip((*self._members, self._choice), positions, strict=True):
+            cursor.restore(position)
+
+    def close(self) -> None:
+        for cursor in (*self._members, self._choice):
+            cursor.close()
+
+
+def _in_order(parts: list[tuple[Any, Block]]) -> Block | None:
+    """Blocks merged by the draws they belong to; draws of ended datasets leave no gap."""
+    if not parts:
+        return None
+    order = np.argsort(np.concatenate([where for where, _ in parts]), kind="stable")
+    return Block.concatenate([block for _, block in parts]).take(order)
+
+
+def merged_spec(first: Any, second: Any) -> Any:
+    """The specification that covers the elements of both datasets.
+
+    Raises:
+        ElementError: their structures or dtypes differ.
+    """
+    return map_structure(TensorSpec.merged, first, second)

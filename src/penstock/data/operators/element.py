@@ -1,0 +1,195 @@
+"""Operators that call the user's function once per element: map and filter."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.data.apply import Failure, call_rows, call_rows_with_randomness, map_rows, note
+from penstock.data.block import Block, Indices
+from penstock.data.node import Node, Run, State, Stream
+from penstock.errors import InvalidTypeError
+from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY
+from penstock.rng import mix
+
+
+@dataclass(frozen=True, eq=False)
+class Map(Node):
+    """`function` of every element; with a seed it also gets a generator keyed by (seed, epoch, position)."""
+
+    name: ClassVar[str] = "map"
+    input: Node
+    function: Callable[..., Any]
+    num_parallel_calls: int | None = None
+    deterministic: bool | None = None
+    seed: int | None = None
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @property
+    def cardinality(self) -> int:
+        return self.input.cardinality
+
+    @property
+    def indexable(self) -> bool:
+        return self.input.indexable
+
+    @property
+    def varies(self) -> bool:
+        return self.seed is not None or self.input.varies
+
+    @property
+    def parallelism(self) -> int:
+        """The number of threads that call the function at the same time."""
+        if self.num_parallel_calls == AUTOTUNE:
+            return os.cpu_count() or 1
+        return self.num_parallel_calls or 1
+
+    def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
+        """The function's results for a block of input, up to the first row at which it raises."""
+
+        def results(start: int, stop: int) -> Iterator[Any]:
+            part = block.slice(start, stop)
+            if self.seed is None:
+                return call_rows(self.function, part)
+            key = mix(run.key(self, self.seed), epoch)
+            return call_rows_with_randomness(self.function, part, key, positions[start:stop])
+
+        output, failure = map_rows(run, self, results, len(block), self.parallelism)
+        if failure is not None:
+            note(failure.error, self, int(positions[failure.row]))
+        return output, failure
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        block = self.input.read(run, epoch, indices)
+        if len(block) == 0:
+            return block
+        output, failure = self.apply(run, epoch, block, indices)
+        if failure is not None:
+            raise failure.error
+        assert output is not None
+        return output
+
+    def stream(self, run: Run, epoch: int) -> "MapStream":
+        return MapStream(self, run, epoch)
+
+
+class MapStream(Stream):
+    """map over a stream. The state never passes a failure that has not been raised yet: it is met again."""
+
+    def __init__(self, node: Map, run: Run, epoch: int) -> None:
+        self._node = node
+        self._run = run
+        self._epoch = epoch
+        self._input = node.input.cursor(run, epoch)
+        self._position = 0
+        self._failure: Exception | None = None
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._position += self._input.skip(1)
+            raise failure
+        block = self._input.pull(max(need, min(allow, self._node.parallelism)), allow)
+        if block is None:
+            return None
+        positions = range(self._position, self._position + len(block))
+        output, failed = self._node.apply(self._run, self._epoch, block, positions)
+        done = len(block) if failed is None else failed.row
+        self._position += done
+        if failed is not None:
+            self._failure = failed.error
+            self._input.give_back(len(block) - failed.row)
+        return output if output is not None else self.pull(need, allow)
+
+    def state(self) -> State:
+        return [self._input.state(), self._position]
+
+    def restore(self, state: State) -> None:
+        position, self._position = state
+        self._input.restore(position)
+
+    def close(self) -> None:
+        self._input.close()
+
+
+@dataclass(frozen=True, eq=False)
+class Filter(Node):
+    """The elements for which `predicate` is true."""
+
+    name: ClassVar[str] = "filter"
+    input: Node
+    predicate: Callable[..., Any]
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @property
+    def cardinality(self) -> int:
+        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
+
+    @property
+    def spec(self) -> Any:
+        return self.input.spec
+
+    def stream(self, run: Run, epoch: int) -> "FilterStream":
+        return FilterStream(self, run, epoch)
+
+
+class FilterStream(Stream):
+    """The state is the input's: rejected rows need no memory."""
+
+    def __init__(self, node: Filter, run: Run, epoch: int) -> None:
+        self._node = node
+        self._input = node.input.cursor(run, epoch)
+        self._position = 0
+        self._failure: Exception | None = None
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        while True:
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                self._position += self._input.skip(1)
+                raise failure
+            block = self._input.pull(need, allow)
+            if block is None:
+                return None
+            kept = self._decide(block)
+            if len(kept) == len(block):
+                return block
+            if len(kept):
+                return block.take(kept)
+
+    def _decide(self, block: Block) -> Any:
+        """The rows to keep, up to the first at which the predicate raises."""
+        decisions: list[bool] = []
+        try:
+            for value in call_rows(self._node.predicate, block):
+                decisions.append(self._truth(value))
+        except Exception as error:
+            note(error, self._node, self._position + len(decisions))
+            self._failure = error
+            self._input.give_back(len(block) - len(decisions))
+        self._position += len(decisions)
+        return np.flatnonzero(decisions)
+
+    @staticmethod
+    def _truth(value: Any) -> bool:
+        if isinstance(value, (bool, np.bool_)) or getattr(value, "shape", None) == ():
+            return bool(value)
+        raise InvalidTypeError(f"filter(predicate) must return one truth value for each element, got {value!r}")
+
+    def state(self) -> State:
+        return [self._input.state(), self._position]
+
+    def restore(self, state: State) -> None:
+        position, self._position = state
+        self._input.restore(position)
+
+    def close(self) -> None:
+        self._input.close()

@@ -1,0 +1,216 @@
+"""group_by_window: elements of equal key are collected until a window of them is full."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.data.apply import call_rows, note
+from penstock.data.block import Block
+from penstock.data.node import Cursor, Node, Run, State, Stream
+from penstock.errors import ElementError, InvalidTypeError
+from penstock.options import UNKNOWN_CARDINALITY
+from penstock.runtime.pacing import Pace
+
+
+@dataclass(frozen=True, eq=False)
+class GroupByWindow(Node):
+    """The elements of the datasets that `reduce_function(key, window)` makes of windows of elements with one key.
+
+    A full window is given at once; what is left at the end of the input follows in the order of the keys.
+    """
+
+    method: str
+    input: Node
+    key_function: Callable[..., Any]
+    reduce_function: Callable[[Any, Any], Any]
+    window_size_function: Callable[[Any], Any] = field(repr=False)
+    arguments_text: tuple[str, ...] = ()
+    dataset_of: Callable[[Block], Any] = field(repr=False, kw_only=True)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # one node serves two methods
+        return self.method
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @property
+    def cardinality(self) -> int:
+        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
+
+    @property
+    def varies(self) -> bool:
+        return True
+
+    @property
+    def unseeded(self) -> bool:
+        return True
+
+    def arguments(self) -> list[str]:
+        return list(self.arguments_text)
+
+    def stream(self, run: Run, epoch: int) -> "GroupByWindowStream":
+        return GroupByWindowStream(self, run, epoch)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """One collected row: its number in the input, and its leaves."""
+
+    number: int
+    leaves: list[Any]
+
+
+class GroupByWindowStream(Stream):
+    """The state names the collected rows by number, and a place in the input before the first of them from which they are read again."""
+
+    def __init__(self, node: GroupByWindow, run: Run, epoch: int) -> None:
+        self._node = node
+        self._run = run
+        self._epoch = epoch
+        self._input = node.input.cursor(run, epoch)
+        self._pace = Pace()
+        self._read = 0
+        # Places in the input, by the number of the row that follows: the oldest one that a collected row needs stays.
+        self._places: list[tuple[int, State]] = []
+        self._groups: dict[int, list[_Held]] = {}
+        self._structure: Any = None
+        self._window: tuple[int, list[_Held]] | None = None
+        self._output: Cursor | None = None
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        while True:
+            if self._output is not None:
+                block = self._output.pull(need, allow)
+                if block is not None:
+                    return block
+                self._output.close()
+                self._output = self._window = None
+                self._forget_places()
+            if not self._next_window():
+                return None
+
+    def _next_window(self) -> bool:
+        """Read on until a window is full, or the input has ended and one is left; False when all is done."""
+        while True:
+            place = self._input.state()
+            block = self._input.pull(1, self._pace.start())
+            if block is None:
+                if not self._groups:
+                    return False
+                key = min(self._groups)
+                self._emit(key)
+                return True
+            self._pace.stop(len(block), block.nbytes)
+            self._places.append((self._read, place))
+            self._structure = block.structure
+            if self._collect(block):
+                return True
+
+    def _collect(self, block: Block) -> bool:
+        """Sort rows into groups until one is full; the rows behind it are given back."""
+        keys = call_rows(self._node.key_function, block)
+        for number in range(len(block)):
+            try:
+                key = _integer(next(keys))
+                size = int(self._node.window_size_function(key))
+                if size < 1:
+                    raise ElementError(f"the size of a window must be at least 1, got {size} for key {key}")
+            except Exception as error:
+                note(error, self._node, self._read)
+                self._input.give_back(len(block) - number - 1)
+                self._read += 1
+                raise
+            leaves = [_copied(column[number]) for column in block.columns]
+            self._groups.setdefault(key, []).append(_Held(self._read, leaves))
+            self._read += 1
+            if len(self._groups[key]) >= size:
+                self._input.give_back(len(block) - number - 1)
+                self._emit(key)
+                return True
+        return False
+
+    def _emit(self, key: int) -> None:
+        self._window = (key, self._groups.pop(key))
+        self._output = self._open(*self._window)
+
+    def _open(self, key: int, rows: list[_Held]) -> Cursor:
+        window = self._node.dataset_of(Block.of_leaves([held.leaves for held in rows], self._structure))
+        try:
+            dataset = self._node.reduce_function(np.int64(key), window)
+        except Exception as error:
+            note(error, self._node, f"window of key {key}")
+            raise
+        node = getattr(dataset, "node", None)
+        if not isinstance(node, Node):
+            raise InvalidTypeError(f"{self._node.where()}: the function must return a ps.Dataset, got {dataset!r}")
+        inner = self._run.inner(self._node, node, self._epoch, rows[0].number)
+        return node.cursor(inner, self._epoch)
+
+    def _held_numbers(self) -> list[int]:
+        rows = [held.number for group in self._groups.values() for held in group]
+        return rows + [held.number for held in self._window[1]] if self._window else rows
+
+    def _forget_places(self) -> None:
+        first = min(self._held_numbers(), default=self._read)
+        while len(self._places) > 1 and self._places[1][0] <= first:
+            self._places.pop(0)
+
+    def state(self) -> State:
+        numbers = self._held_numbers()
+        if numbers:
+            self._forget_places()
+            number, place = self._places[0]
+        else:
+            number, place = self._read, self._input.state()
+        groups = [[key, [held.number for held in rows]] for key, rows in self._groups.items()]
+        window = None
+        if self._window is not None and self._output is not None:
+            window = [self._window[0], [held.number for held in self._window[1]], self._output.state()]
+        return [place, number, self._read, groups, window]
+
+    def restore(self, state: State) -> None:
+        place, self._read, read, groups, window = state
+        self._input.restore(place)
+        wanted = {number for _, numbers in groups for number in numbers} | set(window[1] if window else ())
+        rows: dict[int, _Held] = {}
+        while self._read < read:
+            place = self._input.state()
+            try:
+                block = self._input.pull(read - self._read, read - self._read)
+            except Exception as error:
+                # It was raised before the state was saved, and cost one row then too.
+                error.add_note("penstock: passed over while restoring")
+                self._read += 1
+                continue
+            assert block is not None
+            self._places.append((self._read, place))
+            self._structure = block.structure
+            for number in range(len(block)):
+                if self._read in wanted:
+                    rows[self._read] = _Held(self._read, [_copied(column[number]) for column in block.columns])
+                self._read += 1
+        self._groups = {key: [rows[number] for number in numbers] for key, numbers in groups}
+        if window is not None:
+            self._window = (window[0], [rows[number] for number in window[1]])
+            self._output = self._open(*self._window)
+            self._output.restore(window[2])
+
+    def close(self) -> None:
+        if self._output is not None:
+            self._output.close()
+        self._input.close()
+
+
+def _integer(key: Any) -> int:
+    if isinstance(key, (int, np.integer)) or getattr(key, "shape", None) == ():
+        return int(key)
+    raise InvalidTypeError(f"group_by_window(key_function) must return an integer, got {key!r}")
+
+
+def _copied(leaf: Any) -> Any:
+    """A row must not keep the block alive in which it came."""
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf

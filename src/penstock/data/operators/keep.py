@@ -1,0 +1,352 @@
+"""Operators that keep what was read: prefetch, cache, and the rows of `save`."""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.data.ahead import Ahead
+from penstock.data.block import Block, Column, Indices, is_ragged
+from penstock.data.node import Node, Run, State, Stream
+from penstock.errors import StorageError
+from penstock.formats.row_store import RowStore, RowStoreWriter
+from penstock.options import AUTOTUNE
+
+
+@dataclass(frozen=True, eq=False)
+class Prefetch(Node):
+    """The elements, made by a thread up to `buffer_size` of them before they are asked for."""
+
+    name: ClassVar[str] = "prefetch"
+    input: Node
+    buffer_size: int
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @property
+    def cardinality(self) -> int:
+        return self.input.cardinality
+
+    @property
+    def spec(self) -> Any:
+        return self.input.spec
+
+    def stream(self, run: Run, epoch: int) -> Stream:
+        stream = self.input.open(run, epoch)
+        if self.buffer_size == 0:
+            return stream
+        return Ahead(stream, None if self.buffer_size == AUTOTUNE else self.buffer_size)
+
+
+@dataclass(frozen=True, eq=False)
+class Saved(Node):
+    """The rows that `Dataset.save` wrote."""
+
+    name: ClassVar[str] = "load"
+    path: str
+    store: RowStore = field(repr=False)
+
+    @property
+    def cardinality(self) -> int:
+        return self.store.rows
+
+    @property
+    def spec(self) -> Any:
+        return self.read_store(range(1)).spec() if self.store.rows else None
+
+    @property
+    def indexable(self) -> bool:
+        return True
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        return self.read_store(indices)
+
+    def read_store(self, indices: Indices) -> Block:
+        """The rows at these positions."""
+        return read_store(self.store, indices)
+
+
+def read_store(store: RowStore, indices: Indices) -> Block:
+    """The rows at these positions of a store, as one block."""
+    assert store.structure is not None
+    parts = []
+    for where, columns, rows in store.pieces(indices):
+        block = Block(columns, store.structure, len(columns[0]) if columns else len(rows))
+        parts.append((where, block.take(rows)))
+    return Block.scattered(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Cache(Node):
+    """The elements of the input's first epoch, kept once they were read: in memory, or in a directory (`filename`).
+
+    Over an indexable input each row is kept when it is first read, in whatever order; over a stream when a pass reaches the end. Every epoch gives the
+    rows of epoch 0, so a shuffle below a cache is frozen.
+    """
+
+    name: ClassVar[str] = "cache"
+    input: Node
+    filename: str = ""
+    kept: "Kept" = field(repr=False, kw_only=True)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @property
+    def cardinality(self) -> int:
+        return self.input.cardinality
+
+    @property
+    def spec(self) -> Any:
+        return self.input.spec
+
+    @property
+    def varies(self) -> bool:
+        return False
+
+    @property
+    def indexable(self) -> bool:
+        return self.input.indexable and self.input.cardinality >= 0
+
+    def seed(self, run: Run) -> int:
+        """What the kept rows depend on besides the node: the run's seed, where something below is random without a seed of its own."""
+        return run.seed if self.input.unseeded else 0
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        rows = self.kept.rows(self.seed(run), self.filename, self.cardinality)
+        return rows.read(indices, lambda missing: self.input.read(run, 0, missing))
+
+    def stream(self, run: Run, epoch: int) -> "CacheStream":
+        return CacheStream(self, run)
+
+
+class CacheStream(Stream):
+    """Over a stream: the rows of a complete pass by position, or a pass that is being recorded."""
+
+    def __init__(self, node: Cache, run: Run) -> None:
+        self._node = node
+        self._seed = node.seed(run)
+        self._complete = node.kept.complete(self._seed, node.filename)
+        self._input = None if self._complete else node.input.cursor(run, 0)
+        self._recorder: _Recorder | None = None
+        self._position = 0
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._complete is not None:
+            rows = min(allow, self._complete.length - self._position)
+            if rows <= 0:
+                return None
+            self._position += rows
+            return self._complete.read(range(self._position - rows, self._position))
+        assert self._input is not None
+        if self._recorder is None and self._position == 0:
+            self._recorder = _Recorder(self._node.filename)
+        try:
+            block = self._input.pull(need, allow)
+        except Exception:
+            self._discard()  # a pass with a hole is not the data
+            self._position += 1
+            raise
+        if block is not None:
+            self._position += len(block)
+            if self._recorder is not None:
+                self._recorder.add(block)
+        elif self._recorder is not None:
+            self._node.kept.completed(self._seed, self._recorder.finish())
+            self._recorder = None
+        return block
+
+    def _discard(self) -> None:
+        if self._recorder is not None:
+            self._recorder.discard()
+            self._recorder = None
+
+    def state(self) -> State:
+        return self._position
+
+    def restore(self, state: State) -> None:
+        if self._complete is not None:
+            self._position = state
+        while self._position < state:
+            try:
+                self.pull(state - self._position, state - self._position)
+            except Exception as error:
+                error.add_note("penstock: passed over while restoring")
+
+    def close(self) -> None:
+        self._discard()
+        if self._input is not None:
+            self._input.close()
+
+
+class Kept:
+    """What a cache keeps, shared by all iterations of the datasets that contain it. Another seed begins anew."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._seed: int | None = None
+        self._rows: _MemoryRows | _FileRows | None = None
+        self._pass: _MemoryPass | _FilePass | None = None
+
+    def rows(self, seed: int, filename: str, length: int) -> "_MemoryRows | _FileRows":
+        """The rows kept of an indexable input."""
+        with self._lock:
+            if self._rows is None or self._seed != seed:
+                self._seed = seed
+                self._rows = _FileRows(filename, length) if filename else _MemoryRows(length)
+            return self._rows
+
+    def complete(self, seed: int, filename: str) -> "_MemoryPass | _FilePass | None":
+        """The complete pass over a stream, if there is one."""
+        with self._lock:
+            if self._pass is not None and self._seed == seed:
+                return self._pass
+            return _FilePass(RowStore(filename)) if filename and Path(filename).exists() else None
+
+    def completed(self, seed: int, rows: "_MemoryPass | _FilePass") -> None:
+        """Keep a complete pass over a stream."""
+        with self._lock:
+            self._seed, self._pass = seed, rows
+
+
+class _MemoryPass:
+    def __init__(self, blocks: list[Block]) -> None:
+        self._rows = Block.concatenate(blocks).read_only() if blocks else None
+        self.length = 0 if self._rows is None else len(self._rows)
+
+    def read(self, indices: Indices) -> Block:
+        assert self._rows is not None
+        return self._rows.take(indices)
+
+
+class _FilePass:
+    def __init__(self, store: RowStore) -> None:
+        self._store = store
+        self.length = store.rows
+
+    def read(self, indices: Indices) -> Block:
+        return read_store(self._store, indices)
+
+
+class _Recorder:
+    """The rows of a pass that has not ended yet."""
+
+    def __init__(self, filename: str) -> None:
+        self._filename = filename
+        self._writer = RowStoreWriter(filename) if filename else None
+        self._blocks: list[Block] = []
+
+    def add(self, block: Block) -> None:
+        if self._writer is not None:
+            self._writer.write(block.columns, block.structure, len(block))
+        else:
+            self._blocks.append(block)
+
+    def finish(self) -> _MemoryPass | _FilePass:
+        if self._writer is None:
+            return _MemoryPass(self._blocks)
+        self._writer.finish()
+        return _FilePass(RowStore(self._filename))
+
+    def discard(self) -> None:
+        if self._writer is not None:
+            self._writer.discard()
+
+
+class _MemoryRows:
+    """Rows of an indexable input in memory, each in its place from when it is first read."""
+
+    def __init__(self, length: int) -> None:
+        self._lock = Lock()
+        self._length = length
+        self._has = np.zeros(length, dtype=bool)
+        self._kept: Block | None = None
+
+    def read(self, indices: Indices, load: Callable[[Indices], Block]) -> Block:
+        positions = np.asarray(indices, dtype=np.int64)
+        missing = np.unique(positions[~self._has[positions]])
+        if missing.size:
+            self._put(missing, load(missing))
+        assert self._kept is not None
+        return self._kept.take(indices).read_only()
+
+    def _put(self, positions: npt.NDArray[np.int64], block: Block) -> None:
+        with self._lock:
+            if self._kept is None:
+                columns = tuple(np.empty((self._length, *column.shape[1:]), column.dtype) for column in block.columns)
+                self._kept = Block(columns, block.structure, self._length)
+            columns = tuple(
+                _placed(kept, self._has, positions, column)
+                for kept, column in zip(self._kept.columns, block.columns, strict=True)
+            )
+            self._kept = Block(columns, block.structure, self._length)
+            self._has[positions] = True
+
+
+def _placed(kept: Column, has: npt.NDArray[np.bool_], positions: npt.NDArray[np.int64], column: Column) -> Column:
+    """`kept` with these rows in it; rows of another shape make it an object column."""
+    if kept.dtype == column.dtype and kept.shape[1:] == column.shape[1:] and not is_ragged(column):
+        kept[positions] = column
+        return kept
+    if kept.dtype != object or kept.ndim > 1:
+        rows = np.empty(len(kept), dtype=object)
+        for position in np.flatnonzero(has):
+            rows[position] = kept[position]
+        kept = rows
+    for position, row in zip(positions, column, strict=True):
+        kept[position] = row
+    return kept
+
+
+class _FileRows:
+    """Rows of an indexable input in a row store, written when they are first read, in the order they come.
+
+    Until all are there the store is not visible, and rows are read from the input.
+    """
+
+    def __init__(self, filename: str, length: int) -> None:
+        self._lock = Lock()
+        self._filename = filename
+        self._store = RowStore(filename) if Path(filename).exists() else None
+        if self._store is not None and self._store.rows != length:
+            raise StorageError(f"cache({filename!r}) holds {self._store.rows} rows of another dataset, expected {length}")
+        self._writer: RowStoreWriter | None = None
+        self._left = length
+        self._has = np.zeros(length, dtype=bool)
+        self._order: list[npt.NDArray[np.int64]] = []
+
+    def read(self, indices: Indices, load: Callable[[Indices], Block]) -> Block:
+        if self._store is not None:
+            return read_store(self._store, indices)
+        block = load(indices)
+        with self._lock:
+            if self._store is None:
+                self._write(np.asarray(indices, dtype=np.int64), block)
+        return block
+
+    def _write(self, positions: npt.NDArray[np.int64], block: Block) -> None:
+        if self._writer is None:
+            self._writer = RowStoreWriter(self._filename)
+            # A cache that is given up before it is full leaves nothing behind.
+            weakref.finalize(self, self._writer.discard)
+        fresh, first = np.unique(positions, return_index=True)
+        new = ~self._has[fresh]
+        fresh, first = fresh[new], first[new]
+        if fresh.size == 0:
+            return
+        rows = block if len(fresh) == len(block) and np.array_equal(first, np.arange(len(block))) else block.take(first)
+        self._writer.write(rows.columns, rows.structure, len(rows))
+        self._has[fresh] = True
+        self._order.append(fresh)
+        self._left -= len(fresh)
+        if self._left == 0:
+            self._writer.finish(np.concatenate(self._order))
+            self._store = RowStore(self._filename)

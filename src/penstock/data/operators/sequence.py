@@ -1,0 +1,426 @@
+"""Operators that see the elements one after the other: scan, take_while, unique, window, rejection_resample."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.data.apply import Layout, call_rows, note
+from penstock.data.block import Block, object_column
+from penstock.data.node import Node, Run, State, Stream, scaled
+from penstock.errors import ElementError, InvalidTypeError
+from penstock.formats.values import decode_value, encode_value
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.rng import mix, uniform_positions
+from penstock.spec import TensorSpec, as_leaf
+from penstock.structure import LEAF, Structure, map_structure
+
+
+@dataclass(frozen=True, eq=False)
+class Scan(Node):
+    """`function(state, element)` gives the next state and an output; the outputs are the elements."""
+
+    name: ClassVar[str] = "scan"
+    input: Node
+    initial_state: Any = field(repr=False)
+    function: Callable[[Any, Any], tuple[Any, Any]]
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @property
+    def cardinality(self) -> int:
+        return self.input.cardinality
+
+    def stream(self, run: Run, epoch: int) -> "ScanStream":
+        return ScanStream(self, run, epoch)
+
+
+class ScanStream(Stream):
+    """The carried state cannot be read again, so it is part of this stream's state."""
+
+    def __init__(self, node: Scan, run: Run, epoch: int) -> None:
+        self._node = node
+        self._run = run
+        self._input = node.input.cursor(run, epoch)
+        self._carried = map_structure(as_leaf, node.initial_state)
+        self._position = 0
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        block = self._input.pull(need, allow)
+        if block is None:
+            return None
+        outputs: list[Any] = []
+        for element in block.rows():
+            try:
+                output = self._step(element)
+            except Exception as error:
+                if outputs:  # given first; the element is tried again at the next pull
+                    self._input.give_back(len(block) - len(outputs))
+                    break
+                note(error, self._node, self._position)
+                self._input.give_back(len(block) - 1)
+                self._position += 1
+                raise
+            outputs.append(output)
+            self._position += 1
+        return Block.of_rows(outputs)
+
+    def _step(self, element: Any) -> Any:
+        result = self._node.function(self._carried, element)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise InvalidTypeError(f"scan(function) must return a pair (new state, output), got {result!r}")
+        carried = map_structure(as_leaf, result[0])
+        Layout.of(self._carried).check(Layout.of(carried))
+        layout = Layout.of(result[1])
+        self._run.agreed(self._node, layout).check(layout)
+        self._carried = carried
+        return result[1]
+
+    def state(self) -> State:
+        return [self._input.state(), self._position, encode_value(self._carried)]
+
+    def restore(self, state: State) -> None:
+        position, self._position, carried = state
+        self._carried = decode_value(carried, like=self._node.initial_state)
+        self._input.restore(position)
+
+    def close(self) -> None:
+        self._input.close()
+
+
+@dataclass(frozen=True, eq=False)
+class TakeWhile(Node):
+    """The elements up to the first for which `predicate` is false."""
+
+    name: ClassVar[str] = "take_while"
+    input: Node
+    predicate: Callable[..., Any]
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @property
+    def cardinality(self) -> int:
+        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
+
+    @property
+    def spec(self) -> Any:
+        return self.input.spec
+
+    def stream(self, run: Run, epoch: int) -> "TakeWhileStream":
+        return TakeWhileStream(self, run, epoch)
+
+
+class TakeWhileStream(Stream):
+    """The state is the input's, and whether the end was met."""
+
+    def __init__(self, node: TakeWhile, run: Run, epoch: int) -> None:
+        self._node = node
+        self._input = node.input.cursor(run, epoch)
+        self._position = 0
+        self._ended = False
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        block = None if self._ended else self._input.pull(need, allow)
+        if block is None:
+            return None
+        taken = 0
+        try:
+            for value in call_rows(self._node.predicate, block):
+                if not bool(value):
+                    self._ended = True
+                    break
+                taken += 1
+        except Exception as error:
+            if taken == 0:
+                note(error, self._node, self._position)
+                self._input.give_back(len(block) - 1)
+                self._position += 1
+                raise
+        self._position += taken
+        self._input.give_back(len(block) - taken)
+        return block.slice(0, taken) if taken else None
+
+    def state(self) -> State:
+        return [self._input.state(), self._position, self._ended]
+
+    def restore(self, state: State) -> None:
+        position, self._position, self._ended = state
+        self._input.restore(position)
+
+    def close(self) -> None:
+        self._input.close()
+
+
+@dataclass(frozen=True, eq=False)
+class Unique(Node):
+    """The elements that have not come before."""
+
+    name: ClassVar[str] = "unique"
+    input: Node
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @property
+    def cardinality(self) -> int:
+        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
+
+    @property
+    def spec(self) -> Any:
+        return self.input.spec
+
+    def stream(self, run: Run, epoch: int) -> "UniqueStream":
+        return UniqueStream(self, run, epoch)
+
+
+class UniqueStream(Stream):
+    """The state is how many elements were read: restoring reads them again to know what has come before."""
+
+    def __init__(self, node: Unique, run: Run, epoch: int) -> None:
+        self._input = node.input.cursor(run, epoch)
+        self._seen: set[Any] = set()
+        self._read = 0
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        while True:
+            block = self._input.pull(need, allow)
+            if block is None:
+                return None
+            fresh = self._fresh(block)
+            if fresh:
+                return block.take(np.array(fresh, dtype=np.int64))
+
+    def _fresh(self, block: Block) -> list[int]:
+        self._read += len(block)
+        fresh = []
+        for number, leaves in enumerate(zip(*block.columns, strict=True)):
+            identity = tuple(map(_identity, leaves))
+            if identity not in self._seen:
+                self._seen.add(identity)
+                fresh.append(number)
+        return fresh
+
+    def state(self) -> State:
+        return self._read
+
+    def restore(self, state: State) -> None:
+        while self._read < state:
+            block = self._input.pull(state - self._read, state - self._read)
+            assert block is not None
+            self._fresh(block)
+
+    def close(self) -> None:
+        self._input.close()
+
+
+def _identity(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return (leaf.shape, leaf.tobytes() if leaf.dtype != object else tuple(map(_identity, leaf.flat)))
+    return leaf
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Node):
+    """Datasets of `size` elements each, `stride` apart; a new one begins every `shift` elements."""
+
+    name: ClassVar[str] = "window"
+    input: Node
+    size: int
+    shift: int
+    stride: int
+    drop_remainder: bool
+    dataset_of: Callable[[Block], Any] = field(repr=False)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @property
+    def span(self) -> int:
+        """How many elements of the input a full window reaches over."""
+        return (self.size - 1) * self.stride + 1
+
+    @property
+    def cardinality(self) -> int:
+        if self.drop_remainder:
+            return scaled(self.input.cardinality, lambda n: max(0, (n - self.span) // self.shift + 1))
+        return scaled(self.input.cardinality, lambda n: -(-n // self.shift))
+
+    def stream(self, run: Run, epoch: int) -> "WindowStream":
+        return WindowStream(self, run, epoch)
+
+
+class WindowStream(Stream):
+    """The state is where the next window begins in the input: its rows are read again."""
+
+    def __init__(self, node: Window, run: Run, epoch: int) -> None:
+        self._node = node
+        self._input = node.input.cursor(run, epoch)
+        self._held: list[tuple[State, int, Block]] = []
+        self._gap = 0
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        node = self._node
+        if self._gap:
+            gap, self._gap = self._gap, 0
+            self._input.skip(gap)
+        self._read(node.span)
+        if not self._held or (node.drop_remainder and self._length() < node.span):
+            return None
+        rows = Block.concatenate([block for _, _, block in self._held])
+        window = rows.take(range(0, min(node.span, len(rows)), node.stride))
+        self._drop(node.shift)
+        leaves = [
+            object_column([node.dataset_of(Block((column,), LEAF, len(window)))]) for column in window.columns
+        ]
+        return Block(tuple(leaves), window.structure, 1)
+
+    def _length(self) -> int:
+        return sum(len(block) for _, _, block in self._held)
+
+    def _read(self, rows: int) -> None:
+        while self._length() < rows:
+            before = self._input.state()
+            left = rows - self._length()
+            block = self._input.pull(left, left)
+            if block is None:
+                return
+            self._held.append((before, 0, block))
+
+    def _drop(self, rows: int) -> None:
+        while rows and self._held:
+            before, offset, block = self._held.pop(0)
+            if len(block) > rows:
+                self._held.insert(0, (before, offset + rows, block.slice(rows, len(block))))
+                return
+            rows -= len(block)
+        self._gap = rows
+
+    def state(self) -> State:
+        if self._held:
+            before, offset, _ = self._held[0]
+            return [before, offset]
+        return [self._input.state(), self._gap]
+
+    def restore(self, state: State) -> None:
+        position, self._gap = state
+        self._input.restore(position)
+
+    def close(self) -> None:
+        self._input.close()
+
+
+_CLASSED = Structure("tuple", (LEAF, LEAF), (0, 1), leaf_count=2)
+
+
+@dataclass(frozen=True, eq=False)
+class RejectionResample(Node):
+    """(class, element) pairs, with elements dropped at random so that the classes come in the target proportions."""
+
+    name: ClassVar[str] = "rejection_resample"
+    input: Node
+    class_function: Callable[..., Any]
+    target_distribution: tuple[float, ...]
+    initial_distribution: tuple[float, ...] | None
+    seed: int | None
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @property
+    def cardinality(self) -> int:
+        return self.input.cardinality if self.input.cardinality in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
+
+    @property
+    def spec(self) -> Any:
+        return None if self.input.spec is None else (TensorSpec((), np.int64), self.input.spec)
+
+    @property
+    def varies(self) -> bool:
+        return True
+
+    @property
+    def unseeded(self) -> bool:
+        return self.seed is None or self.input.unseeded
+
+    def stream(self, run: Run, epoch: int) -> "RejectionResampleStream":
+        return RejectionResampleStream(self, run, epoch)
+
+
+class RejectionResampleStream(Stream):
+    """Without an initial distribution the classes seen so far estimate it; their counts are part of the state."""
+
+    def __init__(self, node: RejectionResample, run: Run, epoch: int) -> None:
+        self._node = node
+        self._key = mix(run.key(node, node.seed), epoch)
+        self._input = node.input.cursor(run, epoch)
+        self._target = np.array(node.target_distribution)
+        self._counts = np.zeros(len(self._target), dtype=np.int64)
+        self._position = 0
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        while True:
+            block = self._input.pull(need, allow)
+            if block is None:
+                return None
+            classes, kept = self._decide(block)
+            if kept:
+                rows = np.array(kept, dtype=np.int64)
+                taken = block.take(rows)
+                numbers = np.array(classes, dtype=np.int64)[rows]
+                return Block((numbers, *taken.columns), _CLASSED.nested([LEAF, block.structure]), len(kept))
+
+    def _decide(self, block: Block) -> tuple[list[int], list[int]]:
+        """The classes of the rows, and which rows stay."""
+        draws = uniform_positions(self._key, range(self._position, self._position + len(block)))
+        classes: list[int] = []
+        kept: list[int] = []
+        try:
+            for value in call_rows(self._node.class_function, block):
+                number = self._checked(value)
+                self._counts[number] += 1
+                if draws[len(classes)] < self._acceptance(number):
+                    kept.append(len(classes))
+                classes.append(number)
+        except Exception as error:
+            if not kept:
+                note(error, self._node, self._position + len(classes))
+                self._input.give_back(len(block) - len(classes) - 1)
+                self._position += len(classes) + 1
+                raise
+            self._input.give_back(len(block) - len(classes))
+        self._position += len(classes)
+        return classes, kept
+
+    def _checked(self, value: Any) -> int:
+        number = int(value)
+        if not 0 <= number < len(self._target):
+            raise ElementError(
+                f"rejection_resample(class_function) must return 0 to {len(self._target) - 1}, got {number}"
+            )
+        return number
+
+    def _acceptance(self, number: int) -> float:
+        """The probability with which an element of this class stays: its ratio of target to initial, over the largest ratio."""
+        given = self._node.initial_distribution
+        initial = np.array(given) if given is not None else self._counts / self._counts.sum()
+        ratios = np.divide(self._target, initial, out=np.zeros_like(self._target), where=initial > 0)
+        return float(ratios[number] / ratios.max()) if ratios.max() > 0 else 0.0
+
+    def state(self) -> State:
+        return [self._input.state(), self._position, self._counts.tolist()]
+
+    def restore(self, state: State) -> None:
+        position, self._position, counts = state
+        self._counts = np.array(counts, dtype=np.int64)
+        self._input.restore(position)
+
+    def close(self) -> None:
+        self._input.close()

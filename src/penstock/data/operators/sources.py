@@ -1,0 +1,289 @@
+"""Where elements come from: numbers, arrays, generators."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.data.block import Block, Column, Indices
+from penstock.data.node import Node, Run, State, Stream
+from penstock.errors import ElementError
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.rng import hash_positions, mix, uniform_positions
+from penstock.spec import TensorSpec, as_leaf, describe_mismatch, spec_of
+from penstock.structure import LEAF, Structure, flatten, map_structure
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Range(Node):
+    """The integers of `range(start, stop, step)`."""
+
+    name: ClassVar[str] = "range"
+    start: int
+    stop: int
+    step: int
+
+    @property
+    def cardinality(self) -> int:
+        return len(range(self.start, self.stop, self.step))
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec((), np.int64)
+
+    @property
+    def indexable(self) -> bool:
+        return True
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        return _numbers(indices, self.start, self.step)
+
+
+@dataclass(frozen=True, eq=False)
+class Counter(Node):
+    """start, start + step, … without end."""
+
+    name: ClassVar[str] = "counter"
+    start: int
+    step: int
+
+    @property
+    def cardinality(self) -> int:
+        return INFINITE_CARDINALITY
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec((), np.int64)
+
+    @property
+    def indexable(self) -> bool:
+        return True
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        return _numbers(indices, self.start, self.step)
+
+
+@dataclass(frozen=True, eq=False)
+class Random(Node):
+    """Random integers without end, a function of (seed, epoch, position)."""
+
+    name: ClassVar[str] = "random"
+    seed: int | None
+    reshuffle_each_iteration: bool
+
+    @property
+    def cardinality(self) -> int:
+        return INFINITE_CARDINALITY
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec((), np.int64)
+
+    @property
+    def indexable(self) -> bool:
+        return True
+
+    @property
+    def varies(self) -> bool:
+        return self.reshuffle_each_iteration
+
+    @property
+    def unseeded(self) -> bool:
+        return self.seed is None
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        key = mix(run.key(self, self.seed), epoch if self.reshuffle_each_iteration else 0)
+        words = hash_positions(key, indices) >> np.uint64(32)
+        return Block((words.astype(np.int64),), LEAF, len(indices))
+
+
+@dataclass(frozen=True, eq=False)
+class Choices(Node):
+    """Random numbers of datasets without end, drawn by weight: which dataset `sample_from_datasets` takes its next element from."""
+
+    name: ClassVar[str] = "choices"
+    weights: tuple[float, ...]
+    seed: int | None
+    rerandomize_each_iteration: bool
+
+    @property
+    def cardinality(self) -> int:
+        return INFINITE_CARDINALITY
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec((), np.int64)
+
+    @property
+    def indexable(self) -> bool:
+        return True
+
+    @property
+    def varies(self) -> bool:
+        return self.rerandomize_each_iteration
+
+    @property
+    def unseeded(self) -> bool:
+        return self.seed is None
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        key = mix(run.key(self, self.seed), epoch if self.rerandomize_each_iteration else 0)
+        edges = np.cumsum(self.weights)
+        drawn = np.searchsorted(edges, uniform_positions(key, indices) * edges[-1], side="right")
+        return Block((drawn.astype(np.int64),), LEAF, len(indices))
+
+
+@dataclass(frozen=True, eq=False)
+class Slices(Node):
+    """The rows of arrays: `from_tensor_slices`, and with one row `from_tensors`."""
+
+    method: str = field(repr=False)
+    columns: tuple[Column, ...] = field(repr=False)
+    structure: Structure = field(repr=False)
+    length: int = field(repr=False)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # one node serves two methods
+        return self.method
+
+    @property
+    def cardinality(self) -> int:
+        return self.length
+
+    @property
+    def spec(self) -> Any:
+        return Block(self.columns, self.structure, self.length).spec()
+
+    @property
+    def indexable(self) -> bool:
+        return True
+
+    def arguments(self) -> list[str]:
+        return [f"{column.dtype}{list(column.shape)}" for column in self.columns]
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        block = Block(self.columns, self.structure, self.length).take(indices)
+        # Rows taken by a range share their memory with the user's arrays.
+        return block.read_only() if isinstance(indices, range) else block
+
+
+@dataclass(frozen=True, eq=False)
+class Generator(Node):
+    """What a function's iterator yields."""
+
+    name: ClassVar[str] = "from_generator"
+    function: Callable[[], Any]
+    output_signature: Any = None
+
+    @property
+    def cardinality(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    @property
+    def spec(self) -> Any:
+        return self.output_signature
+
+    def stream(self, run: Run, epoch: int) -> "GeneratorStream":
+        return GeneratorStream(self, run)
+
+
+class GeneratorStream(Stream):
+    """The state is the number of elements taken; restoring runs the generator again and drops that many."""
+
+    def __init__(self, node: Generator, run: Run) -> None:
+        self._node = node
+        self._run = run
+        self._iterator: Iterator[Any] | None = None
+        self._taken = 0
+        self._ended = False
+        self._failure: Exception | None = None
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        rows: list[list[Any]] = []
+        while len(rows) < min(need, allow) and not self._ended:
+            try:
+                leaves = self._next()
+            except Exception as error:
+                error.add_note(f"penstock: in {self._node.where()}, element {self._taken}")
+                self._taken += 1
+                if not rows:
+                    raise
+                self._failure = error
+                break
+            if leaves is not None:
+                rows.append(leaves)
+                self._taken += 1
+        if not rows:
+            return None
+        structure = self._run.agreed(self._node, None)[0]
+        return Block.of_leaves(rows, structure)
+
+    def _next(self) -> list[Any] | None:
+        if self._iterator is None:
+            self._iterator = iter(self._node.function())
+        try:
+            value = next(self._iterator)
+        except StopIteration:
+            self._ended = True
+            return None
+        except Exception:
+            # A generator that raised is finished; an iterator of another kind may go on.
+            self._ended = hasattr(self._iterator, "gi_frame")
+            raise
+        return self._checked(value)
+
+    def _checked(self, value: Any) -> list[Any]:
+        signature = self._node.output_signature
+        if signature is not None:
+            value = map_structure(_fitted, signature, value)
+            wrong = describe_mismatch(signature, spec_of(value))
+            if wrong is not None:
+                raise ElementError(f"the generator yielded an element that does not fit output_signature: {wrong}")
+        leaves, structure = flatten(value)
+        leaves = [as_leaf(leaf) for leaf in leaves]
+        layout = (structure, [getattr(leaf, "dtype", object) for leaf in leaves])
+        agreed = self._run.agreed(self._node, layout)
+        if layout != agreed:
+            raise ElementError(f"the generator yielded {structure} {layout[1]} after {agreed[0]} {agreed[1]}")
+        return leaves
+
+    def state(self) -> State:
+        return self._taken
+
+    def restore(self, state: State) -> None:
+        while self._taken < state and not self._ended:
+            try:
+                self.pull(1, 1)
+            except Exception as error:
+                _logger.debug("passed over an element that had failed before the state was saved: %r", error)
+
+    def close(self) -> None:
+        iterator, self._iterator = self._iterator, None
+        self._ended = True
+        if hasattr(iterator, "close"):
+            iterator.close()  # type: ignore[union-attr]  # generators have it, other iterators may
+
+
+def _fitted(spec: TensorSpec, value: Any) -> Any:
+    """A yielded Python number or list in the declared dtype, where that loses nothing; anything else as it is."""
+    leaf = as_leaf(value)
+    if isinstance(value, (int, float, bool, list)) and hasattr(leaf, "dtype") and leaf.dtype != spec.dtype:
+        exact = np.asarray(value)
+        if spec.dtype.kind in "fc" and exact.dtype.kind in "biuf" or np.array_equal(exact.astype(spec.dtype), exact):
+            return exact.astype(spec.dtype)[()]
+    return leaf
+
+
+def _numbers(indices: Indices, start: int, step: int) -> Block:
+    if isinstance(indices, range):
+        first = start + indices.start * step
+        stride = indices.step * step
+        return Block((np.arange(first, first + len(indices) * stride, stride, dtype=np.int64),), LEAF, len(indices))
+    return Block((indices * step + start,), LEAF, len(indices))

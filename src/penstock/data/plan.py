@@ -1,0 +1,159 @@
+"""From the nodes a user wrote to the nodes that run, and their description.
+
+Two rewrites, neither of which changes a single element:
+
+* *prefetch rises*: a prefetch in the middle of what can be read by index moves to its top, so that everything above it stays index arithmetic.
+* *shuffle sinks*: over a stream, a shuffle above a map moves below it, so that the buffer holds the rows before the function has made them larger.
+  (Over an index nothing has to move: a shuffle only ever moves indices.)
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from penstock.data.node import Node
+from penstock.data.operators.batching import Batching, PaddedBatch, RaggedBatch, Unbatch
+from penstock.data.operators.element import Map
+from penstock.data.operators.expand import Interleave
+from penstock.data.operators.grouping import GroupByWindow
+from penstock.data.operators.keep import Cache, Prefetch
+from penstock.data.operators.order import Shuffle
+from penstock.data.operators.sequence import Unique
+from penstock.data.operators.sources import Slices
+from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The nodes that run for a dataset.
+
+    Attributes:
+        root: the node whose elements the iterator gives.
+        moves: what the rewrites did, in words.
+    """
+
+    root: Node
+    moves: tuple[str, ...]
+
+    @property
+    def parallelism(self) -> int:
+        """The largest number of threads that one map of this plan asks for."""
+        return max((node.parallelism for node in self.root.walk() if isinstance(node, Map)), default=1)
+
+
+def make_plan(node: Node) -> Plan:
+    """The plan of a dataset."""
+    moves: list[str] = []
+    root, ahead = _raised(_sunk(node, moves), moves)
+    return Plan(_with_prefetch(root, ahead), tuple(moves))
+
+
+def _sunk(node: Node, moves: list[str]) -> Node:
+    """The nodes with every shuffle over a stream below the maps it stood above."""
+    node = _with_inputs(node, [_sunk(below, moves) for below in node.inputs])
+    if not isinstance(node, Shuffle) or not isinstance(node.input, Map) or node.indexable or node.input.varies:
+        return node
+    inner = node.input
+    moves.append(f"{node.label} moved below {inner.label}: the buffer holds the rows before the function has made others of them")
+    return replace(inner, input=_sunk(replace(node, input=inner.input), moves))
+
+
+def _raised(node: Node, moves: list[str]) -> tuple[Node, int | None]:
+    """The nodes with every prefetch on top of what can be read by index, and the prefetch still to be put on top of it all."""
+    parts = [_raised(below, moves) for below in node.inputs]
+    if isinstance(node, Prefetch):
+        inner, ahead = parts[0]
+        if node.buffer_size == 0:
+            return inner, ahead
+        if inner.indexable:
+            return inner, node.buffer_size
+        return replace(node, input=inner), None
+    bare = _with_inputs(node, [inner for inner, _ in parts])
+    asked = [ahead for _, ahead in parts if ahead is not None]
+    if bare.indexable and asked:
+        if isinstance(bare, Cache):  # the thread's reading order would not differ, and above the cache there is nothing to hide
+            return bare, asked[0]
+        moves.append(f"prefetch moved above {bare.label}: what is below it is read by index")
+        return bare, AUTOTUNE if AUTOTUNE in asked else max(-(-rows // _rows_per_element(bare)) for rows in asked)
+    return _with_inputs(node, [_with_prefetch(inner, ahead) for inner, ahead in parts]), None
+
+
+def _rows_per_element(node: Node) -> int:
+    return node.batch_size if isinstance(node, Batching) else 1
+
+
+def _with_prefetch(node: Node, ahead: int | None) -> Node:
+    return node if ahead is None else Prefetch(node, ahead)
+
+
+def _with_inputs(node: Node, inputs: list[Node]) -> Node:
+    """The node over other inputs; the node itself where none differs."""
+    if all(old is new for old, new in zip(node.inputs, inputs, strict=True)):
+        return node
+    new = {id(old): put for old, put in zip(node.inputs, inputs, strict=True)}
+    changes: dict[str, Any] = {}
+    for item in fields(node):
+        value = getattr(node, item.name)
+        if isinstance(value, Node):
+            changes[item.name] = new[id(value)]
+        elif isinstance(value, tuple) and value and all(isinstance(entry, Node) for entry in value):
+            changes[item.name] = tuple(new[id(entry)] for entry in value)
+    return replace(node, **changes)
+
+
+def explain(node: Node) -> str:
+    """The plan as text: one line for each node, what it reads below it."""
+    plan = make_plan(node)
+    lines = [(indent + below.label, _mode(below), _memory(below)) for indent, below in _tree(plan.root, "")]
+    widths = [max(len(line[column]) for line in lines) for column in range(2)]
+    text = [f"{label:<{widths[0]}}  {mode:<{widths[1]}}  {memory}".rstrip() for label, mode, memory in lines]
+    return "\n".join([*text, *(f"* {move}" for move in plan.moves)])
+
+
+def _tree(node: Node, indent: str) -> list[tuple[str, Node]]:
+    rows = [(indent, node)]
+    for below in node.inputs:
+        rows.extend(_tree(below, indent + "  "))
+    return rows
+
+
+def _mode(node: Node) -> str:
+    mode = "index" if node.indexable else "stream"
+    if isinstance(node, Prefetch):
+        mode = "thread"
+    elif isinstance(node, Map) and node.parallelism > 1:
+        mode += f", {node.parallelism} threads"
+    elif isinstance(node, Interleave) and node.num_parallel_calls:
+        mode += f", {node.cycle_length} threads"
+    count = {INFINITE_CARDINALITY: "infinite", UNKNOWN_CARDINALITY: "unknown"}.get(node.cardinality, f"{node.cardinality:,}")
+    return f"{mode}, {count}"
+
+
+def _memory(node: Node) -> str:
+    """What the node keeps in memory."""
+    if isinstance(node, Slices):
+        return f"holds {_size(sum(column.nbytes for column in node.columns))}"
+    if isinstance(node, Shuffle):
+        if node.indexable:
+            rows = min(node.buffer_size, max(node.cardinality, 0) or node.buffer_size)
+            return "moves indices only" + (f", holds {_size(8 * rows)}" if rows <= 1 << 17 else ", holds nothing")
+        return f"holds up to {2 * node.buffer_size:,} rows"
+    if isinstance(node, Cache):
+        return f"keeps every row in {node.filename or 'memory'}"
+    if isinstance(node, Prefetch):
+        return "holds two blocks" if node.buffer_size == AUTOTUNE else f"holds up to {node.buffer_size:,} elements"
+    if isinstance(node, Unique):
+        return "remembers every element"
+    if isinstance(node, GroupByWindow):
+        return "holds one window for each key"
+    if isinstance(node, (PaddedBatch, RaggedBatch, Unbatch)):
+        return "copies rows"
+    return ""
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.0f} {unit}"
+        value /= 1000
+    raise AssertionError

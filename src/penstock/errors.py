@@ -1,0 +1,46 @@
+"""Every error that penstock raises on purpose.
+
+    PenstockError
+    ├── InvalidArgumentError   (ValueError)     a value that can never work
+    ├── InvalidTypeError       (TypeError)      a thing of the wrong kind
+    ├── ElementError           (ValueError)     elements that do not fit each other or their specification
+    ├── StateMismatchError     (ValueError)     a state of another dataset, or of an unknown version
+    ├── ClosedError            (RuntimeError)   use after `close()`
+    ├── StorageError           (OSError)        a file of penstock's own that is missing, in use or damaged
+    └── OutOfRangeError        (StopIteration)  the end of the data, from `get_next()`
+
+An exception of the user's own function is never wrapped: it arrives as itself, with notes (PEP 678) that name the node, the element
+and the line where the node was added.
+"""
+
+
+class PenstockError(Exception):
+    """Base of all errors that penstock raises on purpose."""
+
+
+class InvalidArgumentError(PenstockError, ValueError):
+    """An argument has a value that can never work."""
+
+
+class InvalidTypeError(PenstockError, TypeError):
+    """An argument, or what a user's function returned, is of the wrong kind."""
+
+
+class ElementError(PenstockError, ValueError):
+    """Elements do not fit each other (structure, dtype, shape), or not the specification that was declared for them."""
+
+
+class StateMismatchError(PenstockError, ValueError):
+    """A state was saved from another dataset, or by a version of penstock that wrote it differently."""
+
+
+class ClosedError(PenstockError, RuntimeError):
+    """An iterator was used after it was closed."""
+
+
+class StorageError(PenstockError, OSError):
+    """A file that penstock wrote is missing, in use by another writer, or damaged."""
+
+
+class OutOfRangeError(PenstockError, StopIteration):
+    """The data has ended."""

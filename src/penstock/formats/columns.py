@@ -1,0 +1,113 @@
+"""Columns of rows as typed Arrow arrays, and back without a copy where the rows have one shape.
+
+| rows                                | Arrow                                                                 |
+|-------------------------------------|-----------------------------------------------------------------------|
+| numbers of one shape                | fixed_size_list of the number type, or the type itself for scalars    |
+| other fixed-width dtypes            | the same over fixed_size_binary, with NumPy's dtype in the metadata   |
+| arrays of unequal shape             | struct of a list of values and a list of lengths                      |
+| strings, bytes                      | large_string, large_binary                                            |
+
+The metadata of a field says how to read it: {"kind": …, "dtype": …, "shape": …}.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import InvalidTypeError
+
+Column = npt.NDArray[Any]
+
+_NUMBER_KINDS = "iuf"
+_METADATA_KEY = b"penstock"
+
+
+def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:
+    """A column as an Arrow field and array.
+
+    Raises:
+        InvalidTypeError: Python objects that are neither strings nor bytes nor arrays of numbers.
+    """
+    if column.dtype != object:
+        array = _encode_dense(column)
+        return _field(name, array, {"kind": "dense", "dtype": _dtype_name(column.dtype), "shape": column.shape[1:]}), array
+    if column.ndim > 1:
+        rows = np.empty(len(column), dtype=object)
+        rows[:] = list(column)
+        column = rows
+    kinds = {type(entry) for entry in column}
+    if kinds <= {str}:
+        array = pa.array(column.tolist(), pa.large_string())
+        return _field(name, array, {"kind": "str"}), array
+    if kinds == {bytes}:
+        array = pa.array(column.tolist(), pa.large_binary())
+        return _field(name, array, {"kind": "bytes"}), array
+    if kinds == {np.ndarray}:
+        return _encode_ragged(name, list(column))
+    raise InvalidTypeError(f"cannot store objects of type {', '.join(sorted(kind.__name__ for kind in kinds))}")
+
+
+def decode_column(field: pa.Field, array: pa.Array) -> Column:
+    """The column that `encode_column` encoded; dense rows are a read-only view of Arrow's memory."""
+    meta = json.loads(field.metadata[_METADATA_KEY])
+    if meta["kind"] == "dense":
+        return _decode_dense(array, np.dtype(meta["dtype"]), tuple(meta["shape"]))
+    rows = np.empty(len(array), dtype=object)
+    if meta["kind"] != "ragged":
+        rows[:] = array.to_pylist()
+        return rows
+    lists, shapes = array.field("values"), array.field("shape").to_pylist()
+    field_of_values = pa.field("values", lists.type.value_type, metadata={_METADATA_KEY: meta["values"].encode()})
+    values = decode_column(field_of_values, lists.flatten())
+    starts = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
+    for number, shape in enumerate(shapes):
+        rows[number] = values[starts[number] : starts[number + 1]].reshape(shape)
+    return rows
+
+
+def _field(name: str, array: pa.Array, meta: dict[str, Any]) -> pa.Field:
+    return pa.field(name, array.type, metadata={_METADATA_KEY: json.dumps(meta).encode()})
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    # Extension dtypes such as bfloat16 have a name that NumPy knows, and a `str` that says nothing.
+    return dtype.name if dtype.kind == "V" and dtype.names is None else dtype.str
+
+
+def _encode_dense(column: Column) -> pa.Array:
+    flat = np.ascontiguousarray(column).reshape(-1)
+    if flat.dtype.kind in _NUMBER_KINDS and flat.dtype.isnative and flat.dtype.itemsize <= 8:
+        values = pa.array(flat)
+    else:
+        buffer = pa.py_buffer(flat.view(np.uint8))
+        values = pa.Array.from_buffers(pa.binary(flat.dtype.itemsize), len(flat), [None, buffer])
+    if column.ndim == 1:
+        return values
+    size = int(np.prod(column.shape[1:]))
+    return pa.FixedSizeListArray.from_arrays(values, size) if size else pa.nulls(len(column))
+
+
+def _decode_dense(array: pa.Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Column:
+    if pa.types.is_null(array.type):
+        return np.empty((len(array), *shape), dtype)
+    values = array.flatten() if pa.types.is_fixed_size_list(array.type) else array
+    buffer = values.buffers()[1]
+    count = len(array) * int(np.prod(shape))
+    if buffer is None:
+        return np.empty((len(array), *shape), dtype)
+    flat = np.frombuffer(buffer, dtype=dtype, count=count, offset=values.offset * dtype.itemsize)
+    return flat.reshape(len(array), *shape)
+
+
+def _encode_ragged(name: str, rows: list[Column]) -> tuple[pa.Field, pa.Array]:
+    flat = np.concatenate([row.reshape(-1) for row in rows])
+    field, values = encode_column("values", flat)
+    offsets = np.cumsum([0, *(row.size for row in rows)], dtype=np.int64)
+    lists = pa.LargeListArray.from_arrays(pa.array(offsets), values)
+    shapes = pa.array([list(row.shape) for row in rows], pa.list_(pa.int64()))
+    array = pa.StructArray.from_arrays([lists, shapes], names=["values", "shape"])
+    meta = {"kind": "ragged", "values": field.metadata[_METADATA_KEY].decode()}
+    return _field(name, array, meta), array

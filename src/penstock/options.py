@@ -1,0 +1,73 @@
+"""Settings of a dataset that no single operator owns: frozen values, merged along the chain, the later one wins."""
+
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
+from typing import Final
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+
+AUTOTUNE: Final = -1
+"""Let penstock choose a degree of parallelism or a buffer size."""
+INFINITE_CARDINALITY: Final = -1
+"""The cardinality of a dataset that never ends."""
+UNKNOWN_CARDINALITY: Final = -2
+"""The cardinality of a dataset whose length is not known before it was read."""
+
+
+class AutoShardPolicy(IntEnum):
+    """How `distribute_dataset` divides a dataset over several workers."""
+
+    OFF = -1
+    AUTO = 0
+    FILE = 1
+    DATA = 2
+    HINT = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Settings for a whole dataset; what is None was not set.
+
+    Args:
+        auto_shard_policy: how the dataset is divided over several workers.
+        deterministic: the default of `map(deterministic=...)`.
+        seed: the root of all randomness that has no seed of its own.
+
+    Raises:
+        InvalidTypeError: a value of the wrong type.
+        InvalidArgumentError: a negative seed.
+
+    Example:
+        >>> import penstock as ps
+        >>> ps.Dataset.range(3).with_options(ps.Options(seed=7)).options().seed
+        7
+    """
+
+    auto_shard_policy: AutoShardPolicy | None = None
+    deterministic: bool | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.auto_shard_policy is not None and not isinstance(self.auto_shard_policy, AutoShardPolicy):
+            raise InvalidTypeError(
+                f"Options(auto_shard_policy=...) takes a ps.AutoShardPolicy, got {self.auto_shard_policy!r}"
+            )
+        if self.deterministic is not None and not isinstance(self.deterministic, bool):
+            raise InvalidTypeError(f"Options(deterministic=...) takes True or False, got {self.deterministic!r}")
+        if self.seed is not None:
+            check_integer("Options", "seed", self.seed, minimum=0)
+
+    def merged(self, later: "Options") -> "Options":
+        """These options with everything that `later` sets put in their place."""
+        changes = {field.name: getattr(later, field.name) for field in fields(later)}
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+
+def check_integer(call: str, name: str, value: object, *, minimum: int) -> int:
+    """`value` as a Python integer of at least `minimum`; `call` and `name` say in the error where it was given."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InvalidTypeError(f"{call}({name}=...) takes an integer, got {value!r}")
+    number = int(value.__index__())
+    if number < minimum:
+        raise InvalidArgumentError(f"{call}({name}=...) must be at least {minimum}, got {number}")
+    return number

@@ -1,0 +1,1 @@
+"""How things run, knowing nothing of datasets: threads, channels, pacing."""

@@ -1,0 +1,34 @@
+"""How many rows to ask for at a time: as many as pay, and no more."""
+
+import time
+
+_GROW_BELOW_SECONDS = 0.002
+_SHRINK_ABOVE_SECONDS = 0.008
+_GROW_BELOW_BYTES = 2 << 20
+_MAXIMUM_ROWS = 1 << 16
+
+
+class Pace:
+    """The size of the next block, from what the last one cost.
+
+    It starts at `minimum` rows, doubles while a block takes less than 2 ms and holds less than 2 MiB, and is halved above 8 ms: an element that takes long
+    to make does not wait for a thousand others, and one that takes none is not paid for one by one.
+    """
+
+    def __init__(self, minimum: int = 1) -> None:
+        self._minimum = minimum
+        self._rows = minimum
+        self._started = 0.0
+
+    def start(self) -> int:
+        """The rows to allow for the block that is asked for now."""
+        self._started = time.perf_counter()
+        return self._rows
+
+    def stop(self, rows: int, nbytes: int) -> None:
+        """Note that the block has come."""
+        seconds = time.perf_counter() - self._started
+        if seconds > _SHRINK_ABOVE_SECONDS:
+            self._rows = max(self._minimum, self._rows // 2)
+        elif rows >= self._rows and seconds < _GROW_BELOW_SECONDS and nbytes < _GROW_BELOW_BYTES:
+            self._rows = min(self._rows * 2, _MAXIMUM_ROWS)

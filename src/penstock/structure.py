@@ -1,0 +1,167 @@
+"""Nested structures: tuples, named tuples, dictionaries and dataclasses of leaves.
+
+`flatten` takes a value apart into its leaves and a `Structure`; `Structure.unflatten` puts it together again. Dictionary keys are visited
+in sorted order, as JAX does, so two dictionaries with the same keys have the same structure. None is a structure without leaves. A list is
+a leaf: it stands for an array.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from penstock.errors import ElementError, InvalidTypeError
+
+Kind = Literal["leaf", "none", "tuple", "dict", "record"]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The shape of a nested value without its leaves.
+
+    Attributes:
+        kind: "leaf", "none", "tuple", "dict", or "record" for named tuples and dataclasses.
+        children: the structures below this one, in the order of `names`.
+        names: the keys of a "dict", the field names of a "record", the positions of a "tuple".
+        record: the class of a "record".
+        leaf_count: the number of leaves in all.
+    """
+
+    kind: Kind
+    children: tuple["Structure", ...] = ()
+    names: tuple[Any, ...] = ()
+    record: type | None = None
+    leaf_count: int = dataclasses.field(default=1, compare=False)
+
+    @property
+    def is_flat_tuple(self) -> bool:
+        """Whether this is a plain tuple of leaves."""
+        return self.kind == "tuple" and all(child.kind == "leaf" for child in self.children)
+
+    def unflatten(self, leaves: Sequence[Any]) -> Any:
+        """The value of this structure with these leaves."""
+        if self.kind == "leaf":
+            return leaves[0]
+        if self.is_flat_tuple:
+            return tuple(leaves)
+        return self._take(iter(leaves))
+
+    def _take(self, leaves: Iterator[Any]) -> Any:
+        if self.kind == "leaf":
+            return next(leaves)
+        if self.kind == "none":
+            return None
+        values = [child._take(leaves) for child in self.children]
+        if self.kind == "tuple":
+            return tuple(values)
+        if self.kind == "dict":
+            return dict(zip(self.names, values, strict=True))
+        assert self.record is not None
+        return self.record(**dict(zip(self.names, values, strict=True)))
+
+    def flatten_like(self, value: Any) -> list[Any]:
+        """The leaves of a value that must have this very structure.
+
+        Raises:
+            ElementError: the value is of another structure; the message shows both.
+        """
+        if self.kind == "leaf" and not _is_container(value):
+            return [value]
+        if type(value) is tuple and len(value) == len(self.children) and self.is_flat_tuple:
+            if not any(_is_container(leaf) for leaf in value):
+                return list(value)
+        leaves, structure = flatten(value)
+        if structure != self:
+            raise ElementError(f"expected an element of structure {self}, got {structure}")
+        return leaves
+
+    def paths(self, prefix: str = "") -> list[str]:
+        """The name of each leaf: "[0]", "['image']", ".label"; "" where the value is a leaf itself."""
+        if self.kind == "leaf":
+            return [prefix]
+        steps = [f".{name}" if self.kind == "record" else f"[{name!r}]" for name in self.names]
+        return [path for step, child in zip(steps, self.children, strict=True) for path in child.paths(prefix + step)]
+
+    def nested(self, parts: Sequence["Structure"]) -> "Structure":
+        """This structure with a structure in place of each leaf."""
+        return self._nested(iter(parts))
+
+    def _nested(self, parts: Iterator["Structure"]) -> "Structure":
+        if self.kind == "leaf":
+            return next(parts)
+        children = tuple(child._nested(parts) for child in self.children)
+        count = sum(child.leaf_count for child in children)
+        return Structure(self.kind, children, self.names, self.record, count)
+
+    def __str__(self) -> str:
+        if self.kind == "leaf":
+            return "*"
+        if self.kind == "none":
+            return "None"
+        if self.kind == "tuple":
+            return f"({', '.join(map(str, self.children))}{',' if len(self.children) == 1 else ''})"
+        pairs = zip(self.names, self.children, strict=True)
+        if self.kind == "dict":
+            return "{" + ", ".join(f"{name!r}: {child}" for name, child in pairs) + "}"
+        assert self.record is not None
+        return f"{self.record.__name__}({', '.join(f'{name}={child}' for name, child in pairs)})"
+
+
+LEAF: Final = Structure("leaf")
+_NONE: Final = Structure("none", leaf_count=0)
+
+
+def flatten(value: Any) -> tuple[list[Any], Structure]:
+    """The leaves of a value in order, and the structure that puts them together again.
+
+    Example:
+        >>> leaves, structure = flatten({"b": 1, "a": (2, 3)})
+        >>> leaves, str(structure)
+        ([2, 3, 1], "{'a': (*, *), 'b': *}")
+    """
+    leaves: list[Any] = []
+    return leaves, _visit(value, leaves)
+
+
+def map_structure(function: Callable[..., Any], first: Any, *others: Any) -> Any:
+    """`function` applied to corresponding leaves; the result has the structure of `first`."""
+    leaves, structure = flatten(first)
+    rest = [structure.flatten_like(other) for other in others]
+    return structure.unflatten([function(*group) for group in zip(leaves, *rest, strict=True)])
+
+
+def _is_container(value: Any) -> bool:
+    return value is None or isinstance(value, (tuple, dict)) or _is_dataclass_value(value)
+
+
+def _is_dataclass_value(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "__penstock_leaf__")
+
+
+def _visit(value: Any, leaves: list[Any]) -> Structure:
+    if value is None:
+        return _NONE
+    if isinstance(value, tuple):
+        if hasattr(value, "_fields"):
+            return _node("record", value._fields, value, leaves, record=type(value))
+        return _node("tuple", range(len(value)), value, leaves)
+    if isinstance(value, dict):
+        try:
+            keys = sorted(value)
+        except TypeError as error:
+            raise InvalidTypeError(
+                f"the keys of a dictionary element must be sortable, got {list(value)!r}: use strings"
+            ) from error
+        return _node("dict", keys, [value[key] for key in keys], leaves)
+    if _is_dataclass_value(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        return _node("record", names, [getattr(value, name) for name in names], leaves, record=type(value))
+    leaves.append(value)
+    return LEAF
+
+
+def _node(
+    kind: Kind, names: Iterable[Any], values: Iterable[Any], leaves: list[Any], record: type | None = None
+) -> Structure:
+    children = tuple(_visit(value, leaves) for value in values)
+    return Structure(kind, children, tuple(names), record, sum(child.leaf_count for child in children))

@@ -1,0 +1,132 @@
+"""Checks that every dataset must pass, for penstock's own operators and for pipelines built on them."""
+
+import json
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from penstock.data.dataset import Dataset
+from penstock.data.node import Run
+from penstock.data.plan import make_plan
+from penstock.runtime.workers import WorkerPool
+from penstock.structure import flatten
+
+
+def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> list[Any]:
+    """Check the promises that hold for every dataset, on its first `limit` elements; gives those elements.
+
+    * Two datasets made alike give the same elements, in the first epoch and in the second.
+    * The elements do not depend on how many rows are asked for at a time.
+    * A state taken at any boundary, before the first element, after the last and after the end included, survives JSON, and a fresh iterator restored from
+      it gives exactly the elements that had not been given.
+    * A state of one dataset restored twice gives the same elements twice, and taking it changes nothing.
+    * An iterator can be closed at any place.
+
+    Args:
+        make_dataset: builds the dataset anew; must build the same one each time, with every seed given.
+
+    Raises:
+        AssertionError: a promise is broken; the message says which and where.
+
+    Example:
+        >>> from penstock.testing import check_conformance
+        >>> len(check_conformance(lambda: Dataset.range(20).shuffle(5, seed=1).batch(3)))
+        7
+    """
+    expected = _elements(iter(make_dataset()), limit)
+    _check_epochs(make_dataset, limit)
+    _check_block_sizes(make_dataset, expected)
+    states = _check_states_do_not_disturb(make_dataset, expected)
+    for given, state in enumerate(states):
+        with iter(make_dataset()) as resumed:
+            resumed.load_state_dict(json.loads(json.dumps(state)))
+            _assert_equal(_elements(resumed, limit - given), expected[given:], f"resumed after {given} elements")
+    if len(expected) < limit:
+        _check_end(make_dataset)
+    return expected
+
+
+def assert_same_elements(found: Any, expected: Any, what: str = "elements") -> None:
+    """Check that two sequences of elements are equal in structure, dtype, shape and value."""
+    _assert_equal(list(found), list(expected), what)
+
+
+def _elements(iterator: Any, limit: int) -> list[Any]:
+    return [_frozen(element) for element in islice(iterator, limit)]
+
+
+def _frozen(element: Any) -> Any:
+    """An element with every dataset inside it (of a window) replaced by the list of its elements."""
+    leaves, structure = flatten(element)
+    return structure.unflatten([list(leaf) if isinstance(leaf, Dataset) else leaf for leaf in leaves])
+
+
+def _check_epochs(make_dataset: Callable[[], Dataset], limit: int) -> None:
+    first, second = make_dataset(), make_dataset()
+    for epoch in range(2):
+        with iter(first) as one, iter(second) as other:
+            _assert_equal(_elements(one, limit), _elements(other, limit), f"epoch {epoch} of two datasets made alike")
+
+
+def _check_block_sizes(make_dataset: Callable[[], Dataset], expected: list[Any]) -> None:
+    for rows in (1, 3, 1000):
+        dataset = make_dataset()
+        pool = WorkerPool()
+        root = make_plan(dataset.node).root
+        cursor = root.cursor(Run(root, dataset.options().seed or 0, pool), 0)
+        found: list[Any] = []
+        try:
+            while len(found) < len(expected):
+                block = cursor.pull(1, min(rows, len(expected) - len(found)))
+                assert block is not None, f"{len(found)} elements, {rows} rows at a time; expected {len(expected)}"
+                found.extend(map(_frozen, block.rows()))
+        finally:
+            cursor.close()
+            pool.close()
+        _assert_equal(found, expected, f"read {rows} rows at a time")
+
+
+def _check_states_do_not_disturb(make_dataset: Callable[[], Dataset], expected: list[Any]) -> list[Any]:
+    """The state after 0, 1, 2, … elements."""
+    found = []
+    with iter(make_dataset()) as iterator:
+        states = [iterator.state_dict()]
+        for element in islice(iterator, len(expected)):
+            found.append(_frozen(element))
+            states.append(iterator.state_dict())
+        _assert_equal(found, expected, "with a state taken at every boundary")
+    return states
+
+
+def _check_end(make_dataset: Callable[[], Dataset]) -> None:
+    """The end stays the end, in the iterator that met it and in one restored from its state."""
+    with iter(make_dataset()) as iterator:
+        for _ in iterator:
+            pass
+        state = iterator.state_dict()
+        assert next(iterator, None) is None, "an element after the end"
+    with iter(make_dataset()) as resumed:
+        resumed.load_state_dict(json.loads(json.dumps(state)))
+        assert next(resumed, None) is None, "an element after the end, in an iterator restored there"
+
+
+def _assert_equal(found: list[Any], expected: list[Any], what: str) -> None:
+    assert len(found) == len(expected), f"{what}: {len(found)} elements, expected {len(expected)}"
+    for position, (a, b) in enumerate(zip(found, expected, strict=True)):
+        leaves, structure = flatten(a)
+        others, other_structure = flatten(b)
+        assert structure == other_structure, f"{what}: element {position} is {structure}, expected {other_structure}"
+        for path, x, y in zip(structure.paths(), leaves, others, strict=True):
+            assert _same(x, y), f"{what}: element {position}{path} is {x!r}, expected {y!r}"
+
+
+def _same(x: Any, y: Any) -> bool:
+    if isinstance(x, list) and isinstance(y, list):
+        return len(x) == len(y) and all(map(_same, x, y))
+    if getattr(x, "dtype", object) != getattr(y, "dtype", object) or np.shape(x) != np.shape(y):
+        return False
+    if getattr(x, "dtype", None) == object:
+        return all(map(_same, np.ravel(x), np.ravel(y)))
+    return bool(np.array_equal(x, y))

@@ -1,0 +1,194 @@
+"""Every operator passes one suite by being listed here: over an index, over a stream, and over nothing at all."""
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.testing import check_conformance
+
+
+def numbers(count: int = 12) -> ps.Dataset:
+    return ps.Dataset.range(count)
+
+
+def streamed(count: int = 12) -> ps.Dataset:
+    """The same numbers as a stream."""
+    return ps.Dataset.range(count).filter(lambda x: True)
+
+
+def generated(count: int = 12) -> ps.Dataset:
+    return ps.Dataset.from_generator(lambda: iter(range(count)))
+
+
+def ragged(dataset: ps.Dataset) -> ps.Dataset:
+    return dataset.map(lambda x: np.arange(int(x) % 4))
+
+
+def mixed(x):
+    return {"image": np.full((2, 3), x, np.float32), "name": f"row {x}", "pair": (x, float(x))}
+
+
+def noisy(x, randomness):
+    return x + randomness.integers(0, 1000)
+
+
+OPERATORS = {
+    "map": lambda d: d.map(lambda x: x * 2 + 1),
+    "map to a structure": lambda d: d.map(mixed),
+    "map ragged": ragged,
+    "map in threads": lambda d: d.map(mixed, num_parallel_calls=3),
+    "map with randomness": lambda d: d.map(noisy, seed=5),
+    "map with randomness in threads": lambda d: d.map(noisy, num_parallel_calls=3, seed=5),
+    "filter": lambda d: d.filter(lambda x: x % 3 != 1),
+    "flat_map": lambda d: d.flat_map(lambda x: ps.Dataset.range(int(x) % 4)),
+    "flat_map of streams": lambda d: d.flat_map(lambda x: generated(int(x) % 4)),
+    "flat_map with shuffle": lambda d: d.flat_map(lambda x: ps.Dataset.range(5).shuffle(5)),
+    "interleave": lambda d: d.interleave(lambda x: ps.Dataset.range(int(x), int(x) + 3), 3, 2),
+    "interleave in threads": lambda d: d.interleave(lambda x: ps.Dataset.range(int(x) % 5), 3, 1, 3),
+    "scan": lambda d: d.scan((0, np.zeros(2)), lambda s, x: ((s[0] + x, s[1] + 1), s[0] + x)),
+    "take_while": lambda d: d.take_while(lambda x: x < 7),
+    "unique": lambda d: d.map(lambda x: x % 5).unique(),
+    "rejection_resample": lambda d: d.rejection_resample(lambda x: x % 2, [0.8, 0.2], seed=1),
+    "rejection_resample with initial": lambda d: d.rejection_resample(lambda x: x % 2, [0.8, 0.2], [0.5, 0.5], 1),
+    "batch": lambda d: d.batch(5),
+    "batch without remainder": lambda d: d.batch(5, drop_remainder=True),
+    "batch of batches": lambda d: d.batch(2).batch(4),
+    "padded_batch": lambda d: ragged(d).padded_batch(5),
+    "padded_batch of a shape": lambda d: ragged(d).padded_batch(5, padded_shapes=(6,), padding_values=-1),
+    "ragged_batch": lambda d: ragged(d).ragged_batch(5),
+    "unbatch": lambda d: d.batch(5).unbatch(),
+    "unbatch ragged": lambda d: ragged(d).ragged_batch(3).unbatch(),
+    "rebatch": lambda d: d.batch(5).rebatch(2),
+    "rebatch in turns": lambda d: d.batch(5).rebatch([1, 3], drop_remainder=True),
+    "window": lambda d: d.window(3, shift=2, stride=2),
+    "window apart": lambda d: d.window(2, shift=5, drop_remainder=True),
+    "window flattened": lambda d: d.window(3, 1).flat_map(lambda w: w.batch(3, drop_remainder=True)),
+    "group_by_window": lambda d: d.group_by_window(lambda x: x % 3, lambda key, w: w.batch(2), window_size=3),
+    "group_by_window of rare keys": lambda d: d.group_by_window(
+        lambda x: x == 2, lambda key, w: w, window_size_func=lambda key: 4 if key else 3
+    ),
+    "bucket_by_sequence_length": lambda d: ragged(d).bucket_by_sequence_length(len, [2, 3], [3, 2, 2]),
+    "shuffle in a buffer": lambda d: d.shuffle(4, seed=3),
+    "shuffle whole": lambda d: d.shuffle(100, seed=3),
+    "shuffle exactly": lambda d: d.shuffle(12, seed=3),
+    "shuffle unseeded": lambda d: d.shuffle(4),
+    "shuffle frozen": lambda d: d.shuffle(4, seed=3, reshuffle_each_iteration=False),
+    "shuffle repeated": lambda d: d.shuffle(5, seed=3).repeat(2),
+    "repeat shuffled": lambda d: d.repeat(2).shuffle(5, seed=3),
+    "shuffle of a shuffle": lambda d: d.shuffle(5, seed=3).shuffle(12, seed=4),
+    "shuffle of a map": lambda d: d.map(lambda x: x + 1).shuffle(5, seed=3),
+    "repeat": lambda d: d.repeat(3),
+    "repeat without end": lambda d: d.repeat(),
+    "take": lambda d: d.take(5),
+    "take all": lambda d: d.take(-1),
+    "skip": lambda d: d.skip(5),
+    "skip all": lambda d: d.skip(-1),
+    "shard": lambda d: d.shard(3, 1),
+    "concatenate": lambda d: d.concatenate(numbers(3)),
+    "concatenate streams": lambda d: d.concatenate(streamed(3)),
+    "enumerate": lambda d: d.enumerate(10),
+    "zip": lambda d: ps.Dataset.zip(d, numbers(9)),
+    "zip of streams": lambda d: ps.Dataset.zip({"a": d, "b": (streamed(9), generated(15))}),
+    "prefetch": lambda d: d.prefetch(3),
+    "prefetch tuned": lambda d: d.map(lambda x: x).prefetch(ps.AUTOTUNE).batch(2),
+    "prefetch of nothing": lambda d: d.prefetch(0),
+    "cache": lambda d: d.shuffle(5, seed=1).map(mixed).cache(),
+    "cache repeated": lambda d: ragged(d).cache().repeat(2),
+    "cache shuffled": lambda d: d.cache().shuffle(12, seed=2),
+    "choose_from_datasets": lambda d: ps.Dataset.choose_from_datasets([d, numbers(9)], numbers().map(lambda x: x % 2)),
+    "choose_from_datasets to the end": lambda d: ps.Dataset.choose_from_datasets(
+        [d, streamed(2)], streamed(40).map(lambda x: x % 2), stop_on_empty_dataset=False
+    ),
+    "sample_from_datasets": lambda d: ps.Dataset.sample_from_datasets([d, numbers(9)], [0.7, 0.3], seed=1),
+    "sample_from_datasets to the first end": lambda d: ps.Dataset.sample_from_datasets(
+        [d, numbers(9)], seed=1, stop_on_empty_dataset=True
+    ),
+    "apply": lambda d: d.apply(lambda inner: inner.skip(2).batch(3)),
+    "with_options": lambda d: d.shuffle(4).with_options(ps.Options(seed=9)),
+    "a whole pipeline": lambda d: (
+        d.shuffle(6, seed=1)
+        .map(lambda x: {"x": x, "y": np.full(int(x) % 3, x)}, num_parallel_calls=2)
+        .repeat(2)
+        .padded_batch(5)
+        .enumerate()
+        .prefetch(2)
+    ),
+    "a whole stream": lambda d: (
+        d.flat_map(lambda x: ps.Dataset.range(int(x) % 3 + 1))
+        .map(noisy, num_parallel_calls=2, seed=8)
+        .shuffle(7)
+        .batch(3)
+        .prefetch(2)
+        .unbatch()
+        .skip(2)
+    ),
+}
+
+SOURCES = {
+    "range": lambda: ps.Dataset.range(3, 20, 4),
+    "range backwards": lambda: ps.Dataset.range(9, -3, -4),
+    "from_tensors": lambda: ps.Dataset.from_tensors(([1.0], "one", b"\x00", None, True)),
+    "from_tensor_slices": lambda: ps.Dataset.from_tensor_slices({"x": np.eye(5), "y": list("abcde")}),
+    "from_generator": generated,
+    "counter": lambda: ps.Dataset.counter(5, -2),
+    "random": lambda: ps.Dataset.random(seed=3),
+    "random unseeded": lambda: ps.Dataset.random(),
+}
+
+
+def seeded(dataset: ps.Dataset) -> ps.Dataset:
+    """What has no seed of its own must be made alike too."""
+    return dataset.with_options(ps.Options(seed=77))
+
+
+@pytest.mark.parametrize("source", [numbers, streamed, generated], ids=["index", "stream", "generator"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operator_conforms(name, source):
+    elements = check_conformance(lambda: seeded(OPERATORS[name](source())), limit=40)
+    assert len(elements) >= (0 if name == "skip all" else 1)
+
+
+@pytest.mark.parametrize("source", [numbers, streamed, generated], ids=["index", "stream", "generator"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operator_conforms_over_nothing(name, source):
+    check_conformance(lambda: seeded(OPERATORS[name](source(0))), limit=40)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_source_conforms(name):
+    assert check_conformance(lambda: seeded(SOURCES[name]()), limit=12)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_streams_give_what_indices_give(name):
+    over_index = check_conformance(lambda: seeded(OPERATORS[name](numbers())), limit=40)
+    over_stream = itertools.islice(seeded(OPERATORS[name](streamed())), 40)
+    from penstock.testing import assert_same_elements
+
+    if "window" not in name:
+        assert_same_elements(over_stream, over_index)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operator_can_be_closed_after_the_first_element(name):
+    before = set(threading.enumerate())
+    iterator = iter(OPERATORS[name](streamed()))
+    next(iterator, None)
+    iterator.close()
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(ps.ClosedError, match="was closed"):
+        next(iterator)
+
+
+def test_every_public_operator_is_listed():
+    methods = {
+        name
+        for name in dir(ps.Dataset)
+        if not name.startswith("_") and callable(getattr(ps.Dataset, name))
+    }
+    not_operators = {"save", "load", "reduce", "cardinality", "options", "explain"}
+    listed = " ".join([*OPERATORS, *SOURCES])
+    assert [name for name in sorted(methods - not_operators) if name not in listed] == []
