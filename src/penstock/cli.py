@@ -1,20 +1,24 @@
 """The command `penstock`."""
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Any, Final, NoReturn
 
 from penstock import demo
 from penstock.demo.settings import DATASET_NAMES, DemoError, Settings
 
-_INTERRUPTED = 130  # what shells expect of a command that Ctrl-C ended: 128 + SIGINT
+_INTERRUPTED: Final = 130
+"""What shells expect of a command that Ctrl-C ended: 128 + SIGINT."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; gives the exit status."""
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         return int(options.command(options))
     except KeyboardInterrupt:
         return _failed("interrupted", _INTERRUPTED)
@@ -74,11 +78,24 @@ def _demo(options: argparse.Namespace) -> int:
         run = demo.run
     except ModuleNotFoundError as error:
         return _failed(f"the demo needs the package {error.name}: pip install 'penstock[demo]'")
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
     try:
         run(Settings(**chosen), _say)
     except DemoError as error:
         return _failed(str(error))
     return 0
+
+
+def _leave(*_: Any) -> NoReturn:
+    """End the process at once, for Ctrl-C while JAX runs.
+
+    An exception would not do: some of JAX's callbacks lose it, and its compiler's threads crash when Python shuts down
+    under them. The demo has nothing to put in order.
+    """
+    # Not by `print`, which may be what was interrupted. A progress bar has left the cursor in its line.
+    os.write(2, b"\n" * sys.stderr.isatty() + b"penstock: interrupted\n")
+    os._exit(_INTERRUPTED)
 
 
 def _say(line: str) -> None:

@@ -9,8 +9,8 @@
     ├── StorageError           (OSError)        a file of penstock's own that is missing, in use or damaged
     └── OutOfRangeError        (StopIteration)  the end of the data, from `get_next()`
 
-An exception of the user's own function is never wrapped: it arrives as itself, with notes (PEP 678) that name the node, the element
-and the line where the node was added.
+An exception of the user's own function is never wrapped: it arrives as itself, with notes (PEP 678) that name the node,
+the element and the line where the node was added.
 """
 
 

@@ -1,8 +1,11 @@
-"""Randomness as a pure function: nothing here has a state, so every order and every number can be computed again from its key.
+"""Randomness as a pure function.
 
-The one primitive is the 64-bit finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014,
-figure 16; constants of variant 13 by David Stafford). Keys are chains of it, a random order is a sort by it, and an order too long to be
-sorted is a Feistel network of it (Luby and Rackoff, 1988) walked until it falls inside the range (Black and Rogaway, 2002).
+Nothing here has a state, so every order and every number can be computed again from its key.
+
+The one primitive is the 64-bit finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+generators", OOPSLA 2014, figure 16; constants of variant 13 by David Stafford). Keys are chains of it, a random order
+is a sort by it, and an order too long to be sorted is a Feistel network of it (Luby and Rackoff, 1988) walked until it
+falls inside the range (Black and Rogaway, 2002).
 """
 
 import secrets
@@ -48,9 +51,20 @@ def _finalise(word: int) -> int:
     return word ^ (word >> 31)
 
 
-def hash_positions(key: int, positions: npt.ArrayLike) -> _Words:
+def as_positions(positions: range | npt.ArrayLike) -> Indices:
+    """Positions as an int64 array. NumPy alone would visit a range number by number."""
+    if isinstance(positions, range):
+        return np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
+    return np.asarray(positions, dtype=np.int64)
+
+
+def hash_positions(key: int, positions: range | npt.ArrayLike) -> _Words:
     """64 random bits for each position."""
-    words = np.asarray(positions).astype(np.uint64)
+    return _hash(key, as_positions(positions).astype(np.uint64))
+
+
+def _hash(key: int, words: _Words) -> _Words:
+    """The hash of every word, in place."""
     words += np.uint64(1)
     words *= np.uint64(_GOLDEN)
     words ^= np.uint64(key)
@@ -61,25 +75,25 @@ def hash_positions(key: int, positions: npt.ArrayLike) -> _Words:
     return words
 
 
-def uniform_positions(key: int, positions: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def uniform_positions(key: int, positions: range | npt.ArrayLike) -> npt.NDArray[np.float64]:
     """A number in [0, 1) for each position, with the 53 bits that a double holds."""
     return (hash_positions(key, positions) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def permuted(key: int, length: int, positions: npt.ArrayLike) -> Indices:
+def permuted(key: int, length: int, positions: range | npt.ArrayLike) -> Indices:
     """What stands at these positions of a random order of `range(length)`.
 
-    Up to 131,072 every order is equally likely: it is sorted once and kept for the next call. Longer orders come from a keyed permutation that
-    needs no memory and is entered anywhere at the same cost.
+    Up to 131,072 every order is equally likely: it is sorted once and kept for the next call. Longer orders come from a
+    keyed permutation that needs no memory and is entered anywhere at the same cost.
 
     Example:
         >>> sorted(permuted(key=7, length=5, positions=range(5)).tolist())
         [0, 1, 2, 3, 4]
     """
-    positions = np.asarray(positions, dtype=np.int64)
+    wanted = as_positions(positions)
     if length <= _SORTED_LIMIT:
-        return _sorted_order(key, length)[positions]
-    return _feistel(key, length, positions)
+        return _sorted_order(key, length).take(wanted)
+    return _feistel(key, length, wanted)
 
 
 @lru_cache(maxsize=16)
@@ -90,7 +104,10 @@ def _sorted_order(key: int, length: int) -> Indices:
 
 
 def _feistel(key: int, length: int, positions: Indices) -> Indices:
-    """An alternating Feistel network over the smallest power of two that holds `length`, walked until it falls inside."""
+    """An alternating Feistel network over the smallest power of two that holds `length`.
+
+    It is walked until it falls inside.
+    """
     bits = (length - 1).bit_length()
     low_bits = np.uint64(bits // 2)
     high_bits = np.uint64(bits - bits // 2)
@@ -101,8 +118,8 @@ def _feistel(key: int, length: int, positions: Indices) -> Indices:
     def once(words: _Words) -> _Words:
         high, low = words >> low_bits, words & low_mask
         for number in range(0, _FEISTEL_ROUNDS, 2):
-            high ^= hash_positions(keys[number], low) & high_mask
-            low ^= hash_positions(keys[number + 1], high) & low_mask
+            high ^= _hash(keys[number], low.copy()) & high_mask
+            low ^= _hash(keys[number + 1], high.copy()) & low_mask
         return (high << low_bits) | low
 
     result = once(positions.astype(np.uint64))
@@ -117,7 +134,8 @@ def _feistel(key: int, length: int, positions: Indices) -> Indices:
 class KeyedGenerator:
     """A NumPy generator that can be set to any (key, position) at once: counter-based Philox (Salmon et al., SC 2011).
 
-    `at(position)` gives the same generator object each time, set to the start of that position's own stream of random numbers.
+    `at(position)` gives the same generator object each time, set to the start of that position's own stream of random
+    numbers.
     """
 
     def __init__(self, key: int) -> None:

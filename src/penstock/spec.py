@@ -75,8 +75,8 @@ class TensorSpec:
 def as_leaf(value: Any) -> Any:
     """A value as penstock holds it: an array or a NumPy scalar; strings, bytes and other objects as they are.
 
-    Python integers become int64, Python floats float32 (also in lists); everything else keeps NumPy's dtype. Python strings and bytes stay
-    objects, because NumPy's fixed-width strings drop trailing zero bytes.
+    Python integers become int64, Python floats float32 (also in lists); everything else keeps NumPy's dtype. Python
+    strings and bytes stay objects, because NumPy's fixed-width strings drop trailing zero bytes.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         return value

@@ -1,7 +1,8 @@
 """Nested structures: tuples, named tuples, dictionaries and dataclasses of leaves.
 
-`flatten` takes a value apart into its leaves and a `Structure`; `Structure.unflatten` puts it together again. Dictionary keys are visited
-in sorted order, as JAX does, so two dictionaries with the same keys have the same structure. None is a structure without leaves. A list is
+`flatten` takes a value apart into its leaves and a `Structure`; `Structure.unflatten` puts it together again.
+Dictionary keys are visited in sorted order, as JAX does, so two dictionaries with the same keys have the same
+structure. None is a structure without leaves. A list is
 a leaf: it stands for an array.
 """
 
@@ -67,13 +68,16 @@ class Structure:
         """
         if self.kind == "leaf" and not _is_container(value):
             return [value]
-        if type(value) is tuple and len(value) == len(self.children) and self.is_flat_tuple:
-            if not any(_is_container(leaf) for leaf in value):
-                return list(value)
+        if type(value) is tuple and self._is_like(value):
+            return list(value)
         leaves, structure = flatten(value)
         if structure != self:
             raise ElementError(f"expected an element of structure {self}, got {structure}")
         return leaves
+
+    def _is_like(self, value: tuple[Any, ...]) -> bool:
+        """Whether both this and the value are plain tuples of leaves of one length."""
+        return self.is_flat_tuple and len(value) == len(self.children) and not any(map(_is_container, value))
 
     def paths(self, prefix: str = "") -> list[str]:
         """The name of each leaf: "[0]", "['image']", ".label"; "" where the value is a leaf itself."""

@@ -19,8 +19,8 @@ def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> l
 
     * Two datasets made alike give the same elements, in the first epoch and in the second.
     * The elements do not depend on how many rows are asked for at a time.
-    * A state taken at any boundary, before the first element, after the last and after the end included, survives JSON, and a fresh iterator restored from
-      it gives exactly the elements that had not been given.
+    * A state taken at any boundary, before the first element, after the last and after the end included, survives JSON,
+      and a fresh iterator restored from it gives exactly the elements that had not been given.
     * A state of one dataset restored twice gives the same elements twice, and taking it changes nothing.
     * An iterator can be closed at any place.
 
@@ -127,6 +127,6 @@ def _same(x: Any, y: Any) -> bool:
         return len(x) == len(y) and all(map(_same, x, y))
     if getattr(x, "dtype", object) != getattr(y, "dtype", object) or np.shape(x) != np.shape(y):
         return False
-    if getattr(x, "dtype", None) == object:
+    if isinstance(x, np.ndarray) and x.dtype.kind == "O":
         return all(map(_same, np.ravel(x), np.ravel(y)))
     return bool(np.array_equal(x, y))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.testing import check_conformance
+from penstock.testing import assert_same_elements, check_conformance
 
 
 def numbers(count: int = 12) -> ps.Dataset:
@@ -166,8 +166,6 @@ def test_source_conforms(name):
 def test_streams_give_what_indices_give(name):
     over_index = check_conformance(lambda: seeded(OPERATORS[name](numbers())), limit=40)
     over_stream = itertools.islice(seeded(OPERATORS[name](streamed())), 40)
-    from penstock.testing import assert_same_elements
-
     if "window" not in name:
         assert_same_elements(over_stream, over_index)
 
@@ -184,11 +182,7 @@ def test_operator_can_be_closed_after_the_first_element(name):
 
 
 def test_every_public_operator_is_listed():
-    methods = {
-        name
-        for name in dir(ps.Dataset)
-        if not name.startswith("_") and callable(getattr(ps.Dataset, name))
-    }
+    methods = {name for name in dir(ps.Dataset) if not name.startswith("_") and callable(getattr(ps.Dataset, name))}
     not_operators = {"save", "load", "reduce", "cardinality", "options", "explain"}
     listed = " ".join([*OPERATORS, *SOURCES])
     assert [name for name in sorted(methods - not_operators) if name not in listed] == []

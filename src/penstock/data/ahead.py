@@ -31,8 +31,8 @@ class _Ended:
 class Ahead(Stream):
     """`stream`, with up to `rows` rows made before they are asked for (None: two blocks of a size that pays).
 
-    The state is that of the stream after the last block that was taken, whatever the thread has read since. The thread starts with the first
-    `pull`, and ends with the data or with `close`.
+    The state is that of the stream after the last block that was taken, whatever the thread has read since. The thread
+    starts with the first `pull`, and ends with the data or with `close`.
     """
 
     def __init__(self, stream: Stream, rows: int | None) -> None:

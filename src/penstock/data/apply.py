@@ -45,7 +45,9 @@ class Layout:
             a == b or a.kind == b.kind and a.kind in "US" for a, b in zip(self.dtypes, other.dtypes, strict=True)
         )
         if not same:
-            raise ElementError(f"the function returned {other} after it had returned {self}; return one kind of element")
+            raise ElementError(
+                f"the function returned {other} after it had returned {self}; return one kind of element"
+            )
 
     def __str__(self) -> str:
         return f"{self.structure} of {', '.join(map(str, self.dtypes)) or 'nothing'}"
@@ -90,7 +92,8 @@ def map_rows(
     """The block of `results(0, rows)`, up to the first row that fails.
 
     Args:
-        results: gives the results of rows start to stop, one by one; called from several threads where `parallelism` is above 1.
+        results: gives the results of rows start to stop, one by one; called from several threads where `parallelism` is
+            above 1.
     """
     first = results(0, 1)
     try:
@@ -102,7 +105,9 @@ def map_rows(
     if layout.structure == LEAF and not isinstance(value, np.ndarray) and parallelism == 1:
         return _map_scalars(results, rows, value, layout)
     output = _Output(layout, value, rows)
-    failure = output.fill(results, 1, rows) if parallelism == 1 else _fill_shared(run, output, results, rows, parallelism)
+    failure = (
+        output.fill(results, 1, rows) if parallelism == 1 else _fill_shared(run, output, results, rows, parallelism)
+    )
     done = rows if failure is None else failure.row
     return output.block(done), failure
 

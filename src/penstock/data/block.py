@@ -1,7 +1,7 @@
 """Blocks: n elements of one structure, held as one column per leaf.
 
-A column is an array whose leading axis has n rows. Where the rows of a leaf differ in shape, or are strings or other Python objects, the
-column is an object array of shape (n,), with one array or object per row.
+A column is an array whose leading axis has n rows. Where the rows of a leaf differ in shape, or are strings or other
+Python objects, the column is an object array of shape (n,), with one array or object per row.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from penstock.structure import Structure, flatten
 
 Column = npt.NDArray[Any]
 Indices = range | npt.NDArray[np.int64]
-"""Positions: a range where they are evenly spaced (its rows are views), else an array of int64 (its rows are copies)."""
+"""Positions: a range where they are evenly spaced (rows are views), else an array of int64 (rows are copies)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,9 @@ def take_rows(column: Column, indices: Indices) -> Column:
 
 
 def column_of(leaves: Sequence[Any]) -> Column:
-    """One column of these rows of one leaf (at least one): dense where their shapes agree, an object column where they do not.
+    """One column of these rows of one leaf (at least one).
+
+    Dense where their shapes agree, an object column where they do not.
 
     Raises:
         ElementError: the rows' dtypes differ.
@@ -146,7 +148,9 @@ def column_of(leaves: Sequence[Any]) -> Column:
         return object_column(leaves)
     for leaf in leaves:
         if not isinstance(leaf, (np.ndarray, np.generic)) or leaf.dtype != first.dtype and not _same_kind(leaf, first):
-            raise ElementError(f"rows of one leaf must have one dtype, got {spec_of_leaf(first)} and {spec_of_leaf(leaf)}")
+            raise ElementError(
+                f"rows of one leaf must have one dtype, got {spec_of_leaf(first)} and {spec_of_leaf(leaf)}"
+            )
     if any(leaf.shape != first.shape for leaf in leaves):
         return object_column([np.asarray(leaf) for leaf in leaves])
     return np.stack(leaves)

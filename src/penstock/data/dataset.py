@@ -27,8 +27,8 @@ from penstock.structure import flatten, map_structure
 class Dataset(ElementMethods, BatchMethods, OrderMethods):
     """A sequence of elements, described step by step and read as often as wanted.
 
-    Datasets are values: every method gives a new one. Iterating gives NumPy elements; each iteration is one epoch, and what is random differs from epoch to
-    epoch.
+    Datasets are values: every method gives a new one. Iterating gives NumPy elements; each iteration is one epoch, and
+    what is random differs from epoch to epoch.
 
     Example:
         >>> import penstock as ps
@@ -100,7 +100,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
         columns = tuple(np.asarray(as_leaf(leaf)) for leaf in leaves)
         if not columns or any(column.ndim == 0 for column in columns):
             raise InvalidArgumentError(
-                f"from_tensor_slices takes arrays with a leading axis, got shapes {[column.shape for column in columns]}"
+                f"from_tensor_slices takes arrays with a leading axis, got shapes {[c.shape for c in columns]}"
             )
         lengths = [len(column) for column in columns]
         if len(set(lengths)) > 1:
@@ -112,11 +112,13 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
     def from_generator(fn: Callable[[], Any], output_signature: Any = None) -> "Dataset":
         """What `fn()` yields. The generator is run no further than the elements asked for, and anew in every epoch.
 
-        A state counts the elements taken: restoring it runs the generator again and drops that many, so it should yield the same elements each time.
+        A state counts the elements taken: restoring it runs the generator again and drops that many, so it should yield
+            the same elements each time.
 
         Args:
             fn: called without arguments at the start of an iteration; gives an iterator.
-            output_signature: the structure of an element with a `ps.TensorSpec` for each leaf; elements are checked against it.
+            output_signature: the structure of an element with a `ps.TensorSpec` for each leaf; elements are checked
+                against it.
 
         Raises:
             InvalidTypeError: `fn` is not callable, or a signature with other leaves.
@@ -227,7 +229,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
         shares = tuple(float(weight) for weight in (weights if weights is not None else [1.0] * len(nodes)))
         if len(shares) != len(nodes) or min(shares) < 0 or sum(shares) <= 0:
             raise InvalidArgumentError(
-                f"sample_from_datasets(weights=...) takes {len(nodes)} weights of at least 0, not all 0, got {weights!r}"
+                f"sample_from_datasets(weights=...) takes {len(nodes)} weights, none below 0, not all 0; got {weights}"
             )
         drawn = [(node, share) for node, share in zip(nodes, shares, strict=True) if share > 0]
         choice = Choices(tuple(share for _, share in drawn), seed, bool(rerandomize_each_iteration))
@@ -266,7 +268,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
             raise
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
-        """`reduce_func(state, element)` of all elements, the state carried from element to element; gives the last state.
+        """The last state of `reduce_func(state, element)`, carried from element to element.
 
         Example:
             >>> Dataset.range(5).reduce(0, lambda total, x: total + x)
@@ -290,9 +292,12 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
 
     @property
     def element_spec(self) -> Any:
-        """The structure of an element with a `ps.TensorSpec` for each leaf; an axis that differs from element to element is None.
+        """The structure of an element with a `ps.TensorSpec` for each leaf.
 
-        Where only a user's function can tell (`map`, a generator without a signature), the first element is read, and by index also the last.
+        An axis that differs from element to element is None.
+
+        Where only a user's function can tell (`map`, a generator without a signature), the first element is read, and
+        by index also the last.
 
         Raises:
             ElementError: only an element could tell, and there is none.
@@ -358,4 +363,3 @@ def _members(call: str, datasets: Sequence[Dataset]) -> tuple[Node, ...]:
     if not nodes:
         raise InvalidArgumentError(f"{call} takes at least one dataset, got none")
     return nodes
-

@@ -58,8 +58,8 @@ class _Pass:
 class DatasetIterator(Iterator[Any]):
     """The elements of one iteration of a dataset.
 
-    The state is the position after the last element that `next` gave, whatever threads have read ahead. Use it in `with`, or call `close`, to end it
-    early; being forgotten ends it too.
+    The state is the position after the last element that `next` gave, whatever threads have read ahead. Use it in
+    `with`, or call `close`, to end it early; being forgotten ends it too.
 
     Example:
         >>> import penstock as ps
@@ -147,7 +147,8 @@ class DatasetIterator(Iterator[Any]):
         The dataset's next iteration is then the epoch after the state's.
 
         Raises:
-            StateMismatchError: the state is of another version, or of another dataset; the message names the first node that differs.
+            StateMismatchError: the state is of another version, or of another dataset; the message names the first node
+                that differs.
         """
         _check_state(state, self._node)
         self.close()
@@ -189,5 +190,6 @@ def _check_state(state: Any, node: Node) -> None:
     if len(here) > len(state["nodes"]):
         extra = here[len(state["nodes"])]
         raise StateMismatchError(
-            f"the state was saved from another dataset: node {len(state['nodes'])} did not exist, here it is {extra.where()}"
+            f"the state was saved from another dataset: node {len(state['nodes'])} was missing, "
+            f"here it is {extra.where()}"
         )

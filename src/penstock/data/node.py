@@ -2,17 +2,21 @@
 
 A `Node` is a frozen dataclass: its inputs and its arguments. Two kinds exist.
 
-* An *indexable* node knows its length and reads any rows: `read(run, epoch, indices)` is a pure function of its arguments.
+* An *indexable* node knows its length and reads any rows: `read(run, epoch, indices)` is a pure function of its
+  arguments.
 * Every other node is a *stream*: `stream(run, epoch)` opens one pass, `pull` gives its rows block by block.
 
 Rules that all operators keep, and the conformance suite checks:
 
 1. The sequence of rows is a function of (node, seed, epoch) alone: never of block sizes, threads or timing.
-2. `Stream.state()` is JSON-able and describes the position after the last block that `pull` gave; `restore` on a fresh stream of an equal node
+2. `Stream.state()` is JSON-able and describes the position after the last block that `pull` gave; `restore` on a fresh
+stream of an equal node
    continues with the next row. Rows already read but not given are read again, never stored.
-3. `pull(need, allow)` gives at least one row, or None at the end, and again None after it. `need` is how many rows the caller is sure to use: a
-   source whose elements arrive at their own pace (a generator) is not run further than that. `allow` is how many pay; a stream whose rows
-   come in larger pieces gives the whole piece, and the `Cursor` through which all streams are read cuts it.
+3. `pull(need, allow)` gives at least one row, or None at the end, and again None after it. `need` is how many rows the
+caller is sure to use: a
+   source whose elements arrive at their own pace (a generator) is not run further than that. `allow` is how many pay; a
+   stream whose rows come in larger pieces gives the whole piece, and the `Cursor` through which all streams are read
+   cuts it.
 4. An exception costs the row it happened at; pulling again continues after that row.
 5. `close()` may be called at any time, more than once.
 """
@@ -50,7 +54,7 @@ class Run:
         self._layouts: dict[int, Any] = {}
 
     def key(self, node: "Node", seed: int | None) -> int:
-        """The random key of a node: from its own seed if it has one, else from the run's seed and its place in the plan."""
+        """The random key of a node: from its own seed, else from the run's seed and its place in the plan."""
         return mix(seed) if seed is not None else mix(self.seed, *self._places[id(node)])
 
     def inner(self, node: "Node", root: "Node", epoch: int, position: int) -> "Run":
@@ -167,8 +171,9 @@ class Stream(ABC):
     def restore(self, state: State) -> None:
         """Continue from a state; only on a stream that has not been pulled."""
 
+    @abstractmethod
     def close(self) -> None:
-        """Stop everything that runs for this stream."""
+        """Stop everything that runs for this stream and for its inputs."""
 
     def advanced(self, state: State, rows: int) -> State | None:
         """`state` moved on by `rows` rows, where that can be said without reading them."""
@@ -194,7 +199,8 @@ class IndexStream(Stream):
         return rows if self._length == INFINITE_CARDINALITY else min(rows, self._length - self._position)
 
     def pull(self, need: int, allow: int) -> Block | None:
-        # After an error inside a span its rows are read one at a time, so that those before the failing one are delivered first.
+        # After an error inside a span its rows are read one at a time, so that those before the failing one are
+        # delivered first.
         rows = self._left(1 if self._position < self._single_until else allow)
         if rows <= 0:
             return None
@@ -224,12 +230,16 @@ class IndexStream(Stream):
     def restore(self, state: State) -> None:
         self._position = int(state)
 
+    def close(self) -> None:
+        """Reading by index leaves nothing running."""
+
 
 class Cursor(Stream):
     """A stream that can be stopped between any two rows, not only between its blocks.
 
-    The state is [state, rows]: a state of the stream below, taken before the block that is being handed out, and how many rows of that block were
-    handed out. `restore` reads those rows again and drops them (over an index stream, it only moves the position).
+    The state is [state, rows]: a state of the stream below, taken before the block that is being handed out, and how
+    many rows of that block were handed out. `restore` reads those rows again and drops them (over an index stream, it
+    only moves the position).
     """
 
     def __init__(self, stream: Stream) -> None:

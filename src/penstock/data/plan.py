@@ -2,8 +2,10 @@
 
 Two rewrites, neither of which changes a single element:
 
-* *prefetch rises*: a prefetch in the middle of what can be read by index moves to its top, so that everything above it stays index arithmetic.
-* *shuffle sinks*: over a stream, a shuffle above a map moves below it, so that the buffer holds the rows before the function has made them larger.
+* *prefetch rises*: a prefetch in the middle of what can be read by index moves to its top, so that everything above it
+  stays index arithmetic.
+* *shuffle sinks*: over a stream, a shuffle above a map moves below it, so that the buffer holds the rows before the
+  function has made them larger.
   (Over an index nothing has to move: a shuffle only ever moves indices.)
 """
 
@@ -53,12 +55,14 @@ def _sunk(node: Node, moves: list[str]) -> Node:
     if not isinstance(node, Shuffle) or not isinstance(node.input, Map) or node.indexable or node.input.varies:
         return node
     inner = node.input
-    moves.append(f"{node.label} moved below {inner.label}: the buffer holds the rows before the function has made others of them")
+    moves.append(
+        f"{node.label} moved below {inner.label}: the buffer holds the rows before the function has made others of them"
+    )
     return replace(inner, input=_sunk(replace(node, input=inner.input), moves))
 
 
 def _raised(node: Node, moves: list[str]) -> tuple[Node, int | None]:
-    """The nodes with every prefetch on top of what can be read by index, and the prefetch still to be put on top of it all."""
+    """The nodes with every prefetch on top of what can be read by index, and the prefetch still to be put on it."""
     parts = [_raised(below, moves) for below in node.inputs]
     if isinstance(node, Prefetch):
         inner, ahead = parts[0]
@@ -70,7 +74,9 @@ def _raised(node: Node, moves: list[str]) -> tuple[Node, int | None]:
     bare = _with_inputs(node, [inner for inner, _ in parts])
     asked = [ahead for _, ahead in parts if ahead is not None]
     if bare.indexable and asked:
-        if isinstance(bare, Cache):  # the thread's reading order would not differ, and above the cache there is nothing to hide
+        if isinstance(
+            bare, Cache
+        ):  # the thread's reading order would not differ, and above the cache there is nothing to hide
             return bare, asked[0]
         moves.append(f"prefetch moved above {bare.label}: what is below it is read by index")
         return bare, AUTOTUNE if AUTOTUNE in asked else max(-(-rows // _rows_per_element(bare)) for rows in asked)
@@ -124,7 +130,9 @@ def _mode(node: Node) -> str:
         mode += f", {node.parallelism} threads"
     elif isinstance(node, Interleave) and node.num_parallel_calls:
         mode += f", {node.cycle_length} threads"
-    count = {INFINITE_CARDINALITY: "infinite", UNKNOWN_CARDINALITY: "unknown"}.get(node.cardinality, f"{node.cardinality:,}")
+    count = {INFINITE_CARDINALITY: "infinite", UNKNOWN_CARDINALITY: "unknown"}.get(
+        node.cardinality, f"{node.cardinality:,}"
+    )
     return f"{mode}, {count}"
 
 

@@ -33,7 +33,9 @@ def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:
     """
     if column.dtype != object:
         array = _encode_dense(column)
-        return _field(name, array, {"kind": "dense", "dtype": _dtype_name(column.dtype), "shape": column.shape[1:]}), array
+        return _field(
+            name, array, {"kind": "dense", "dtype": _dtype_name(column.dtype), "shape": column.shape[1:]}
+        ), array
     if column.ndim > 1:
         rows = np.empty(len(column), dtype=object)
         rows[:] = list(column)

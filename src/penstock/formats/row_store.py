@@ -3,8 +3,8 @@
     rows-00000.arrow …   the rows; a new file begins where the type of a column changes
     rows.json            written last: {"version", "rows", "structure", "files"}; a directory without it is incomplete
 
-A writer works in `<path>.writing` and renames it to `<path>` when everything is on disk, so a reader never sees half a store. Columns are
-encoded as `columns.py` says.
+A writer works in `<path>.writing` and renames it to `<path>` when everything is on disk, so a reader never sees half a
+store. Columns are encoded as `columns.py` says.
 """
 
 import importlib
@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from penstock.errors import StorageError
 from penstock.formats.columns import decode_column, encode_column
+from penstock.rng import as_positions
 from penstock.structure import LEAF, Structure
 
 VERSION = 1
@@ -158,13 +159,16 @@ class RowStore:
             raise StorageError(f"{path} is damaged: {error}") from error
 
     def pieces(self, indices: range | npt.NDArray[np.int64]) -> list[tuple[npt.NDArray[np.intp], Columns, Any]]:
-        """Where the rows at these positions lie: for each piece, which of the positions, the columns there, and the rows in them."""
+        """Where the rows at these positions lie, piece by piece.
+
+        A piece says which of the positions it holds, the columns they lie in, and their rows there.
+        """
         if isinstance(indices, range) and self._where is None and indices.step == 1 and len(indices):
             number = int(np.searchsorted(self._ends, indices.start, side="right"))
             if indices.stop <= self._ends[number]:
                 start = indices.start - self._begin(number)
                 return [(np.arange(len(indices)), self._columns(number), range(start, start + len(indices)))]
-        positions = np.asarray(indices, dtype=np.int64)
+        positions = as_positions(indices)
         if self._where is not None:
             positions = self._where[positions]
         numbers = np.searchsorted(self._ends, positions, side="right")
@@ -175,12 +179,15 @@ class RowStore:
         return pieces
 
     def _begin(self, number: int) -> int:
-        return int(self._ends[number]) - self._batches[number][1].num_rows
+        rows: int = self._batches[number][1].num_rows
+        return int(self._ends[number]) - rows
 
     def _columns(self, number: int) -> Columns:
         if number not in self._decoded:
             schema, batch = self._batches[number]
-            self._decoded[number] = tuple(decode_column(schema.field(i), batch.column(i)) for i in range(batch.num_columns))
+            self._decoded[number] = tuple(
+                decode_column(schema.field(i), batch.column(i)) for i in range(batch.num_columns)
+            )
         return self._decoded[number]
 
 
@@ -214,5 +221,7 @@ def _structure_of_data(data: Sequence[Any]) -> Structure:
             for part in data[4].split("."):
                 record = getattr(record, part)
         except (ImportError, AttributeError) as error:
-            raise StorageError(f"the rows are {data[3]}.{data[4]} records, which cannot be imported: {error}") from error
+            raise StorageError(
+                f"the rows are {data[3]}.{data[4]} records, which cannot be imported: {error}"
+            ) from error
     return Structure(kind, children, tuple(names), record, sum(child.leaf_count for child in children))

@@ -14,7 +14,8 @@ class Closed(Exception):
 class Channel(Generic[Item]):
     """Items in the order they were put, as many at a time as `capacity` allows.
 
-    An item has a weight (its rows, say); the weights of the items inside never exceed the capacity, except that a single item may always pass.
+    An item has a weight (its rows, say); the weights of the items inside never exceed the capacity, except that a
+    single item may always pass.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -31,9 +32,7 @@ class Channel(Generic[Item]):
             Closed: the channel was closed, before or while waiting.
         """
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._closed or not self._items or self._weight + weight <= self._capacity
-            )
+            self._changed.wait_for(lambda: self._closed or not self._items or self._weight + weight <= self._capacity)
             if self._closed:
                 raise Closed
             self._items.append((item, weight))

@@ -11,8 +11,9 @@ _MAXIMUM_ROWS = 1 << 16
 class Pace:
     """The size of the next block, from what the last one cost.
 
-    It starts at `minimum` rows, doubles while a block takes less than 2 ms and holds less than 2 MiB, and is halved above 8 ms: an element that takes long
-    to make does not wait for a thousand others, and one that takes none is not paid for one by one.
+    It starts at `minimum` rows, doubles while a block takes less than 2 ms and holds less than 2 MiB, and is halved
+    above 8 ms: an element that takes long to make does not wait for a thousand others, and one that takes none is not
+    paid for one by one.
     """
 
     def __init__(self, minimum: int = 1) -> None:

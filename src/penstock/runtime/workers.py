@@ -19,8 +19,8 @@ class WorkerPool:
     def share(self, work: Callable[[int, int], None], rows: int, parallelism: int, chunk: int) -> None:
         """Call `work(start, stop)` for consecutive chunks of `range(rows)`, on up to `parallelism` threads.
 
-        An exception of one chunk stops the handing out of further ones and is raised when all running chunks have ended; of several, that of
-        the earliest chunk.
+        An exception of one chunk stops the handing out of further ones and is raised when all running chunks have
+        ended; of several, that of the earliest chunk.
         """
         starts = itertools.count(0, chunk)
         failures: list[tuple[int, BaseException]] = []

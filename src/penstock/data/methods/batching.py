@@ -1,6 +1,7 @@
 """Methods that put elements together and take them apart."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -44,8 +45,8 @@ class BatchMethods(Methods):
 
         Args:
             batch_size: rows of a batch.
-            padded_shapes: the shape to pad to, for all leaves or in the structure of the elements; None on an axis, or for a leaf, means the longest row of
-                the batch.
+            padded_shapes: the shape to pad to, for all leaves or in the structure of the elements; None on an axis, or
+                for a leaf, means the longest row of the batch.
             padding_values: what to pad with, given likewise; 0, "" or b"" by default.
             drop_remainder: leave a shorter last batch out.
 
@@ -93,7 +94,9 @@ class BatchMethods(Methods):
         return self._then(Unbatch(self.node, site=user_site()))
 
     def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> Self:
-        """The rows of batches in batches of another size; several sizes are used in turn. Borders of the old batches do not matter.
+        """The rows of batches in batches of another size; several sizes are used in turn.
+
+        Borders of the old batches do not matter.
 
         Raises:
             InvalidArgumentError: no size, or one below 1.
@@ -110,7 +113,9 @@ class BatchMethods(Methods):
         return self._then(Rebatch(self.node, checked, bool(drop_remainder), site=user_site()))
 
     def window(self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Self:
-        """Datasets of `size` elements that are `stride` apart; a new one begins every `shift` elements (by default `size`).
+        """Datasets of `size` elements that are `stride` apart.
+
+        A new one begins every `shift` elements (by default `size`).
 
         Of elements with several leaves, each leaf becomes a dataset of its own, in the structure of the element.
 
@@ -136,7 +141,9 @@ class BatchMethods(Methods):
         window_size: int | None = None,
         window_size_func: Callable[[Any], Any] | None = None,
     ) -> Self:
-        """Elements of equal key, collected in windows: the elements of `reduce_func(key, window)`, a dataset made of each window.
+        """Elements of equal key, collected in windows.
+
+        The result has the elements of `reduce_func(key, window)`, a dataset made of each window.
 
         A full window is given at once; what is left at the end of the input follows in the order of the keys.
 
@@ -188,7 +195,8 @@ class BatchMethods(Methods):
             bucket_boundaries: k rising lengths.
             bucket_batch_sizes: the k + 1 batch sizes.
             padded_shapes, padding_values: as in `padded_batch`.
-            pad_to_bucket_boundary: pad to the bucket's boundary - 1 instead of the longest row; longer elements than the last boundary allows are an error.
+            pad_to_bucket_boundary: pad to the bucket's boundary - 1 instead of the longest row; longer elements than
+                the last boundary allows are an error.
             no_padding: batch without padding: the elements of a bucket must have one shape.
             drop_remainder: leave shorter last batches out.
 
@@ -214,10 +222,10 @@ class BatchMethods(Methods):
             shapes = padded_shapes
             if pad_to_bucket_boundary:
                 if int(bucket) == len(boundaries):
-                    raise ElementError(
-                        f"bucket_by_sequence_length(pad_to_bucket_boundary=True): an element is longer than {boundaries[-1] - 1}"
-                    )
-                shapes = (boundaries[int(bucket)] - 1,) if shapes is None else _bounded(shapes, boundaries[int(bucket)] - 1)
+                    raise ElementError(f"bucket_by_sequence_length: an element is longer than {boundaries[-1] - 1}")
+                shapes = (
+                    (boundaries[int(bucket)] - 1,) if shapes is None else _bounded(shapes, boundaries[int(bucket)] - 1)
+                )
             return window.padded_batch(size, shapes, padding_values, drop_remainder)
 
         text = (f"{describe(element_length_func)}", f"{boundaries}", f"{sizes}")
@@ -233,7 +241,14 @@ class BatchMethods(Methods):
     ) -> Self:
         return self._then(
             GroupByWindow(
-                method, self.node, key_func, reduce_func, size_of, text, dataset_of=type(self)._of_block, site=user_site()
+                method,
+                self.node,
+                key_func,
+                reduce_func,
+                size_of,
+                text,
+                dataset_of=type(self)._of_block,
+                site=user_site(),
             )
         )
 
@@ -244,12 +259,13 @@ class BatchMethods(Methods):
 
 def _buckets(boundaries: Sequence[int], sizes: Sequence[int]) -> tuple[list[int], list[int]]:
     edges = [check_integer("bucket_by_sequence_length", "bucket_boundaries", edge, minimum=1) for edge in boundaries]
-    if not edges or any(low >= high for low, high in zip(edges, edges[1:], strict=False)):
+    if not edges or any(low >= high for low, high in pairwise(edges)):
         raise InvalidArgumentError(f"bucket_by_sequence_length(bucket_boundaries=...) must rise, got {edges}")
     counts = [check_integer("bucket_by_sequence_length", "bucket_batch_sizes", size, minimum=1) for size in sizes]
     if len(counts) != len(edges) + 1:
         raise InvalidArgumentError(
-            f"bucket_by_sequence_length takes one batch size more than boundaries: {len(edges) + 1} expected, got {len(counts)}"
+            f"bucket_by_sequence_length takes one batch size more than boundaries: expected {len(edges) + 1}, "
+            f"got {len(counts)}"
         )
     return edges, counts
 
@@ -259,6 +275,8 @@ def _bounded(shapes: Any, length: int) -> Any:
     if isinstance(shapes, dict):
         return {name: _bounded(shape, length) for name, shape in shapes.items()}
     if isinstance(shapes, (tuple, list)):
-        parts = [length if part is None else part if isinstance(part, int) else _bounded(part, length) for part in shapes]
+        parts = [
+            length if part is None else part if isinstance(part, int) else _bounded(part, length) for part in shapes
+        ]
         return tuple(parts)
     raise InvalidTypeError(f"padded_shapes takes shapes in the structure of the elements, got {shapes!r}")

@@ -23,15 +23,16 @@ class ElementMethods(Methods):
     ) -> Self:
         """`fn` of every element.
 
-        A tuple element is unpacked into the arguments. The function may return anything whose leaves are numbers, arrays, strings, bytes or lists;
-        Python floats become float32, Python integers int64. All results must have one structure and dtype; their shapes may differ.
+        A tuple element is unpacked into the arguments. The function may return anything whose leaves are numbers,
+        arrays, strings, bytes or lists; Python floats become float32, Python integers int64. All results must have one
+        structure and dtype; their shapes may differ.
 
         Args:
             fn: called once per element, with NumPy values.
             num_parallel_calls: threads that call it at the same time; `ps.AUTOTUNE` for one per core.
             deterministic: accepted for compatibility; the order of the input is kept in any case.
-            seed: if given, `fn` gets a `numpy.random.Generator` as its last argument, keyed by (seed, epoch, position), so that an element gets
-                the same random numbers on any number of threads. It is valid during the call.
+            seed: if given, `fn` gets a `numpy.random.Generator` as its last argument, keyed by (seed, epoch, position),
+                so that an element gets the same random numbers on any number of threads. It is valid during the call.
 
         Raises:
             InvalidTypeError: `fn` is not callable.
@@ -54,7 +55,8 @@ class ElementMethods(Methods):
         """The elements for which `predicate` is true.
 
         Raises:
-            InvalidTypeError: `predicate` is not callable; while iterating, if it returns something other than one truth value.
+            InvalidTypeError: `predicate` is not callable; while iterating, if it returns something other than one truth
+                value.
 
         Example:
             >>> import penstock as ps
@@ -83,13 +85,17 @@ class ElementMethods(Methods):
         block_length: int = 1,
         num_parallel_calls: int | None = None,
     ) -> Self:
-        """The elements of the datasets that `fn` makes of `cycle_length` elements at a time, `block_length` from each in turn.
+        """The elements of several datasets in turn, each made by `fn` of an element.
 
-        A dataset that ends gives up its turn at once; its slot takes the next element of the input when its turn comes again.
+        `cycle_length` datasets are open at a time, and `block_length` elements are taken from each in turn.
+
+        A dataset that ends gives up its turn at once; its slot takes the next element of the input when its turn comes
+        again.
 
         Args:
             fn: makes a dataset of an element.
-            cycle_length: datasets that are open at the same time. The default is fixed, so that the order does not depend on the machine.
+            cycle_length: datasets that are open at the same time. The default is fixed, so that the order does not
+                depend on the machine.
             block_length: elements taken from one before the next has its turn.
             num_parallel_calls: if given, every open dataset is read ahead by a thread; the order stays the same.
 
@@ -144,12 +150,13 @@ class ElementMethods(Methods):
     def rejection_resample(
         self, class_func: Callable[..., Any], target_dist: Any, initial_dist: Any = None, seed: int | None = None
     ) -> Self:
-        """(class, element) pairs, with elements dropped at random so that the classes come in the proportions `target_dist`.
+        """(class, element) pairs, with elements dropped at random so that classes come in given proportions.
 
         Args:
             class_func: the class of an element, from 0.
             target_dist: the wanted share of each class; they sum to 1.
-            initial_dist: the share of each class in the data; estimated from the elements seen so far if it is not given.
+            initial_dist: the share of each class in the data; estimated from the elements seen so far if it is not
+                given.
             seed: of the random decisions.
 
         Raises:
@@ -157,7 +164,8 @@ class ElementMethods(Methods):
 
         Example:
             >>> import penstock as ps
-            >>> dataset = ps.Dataset.range(1000).rejection_resample(lambda x: x % 10 == 0, [0.5, 0.5], [0.9, 0.1], seed=1)
+            >>> dataset = ps.Dataset.range(1000).rejection_resample(lambda x: x % 10 == 0, [0.5, 0.5], [0.9, 0.1],
+            seed=1)
             >>> kinds = [int(kind) for kind, x in dataset]
             >>> sum(kinds), 80 < len(kinds) - sum(kinds) < 140
             (100, True)

@@ -19,8 +19,8 @@ class OrderMethods(Methods):
     def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Self:
         """The elements in a random order, none of them more than `buffer_size` - 1 places early.
 
-        A buffer as large as the dataset gives a full shuffle. Over what can be read by index only indices move: a full shuffle costs 8 bytes a row
-        or less. The order is a function of (seed, epoch, position).
+        A buffer as large as the dataset gives a full shuffle. Over what can be read by index only indices move: a full
+        shuffle costs 8 bytes a row or less. The order is a function of (seed, epoch, position).
 
         Args:
             buffer_size: at least 1; 1 changes nothing; `ps.UNKNOWN_CARDINALITY` means the whole dataset.
@@ -152,11 +152,13 @@ class OrderMethods(Methods):
     def cache(self, filename: str = "") -> Self:
         """The elements, kept once they were read: in memory, or in the directory `filename`.
 
-        Over what can be read by index each row is kept when it is first read; over a stream, when a pass reaches the end. Every epoch gives the rows of
+        Over what can be read by index each row is kept when it is first read; over a stream, when a pass reaches the
+        end. Every epoch gives the rows of
         the first, so a shuffle below a cache is frozen: shuffle above it.
 
         Raises:
-            StorageError: while iterating, the directory is being written by another iteration, or holds another number of rows.
+            StorageError: while iterating, the directory is being written by another iteration, or holds another number
+                of rows.
 
         Example:
             >>> import penstock as ps
@@ -185,4 +187,3 @@ class OrderMethods(Methods):
         """
         size = check_integer("prefetch", "buffer_size", buffer_size, minimum=AUTOTUNE)
         return self._then(Prefetch(self.node, size, site=user_site()))
-

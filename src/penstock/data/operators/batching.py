@@ -1,4 +1,4 @@
-"""Operators that put rows together into batches and take them apart: batch, padded_batch, ragged_batch, unbatch, rebatch."""
+"""Operators that put rows together into batches, and take them apart."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from penstock.data.block import Block, Column, Indices, column_of, is_ragged, ob
 from penstock.data.node import Cursor, Node, Run, State, Stream, scaled
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.rng import as_positions
 from penstock.spec import TensorSpec, as_leaf
 from penstock.structure import LEAF, Structure, flatten, map_structure
 
@@ -29,7 +30,9 @@ class Batching(Node):
 
     @property
     def cardinality(self) -> int:
-        return scaled(self.input.cardinality, lambda n: n // self.batch_size if self.drop_remainder else -(-n // self.batch_size))
+        return scaled(
+            self.input.cardinality, lambda n: n // self.batch_size if self.drop_remainder else -(-n // self.batch_size)
+        )
 
     @property
     def indexable(self) -> bool:
@@ -52,7 +55,7 @@ class Batching(Node):
         last = length // self.batch_size
         if isinstance(indices, range) and max(indices[0], indices[-1]) < last:
             return self._read_full(run, epoch, indices)
-        batches = np.asarray(indices, dtype=np.int64)
+        batches = as_positions(indices)
         full, short = np.flatnonzero(batches < last), np.flatnonzero(batches == last)
         parts = [(full, self._read_full(run, epoch, batches[full]))] if full.size else []
         if short.size:
@@ -67,7 +70,7 @@ class Batching(Node):
         if isinstance(indices, range) and indices.step == 1:
             rows = range(indices.start * size, indices.stop * size)
         else:
-            rows = (np.asarray(indices, dtype=np.int64)[:, None] * size + np.arange(size)).reshape(-1)
+            rows = (as_positions(indices)[:, None] * size + np.arange(size)).reshape(-1)
         return self.batches(self.input.read(run, epoch, rows), size)
 
     def stream(self, run: Run, epoch: int) -> "BatchStream":
@@ -128,7 +131,7 @@ class Batch(Batching):
                     f"{self.where()}: the rows of a batch must have one shape, got {rows[0].shape} and {odd.shape}; "
                     "use padded_batch or ragged_batch"
                 )
-            stacked.append(np.stack(rows))
+            stacked.append(np.stack(list(rows)))
         return column_of(stacked)
 
 
@@ -136,7 +139,8 @@ def batched_spec(node: Node, size: int, drop_remainder: bool) -> Any:
     """The specification of batches of a node's elements: the leading length is known only if every batch has it."""
     if node.spec is None:
         return None
-    static = drop_remainder or node.cardinality == INFINITE_CARDINALITY or 0 < node.cardinality % size == 0
+    divides = node.cardinality > 0 and node.cardinality % size == 0
+    static = drop_remainder or divides or node.cardinality == INFINITE_CARDINALITY
     return map_structure(lambda leaf: leaf.batched(size if static else None), node.spec)
 
 
@@ -187,7 +191,8 @@ class PaddedBatch(Batching):
             raise ElementError(f"{self.where()}: a row has {axes} axes where {wanted}")
         longest = [max(row.shape[axis] for row in rows) for axis in range(axes)]
         target = [
-            long if shape is None or shape[axis] in (None, -1) else int(shape[axis] or 0) for axis, long in enumerate(longest)
+            long if shape is None or shape[axis] in (None, -1) else int(shape[axis] or 0)
+            for axis, long in enumerate(longest)
         ]
         if any(long > limit for long, limit in zip(longest, target, strict=True)):
             raise ElementError(
@@ -196,14 +201,15 @@ class PaddedBatch(Batching):
         fill = value if value is not None else _default_padding(rows)
         batch = np.full((len(rows), *target), fill, dtype=rows[0].dtype)
         for number, row in enumerate(rows):
-            batch[(number, *map(slice, row.shape))] = row
+            corner: tuple[Any, ...] = (number, *(slice(length) for length in row.shape))
+            batch[corner] = row
         return batch
 
 
 def _default_padding(rows: list[Any]) -> Any:
     """0, or the empty string or bytes."""
     dtype = rows[0].dtype
-    if dtype != object:
+    if dtype.kind != "O":
         return np.zeros((), dtype)
     sample = next((row.flat[0] for row in rows if row.size), "")
     return b"" if isinstance(sample, bytes) else ""
@@ -378,7 +384,7 @@ class RebatchStream(Stream):
         if rows is None or (len(rows) < size and self._node.drop_remainder):
             return None
         self._number = (self._number + 1) % len(self._node.batch_sizes)
-        columns = tuple(column_of([np.stack(column) if is_ragged(column) else column]) for column in rows.columns)
+        columns = tuple(column_of([np.stack(list(column)) if is_ragged(column) else column]) for column in rows.columns)
         return Block(columns, rows.structure, 1)
 
     def state(self) -> State:

@@ -9,6 +9,7 @@ from penstock.data.block import Block, Indices
 from penstock.data.node import Cursor, Node, Run, State, Stream, added
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.rng import as_positions
 from penstock.spec import TensorSpec
 from penstock.structure import Structure, map_structure
 
@@ -135,7 +136,7 @@ class Concatenate(Node):
             if low >= length:
                 shifted = range(indices.start - length, indices.stop - length, indices.step)
                 return self.second.read(run, epoch, shifted)
-        positions = np.asarray(indices, dtype=np.int64)
+        positions = as_positions(indices)
         early, late = np.flatnonzero(positions < length), np.flatnonzero(positions >= length)
         parts = []
         if early.size:
@@ -281,9 +282,7 @@ class ChooseStream(Stream):
             if self._node.stop_on_empty_dataset:
                 usable = min(usable, int(where[0]))
         self._choice.give_back(len(numbers) - usable)
-        self._stopped = (
-            self._node.stop_on_empty_dataset and usable < len(numbers) and self._ended[numbers[usable]]
-        )
+        self._stopped = self._node.stop_on_empty_dataset and usable < len(numbers) and self._ended[numbers[usable]]
         parts = []
         for number, block in pulled.items():
             where = np.flatnonzero(numbers[:usable] == number)

@@ -170,7 +170,7 @@ class FilterStream(Stream):
         decisions: list[bool] = []
         try:
             for value in call_rows(self._node.predicate, block):
-                decisions.append(self._truth(value))
+                decisions.append(self._truth(value))  # noqa: PERF401  # what was decided before an error counts
         except Exception as error:
             note(error, self._node, self._position + len(decisions))
             self._failure = error

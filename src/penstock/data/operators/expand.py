@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from penstock.data.ahead import Ahead
 from penstock.data.apply import call_rows, note
@@ -14,10 +14,10 @@ from penstock.options import UNKNOWN_CARDINALITY
 
 @dataclass(frozen=True, eq=False)
 class Interleave(Node):
-    """The elements of the datasets that `function` makes of `cycle_length` elements at a time, `block_length` from each in turn.
+    """The elements of datasets made of `cycle_length` elements at a time, `block_length` from each in turn.
 
-    A slot whose dataset has ended ends its turn at once, and takes the next element of the input when its turn comes again. `flat_map` is the
-    cycle of one slot that is read to its end (`block_length` None).
+    A slot whose dataset has ended ends its turn at once, and takes the next element of the input when its turn comes
+    again. `flat_map` is the cycle of one slot that is read to its end (`block_length` None).
     """
 
     method: str

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class _Held:
 
 
 class GroupByWindowStream(Stream):
-    """The state names the collected rows by number, and a place in the input before the first of them from which they are read again."""
+    """The state names the collected rows by number, and a place in the input from which to read them again."""
 
     def __init__(self, node: GroupByWindow, run: Run, epoch: int) -> None:
         self._node = node

@@ -16,6 +16,7 @@ from penstock.data.node import Node, Run, State, Stream
 from penstock.errors import StorageError
 from penstock.formats.row_store import RowStore, RowStoreWriter
 from penstock.options import AUTOTUNE
+from penstock.rng import as_positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +88,8 @@ def read_store(store: RowStore, indices: Indices) -> Block:
 class Cache(Node):
     """The elements of the input's first epoch, kept once they were read: in memory, or in a directory (`filename`).
 
-    Over an indexable input each row is kept when it is first read, in whatever order; over a stream when a pass reaches the end. Every epoch gives the
-    rows of epoch 0, so a shuffle below a cache is frozen.
+    Over an indexable input each row is kept when it is first read, in whatever order; over a stream when a pass reaches
+    the end. Every epoch gives the rows of epoch 0, so a shuffle below a cache is frozen.
     """
 
     name: ClassVar[str] = "cache"
@@ -117,7 +118,7 @@ class Cache(Node):
         return self.input.indexable and self.input.cardinality >= 0
 
     def seed(self, run: Run) -> int:
-        """What the kept rows depend on besides the node: the run's seed, where something below is random without a seed of its own."""
+        """What the kept rows depend on besides the node: the run's seed, if something below has none of its own."""
         return run.seed if self.input.unseeded else 0
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
@@ -271,7 +272,7 @@ class _MemoryRows:
         self._kept: Block | None = None
 
     def read(self, indices: Indices, load: Callable[[Indices], Block]) -> Block:
-        positions = np.asarray(indices, dtype=np.int64)
+        positions = as_positions(indices)
         missing = np.unique(positions[~self._has[positions]])
         if missing.size:
             self._put(missing, load(missing))
@@ -317,7 +318,9 @@ class _FileRows:
         self._filename = filename
         self._store = RowStore(filename) if Path(filename).exists() else None
         if self._store is not None and self._store.rows != length:
-            raise StorageError(f"cache({filename!r}) holds {self._store.rows} rows of another dataset, expected {length}")
+            raise StorageError(
+                f"cache({filename!r}) holds {self._store.rows} rows of another dataset, expected {length}"
+            )
         self._writer: RowStoreWriter | None = None
         self._left = length
         self._has = np.zeros(length, dtype=bool)
@@ -329,7 +332,7 @@ class _FileRows:
         block = load(indices)
         with self._lock:
             if self._store is None:
-                self._write(np.asarray(indices, dtype=np.int64), block)
+                self._write(as_positions(indices), block)
         return block
 
     def _write(self, positions: npt.NDArray[np.int64], block: Block) -> None:

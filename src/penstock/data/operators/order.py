@@ -1,4 +1,4 @@
-"""Operators that choose and reorder positions: shuffle, repeat, take, skip, shard, enumerate. Over indexable inputs they are arithmetic."""
+"""Operators that choose and reorder positions. Over indexable inputs they are arithmetic."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from penstock.data.block import Block, Indices
 from penstock.data.node import Node, Run, State, Stream, capped, scaled
 from penstock.options import INFINITE_CARDINALITY
-from penstock.rng import mix, permuted
+from penstock.rng import as_positions, mix, permuted
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF, Structure
 
@@ -44,8 +44,9 @@ class OneInput(Node):
 class Shuffle(OneInput):
     """A random order in which no element comes more than `buffer_size` - 1 places early.
 
-    Shorter inputs than the buffer are permuted as a whole. Longer ones are permuted inside windows of `buffer_size` rows; the first window of an epoch is
-    of random length, so that other rows share a window in every epoch. The order is a function of (seed, epoch, position), entered anywhere
+    Shorter inputs than the buffer are permuted as a whole. Longer ones are permuted inside windows of `buffer_size`
+    rows; the first window of an epoch is of random length, so that other rows share a window in every epoch. The order
+    is a function of (seed, epoch, position), entered anywhere
     at no cost: `docs/design/0002-shuffle-by-windows.md`.
     """
 
@@ -75,7 +76,7 @@ class Shuffle(OneInput):
         length = self.input.cardinality
         if 0 <= length <= self.buffer_size:
             return self.input.read(run, epoch, permuted(mix(key, 0), length, indices))
-        positions = np.asarray(indices, dtype=np.int64)
+        positions = as_positions(indices)
         first = self.first_window(key)
         windows = np.maximum(0, positions - first + self.buffer_size) // self.buffer_size
         sources = np.empty_like(positions)
@@ -93,9 +94,12 @@ class Shuffle(OneInput):
 
 
 class ShuffleStream(Stream):
-    """The same order over a stream. While one window is handed out, the rows of the next are collected, so none has to be waited for.
+    """The same order over a stream.
 
-    The state is where the window begins in the input, its number, and how many of its rows were handed out: at most two buffers are read again.
+    While one window is handed out, the rows of the next are collected, so that none has to be waited for.
+
+    The state is where the window begins in the input, its number, and how many of its rows were handed out: at most two
+    buffers are read again.
     """
 
     _PIECES = 16
@@ -207,7 +211,7 @@ class Repeat(OneInput):
             number = indices[0] // length
             shifted = range(indices.start - number * length, indices.stop - number * length, indices.step)
             return self.input.read(run, first_epoch + number, shifted)
-        positions = np.asarray(indices, dtype=np.int64)
+        positions = as_positions(indices)
         if not self.input.varies:
             return self.input.read(run, first_epoch, positions % length)
         epochs = positions // length
@@ -425,7 +429,7 @@ class Enumerate(OneInput):
         return Block((numbers + self.start, *block.columns), _PAIR.nested([LEAF, block.structure]), len(block))
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        return self.numbered(self.input.read(run, epoch, indices), np.asarray(indices, dtype=np.int64))
+        return self.numbered(self.input.read(run, epoch, indices), as_positions(indices))
 
     def stream(self, run: Run, epoch: int) -> "EnumerateStream":
         return EnumerateStream(self, run, epoch)

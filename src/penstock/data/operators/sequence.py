@@ -69,7 +69,7 @@ class ScanStream(Stream):
         return Block.of_rows(outputs)
 
     def _step(self, element: Any) -> Any:
-        result = self._node.function(self._carried, element)
+        result: Any = self._node.function(self._carried, element)
         if not isinstance(result, tuple) or len(result) != 2:
             raise InvalidTypeError(f"scan(function) must return a pair (new state, output), got {result!r}")
         carried = map_structure(as_leaf, result[0])
@@ -276,9 +276,7 @@ class WindowStream(Stream):
         rows = Block.concatenate([block for _, _, block in self._held])
         window = rows.take(range(0, min(node.span, len(rows)), node.stride))
         self._drop(node.shift)
-        leaves = [
-            object_column([node.dataset_of(Block((column,), LEAF, len(window)))]) for column in window.columns
-        ]
+        leaves = [object_column([node.dataset_of(Block((column,), LEAF, len(window)))]) for column in window.columns]
         return Block(tuple(leaves), window.structure, 1)
 
     def _length(self) -> int:
@@ -408,7 +406,7 @@ class RejectionResampleStream(Stream):
         return number
 
     def _acceptance(self, number: int) -> float:
-        """The probability with which an element of this class stays: its ratio of target to initial, over the largest ratio."""
+        """The probability with which an element of this class stays: target over initial, over the largest ratio."""
         given = self._node.initial_distribution
         initial = np.array(given) if given is not None else self._counts / self._counts.sum()
         ratios = np.divide(self._target, initial, out=np.zeros_like(self._target), where=initial > 0)

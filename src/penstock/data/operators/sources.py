@@ -103,7 +103,7 @@ class Random(Node):
 
 @dataclass(frozen=True, eq=False)
 class Choices(Node):
-    """Random numbers of datasets without end, drawn by weight: which dataset `sample_from_datasets` takes its next element from."""
+    """Numbers of datasets without end, drawn by weight: the choice of `sample_from_datasets`."""
 
     name: ClassVar[str] = "choices"
     weights: tuple[float, ...]
