@@ -109,7 +109,7 @@ class DatasetIterator(Iterator[Any]):
     def _pull(self) -> Block | None:
         if not self._finalizer.alive:
             raise ClosedError("this iterator was closed: call iter(dataset) for a new one")
-        self._in_block = self._given = 0
+        self._rows, self._in_block, self._given = iter(()), 0, 0
         try:
             block = self._pass.cursor.pull(1, self._pace.start())
         except KeyboardInterrupt:

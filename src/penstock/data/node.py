@@ -254,6 +254,7 @@ class Cursor(Stream):
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._left == 0:
+            self._block = None  # its memory can serve the next one
             before = self._stream.state()
             block = self._stream.pull(need, allow)
             if block is None:
