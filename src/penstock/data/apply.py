@@ -1,7 +1,7 @@
 """A user's function applied to the rows of a block, each result written straight into its slot of the output block."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,16 +26,22 @@ class Failure:
 
 @dataclass(frozen=True)
 class Layout:
-    """What every result of one function must look like: its structure, and the dtype of each leaf."""
+    """What every result of one function must look like: its structure, and the dtype of each leaf.
+
+    The shapes are those of the result it was taken from; others may differ.
+    """
 
     structure: Structure
     dtypes: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...] = field(compare=False)
 
     @staticmethod
     def of(value: Any) -> "Layout":
         """The layout of one result."""
         leaves, structure = flatten(value)
-        return Layout(structure, tuple(_dtype(as_leaf(leaf)) for leaf in leaves))
+        leaves = [as_leaf(leaf) for leaf in leaves]
+        shapes = tuple(leaf.shape if isinstance(leaf, (np.ndarray, np.generic)) else () for leaf in leaves)
+        return Layout(structure, tuple(map(_dtype, leaves)), shapes)
 
     def check(self, other: "Layout") -> None:
         """Raise an ElementError if the other layout differs from this one, but for the width of fixed-width strings."""
@@ -95,21 +101,25 @@ def map_rows(
         results: gives the results of rows start to stop, one by one; called from several threads where `parallelism` is
             above 1.
     """
-    first = results(0, 1)
+    layout = run.known(node)
+    if layout is not None and parallelism > 1:
+        # What the results look like is known: all rows are shared from the first on.
+        output = _Output(layout, rows)
+        return output.finished(_fill_shared(run, output, results, 0, rows, parallelism), rows)
     try:
-        value = _result(first)
-        layout = run.agreed(node, Layout.of(value))
-        layout.check(Layout.of(value))
+        value = _result(results(0, 1))
+        found = Layout.of(value)
+        layout = run.agreed(node, found)
+        layout.check(found)
     except Exception as error:
         return None, Failure(0, error)
-    if layout.structure == LEAF and not isinstance(value, np.ndarray) and parallelism == 1:
+    if parallelism == 1 and layout.structure == LEAF and not isinstance(value, np.ndarray):
         return _map_scalars(results, rows, value, layout)
-    output = _Output(layout, value, rows)
-    failure = (
-        output.fill(results, 1, rows) if parallelism == 1 else _fill_shared(run, output, results, rows, parallelism)
-    )
-    done = rows if failure is None else failure.row
-    return output.block(done), failure
+    output = _Output(found, rows)
+    output.put(0, value)
+    if parallelism == 1:
+        return output.finished(output.fill(results, 1, rows), rows)
+    return output.finished(_fill_shared(run, output, results, 1, rows, parallelism), rows)
 
 
 def _result(results: Iterator[Any]) -> Any:
@@ -149,34 +159,39 @@ def _column_of_scalars(values: list[Any], dtype: np.dtype[Any]) -> Column:
 
 
 def _fill_shared(
-    run: Run, output: "_Output", results: Callable[[int, int], Iterator[Any]], rows: int, parallelism: int
+    run: Run, output: "_Output", results: Callable[[int, int], Iterator[Any]], first: int, rows: int, parallelism: int
 ) -> Failure | None:
+    """Rows `first` to `rows`, by several threads; gives the earliest failure."""
     failures: list[Failure] = []
 
     def work(start: int, stop: int) -> None:
         if any(failure.row < start for failure in failures):
             return
-        failure = output.fill(results, start + 1, stop + 1)
+        failure = output.fill(results, first + start, first + stop)
         if failure is not None:
             failures.append(failure)
 
     # Small enough that threads end together, large enough that handing out chunks costs nothing.
-    chunk = max(1, (rows - 1) // (parallelism * _SHARED_CHUNKS))
-    run.pool.share(work, rows - 1, parallelism, chunk)
+    chunk = max(1, (rows - first) // (parallelism * _SHARED_CHUNKS))
+    run.pool.share(work, rows - first, parallelism, chunk)
     return min(failures, key=lambda failure: failure.row, default=None)
 
 
 class _Output:
-    """The output block of one call, allocated when the first result is known; threads fill disjoint rows."""
+    """The output block of one call, allocated for results of a known layout; threads fill disjoint rows."""
 
-    def __init__(self, layout: Layout, first: Any, rows: int) -> None:
+    def __init__(self, layout: Layout, rows: int) -> None:
         self._layout = layout
         self._structure = layout.structure
-        leaves = self._leaves(first)
-        self._columns = [_allocate(leaf, rows) for leaf in leaves]
-        # Results of another shape than the first, by row: their columns become ragged in the end.
-        self._odd: list[dict[int, Any]] = [{} for _ in leaves]
-        self._put(0, leaves)
+        self._columns = [
+            np.empty((rows, *shape), dtype) for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)
+        ]
+        # Results of another shape than the layout's, by row: their columns become ragged in the end.
+        self._odd: list[dict[int, Any]] = [{} for _ in self._columns]
+
+    def put(self, row: int, value: Any) -> None:
+        """Write one result."""
+        self._put(row, self._leaves(value))
 
     def fill(self, results: Callable[[int, int], Iterator[Any]], start: int, stop: int) -> Failure | None:
         """Write rows start to stop; gives the failure at which it ended, if it did."""
@@ -225,16 +240,14 @@ class _Output:
             f"{self._layout.dtypes[number]}; return one kind of element"
         )
 
-    def block(self, rows: int) -> Block:
-        """The first `rows` rows."""
+    def finished(self, failure: Failure | None, rows: int) -> tuple[Block | None, Failure | None]:
+        """The block up to the failure, if there was one; None if nothing came before it."""
+        done = rows if failure is None else failure.row
+        return (self._block(done) if done else None), failure
+
+    def _block(self, rows: int) -> Block:
         columns = [
             column_of([odd.get(row, column[row]) for row in range(rows)]) if odd and rows else column[:rows]
             for column, odd in zip(self._columns, self._odd, strict=True)
         ]
         return Block(tuple(columns), self._structure, rows)
-
-
-def _allocate(leaf: Any, rows: int) -> Column:
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        return np.empty((rows, *leaf.shape), dtype=leaf.dtype)
-    return np.empty(rows, dtype=object)

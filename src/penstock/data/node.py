@@ -61,6 +61,10 @@ class Run:
         """The run of a dataset that `node` made from its element at `position`."""
         return Run(root, mix(self.key(node, None), epoch, position), self.pool)
 
+    def known(self, node: "Node") -> Any:
+        """The layout that was agreed on for a node, or None before its first element."""
+        return self._layouts.get(id(node))
+
     def agreed(self, node: "Node", layout: Any) -> Any:
         """The first layout that any thread of this run reported for a node: all its elements must have it."""
         return self._layouts.setdefault(id(node), layout)

@@ -222,7 +222,7 @@ class GeneratorStream(Stream):
                 self._taken += 1
         if not rows:
             return None
-        structure = self._run.agreed(self._node, None)[0]
+        structure = self._run.known(self._node)[0]
         return Block.of_leaves(rows, structure)
 
     def _next(self) -> list[Any] | None:
@@ -274,7 +274,7 @@ class GeneratorStream(Stream):
 def _fitted(spec: TensorSpec, value: Any) -> Any:
     """A yielded Python number or list in the declared dtype, where that loses nothing; anything else as it is."""
     leaf = as_leaf(value)
-    if isinstance(value, (int, float, bool, list)) and hasattr(leaf, "dtype") and leaf.dtype != spec.dtype:
+    if type(value) in (int, float, bool, list) and hasattr(leaf, "dtype") and leaf.dtype != spec.dtype:
         exact = np.asarray(value)
         if spec.dtype.kind in "fc" and exact.dtype.kind in "biuf" or np.array_equal(exact.astype(spec.dtype), exact):
             return exact.astype(spec.dtype)[()]

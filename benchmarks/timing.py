@@ -1,0 +1,44 @@
+"""How two ways of doing one thing are compared: in the same process, in turn, by the median of their times."""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table.
+
+    Attributes:
+        question: what was compared with what.
+        value: the figure, with its unit in `unit` ("x" for ratios).
+        goal: what it must reach.
+        at_least: whether more is better.
+    """
+
+    question: str
+    value: float
+    goal: float
+    at_least: bool = True
+    unit: str = "x"
+
+    @property
+    def reached(self) -> bool:
+        """Whether the goal is reached."""
+        return self.value >= self.goal if self.at_least else self.value <= self.goal
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long one call takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def speed_ratio(ours: Callable[[], object], theirs: Callable[[], object], rounds: int = 7) -> float:
+    """Our speed over theirs: 1.0 is as fast, more is faster. The two run in turn, so that both meet the same machine."""
+    ours()
+    theirs()
+    pairs = [(seconds(ours), seconds(theirs)) for _ in range(rounds)]
+    return statistics.median(b for _, b in pairs) / statistics.median(a for a, _ in pairs)

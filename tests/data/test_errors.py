@@ -1,0 +1,298 @@
+"""What goes wrong says where, loses nothing else, and is refused when the call is made."""
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+
+def fails_at(*bad):
+    def function(x):
+        if int(x) in bad:
+            raise ZeroDivisionError(f"no {x}")
+        return x * 10
+
+    return function
+
+
+def drain(iterator, errors=ZeroDivisionError):
+    """All elements, with the name of the error in place of those that failed."""
+    found = []
+    while True:
+        try:
+            found.append(int(next(iterator)))
+        except StopIteration:
+            return found
+        except errors as error:
+            found.append(str(error))
+
+
+def over(kind, count=8):
+    dataset = ps.Dataset.range(count)
+    if kind == "generator":
+        return ps.Dataset.from_generator(lambda: iter(range(count)))
+    return dataset.filter(lambda x: True) if kind == "stream" else dataset
+
+
+KINDS = ["index", "stream", "generator"]
+
+
+@pytest.mark.parametrize("threads", [None, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_elements_before_an_error_are_delivered_and_iteration_goes_on_after_it(kind, threads):
+    dataset = over(kind).map(fails_at(5, 7), num_parallel_calls=threads)
+    assert drain(iter(dataset)) == [0, 10, 20, 30, 40, "no 5", 60, "no 7"]
+    assert drain(iter(dataset.prefetch(3))) == [0, 10, 20, 30, 40, "no 5", 60, "no 7"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_filter_passes_over_the_element_at_which_its_predicate_raises(kind):
+    dataset = over(kind).filter(lambda x: fails_at(3)(x) % 20 == 0)
+    assert drain(iter(dataset)) == [0, 2, "no 3", 4, 6]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_zip_keeps_pairs_together_after_an_error_in_one_member(kind):
+    pairs = ps.Dataset.zip(over(kind).map(fails_at(2)), ps.Dataset.range(8)).map(lambda a, b: a - 10 * b)
+    assert drain(iter(pairs)) == [0, 0, "no 2", 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda d: d.map(fails_at(3)).scan(0, lambda s, x: (s + x, x)),
+        lambda d: d.scan(0, lambda s, x: (s, fails_at(3)(x))),
+        lambda d: d.map(fails_at(3)).take_while(lambda x: True),
+        lambda d: d.take_while(lambda x: fails_at(3)(x) >= 0).map(lambda x: x * 10),
+        lambda d: d.map(fails_at(3)).unique(),
+        lambda d: d.map(fails_at(3)).concatenate(ps.Dataset.range(0)),
+        lambda d: d.map(fails_at(3)).enumerate().map(lambda i, x: x),
+        lambda d: d.map(fails_at(3)).cache(),
+        lambda d: d.flat_map(lambda x: ps.Dataset.from_tensors(fails_at(3)(x))),
+        lambda d: d.map(fails_at(3)).interleave(lambda x: ps.Dataset.from_tensors(x), 1, 1),
+        lambda d: ps.Dataset.choose_from_datasets([d.map(fails_at(3))], ps.Dataset.range(1).repeat()),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_operator_passes_an_error_on_and_continues(kind, build):
+    assert drain(iter(build(over(kind)))) == [0, 10, 20, "no 3", 40, 50, 60, 70]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_taken_next_to_an_error_meets_it_once(kind):
+    def make():
+        return over(kind).map(fails_at(2, 5)).prefetch(2)
+
+    expected = [0, 10, "no 2", 30, 40, "no 5", 60, 70]
+    for given in range(len(expected) + 1):
+        iterator = iter(make())
+        for _ in range(given):
+            drain_one(iterator)
+        state = iterator.state_dict()
+        iterator.close()
+        with iter(make()) as resumed:
+            resumed.load_state_dict(state)
+            assert drain(resumed) == expected[given:], given
+
+
+def drain_one(iterator):
+    try:
+        next(iterator)
+    except ZeroDivisionError as error:
+        assert "no" in str(error)
+
+
+def test_an_error_surfaces_as_itself_with_node_element_and_line():
+    dataset = ps.Dataset.range(9).map(fails_at(4)).batch(2)
+    with pytest.raises(ZeroDivisionError, match="no 4") as caught:
+        list(dataset)
+    (note,) = caught.value.__notes__
+    assert note.startswith("penstock: in map(function=fails_at.function) at ") and note.endswith(", element 4")
+    assert f"{__file__}:" in note
+
+
+def test_a_batch_with_a_failing_row_is_lost_and_the_next_one_is_whole():
+    iterator = iter(ps.Dataset.range(8).map(fails_at(3)).batch(2))
+    assert next(iterator).tolist() == [0, 10]
+    with pytest.raises(ZeroDivisionError):
+        next(iterator)
+    assert [batch.tolist() for batch in iterator] == [[40, 50], [60, 70]]
+
+
+def test_a_generators_exception_arrives_after_its_elements():
+    def numbers():
+        yield 1
+        yield 2
+        raise ZeroDivisionError("no more")
+
+    assert drain(iter(ps.Dataset.from_generator(numbers))) == [1, 2, "no more"]
+    assert drain(iter(ps.Dataset.from_generator(numbers).batch(1).unbatch())) == [1, 2, "no more"]
+
+
+def test_stop_iteration_in_a_function_does_not_end_the_data_in_silence():
+    def stops(x):
+        if x == 2:
+            raise StopIteration
+        return x
+
+    for dataset in (ps.Dataset.range(4).map(stops), ps.Dataset.range(4).map(lambda x: np.ones(2) * stops(x))):
+        iterator = iter(dataset)
+        next(iterator), next(iterator)
+        with pytest.raises(TypeError, match="raised StopIteration"):
+            next(iterator)
+        next(iterator)
+
+
+@pytest.mark.parametrize("threads", [None, 2])
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: 1 if x < 3 else 0.5, r"float32.*int64"),
+        (lambda x: np.ones(2) if x < 3 else np.ones(2, np.float32), r"float32.*float64"),
+        (lambda x: (x, x) if x < 3 else (x,), r"\(\*,\).*\(\*, \*\)|\(\*, \*\).*\(\*,\)"),
+        (lambda x: {"a": 1} if x < 3 else {"b": 1}, r"'a'.*'b'|'b'.*'a'"),
+        (lambda x: "text" if x < 3 else 1, "int64.*object"),
+    ],
+)
+def test_a_function_must_return_one_kind_of_element(function, message, threads):
+    iterator = iter(ps.Dataset.range(8).map(function, num_parallel_calls=threads))
+    assert len([next(iterator) for _ in range(3)]) == 3
+    with pytest.raises(ps.ElementError, match=message):
+        next(iterator)
+
+
+def test_a_function_cannot_change_the_users_arrays():
+    array = np.zeros((4, 2))
+
+    def careless(row):
+        row += 1
+        return row
+
+    with pytest.raises(ValueError, match="read-only"):
+        list(ps.Dataset.from_tensor_slices(array).map(careless))
+    assert array.sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda d: d.map(3), TypeError, r"map\(fn=\.\.\.\) takes a function, got 3"),
+        (
+            lambda d: d.map(abs, num_parallel_calls=0),
+            ValueError,
+            r"num_parallel_calls=\.\.\.\) must be at least 1, got 0",
+        ),
+        (lambda d: d.map(abs, deterministic="no"), TypeError, "takes True or False, got 'no'"),
+        (lambda d: d.map(abs, seed=-1), ValueError, r"seed=\.\.\.\) must be at least 0"),
+        (lambda d: d.filter(None), TypeError, "predicate"),
+        (lambda d: d.batch(0), ValueError, r"batch\(batch_size=\.\.\.\) must be at least 1, got 0"),
+        (lambda d: d.batch(2.5), TypeError, r"takes an integer, got 2\.5"),
+        (lambda d: d.batch(True), TypeError, "takes an integer, got True"),
+        (lambda d: d.shuffle(0), ValueError, r"shuffle\(buffer_size=\.\.\.\) must be at least 1, got 0"),
+        (lambda d: d.shuffle(-3), ValueError, "must be at least 1, got -3"),
+        (lambda d: d.repeat(-2), ValueError, "must be at least -1"),
+        (lambda d: d.take(-2), ValueError, "must be at least -1"),
+        (lambda d: d.shard(3, 3), ValueError, "must be below num_shards = 3, got 3"),
+        (lambda d: d.shard(0, 0), ValueError, "num_shards"),
+        (lambda d: d.shard(2, -1), ValueError, "index"),
+        (lambda d: d.rebatch(0), ValueError, "must be at least 1, got 0"),
+        (lambda d: d.rebatch([]), ValueError, "at least one size"),
+        (lambda d: d.rebatch(-1), ValueError, "must be at least 1, got -1"),
+        (lambda d: d.window(0), ValueError, "size"),
+        (lambda d: d.prefetch(-2), ValueError, "must be at least -1"),
+        (lambda d: d.cache(3), TypeError, "takes a path"),
+        (lambda d: d.concatenate([1]), TypeError, r"concatenate takes a ps\.Dataset, got \[1\]"),
+        (lambda d: d.concatenate(ps.Dataset.zip(d, d)), TypeError, "elements of one kind"),
+        (lambda d: d.interleave(abs, 0), ValueError, "cycle_length"),
+        (lambda d: d.group_by_window(abs, abs), ValueError, "either window_size or window_size_func"),
+        (lambda d: d.bucket_by_sequence_length(len, [3, 2], [1, 1, 1]), ValueError, "must rise"),
+        (lambda d: d.bucket_by_sequence_length(len, [3], [1]), ValueError, "expected 2, got 1"),
+        (lambda d: d.rejection_resample(abs, [0.5, 0.6]), ValueError, "sum to 1"),
+        (lambda d: ps.Dataset.zip(d, 3), TypeError, r"zip takes a ps\.Dataset, got 3"),
+        (lambda d: ps.Dataset.sample_from_datasets([d], [0.1, 0.2]), ValueError, "takes 1 weights"),
+        (lambda d: ps.Dataset.sample_from_datasets([]), ValueError, "at least one dataset"),
+        (lambda d: ps.Dataset.choose_from_datasets([d], 3), TypeError, "choice_dataset"),
+        (lambda d: ps.Dataset.range(), TypeError, "1 to 3 integers"),
+        (lambda d: ps.Dataset.range(0, 3, 0), ValueError, "must not be 0"),
+        (lambda d: ps.Dataset.from_tensor_slices(3), ValueError, "leading axis"),
+        (lambda d: ps.Dataset.from_tensor_slices(([1], [1, 2])), ValueError, r"\[0\]: 1, \[1\]: 2"),
+        (lambda d: ps.Dataset.from_generator(3), TypeError, "takes a function"),
+        (lambda d: ps.Dataset.from_generator(list, output_signature=3), TypeError, r"ps\.TensorSpec"),
+        (lambda d: ps.Options(seed=-1), ValueError, "seed"),
+        (lambda d: ps.Options(auto_shard_policy="DATA"), TypeError, r"ps\.AutoShardPolicy"),
+        (lambda d: ps.TensorSpec((-3,)), ValueError, "at least 0"),
+    ],
+)
+def test_bad_arguments_are_refused_at_the_call(call, error, message):
+    with pytest.raises(error, match=message) as caught:
+        call(ps.Dataset.range(4))
+    assert isinstance(caught.value, ps.PenstockError)
+
+
+def test_flat_map_must_return_a_dataset():
+    with pytest.raises(TypeError, match=r"flat_map.*must return a ps\.Dataset, got 0"):
+        list(ps.Dataset.range(3).flat_map(lambda x: int(x)))
+
+
+def test_filter_must_return_a_truth_value():
+    with pytest.raises(TypeError, match="one truth value for each element"):
+        list(ps.Dataset.range(3).filter(lambda x: [1, 2]))
+
+
+def test_unbatch_of_scalars_is_an_error():
+    with pytest.raises(ps.ElementError, match="unbatch.*leading axis"):
+        list(ps.Dataset.range(3).unbatch())
+
+
+def test_the_choice_must_be_a_number_of_a_dataset():
+    with pytest.raises(ps.ElementError, match="from 0 to 0, got 1"):
+        list(ps.Dataset.choose_from_datasets([ps.Dataset.range(5)], ps.Dataset.range(2)))
+
+
+@pytest.mark.parametrize(
+    ("value", "spec", "message"),
+    [
+        (1.5, ps.TensorSpec((), np.int64), r"expected TensorSpec\(shape=\(\), dtype=int64\).*float32"),
+        ([1, 2], ps.TensorSpec((3,), np.int64), r"shape=\(3,\).*shape=\(2,\)"),
+        (np.float64(1), ps.TensorSpec((), np.float32), "float32.*float64"),
+        ({"a": 1}, (ps.TensorSpec((), np.int64),), "structure"),
+    ],
+)
+def test_generators_are_held_to_their_signature(value, spec, message):
+    with pytest.raises(ps.ElementError, match=message):
+        list(ps.Dataset.from_generator(lambda: iter([value]), output_signature=spec))
+
+
+def test_python_numbers_of_a_generator_take_the_declared_dtype_where_that_loses_nothing():
+    signature = (ps.TensorSpec((), np.float64), ps.TensorSpec((), np.uint8), ps.TensorSpec((2,), np.float32))
+    (element,) = ps.Dataset.from_generator(lambda: iter([(1, 2, [1, 2])]), output_signature=signature)
+    assert [leaf.dtype for leaf in element] == [np.float64, np.uint8, np.float32]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda: ps.Dataset.range(10).batch(3), r"node 1 was batch\(batch_size=2\), here it is batch\(batch_size=3\)"),
+        (
+            lambda: ps.Dataset.range(11).batch(2),
+            r"node 0 was range\(start=0, stop=10.*here it is range\(start=0, stop=11",
+        ),
+        (lambda: ps.Dataset.range(10), r"node 1 was batch\(batch_size=2\), here it is nothing"),
+        (lambda: ps.Dataset.range(10).batch(2).take(1), r"node 2 was missing, here it is take\(count=1\)"),
+    ],
+)
+def test_a_state_of_another_dataset_is_refused_with_the_first_node_that_differs(other, message):
+    state = iter(ps.Dataset.range(10).batch(2)).state_dict()
+    with pytest.raises(ps.StateMismatchError, match=message):
+        iter(other()).load_state_dict(state)
+
+
+def test_a_state_that_is_none_is_refused():
+    iterator = iter(ps.Dataset.range(3))
+    with pytest.raises(ps.StateMismatchError, match="expected what state_dict"):
+        iterator.load_state_dict({"position": 3})
+    with pytest.raises(ps.StateMismatchError, match="version 99"):
+        iterator.load_state_dict({"version": 99})
+    with pytest.raises(ps.StateMismatchError, match="epoch, nodes, position, seed missing"):
+        iterator.load_state_dict({"version": 1})
+    assert next(iterator) == 0

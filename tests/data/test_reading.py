@@ -1,0 +1,309 @@
+"""How far a dataset reads: what was asked for, what was declared, and no further."""
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from itertools import islice
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+
+class Tap:
+    """An iterator of numbers that counts how many were taken."""
+
+    def __init__(self):
+        self.taken = 0
+
+    def __call__(self):
+        self.taken = 0
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.taken += 1
+        return self.taken - 1
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda d: d, [1, 2, 3]),
+        (lambda d: d.map(lambda x: x), [1, 2, 3]),
+        (lambda d: d.filter(lambda x: x % 2 == 1), [2, 4, 6]),
+        (lambda d: d.batch(4), [4, 8, 12]),
+        (lambda d: d.batch(4).map(lambda x: x).unbatch(), [4, 4, 4]),
+        (lambda d: d.padded_batch(2).enumerate(), [2, 4, 6]),
+        (lambda d: d.skip(3), [4, 5, 6]),
+        (lambda d: d.shard(3, 1), [2, 5, 8]),
+        (lambda d: d.repeat(2).take(5), [1, 2, 3]),
+        (lambda d: ps.Dataset.zip(d, ps.Dataset.counter()), [1, 2, 3]),
+        (lambda d: d.concatenate(ps.Dataset.range(3)), [1, 2, 3]),
+        (lambda d: ps.Dataset.from_tensors(0).flat_map(lambda x: d), [1, 2, 3]),
+        (lambda d: ps.Dataset.choose_from_datasets([d, ps.Dataset.range(9)], ps.Dataset.range(2).repeat()), [1, 1, 2]),
+        (lambda d: d.scan(0, lambda s, x: (s, x)).take_while(lambda x: True).unique(), [1, 2, 3]),
+        (lambda d: d.window(2, shift=1), [2, 3, 4]),
+        (lambda d: d.group_by_window(lambda x: x % 2, lambda key, w: w.batch(2), window_size=2), [3, 4, 7]),
+        (lambda d: d.prefetch(0), [1, 2, 3]),
+        (lambda d: d.cache(), [1, 2, 3]),
+    ],
+)
+def test_a_generator_is_not_run_ahead_of_the_demand(build, expected):
+    tap = Tap()
+    iterator = iter(build(ps.Dataset.from_generator(tap)))
+    found = []
+    for _ in range(3):
+        next(iterator)
+        found.append(tap.taken)
+    iterator.close()
+    assert found == expected
+
+
+def test_a_generator_is_run_ahead_as_far_as_prefetch_declares_and_no_further():
+    arrived = threading.Semaphore(0)
+    allowed = threading.Semaphore(0)
+
+    def numbers():
+        for number in range(100):
+            arrived.release()
+            yield number
+
+    iterator = iter(ps.Dataset.from_generator(numbers).prefetch(4))
+    assert next(iterator) == 0
+    for _ in range(5):  # the element given, and four ahead of it
+        assert arrived.acquire(timeout=5)
+    assert not allowed.acquire(timeout=0.05) and not arrived.acquire(blocking=False)
+    assert next(iterator) == 1
+    assert arrived.acquire(timeout=5)
+    iterator.close()
+
+
+def test_take_reads_only_the_rows_it_needs():
+    read = []
+    dataset = ps.Dataset.range(1000).map(lambda x: read.append(int(x)) or x).batch(4).take(1)
+    assert [batch.tolist() for batch in dataset] == [[0, 1, 2, 3]]
+    assert read == [0, 1, 2, 3]
+
+
+def test_a_shard_reads_only_its_own_rows():
+    read = []
+    dataset = ps.Dataset.range(100).map(lambda x: read.append(int(x)) or x).shard(10, 3)
+    assert list(map(int, dataset)) == read == list(range(3, 100, 10))
+
+
+def test_the_first_element_of_a_slow_map_does_not_wait_for_others():
+    calls = []
+    iterator = iter(ps.Dataset.range(10_000).map(lambda x: calls.append(x) or x))
+    next(iterator)
+    assert len(calls) == 1
+
+
+def test_blocks_grow_for_cheap_elements():
+    blocks = [len(block) for block in iter(ps.Dataset.range(100_000)).blocks()]
+    assert blocks[0] == 1 and len(blocks) < 60 and sum(blocks) == 100_000
+
+
+def test_a_shuffle_above_a_map_calls_the_function_once_for_each_row():
+    calls = []
+    dataset = ps.Dataset.range(50).map(lambda x: calls.append(x) or x).shuffle(50, seed=1)
+    iterator = iter(dataset)
+    next(iterator)
+    assert len(calls) == 1
+    list(iterator)
+    assert len(calls) == 50
+
+
+def test_the_state_of_a_large_pipeline_is_small_and_plain():
+    dataset = (
+        ps.Dataset.range(10**9)
+        .map(lambda x, rng: x + rng.integers(5), seed=2, num_parallel_calls=2)
+        .shuffle(10**9, seed=1)
+        .repeat()
+        .batch(1024)
+        .prefetch(2)
+    )
+    with iter(dataset) as iterator:
+        next(iterator)
+        text = json.dumps(iterator.state_dict())
+    assert len(text) < 1024
+
+
+def test_a_stream_over_an_index_restores_without_reading_from_the_start():
+    calls = []
+    dataset = ps.Dataset.range(10**6).filter(lambda x: calls.append(x) is None).batch(100)
+    iterator = iter(dataset)
+    last = list(islice(iterator, 5000))[-1]
+    state = iterator.state_dict()
+    calls.clear()
+    resumed = iter(dataset)
+    resumed.load_state_dict(state)
+    assert next(resumed)[0] == last[-1] + 1
+    assert len(calls) < 100_000
+
+
+def penstock_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
+
+
+def threaded():
+    return ps.Dataset.counter().map(lambda x: x, num_parallel_calls=2).batch(8).prefetch(2)
+
+
+def test_threads_end_with_close_with_the_block_and_with_the_iterator():
+    iterator = iter(threaded())
+    next(iterator)
+    assert penstock_threads()
+    iterator.close()
+    assert penstock_threads() == []
+    with iter(threaded()) as iterator:
+        next(iterator)
+    assert penstock_threads() == []
+    iterator = iter(threaded())
+    next(iterator)
+    del iterator
+    gc.collect()
+    assert penstock_threads() == []
+
+
+def test_threads_end_when_a_loop_is_left():
+    for _ in threaded():
+        break
+    gc.collect()
+    assert penstock_threads() == []
+
+
+def test_closing_reaches_the_datasets_inside_of_an_interleave():
+    dataset = ps.Dataset.range(4).interleave(lambda x: ps.Dataset.counter(x), 4, 1, num_parallel_calls=4)
+    with iter(dataset) as iterator:
+        assert [int(next(iterator)) for _ in range(8)] == [0, 1, 2, 3, 1, 2, 3, 4]
+        assert len(penstock_threads()) == 4
+    assert penstock_threads() == []
+
+
+def test_a_closed_generator_runs_its_finally():
+    ended = []
+
+    def numbers():
+        try:
+            while True:
+                yield 1
+        finally:
+            ended.append(True)
+
+    with iter(ps.Dataset.from_generator(numbers).prefetch(1)) as iterator:
+        next(iterator)
+    assert ended == [True]
+
+
+def run_script(script, **arguments):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60, **arguments
+    )
+
+
+def test_the_interpreter_exits_while_threads_are_busy():
+    done = run_script("""
+        import penstock as ps
+        dataset = ps.Dataset.counter().map(lambda x: x, num_parallel_calls=2).batch(8).prefetch(2)
+        iterator = iter(dataset)
+        print(next(iterator))
+    """)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0 1 2 3 4 5 6 7]\n", "")
+
+
+def test_ctrl_c_ends_a_loop_and_leaves_no_thread():
+    script = """
+        import threading, time
+        import penstock as ps
+
+        def slow(x):
+            time.sleep(0.01)
+            return x
+
+        try:
+            for element in ps.Dataset.counter().map(slow, num_parallel_calls=2).prefetch(4):
+                print(element, flush=True)
+        except KeyboardInterrupt:
+            del element
+        import gc; gc.collect()
+        print([t.name for t in threading.enumerate() if t.name.startswith("penstock-")], flush=True)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "0\n"
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert (process.returncode, output.splitlines()[-1], errors) == (0, "[]", "")
+
+
+def test_two_threads_share_the_work_of_a_map():
+    meeting = threading.Barrier(2, timeout=10)
+
+    def pass_in_pairs(x):
+        meeting.wait()
+        return x
+
+    # Row 0 is computed alone, to learn what the function returns.
+    dataset = ps.Dataset.range(17).map(lambda x: pass_in_pairs(x) if x else x, num_parallel_calls=2).batch(17)
+    assert next(iter(dataset)).tolist() == list(range(17))
+
+
+def test_deep_pipelines_resume_in_another_process(tmp_path):
+    program = """
+        import json, sys
+        import penstock as ps
+
+        def noisy(x, rng):
+            return x + rng.random()
+
+        dataset = (
+            ps.Dataset.range(1000).shuffle(1000).map(noisy, num_parallel_calls=2, seed=1)
+            .filter(lambda x: int(x) % 3 > 0).shuffle(50).batch(7).prefetch(3)
+        )
+        path, start, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+        with iter(dataset) as iterator:
+            if start:
+                iterator.load_state_dict(json.load(open(path)))
+            for number, batch in enumerate(iterator):
+                print(*batch.tolist())
+                if number + 1 == count:
+                    json.dump(iterator.state_dict(), open(path, "w"))
+                    sys.stdout.flush()
+                    import os; os._exit(9) if start == 0 else None
+    """
+    path = str(tmp_path / "state.json")
+    arguments = [sys.executable, "-c", textwrap.dedent(program), path]
+    first = subprocess.run([*arguments, "0", "20"], capture_output=True, text=True, timeout=60)
+    assert first.returncode == 9, first.stderr
+    rest = subprocess.run([*arguments, "1", "-1"], capture_output=True, text=True, timeout=60)
+    assert rest.returncode == 0, rest.stderr
+    seen = [int(float(number)) for number in (first.stdout + rest.stdout).split()]
+    assert sorted(seen) == [x for x in range(1000) if x % 3 > 0]
+
+
+def test_memory_of_a_full_shuffle_of_a_thousand_million_rows():
+    if not os.path.exists("/proc/self/status"):
+        pytest.skip("the peak memory of a process is read from /proc")
+    done = run_script("""
+        import penstock as ps
+        batch = next(iter(ps.Dataset.range(10**9).shuffle(10**9, seed=1).batch(1024)))
+        assert len(set(batch.tolist())) == 1024
+        print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+    """)
+    assert int(done.stdout) < 200_000, done.stderr
+
+
+def test_float_rows_of_a_batch_are_written_without_a_copy_of_the_block():
+    dataset = ps.Dataset.from_tensor_slices(np.zeros((64, 8), np.float32)).map(lambda row: row + 1).batch(16)
+    first = next(iter(dataset))
+    assert first.base is not None and first.base.shape[-1] == 8
