@@ -52,7 +52,12 @@ def make_plan(node: Node) -> Plan:
 def _sunk(node: Node, moves: list[str]) -> Node:
     """The nodes with every shuffle over a stream below the maps it stood above."""
     node = _with_inputs(node, [_sunk(below, moves) for below in node.inputs])
-    if not isinstance(node, Shuffle) or not isinstance(node.input, Map) or node.indexable or node.input.varies:
+    if (
+        not isinstance(node, Shuffle)
+        or not isinstance(node.input, Map)
+        or node.indexable
+        or node.input.seed is not None
+    ):
         return node
     inner = node.input
     moves.append(

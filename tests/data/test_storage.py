@@ -1,0 +1,192 @@
+"""cache, save and load: on real files, killed in the middle, and by two writers."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections import namedtuple
+
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+
+import penstock as ps
+from penstock.testing import assert_same_elements, check_conformance
+
+Pair = namedtuple("Pair", "left right")
+
+
+def everything(x):
+    """An element with every kind of leaf that can be stored."""
+    n = int(x)
+    return {
+        "int": n,
+        "float": 0.5 * n,
+        "double": np.float64(n) / 3,
+        "bool": n % 2 == 0,
+        "complex": np.complex64(1j * n),
+        "half": np.full((2, 2), n, bfloat16),
+        "time": np.datetime64("2026-01-01") + n,
+        "fixed": np.str_("ab"),
+        "none": None,
+        "pair": Pair(f"text {n}\0", b"\0bytes\0" * n),
+        "image": np.full((3, 2), n, np.uint8),
+        "empty": np.zeros((0, 4), np.float32),
+        "ragged": np.arange(n * 2).reshape(n, 2),
+        "words": [["a", "bc"]],
+    }
+
+
+def test_save_and_load_keep_every_kind_of_leaf(tmp_path):
+    dataset = ps.Dataset.range(6).map(everything)
+    dataset.save(tmp_path / "rows")
+    loaded = ps.Dataset.load(tmp_path / "rows")
+    assert_same_elements(loaded, dataset)
+    assert loaded.cardinality() == 6
+    assert_same_elements(loaded.shuffle(6, seed=1), dataset.shuffle(6, seed=1))
+    assert os.listdir(tmp_path) == ["rows"]
+
+
+def test_saved_rows_are_read_by_memory_map_without_a_copy(tmp_path):
+    ps.Dataset.from_tensor_slices(np.zeros((1000, 64), np.float32)).save(tmp_path / "rows")
+    block = next(iter(iter(ps.Dataset.load(tmp_path / "rows").batch(100)).blocks()))
+    assert not block.columns[0].flags.owndata
+    assert not block.columns[0].flags.writeable
+
+
+def test_a_loaded_dataset_conforms(tmp_path):
+    ps.Dataset.range(12).map(lambda x: np.full(int(x % 3), x)).save(tmp_path / "rows")
+    check_conformance(lambda: ps.Dataset.load(tmp_path / "rows").shuffle(12, seed=1))
+
+
+def test_batches_with_a_short_last_one_can_be_saved(tmp_path):
+    ps.Dataset.range(10).batch(4).save(tmp_path / "rows")
+    assert [batch.tolist() for batch in ps.Dataset.load(tmp_path / "rows")] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_an_empty_dataset_can_be_saved(tmp_path):
+    ps.Dataset.range(0).save(tmp_path / "rows")
+    assert list(ps.Dataset.load(tmp_path / "rows")) == []
+
+
+def test_save_does_not_overwrite(tmp_path):
+    ps.Dataset.range(3).save(tmp_path / "rows")
+    with pytest.raises(ps.StorageError, match="exists"):
+        ps.Dataset.range(3).save(tmp_path / "rows")
+
+
+def test_a_save_that_fails_leaves_nothing(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        ps.Dataset.range(5).map(lambda x: 1 // (3 - int(x))).save(tmp_path / "rows")
+    with pytest.raises(TypeError, match="cannot store objects of type object"):
+        ps.Dataset.range(5).map(lambda x: object()).save(tmp_path / "rows")
+    assert os.listdir(tmp_path) == []
+
+
+def test_load_of_nothing_and_of_damaged_rows(tmp_path):
+    with pytest.raises(ps.StorageError, match=r"rows\.json is missing"):
+        ps.Dataset.load(tmp_path)
+    ps.Dataset.range(100).save(tmp_path / "rows")
+    file = tmp_path / "rows" / "rows-00000.arrow"
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(ps.StorageError, match="damaged"):
+        ps.Dataset.load(tmp_path / "rows")
+
+
+def counted(calls):
+    def function(x):
+        calls.append(int(x))
+        return x * 10
+
+    return function
+
+
+def over(kind, count):
+    dataset = ps.Dataset.range(count)
+    return dataset if kind == "index" else dataset.filter(lambda x: True)
+
+
+@pytest.mark.parametrize("kind", ["index", "stream"])
+@pytest.mark.parametrize("filename", ["", "cache"])
+def test_a_cache_calls_the_function_once_for_each_element(kind, filename, tmp_path):
+    calls = []
+    path = filename and str(tmp_path / filename)
+    dataset = over(kind, 20).map(counted(calls)).cache(path)
+    expected = [10 * x for x in range(20)]
+    for _ in range(3):
+        assert list(map(int, dataset)) == expected
+    assert list(map(int, dataset.shuffle(20, seed=1).repeat(2).batch(5).unbatch())) != expected
+    assert calls == list(range(20))
+
+
+@pytest.mark.parametrize("kind", ["index", "stream"])
+def test_a_file_cache_serves_other_processes(kind, tmp_path):
+    calls = []
+    list(over(kind, 9).map(counted(calls)).cache(str(tmp_path / "cache")))
+    later = []
+    again = over(kind, 9).map(counted(later)).cache(str(tmp_path / "cache"))
+    assert list(map(int, again)) == [10 * x for x in range(9)]
+    assert (len(calls), later) == (9, [])
+
+
+def test_a_file_cache_read_in_random_order_is_whole(tmp_path):
+    dataset = ps.Dataset.range(30).map(everything).cache(str(tmp_path / "cache"))
+    shuffled = list(dataset.shuffle(30, seed=3))
+    assert len(shuffled) == 30
+    assert (tmp_path / "cache" / "rows.json").exists()
+    assert_same_elements(dataset, ps.Dataset.range(30).map(everything))
+
+
+@pytest.mark.parametrize("kind", ["index", "stream"])
+def test_a_partial_pass_leaves_no_cache(kind, tmp_path):
+    dataset = over(kind, 50_000).map(lambda x: x).cache(str(tmp_path / "cache"))
+    iterator = iter(dataset)
+    next(iterator)
+    iterator.close()
+    del dataset, iterator
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_cache_of_another_dataset_is_refused(tmp_path):
+    list(ps.Dataset.range(9).cache(str(tmp_path / "cache")))
+    with pytest.raises(ps.StorageError, match="holds 9 rows of another dataset, expected 8"):
+        list(ps.Dataset.range(8).cache(str(tmp_path / "cache")))
+
+
+def test_a_second_writer_is_refused_and_a_dead_one_is_replaced(tmp_path):
+    program = """
+        import sys
+        import penstock as ps
+        dataset = ps.Dataset.range(100_000).filter(lambda x: True).cache(sys.argv[1])
+        iterator = iter(dataset)
+        next(iterator)
+        print("writing", flush=True)
+        sys.stdin.read()
+    """
+    path = str(tmp_path / "cache")
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program), path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout.readline() == "writing\n"
+        with pytest.raises(ps.StorageError, match=f"being written by process {writer.pid}"):
+            next(iter(ps.Dataset.range(5).filter(lambda x: True).cache(path)))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    assert list(map(int, ps.Dataset.range(5).filter(lambda x: True).cache(path))) == list(range(5))
+    assert sorted(os.listdir(tmp_path)) == ["cache"]
+
+
+def test_a_shuffle_below_a_cache_is_frozen_and_above_it_is_not():
+    frozen = ps.Dataset.range(30).shuffle(30, seed=1).cache()
+    assert list(frozen) == list(frozen)
+    fresh = ps.Dataset.range(30).cache().shuffle(30, seed=1)
+    assert list(fresh) != list(fresh)
+
+
+def test_an_unseeded_shuffle_below_a_cache_stays_whole_in_every_dataset_made_of_it():
+    cached = ps.Dataset.range(30).shuffle(30).cache()
+    first, second = cached.map(lambda x: x), cached.batch(7).unbatch()
+    one, other = iter(first), iter(second)
+    found = [(int(next(one)), int(next(other))) for _ in range(30)]
+    assert sorted(a for a, _ in found) == sorted(b for _, b in found) == list(range(30))
