@@ -1,0 +1,83 @@
+"""The channel between two threads: order, bounds, and both ways of ending."""
+
+import threading
+
+import pytest
+
+from penstock.runtime.channel import Channel, Closed
+
+
+def in_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_items_come_in_order_and_never_more_than_fit():
+    channel = Channel(5)
+    seen = []
+
+    def produce():
+        for number in range(100):
+            channel.put(number, weight=2)
+
+    producer = in_thread(produce)
+    for _ in range(100):
+        seen.append(channel.get())
+        assert channel._weight <= 5
+    producer.join()
+    assert seen == list(range(100))
+
+
+def test_an_item_heavier_than_the_channel_passes_alone():
+    channel = Channel(2)
+    channel.put("heavy", weight=10)
+    assert channel.get() == "heavy"
+
+
+def test_room_waits_until_something_was_taken():
+    channel = Channel(3)
+    channel.put("a", weight=3)
+    found = []
+    waiter = in_thread(lambda: found.append(channel.room()))
+    assert channel.get() == "a"
+    waiter.join()
+    assert found == [3]
+
+
+@pytest.mark.parametrize("blocked", [lambda c: c.put("x", 9), lambda c: c.room()])
+def test_closing_wakes_a_producer(blocked):
+    channel = Channel(1)
+    channel.put("full")
+    outcome = []
+
+    def produce():
+        try:
+            blocked(channel)
+        except Closed:
+            outcome.append("closed")
+
+    producer = in_thread(produce)
+    channel.close()
+    producer.join()
+    assert outcome == ["closed"]
+
+
+def test_closing_wakes_a_consumer_and_stays_closed():
+    channel = Channel(1)
+    outcome = []
+
+    def consume():
+        try:
+            channel.get()
+        except Closed:
+            outcome.append("closed")
+
+    consumer = in_thread(consume)
+    channel.close()
+    consumer.join()
+    assert outcome == ["closed"]
+    with pytest.raises(Closed):
+        channel.put("late")
+    with pytest.raises(Closed):
+        channel.get()

@@ -1,0 +1,38 @@
+"""The size of blocks, from what they cost."""
+
+from penstock.runtime.pacing import Pace
+
+
+def after(pace, seconds, rows=None, nbytes=0):
+    """The rows allowed next, after a block that took this long."""
+    asked = pace.start()
+    pace._started -= seconds
+    pace.stop(asked if rows is None else rows, nbytes)
+    return pace.start()
+
+
+def test_blocks_double_while_they_are_cheap():
+    pace = Pace()
+    assert [pace.start(), after(pace, 0), after(pace, 0), after(pace, 0)] == [1, 2, 4, 8]
+
+
+def test_blocks_shrink_when_they_are_slow_down_to_the_minimum():
+    pace = Pace(2)
+    assert after(pace, 0) == 4
+    assert after(pace, 0.1) == 2
+    assert after(pace, 0.1) == 2
+
+
+def test_blocks_stop_growing_when_they_are_large_or_not_filled():
+    pace = Pace()
+    assert after(pace, 0, nbytes=1 << 20) == 1
+    assert after(pace, 0) == 2
+    assert after(pace, 0, rows=1) == 2
+    assert after(pace, 0.004) == 2
+
+
+def test_blocks_have_a_largest_size():
+    pace = Pace()
+    for _ in range(40):
+        after(pace, 0)
+    assert pace.start() == 1 << 16
