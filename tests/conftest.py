@@ -17,11 +17,17 @@ def nothing_is_left() -> Iterator[None]:
     """Fail a test that leaves a thread of penstock's running, a child process alive, or files open in its wake."""
     before = _open_files()
     yield
-    gc.collect()
-    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith(_OUR_THREADS)]
-    assert threads == [], "threads left running"
+    if _our_threads():
+        gc.collect()  # an iterator that was forgotten ends its threads when it is collected
+    for thread in _our_threads():
+        thread.join(timeout=5)
+    assert [thread.name for thread in _our_threads()] == [], "threads left running"
     left = {name for name in _open_files() - before if _is_data(name)}
     assert left == set(), "files left open"
+
+
+def _our_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(_OUR_THREADS)]
 
 
 def _open_files() -> set[str]:

@@ -74,7 +74,7 @@ def _check_block_sizes(make_dataset: Callable[[], Dataset], expected: list[Any])
     for rows in (1, 3, 1000):
         dataset = make_dataset()
         pool = WorkerPool()
-        root = make_plan(dataset.node).root
+        root = make_plan(dataset.node, dataset.options()).root
         cursor = root.cursor(Run(root, dataset.options().seed or 0, pool), 0)
         found: list[Any] = []
         try:

@@ -9,13 +9,13 @@ from penstock.testing import assert_same_elements
 
 
 def names(dataset):
-    return [node.name for node in make_plan(dataset.node).root.walk()]
+    return [node.name for node in make_plan(dataset.node, ps.Options()).root.walk()]
 
 
 def test_a_prefetch_rises_to_the_top_of_what_is_read_by_index():
     dataset = ps.Dataset.range(100).map(abs).prefetch(10).shuffle(100, seed=1).batch(4)
     assert names(dataset) == ["range", "map", "shuffle", "batch", "prefetch"]
-    assert make_plan(dataset.node).root.buffer_size == 3  # 10 elements are 3 batches
+    assert make_plan(dataset.node, ps.Options()).root.buffer_size == 3  # 10 elements are 3 batches
     assert_same_elements(dataset, ps.Dataset.range(100).map(abs).shuffle(100, seed=1).batch(4))
 
 
@@ -82,7 +82,7 @@ prefetch(buffer_size=-1)                                        thread, unknown 
                 shuffle(buffer_size=1000, seed=1)               index, 1,000             moves indices only, holds 8 kB
                   map(function=negative, num_parallel_calls=4)  index, 4 threads, 1,000
                     from_tensor_slices(float32[1000, 8, 8])     index, 1,000             holds 256 kB
-* shuffle(buffer_size=10, seed=2) moved below map(function=absolute): the buffer holds the rows before the function has made others of them
+* shuffle(buffer_size=10, seed=2) moved below map(function=absolute)
 * prefetch moved above shuffle(buffer_size=1000, seed=1): what is below it is read by index
 * prefetch moved above batch(batch_size=4): what is below it is read by index
 """

@@ -248,7 +248,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
     # Reading
 
     def __iter__(self) -> DatasetIterator:
-        return DatasetIterator(self.node, self._iterations)
+        return DatasetIterator(self.node, self._options, self._iterations)
 
     def save(self, path: str) -> None:
         """Write the elements of one iteration to the directory `path`, which appears when it is complete.
@@ -352,7 +352,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
                 shuffle(buffer_size=1000, seed=1)      index, 1,000  moves indices only, holds 8 kB
                   range(start=0, stop=1000, step=1)    index, 1,000
         """
-        return explain(self.node)
+        return explain(self.node, self._options)
 
     def __repr__(self) -> str:
         return f"<penstock.Dataset {self.node.label}, cardinality {self.node.cardinality}>"

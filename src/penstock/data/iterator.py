@@ -9,6 +9,7 @@ from penstock.data.block import Block
 from penstock.data.node import Cursor, Node, Run
 from penstock.data.plan import make_plan
 from penstock.errors import ClosedError, StateMismatchError
+from penstock.options import Options
 from penstock.rng import draw_seed
 from penstock.runtime.pacing import Pace
 from penstock.runtime.workers import WorkerPool
@@ -44,8 +45,8 @@ class Iterations:
 class _Pass:
     """The plan of one iteration, opened."""
 
-    def __init__(self, node: Node, epoch: int, seed: int) -> None:
-        plan = make_plan(node)
+    def __init__(self, node: Node, options: Options, epoch: int, seed: int) -> None:
+        plan = make_plan(node, options)
         self.pool = WorkerPool()
         self.parallelism = plan.parallelism
         self.cursor = Cursor(plan.root.open(Run(plan.root, seed, self.pool), epoch))
@@ -74,14 +75,16 @@ class DatasetIterator(Iterator[Any]):
         [np.int64(20), np.int64(30), np.int64(40)]
     """
 
-    def __init__(self, node: Node, iterations: Iterations) -> None:
+    def __init__(self, node: Node, options: Options, iterations: Iterations) -> None:
         self._node = node
+        self._options = options
+        self._labels = [node.label for node in node.walk()]
         self._iterations = iterations
         self._epoch, self._seed = iterations.begin()
         self._open()
 
     def _open(self) -> None:
-        self._pass = _Pass(self._node, self._epoch, self._seed)
+        self._pass = _Pass(self._node, self._options, self._epoch, self._seed)
         # Also runs at interpreter exit, where it ends the threads before their world goes.
         self._finalizer = weakref.finalize(self, self._pass.close)
         self._pace = Pace(self._pass.parallelism)
@@ -138,7 +141,7 @@ class DatasetIterator(Iterator[Any]):
             "epoch": self._epoch,
             "seed": self._seed,
             "position": self._pass.cursor.state_before(self._in_block - self._given),
-            "nodes": [node.label for node in self._node.walk()],
+            "nodes": list(self._labels),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Shuffle
 from penstock.data.operators.sequence import Unique
 from penstock.data.operators.sources import Slices
-from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,19 @@ class Plan:
         return max((node.parallelism for node in self.root.walk() if isinstance(node, Map)), default=1)
 
 
-def make_plan(node: Node) -> Plan:
+def make_plan(node: Node, options: Options) -> Plan:
     """The plan of a dataset."""
     moves: list[str] = []
+    if options.deterministic is False:
+        node = _relaxed(node)
     root, ahead = _raised(_sunk(node, moves), moves)
     return Plan(_with_prefetch(root, ahead), tuple(moves))
+
+
+def _relaxed(node: Node) -> Node:
+    """The nodes with every map that does not say otherwise free to give its results in any order."""
+    node = _with_inputs(node, [_relaxed(below) for below in node.inputs])
+    return replace(node, deterministic=False) if isinstance(node, Map) and node.deterministic is None else node
 
 
 def _sunk(node: Node, moves: list[str]) -> Node:
@@ -60,9 +68,7 @@ def _sunk(node: Node, moves: list[str]) -> Node:
     ):
         return node
     inner = node.input
-    moves.append(
-        f"{node.label} moved below {inner.label}: the buffer holds the rows before the function has made others of them"
-    )
+    moves.append(f"{node.label} moved below {inner.label}")
     return replace(inner, input=_sunk(replace(node, input=inner.input), moves))
 
 
@@ -111,9 +117,9 @@ def _with_inputs(node: Node, inputs: list[Node]) -> Node:
     return replace(node, **changes)
 
 
-def explain(node: Node) -> str:
+def explain(node: Node, options: Options) -> str:
     """The plan as text: one line for each node, what it reads below it."""
-    plan = make_plan(node)
+    plan = make_plan(node, options)
     lines = [(indent + below.label, _mode(below), _memory(below)) for indent, below in _tree(plan.root, "")]
     widths = [max(len(line[column]) for line in lines) for column in range(2)]
     text = [f"{label:<{widths[0]}}  {mode:<{widths[1]}}  {memory}".rstrip() for label, mode, memory in lines]
@@ -132,7 +138,7 @@ def _mode(node: Node) -> str:
     if isinstance(node, Prefetch):
         mode = "thread"
     elif isinstance(node, Map) and node.parallelism > 1:
-        mode += f", {node.parallelism} threads"
+        mode += f", {node.parallelism} threads{' in any order' if node.unordered else ''}"
     elif isinstance(node, Interleave) and node.num_parallel_calls:
         mode += f", {node.cycle_length} threads"
     count = {INFINITE_CARDINALITY: "infinite", UNKNOWN_CARDINALITY: "unknown"}.get(

@@ -45,6 +45,10 @@ class WorkerPool:
         if failures:
             raise min(failures, key=lambda failure: failure[0])[1]
 
+    def submit(self, work: Callable[..., None], parallelism: int, *arguments: object) -> None:
+        """Call `work(*arguments)` on one of `parallelism` threads, some time. `work` must not raise."""
+        self._threads_for(parallelism).submit(work, *arguments)
+
     def _threads_for(self, count: int) -> ThreadPoolExecutor:
         with self._lock:
             if count not in self._executors:

@@ -30,7 +30,9 @@ class ElementMethods(Methods):
         Args:
             fn: called once per element, with NumPy values.
             num_parallel_calls: threads that call it at the same time; `ps.AUTOTUNE` for one per core.
-            deterministic: accepted for compatibility; the order of the input is kept in any case.
+            deterministic: False gives the results of parallel calls as soon as they are there, in whatever order; no
+                element is lost or given twice, also over a restore. None takes `ps.Options(deterministic=...)`, and
+                without it the order of the input is kept.
             seed: if given, `fn` gets a `numpy.random.Generator` as its last argument, keyed by (seed, epoch, position),
                 so that an element gets the same random numbers on any number of threads. It is valid during the call.
 
@@ -164,8 +166,8 @@ class ElementMethods(Methods):
 
         Example:
             >>> import penstock as ps
-            >>> dataset = ps.Dataset.range(1000).rejection_resample(lambda x: x % 10 == 0, [0.5, 0.5], [0.9, 0.1],
-            seed=1)
+            >>> dataset = ps.Dataset.range(1000).rejection_resample(
+            ...     lambda x: x % 10 == 0, target_dist=[0.5, 0.5], initial_dist=[0.9, 0.1], seed=1)
             >>> kinds = [int(kind) for kind, x in dataset]
             >>> sum(kinds), 80 < len(kinds) - sum(kinds) < 140
             (100, True)

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.apply import Failure, call_rows, call_rows_with_randomness, map_rows, note
+from penstock.data.apply import Failure, Layout, call_rows, call_rows_with_randomness, map_rows, note
 from penstock.data.block import Block, Indices
 from penstock.data.node import Node, Run, State, Stream
+from penstock.data.unordered import Unordered
 from penstock.errors import InvalidTypeError
 from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY
 from penstock.rng import mix
@@ -36,7 +37,12 @@ class Map(Node):
 
     @property
     def indexable(self) -> bool:
-        return self.input.indexable
+        return self.input.indexable and not self.unordered
+
+    @property
+    def unordered(self) -> bool:
+        """Whether results come as soon as they are there: asked for, and possible because several are on their way."""
+        return self.deterministic is False and self.parallelism > 1
 
     @property
     def varies(self) -> bool:
@@ -53,16 +59,17 @@ class Map(Node):
         """The function's results for a block of input, up to the first row at which it raises."""
 
         def results(start: int, stop: int) -> Iterator[Any]:
-            part = block.slice(start, stop)
-            if self.seed is None:
-                return call_rows(self.function, part)
-            key = mix(run.key(self, self.seed), epoch)
-            return call_rows_with_randomness(self.function, part, key, positions[start:stop])
+            return self._results(run, epoch, block.slice(start, stop), positions[start:stop])
 
         output, failure = map_rows(run, self, results, len(block), self.parallelism)
         if failure is not None:
             note(failure.error, self, int(positions[failure.row]))
         return output, failure
+
+    def _results(self, run: Run, epoch: int, block: Block, positions: Any) -> Iterator[Any]:
+        if self.seed is None:
+            return call_rows(self.function, block)
+        return call_rows_with_randomness(self.function, block, mix(run.key(self, self.seed), epoch), positions)
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         block = self.input.read(run, epoch, indices)
@@ -74,8 +81,21 @@ class Map(Node):
         assert output is not None
         return output
 
-    def stream(self, run: Run, epoch: int) -> "MapStream":
-        return MapStream(self, run, epoch)
+    def stream(self, run: Run, epoch: int) -> Stream:
+        if not self.unordered:
+            return MapStream(self, run, epoch)
+
+        def call(number: int, row: Block) -> Any:
+            try:
+                value = next(self._results(run, epoch, row, range(number, number + 1)))
+                found = Layout.of(value)
+                run.agreed(self, found).check(found)
+            except Exception as error:
+                note(error, self, number)
+                raise
+            return value
+
+        return Unordered(self.input.cursor(run, epoch), call, run.pool, self.parallelism)
 
 
 class MapStream(Stream):

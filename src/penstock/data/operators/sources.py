@@ -166,7 +166,10 @@ class Slices(Node):
         return [f"{column.dtype}{list(column.shape)}" for column in self.columns]
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        block = Block(self.columns, self.structure, self.length).take(indices)
+        block = Block(self.columns, self.structure, self.length)
+        if self.length == 1:  # one row, however often: no copies of it
+            return block.repeated(len(indices)).read_only()
+        block = block.take(indices)
         # Rows taken by a range share their memory with the user's arrays.
         return block.read_only() if isinstance(indices, range) else block
 

@@ -1,0 +1,130 @@
+"""What distribution costs: input against bare `device_put`, `run` against a `shard_map` loop by hand.
+
+It asks JAX for four CPU devices when it is imported, so it must be the first to use JAX in its process.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import penstock as ps
+
+REPLICAS = 4
+jax.config.update("jax_num_cpu_devices", REPLICAS)
+
+ROUNDS = 9
+STEPS = 60
+
+
+def measure() -> dict[str, float]:
+    """The ratios, ours over theirs: 1.0 is as fast, smaller is better."""
+    strategy = ps.MirroredStrategy(jax.devices("cpu")[:REPLICAS])
+    mesh = Mesh(np.array(jax.devices("cpu")[:REPLICAS]), ("replica",))
+    return {
+        "distributed input over device_put (goal 1.5)": input_ratio(strategy),
+        "run over a shard_map loop (goal 1.1)": run_ratio(strategy, mesh),
+    }
+
+
+def input_ratio(strategy: ps.MirroredStrategy) -> float:
+    """Iterating a distributed constant batch against putting its slices on their devices.
+
+    How fast memory is copied depends on where it lies, so the ratio is the median of several batches.
+    """
+    return statistics.median(input_ratio_of(strategy, constant_batch()) for _ in range(5))
+
+
+def input_ratio_of(strategy: ps.MirroredStrategy, dataset: ps.Dataset) -> float:
+    slices = np.split(next(iter(dataset)), REPLICAS)
+    devices = jax.devices("cpu")[:REPLICAS]
+    steps = iter(strategy.distribute_dataset(dataset))
+
+    def ours() -> None:
+        for _ in range(STEPS):
+            jax.block_until_ready(next(steps))
+
+    def bare() -> None:
+        for _ in range(STEPS):
+            jax.block_until_ready(jax.device_put(slices, devices))
+
+    with steps:
+        return ratio(ours, bare)
+
+
+def constant_batch() -> ps.Dataset:
+    """256 images, over and over.
+
+    JAX does not copy CPU arrays that begin at a multiple of 64 bytes. Few do, so where this one would, another is made.
+    """
+    images = np.random.default_rng(0).random((256, 28, 28, 1), dtype=np.float32)
+    others = []
+    while (dataset := ps.Dataset.from_tensors(images).repeat()) and next(iter(dataset)).ctypes.data % 64 == 0:
+        others.append(dataset)
+    return dataset
+
+
+def run_ratio(strategy: ps.MirroredStrategy, mesh: Mesh) -> float:
+    """Steps of a small linear model by `run`, against the same step by hand on the same arrays."""
+    rng = np.random.default_rng(0)
+    batch = (rng.random((256, 64), dtype=np.float32), rng.random((256,), dtype=np.float32))
+    (features, targets) = next(iter(strategy.distribute_dataset(ps.Dataset.from_tensors(batch))))
+    weights = {"slope": np.zeros(64, np.float32), "offset": np.float32(0)}
+
+    def loss(weights, features, targets):
+        return jnp.sum((features @ weights["slope"] + weights["offset"] - targets) ** 2) / 256
+
+    def step(weights, features, targets):
+        value, gradients = jax.value_and_grad(loss)(weights, features, targets)
+        gradients = ps.get_replica_context().all_reduce("SUM", gradients)
+        return jax.tree.map(lambda weight, gradient: weight - 0.01 * gradient, weights, gradients), value
+
+    def by_hand(weights, features, targets):
+        weights, features, targets = jax.tree.map(lambda rows: rows[0], (weights, features, targets))
+        value, gradients = jax.value_and_grad(loss)(weights, features, targets)
+        gradients = jax.lax.psum(gradients, "replica")
+        weights = jax.tree.map(lambda weight, gradient: weight - 0.01 * gradient, weights, gradients)
+        return jax.tree.map(lambda value: value[None], (weights, value))
+
+    split = PartitionSpec("replica")
+    compiled = jax.jit(jax.shard_map(by_hand, mesh=mesh, in_specs=split, out_specs=split, check_vma=False))
+    rows = jax.tree.map(lambda weight: np.stack([weight] * REPLICAS), weights)
+    stacked = jax.device_put(rows, NamedSharding(mesh, split))
+
+    placed, _ = strategy.run(step, args=(weights, features, targets))
+
+    def ours() -> None:
+        state = placed
+        for _ in range(STEPS):
+            state, value = strategy.run(step, args=(state, features, targets))
+            jax.block_until_ready(value)
+
+    def bare() -> None:
+        state = stacked
+        for _ in range(STEPS):
+            state, value = compiled(state, features.stacked, targets.stacked)
+            jax.block_until_ready(value)
+
+    return ratio(ours, bare)
+
+
+def ratio(ours: Callable[[], None], bare: Callable[[], None]) -> float:
+    """The median time of `ours` over that of `bare`, in turns."""
+    ours()
+    bare()
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(ROUNDS):
+        for run, kept in zip((ours, bare), times, strict=True):
+            start = time.perf_counter()
+            run()
+            kept.append(time.perf_counter() - start)
+    return statistics.median(times[0]) / statistics.median(times[1])
+
+
+if __name__ == "__main__":
+    for name, value in measure().items():
+        print(f"{value:6.2f}  {name}")

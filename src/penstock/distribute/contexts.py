@@ -1,0 +1,148 @@
+"""What a function can know of where it runs: `ReplicaContext`, `ValueContext`, the strategy whose scope is open."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+
+
+class ReduceOp(StrEnum):
+    """How the values of several replicas become one; wherever one is asked for, "SUM" and "MEAN" will do."""
+
+    SUM = "SUM"
+    MEAN = "MEAN"
+
+
+def as_reduce_op(call: str, op: object) -> ReduceOp:
+    """`op` as a `ReduceOp`; `call` says in the error where it was given."""
+    if not isinstance(op, str):
+        raise InvalidTypeError(
+            f'{call} takes ps.ReduceOp.SUM, ps.ReduceOp.MEAN, "SUM" or "MEAN" as its operation, got {op!r}'
+        )
+    try:
+        return ReduceOp(op.upper())
+    except ValueError:
+        raise InvalidArgumentError(f'{call} takes the operation "SUM" or "MEAN", got {op!r}') from None
+
+
+@dataclass(frozen=True)
+class ValueContext:
+    """What the function given to `distribute_values_from_function` gets.
+
+    Attributes:
+        replica_id_in_sync_group: the replica that the value is for, counted over all workers.
+        num_replicas_in_sync: the number of replicas on all workers.
+
+    Example:
+        >>> print(ValueContext(2, 4))
+        ps.ValueContext(replica id 2, total replicas in sync: 4)
+    """
+
+    replica_id_in_sync_group: int = 0
+    num_replicas_in_sync: int = 1
+
+    def __str__(self) -> str:
+        return (
+            f"ps.ValueContext(replica id {self.replica_id_in_sync_group}, "
+            f"total replicas in sync: {self.num_replicas_in_sync})"
+        )
+
+
+class ReplicaContext(ABC):
+    """What a function inside `run` can ask and do; from `get_replica_context()`."""
+
+    @property
+    @abstractmethod
+    def replica_id_in_sync_group(self) -> Any:
+        """The number of this replica, from 0: an integer, or an int32 scalar inside a compiled program."""
+
+    @property
+    @abstractmethod
+    def num_replicas_in_sync(self) -> int:
+        """The number of replicas on all workers."""
+
+    @abstractmethod
+    def all_reduce(self, op: ReduceOp | str, value: Any) -> Any:
+        """The sum or the mean of a value over all replicas; every replica gets it, and every replica must ask for it.
+
+        Args:
+            op: `ps.ReduceOp.SUM` or `ps.ReduceOp.MEAN`, or their names.
+            value: an array, or a nested structure of arrays, of the same shapes on every replica.
+
+        Returns:
+            The structure of `value`. The mean of integers is floating point.
+
+        Raises:
+            InvalidArgumentError: another `op`, values that do not fit each other, or replicas that did not all ask.
+        """
+
+
+_replica: ContextVar[ReplicaContext | None] = ContextVar("penstock_replica", default=None)
+_strategy: ContextVar[Any] = ContextVar("penstock_strategy", default=None)
+
+
+def get_replica_context() -> ReplicaContext:
+    """The replica that the calling function runs for.
+
+    Raises:
+        InvalidArgumentError: the caller does not run inside `strategy.run(...)`.
+
+    Example:
+        >>> import penstock as ps
+        >>> strategy = ps.HostStrategy(replicas_per_worker=2)
+        >>> strategy.run(lambda: ps.get_replica_context().replica_id_in_sync_group)
+        PerReplica:{
+          0: 0,
+          1: 1
+        }
+    """
+    context = _replica.get()
+    if context is None:
+        raise InvalidArgumentError(
+            "get_replica_context() works only inside a function that runs on replicas: call it from within "
+            "strategy.run(function, ...)"
+        )
+    return context
+
+
+def refuse_in_replica(call: str) -> None:
+    """Refuse a call that makes sense outside `run` only."""
+    if _replica.get() is not None:
+        raise InvalidArgumentError(
+            f"{call} was called inside strategy.run(...): call it outside and give its result to run(...) in args"
+        )
+
+
+@contextmanager
+def replica_scope(context: ReplicaContext) -> Iterator[None]:
+    """Within it `get_replica_context()` gives `context`."""
+    token = _replica.set(context)
+    try:
+        yield
+    finally:
+        _replica.reset(token)
+
+
+@contextmanager
+def strategy_scope(strategy: Any) -> Iterator[Any]:
+    """Within it `get_strategy()` gives `strategy`."""
+    outer = _strategy.get()
+    if outer is not None and outer is not strategy:
+        raise InvalidArgumentError(
+            f"the scope of {strategy!r} was entered inside the scope of {outer!r}: leave that one first"
+        )
+    token = _strategy.set(strategy)
+    try:
+        yield strategy
+    finally:
+        _strategy.reset(token)
+
+
+def get_strategy() -> Any:
+    """The strategy whose `scope()` is open, or None."""
+    return _strategy.get()

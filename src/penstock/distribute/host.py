@@ -1,0 +1,213 @@
+"""`HostStrategy`: replicas in host memory, NumPy alone, run in threads that meet at `all_reduce`."""
+
+import contextvars
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
+from penstock.distribute.input import ReplicaLayout, sliced
+from penstock.distribute.rendezvous import Abandoned, Rendezvous
+from penstock.distribute.strategy import Strategy, check_axis, check_equal_shapes, reduced
+from penstock.distribute.values import check_agreement, leaves_of, map_leaves, share_of
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.options import check_integer
+from penstock.spec import as_leaf
+from penstock.structure import flatten
+
+
+class HostStrategy(Strategy):
+    """Replicas whose values are NumPy arrays in host memory.
+
+    With several workers each process feeds and runs its own replicas: of every global batch worker w takes the slices
+    of replicas w * replicas_per_worker and following. Nothing is exchanged between workers.
+
+    Args:
+        replicas_per_worker: the number of replicas in this process.
+        num_workers: the number of processes.
+        worker_index: the number of this process, from 0.
+
+    Raises:
+        InvalidTypeError: an argument that is not an integer.
+        InvalidArgumentError: a count below 1, or a `worker_index` that is not below `num_workers`.
+
+    Example:
+        >>> import penstock as ps
+        >>> strategy = ps.HostStrategy(replicas_per_worker=2)
+        >>> batch = next(iter(strategy.distribute_dataset(ps.Dataset.range(3).batch(3))))
+        >>> total = strategy.run(lambda rows: ps.get_replica_context().all_reduce("SUM", rows.sum()), args=(batch,))
+        >>> [int(value) for value in total.values]
+        [3, 3]
+    """
+
+    def __init__(self, replicas_per_worker: int = 1, num_workers: int = 1, worker_index: int = 0) -> None:
+        self._replicas = check_integer("HostStrategy", "replicas_per_worker", replicas_per_worker, minimum=1)
+        self._workers = check_integer("HostStrategy", "num_workers", num_workers, minimum=1)
+        self._worker = check_integer("HostStrategy", "worker_index", worker_index, minimum=0)
+        if self._worker >= self._workers:
+            raise InvalidArgumentError(
+                f"HostStrategy(worker_index=...) must be below num_workers={self._workers}, got {self._worker}: "
+                "workers count from 0"
+            )
+
+    def __repr__(self) -> str:
+        workers = f", num_workers={self._workers}, worker_index={self._worker}" if self._workers > 1 else ""
+        return f"HostStrategy(replicas_per_worker={self._replicas}{workers})"
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """The number of replicas on all workers."""
+        return self._replicas * self._workers
+
+    @property
+    def _layout(self) -> ReplicaLayout:
+        first = self._worker * self._replicas
+        return ReplicaLayout(self.num_replicas_in_sync, range(first, first + self._replicas), sliced)
+
+    def run(self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """Call `fn(*args, **kwargs)` once per local replica, each in a thread of its own; a single one in the caller's.
+
+        Args:
+            fn: the function; inside it `ps.get_replica_context()` knows the replica.
+            args: its arguments; of every `PerReplica` in them each replica sees its own part, of everything else the
+                very same object.
+            kwargs: its keyword arguments, likewise.
+
+        Returns:
+            The structure that `fn` gives, with a `PerReplica` at each leaf; bare values where one replica is in sync.
+
+        Raises:
+            InvalidTypeError: an argument of the wrong kind, or results that differ in structure.
+            InvalidArgumentError: a `PerReplica` of another strategy, or replicas that did not all call `all_reduce`.
+            Exception: what `fn` raised, with a note that names the replica; if several replicas raised, that of the
+                first.
+        """
+        self._check_call(fn, args, kwargs)
+        named = dict(kwargs or {})
+        map_leaves(self._checked, (tuple(args), named))
+        shares = [
+            (tuple(share_of(value, i) for value in args), {name: share_of(value, i) for name, value in named.items()})
+            for i in range(self._replicas)
+        ]
+        results = _Session(self, fn, shares).results()
+        return (
+            results[0] if self.num_replicas_in_sync == 1 else self._regrouped("the function of strategy.run", results)
+        )
+
+    def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
+        return map_leaves(function, value)
+
+    def _reduce_leaf(self, op: ReduceOp, leaf: Any, axis: int | None) -> Any:
+        self.check_alone("strategy.reduce")
+        return reduced(op, tuple(_number_array("strategy.reduce", part) for part in self._parts(leaf)), axis)
+
+    def _gather_leaf(self, leaf: Any, axis: int) -> Any:
+        self.check_alone("strategy.gather")
+        parts = tuple(np.asarray(as_leaf(part)) for part in self._parts(leaf))
+        check_axis("gather", parts, axis)
+        check_equal_shapes("gather", parts, apart_from=axis)
+        return np.concatenate(parts, axis=axis)
+
+    def check_alone(self, call: str) -> None:
+        """Refuse what would need values of other workers."""
+        if self._workers > 1:
+            raise InvalidArgumentError(
+                f"{call} needs the values of all {self._workers} workers, but HostStrategy exchanges nothing between "
+                "workers: "
+                "use local_results and exchange them by what connects your processes"
+            )
+
+
+@dataclass(frozen=True)
+class _HostReplica(ReplicaContext):
+    strategy: HostStrategy
+    local: int
+    rendezvous: Rendezvous
+
+    @property
+    def replica_id_in_sync_group(self) -> int:
+        return self.strategy._layout.local[self.local]
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        return self.strategy.num_replicas_in_sync
+
+    def all_reduce(self, op: ReduceOp | str, value: Any) -> Any:
+        operation = as_reduce_op("all_reduce(op)", op)
+        self.strategy.check_alone("all_reduce")
+        arrays = map_leaves(lambda leaf: _number_array("all_reduce", leaf), value)
+        return self.rendezvous.meet(self.local, (operation, arrays), _all_reduced)
+
+
+def _all_reduced(brought: list[tuple[ReduceOp, Any]]) -> list[Any]:
+    """One result per replica: a copy for each, because a replica may write into its own."""
+    operation = brought[0][0]
+    if any(op is not operation for op, _ in brought):
+        raise InvalidArgumentError(f"all_reduce got different operations: {', '.join(op.value for op, _ in brought)}")
+    check_agreement("all_reduce(value)", [flatten(value)[1] for _, value in brought])
+    columns = zip(*(leaves_of(value) for _, value in brought), strict=True)
+    totals = [reduced(operation, column, None) for column in columns]
+
+    def copies(value: Any) -> Any:
+        remaining = iter(totals)
+        return map_leaves(lambda _: next(remaining).copy(), value)
+
+    return [copies(value) for _, value in brought]
+
+
+class _Session:
+    """One call of `run`: its threads, their results and their failures."""
+
+    def __init__(self, strategy: HostStrategy, fn: Callable[..., Any], shares: list[Any]) -> None:
+        self._strategy = strategy
+        self._fn = fn
+        self._shares = shares
+        self._rendezvous = Rendezvous(len(shares))
+        self._results: dict[int, Any] = {}
+        self._failures: dict[int, BaseException] = {}
+
+    def results(self) -> list[Any]:
+        """The function's result on each replica, in order."""
+        threads = [
+            # Each thread starts with the caller's context: NumPy's error state, an open scope.
+            threading.Thread(target=contextvars.copy_context().run, args=(self._call, replica), name="penstock-replica")
+            for replica in range(1, len(self._shares))
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            self._call(0)
+        finally:
+            for thread in threads:
+                thread.join()
+        if self._failures:
+            self._raise()
+        return [self._results[replica] for replica in range(len(self._shares))]
+
+    def _call(self, replica: int) -> None:
+        args, kwargs = self._shares[replica]
+        try:
+            with replica_scope(_HostReplica(self._strategy, replica, self._rendezvous)):
+                self._results[replica] = self._fn(*args, **kwargs)
+        except BaseException as error:  # raised in the caller's thread when all replicas have ended
+            self._failures[replica] = error
+        self._rendezvous.leave(replica, failed=replica in self._failures)
+
+    def _raise(self) -> None:
+        own = [replica for replica, error in self._failures.items() if not isinstance(error, Abandoned)]
+        replica = min(own)
+        error = self._failures[replica]
+        if len(self._shares) > 1:
+            error.add_note(f"raised on replica {self._strategy._layout.local[replica]} of {self._strategy!r}")
+        self._failures.clear()
+        raise error
+
+
+def _number_array(call: str, value: Any) -> Any:
+    array = np.asarray(as_leaf(value))
+    if array.dtype.kind in "OSUMm":
+        raise InvalidTypeError(f"{call} takes numbers, got {value!r}")
+    return array

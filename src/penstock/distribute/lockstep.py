@@ -1,0 +1,206 @@
+"""Ragged steps: replicas whose shares differ in size, run side by side in one compiled program on one device.
+
+An SPMD program has one shape for all replicas, so it cannot run such a step. Instead the user's function is traced once
+per replica with that replica's own shapes, as if it ran on the mesh: a sum over replicas then stands in the trace as
+one equation. The traces are evaluated equation by equation, each on its own, until every one has come to such an
+equation; there the values of all are put together, and all go on. The numbers are those of the SPMD program, in the
+time of one device doing the work of all.
+
+A meeting inside a loop or a branch cannot be found this way (how often it happens is known only when the program runs)
+and is refused.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun, primitives
+
+from penstock.distribute.program import AXIS, Mode, call_replica
+from penstock.distribute.values import PerReplica
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+
+_COMBINE: dict[Any, Callable[[Any, Any], Any]] = {
+    primitives.psum_p: lax.add,
+    primitives.pmax_p: lax.max,
+    primitives.pmin_p: lax.min,
+}
+_CALLS = (primitives.jit_p, primitives.remat_p, primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What one replica brings to an equation that all must come to."""
+
+    primitive: Any
+    values: list[Any]
+
+
+Evaluation = Generator[Meeting, list[Any], list[Any]]
+
+
+def lockstep_program(
+    fn: Callable[[], Callable[..., Any]], trees: tuple[Any, ...], modes: tuple[tuple[Mode, ...], ...]
+) -> Callable[..., Any]:
+    """The compiled program of one step with a share of its own size for every replica.
+
+    Args:
+        fn: gives the user's function; a reference, so that the cached program does not keep the function alive.
+        trees: per replica, the structure of its (args, kwargs).
+        modes: per replica, how each leaf enters.
+
+    Returns:
+        A function of one list of leaves per replica, those that are not static. It gives a `PerReplica` at each leaf of
+        the result: in the stacked form where the replicas' outputs are equal in shape.
+    """
+
+    def step(*shares: list[Any]) -> Any:
+        traces: dict[Any, tuple[ClosedJaxpr, Any]] = {}
+        evaluations, structures = [], []
+        for replica, leaves in enumerate(shares):
+            # Replicas with equal shapes have equal traces.
+            key = (trees[replica], modes[replica], tuple(map(jax.typeof, leaves)))
+            if key not in traces:
+                traces[key] = _traced(fn(), trees[replica], modes[replica], len(shares), leaves)
+            trace, structure = traces[key]
+            evaluations.append(_evaluate(trace, leaves, replica))
+            structures.append(structure)
+        for replica, structure in enumerate(structures):
+            if structure != structures[0]:
+                raise InvalidTypeError(
+                    "the function of strategy.run must give one structure on every replica, got "
+                    f"{structures[0]} on replica 0 and {structure} on replica {replica}"
+                )
+        columns = zip(*_together(evaluations), strict=True)
+        return structures[0].unflatten([_joined(column) for column in columns])
+
+    return jax.jit(step)
+
+
+def _traced(
+    fn: Callable[..., Any], tree: Any, modes: tuple[Mode, ...], replicas: int, leaves: list[Any]
+) -> tuple[ClosedJaxpr, Any]:
+    """The trace of one replica's call, and the structure of its result."""
+
+    def call(*leaves: Any) -> Any:
+        return call_replica(fn, tree, modes, replicas, leaves)
+
+    try:
+        trace, result = jax.make_jaxpr(call, axis_env=[(AXIS, replicas)], return_shape=True)(*leaves)
+    except Exception as error:
+        shapes = ", ".join(str(jnp.shape(leaf)) for leaf in leaves)
+        error.add_note(f"raised in a ragged step, on a replica with arguments of shapes {shapes}: a share may be empty")
+        raise
+    return trace, jax.tree.structure(result)
+
+
+def _joined(column: tuple[Any, ...]) -> PerReplica:
+    """The replicas' outputs for one leaf of the result."""
+    if len({(output.shape, output.dtype) for output in column}) > 1:
+        return PerReplica(column)
+    return PerReplica.of_stacked(jnp.stack(column), len(column))
+
+
+def _together(evaluations: list[Evaluation]) -> list[list[Any]]:
+    """Run all evaluations to their ends, from meeting to meeting; the outputs of each."""
+    outputs: dict[int, list[Any]] = {}
+    received: list[Any] = [None] * len(evaluations)
+    while True:
+        brought: dict[int, Meeting] = {}
+        for replica, evaluation in enumerate(evaluations):
+            try:
+                brought[replica] = evaluation.send(received[replica])
+            except StopIteration as end:
+                outputs[replica] = end.value
+        if not brought:
+            return [outputs[replica] for replica in range(len(evaluations))]
+        if outputs:
+            raise InvalidArgumentError(
+                f"all_reduce must be called equally often on every replica, but replica {min(outputs)} returned while "
+                "replica "
+                f"{min(brought)} called it once more; their shares differ in size: does a branch depend on that?"
+            )
+        received = [_combined(list(brought.values()))] * len(evaluations)
+
+
+def _combined(meetings: list[Meeting]) -> list[Any]:
+    first = meetings[0]
+    for replica, other in enumerate(meetings):
+        shapes = [[value.shape for value in meeting.values] for meeting in (first, other)]
+        if other.primitive is not first.primitive or shapes[0] != shapes[1]:
+            raise InvalidArgumentError(
+                "all_reduce must be called with the same shapes and in the same order on every replica, got "
+                f"{first.primitive} of {shapes[0]} on replica 0 and {other.primitive} of {shapes[1]} on replica "
+                f"{replica}"
+            )
+    combine = _COMBINE[first.primitive]
+    totals = first.values
+    for other in meetings[1:]:
+        totals = [combine(total, value) for total, value in zip(totals, other.values, strict=True)]
+    return totals
+
+
+def _evaluate(trace: ClosedJaxpr, arguments: list[Any], replica: int) -> Evaluation:
+    """Evaluate a trace for one replica; yields what it brings to each meeting and is sent what all get there."""
+    values: dict[Any, Any] = {}
+    values.update(zip(trace.jaxpr.constvars, trace.consts, strict=True))
+    values.update(zip(trace.jaxpr.invars, arguments, strict=True))
+
+    def read(variable: Any) -> Any:
+        return variable.val if isinstance(variable, Literal) else values[variable]
+
+    for equation in trace.jaxpr.eqns:
+        inputs = [read(variable) for variable in equation.invars]
+        if not _meets(equation):
+            outputs = _applied(trace.jaxpr, equation, values)
+        elif equation.primitive is primitives.axis_index_p:
+            outputs = [jnp.asarray(replica, equation.outvars[0].aval.dtype)]
+        elif equation.primitive in _COMBINE and equation.params["axis_index_groups"] is None:
+            outputs = yield Meeting(equation.primitive, list(map(jnp.asarray, inputs)))
+        elif equation.primitive in _CALLS:
+            outputs = yield from _evaluate(_called(equation), inputs, replica)
+        else:
+            raise InvalidArgumentError(
+                "a step whose shares differ in size cannot use get_replica_context() or a collective inside "
+                f"{equation.primitive}: call "
+                "all_reduce outside of loops and branches, or give every replica equally many rows by batch(..., "
+                "drop_remainder=True)"
+            )
+        values.update(zip(equation.outvars, outputs, strict=True))
+    return [read(variable) for variable in trace.jaxpr.outvars]
+
+
+def _meets(equation: Any) -> bool:
+    """Whether an equation, or one inside it, needs to know of the other replicas."""
+    axes = equation.params.get("axes", equation.params.get("axis_name", ()))
+    if AXIS in (axes if isinstance(axes, (tuple, list)) else (axes,)):
+        return True
+    return any(_meets(inner) for jaxpr in _inner(equation) for inner in jaxpr.eqns)
+
+
+def _inner(equation: Any) -> list[Jaxpr]:
+    """The traces inside an equation: bodies of loops, branches, called functions."""
+    found = []
+    for parameter in equation.params.values():
+        for item in parameter if isinstance(parameter, (tuple, list)) else (parameter,):
+            if isinstance(item, ClosedJaxpr):
+                found.append(item.jaxpr)
+            elif isinstance(item, Jaxpr):
+                found.append(item)
+    return found
+
+
+def _called(equation: Any) -> ClosedJaxpr:
+    """The trace of the function that a call equation calls."""
+    called = equation.params.get("jaxpr") or equation.params["call_jaxpr"]
+    return called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
+
+
+def _applied(jaxpr: Jaxpr, equation: Any, values: dict[Any, Any]) -> list[Any]:
+    """The outputs of one equation that concerns this replica alone."""
+    invars = list(dict.fromkeys(variable for variable in equation.invars if not isinstance(variable, Literal)))
+    alone = Jaxpr((), invars, equation.outvars, [equation], equation.effects, jaxpr.debug_info)
+    return list(jaxpr_as_fun(ClosedJaxpr(alone, ()))(*(values[variable] for variable in invars)))

@@ -1,0 +1,90 @@
+"""A thread that makes the next steps of a distributed iteration ahead of the demand, and what it reports of each."""
+
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.runtime.channel import Channel, Closed
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that is ready, and the position after it."""
+
+    value: Any
+    state: Any
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception in place of a step, and the position after it; None where that could not be told."""
+
+    error: BaseException
+    state: Any | None
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of the data."""
+
+    state: Any
+
+
+Outcome = Step | Failure | End
+
+_EXIT_SECONDS = 5.0
+"""How long the interpreter's exit waits for a step that is being made: a source may never answer."""
+
+
+class Prefetcher:
+    """Calls `produce` on a thread of its own until it gives an `End`, and holds up to `depth` outcomes.
+
+    The thread does not keep this object alive: it ends when this object is closed or forgotten.
+    """
+
+    def __init__(self, produce: Callable[[], Outcome], depth: int) -> None:
+        self._channel: Channel[Outcome] = Channel(depth)
+        # A daemon, because the interpreter waits for other threads before it lets us close anything.
+        self._thread = threading.Thread(
+            target=_fill, args=(produce, self._channel), name="penstock-distribute", daemon=True
+        )
+        self._thread.start()
+        # Where garbage is collected, waiting for the thread could wait for a lock that the collecting thread holds.
+        weakref.finalize(self, self._channel.close).atexit = False
+        # At exit it must be waited for: device libraries do not survive a thread that runs on while they go.
+        weakref.finalize(self._thread, _close_at_exit, self._channel, weakref.ref(self._thread))
+
+    def get(self) -> Outcome:
+        """The next outcome; waits for it. Must not be called again after an `End`."""
+        return self._channel.get()
+
+    def close(self) -> None:
+        """End the thread; waits for the step it is at."""
+        self._channel.close()
+        self._thread.join()
+
+
+def _fill(produce: Callable[[], Outcome], channel: Channel[Outcome]) -> None:
+    ended = False
+    while not ended:
+        outcome: Outcome
+        try:
+            outcome = produce()
+        except BaseException as error:  # raised again in the caller's thread, which would wait for ever otherwise
+            outcome = Failure(error, None)
+        ended = isinstance(outcome, End)
+        try:
+            channel.put(outcome)
+        except Closed:  # nobody wants more
+            return
+        # While the next step is made, this one belongs to the channel or to its receiver alone.
+        del outcome
+
+
+def _close_at_exit(channel: Channel[Outcome], thread: weakref.ref[threading.Thread]) -> None:
+    channel.close()
+    running = thread()
+    if running is not None:
+        running.join(_EXIT_SECONDS)

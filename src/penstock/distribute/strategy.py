@@ -1,0 +1,252 @@
+"""`Strategy`: what every way of running replicas offers, and the parts that do not depend on where they run."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn
+
+from penstock.distribute.contexts import ReduceOp, ValueContext, as_reduce_op, refuse_in_replica, strategy_scope
+from penstock.distribute.input import DistributedDataset, InputOptions, ReplicaLayout
+from penstock.distribute.values import PerReplica, regrouped
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+
+
+class Strategy(ABC):
+    """Runs the same function on several replicas, each with its share of the data.
+
+    In the results of `run` each leaf is a `PerReplica`; with one replica in sync it is the bare value.
+    """
+
+    @property
+    @abstractmethod
+    def num_replicas_in_sync(self) -> int:
+        """The number of replicas on all workers."""
+
+    @property
+    @abstractmethod
+    def _layout(self) -> ReplicaLayout:
+        """How batches are cut and placed."""
+
+    def distribute_dataset(self, dataset: Any, input_options: InputOptions | None = None) -> DistributedDataset:
+        """A dataset of global batches, cut so that each step gives every replica its slice.
+
+        Args:
+            dataset: a `ps.Dataset` whose elements are batches: arrays, or a structure of arrays, with one common
+                leading length.
+            input_options: how the replicas are fed.
+
+        Returns:
+            An iterable of steps of the dataset's structure; each leaf is a `PerReplica`, or a bare array where one
+            replica is in sync.
+
+        Raises:
+            InvalidTypeError: not a dataset, or one that is distributed already.
+            ElementError: the elements are not batches.
+
+        Example:
+            >>> import penstock as ps
+            >>> strategy = ps.HostStrategy(replicas_per_worker=2)
+            >>> for batch in strategy.distribute_dataset(ps.Dataset.range(6).batch(4)):
+            ...     print(batch.values)
+            (array([0, 1]), array([2, 3]))
+            (array([4]), array([5]))
+        """
+        refuse_in_replica("distribute_dataset")
+        return DistributedDataset(dataset, self._layout, input_options)
+
+    def distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
+        """One value per local replica, made now by `value_fn(context)`, in the replicas' order.
+
+        Args:
+            value_fn: gives a value or a nested structure, of one structure for all replicas.
+
+        Returns:
+            The structure, with a `PerReplica` at each leaf; the bare values where one replica is in sync.
+
+        Raises:
+            InvalidTypeError: `value_fn` is not a function, or its results differ in structure.
+
+        Example:
+            >>> import penstock as ps
+            >>> strategy = ps.HostStrategy(replicas_per_worker=2)
+            >>> strategy.distribute_values_from_function(lambda context: context.replica_id_in_sync_group * 10).values
+            (0, 10)
+        """
+        if not callable(value_fn):
+            raise InvalidTypeError(
+                f"distribute_values_from_function(value_fn) takes a function of a ps.ValueContext, got {value_fn!r}"
+            )
+        refuse_in_replica("distribute_values_from_function")
+        total = self.num_replicas_in_sync
+        results = [value_fn(ValueContext(replica, total)) for replica in self._layout.local]
+        return results[0] if total == 1 else self._regrouped("value_fn", results)
+
+    @abstractmethod
+    def run(self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """Call `fn(*args, **kwargs)` once per local replica, with its own part of every `PerReplica`."""
+
+    def reduce(self, op: ReduceOp | str, value: Any, axis: int | None = None) -> Any:
+        """A value of all replicas as one: their sum or mean, over the replicas alone or over an axis of each as well.
+
+        Args:
+            op: `ps.ReduceOp.SUM` or `ps.ReduceOp.MEAN`, or their names.
+            value: a `PerReplica`, or a nested structure of them. Anything else counts as a value that every replica
+                has: its sum is `num_replicas_in_sync` times it.
+            axis: an axis of each replica's value to reduce over too. The replicas may differ in length there; the mean
+                is that of all rows, wherever they are.
+
+        Returns:
+            The structure of `value` with plain arrays.
+
+        Raises:
+            InvalidArgumentError: another `op`, an axis that does not exist, shapes that do not fit, or a mean of no
+                rows.
+
+        Example:
+            >>> import penstock as ps
+            >>> strategy = ps.HostStrategy(replicas_per_worker=2)
+            >>> print(strategy.reduce("MEAN", ps.PerReplica([[1.0, 2.0], [6.0]]), axis=0))
+            3.0
+        """
+        refuse_in_replica("strategy.reduce")
+        operation = as_reduce_op("strategy.reduce(op)", op)
+        if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
+            raise InvalidTypeError(f"strategy.reduce(axis=...) takes one axis or None, got {axis!r}")
+        return self._map(lambda leaf: self._reduce_leaf(operation, self._checked(leaf), axis), value)
+
+    def gather(self, value: Any, axis: int) -> Any:
+        """The replicas' values joined along an axis, in the replicas' order.
+
+        Args:
+            value: a `PerReplica` of arrays with at least one axis, or a nested structure of them.
+            axis: the axis to join along; the replicas may differ in length there.
+
+        Returns:
+            The structure of `value` with plain arrays.
+
+        Raises:
+            InvalidArgumentError: scalars, an axis that does not exist, or shapes that do not fit.
+        """
+        refuse_in_replica("strategy.gather")
+        if isinstance(axis, bool) or not isinstance(axis, int):
+            raise InvalidTypeError(f"strategy.gather(axis=...) takes an axis, got {axis!r}")
+        return self._map(lambda leaf: self._gather_leaf(self._checked(leaf), axis), value)
+
+    def local_results(self, value: Any) -> tuple[Any, ...]:
+        """What each local replica has of a value: one entry per replica, each of the value's structure.
+
+        What is not a `PerReplica` is the same for every replica.
+        """
+        self._map(self._checked, value)
+        return tuple(self._share(value, replica) for replica in range(len(self._layout.local)))
+
+    def _share(self, value: Any, replica: int) -> Any:
+        """What one local replica has of a value."""
+        return self._map(lambda leaf: leaf.values[replica] if isinstance(leaf, PerReplica) else leaf, value)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """A context manager within which this strategy is the current one.
+
+        Raises:
+            InvalidArgumentError: on entry, inside the scope of another strategy.
+        """
+        return strategy_scope(self)
+
+    @abstractmethod
+    def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
+        """`function` of each leaf of a nested value; a `PerReplica` is a leaf."""
+
+    @abstractmethod
+    def _reduce_leaf(self, op: ReduceOp, leaf: Any, axis: int | None) -> Any:
+        """One leaf as `reduce` gives it."""
+
+    @abstractmethod
+    def _gather_leaf(self, leaf: Any, axis: int) -> Any:
+        """One leaf as `gather` gives it."""
+
+    def _regrouped(self, call: str, results: list[Any]) -> Any:
+        """One result per local replica as one structure of `PerReplica`; `call` is where they came from."""
+        return regrouped(call, results)
+
+    def _checked(self, leaf: Any) -> Any:
+        """`leaf`, unless it is a `PerReplica` of another number of replicas."""
+        if isinstance(leaf, PerReplica) and leaf.count != len(self._layout.local):
+            raise_foreign(self, leaf)
+        return leaf
+
+    def _parts(self, leaf: Any) -> tuple[Any, ...]:
+        """What every replica has of a leaf."""
+        return leaf.values if isinstance(leaf, PerReplica) else (leaf,) * len(self._layout.local)
+
+    def _check_call(self, fn: Any, args: Any, kwargs: Any) -> None:
+        """Refuse arguments of `run` that can never work."""
+        if not callable(fn):
+            raise InvalidTypeError(f"strategy.run(fn) takes a function, got {fn!r}")
+        if not isinstance(args, (tuple, list)):
+            raise InvalidTypeError(
+                f"strategy.run(args=...) takes a tuple, got {type(args).__name__}: write args=(value,)"
+            )
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise InvalidTypeError(f"strategy.run(kwargs=...) takes a dictionary, got {type(kwargs).__name__}")
+        refuse_in_replica("strategy.run")
+
+
+def raise_foreign(strategy: Strategy, value: PerReplica) -> NoReturn:
+    """Refuse a `PerReplica` that another strategy made."""
+    raise InvalidArgumentError(
+        f"{strategy!r} got a PerReplica of {value.count} replicas, but it runs {len(strategy._layout.local)} here: "
+        "use each value with the strategy that made it"
+    )
+
+
+def reduced(op: ReduceOp, parts: tuple[Any, ...], axis: int | None) -> Any:
+    """The sum or mean of arrays over all of them, and over an axis of each where one is given.
+
+    Raises:
+        InvalidArgumentError: the axis does not exist, the shapes do not fit, or there is nothing to take a mean of.
+    """
+    if axis is not None:
+        check_axis("reduce", parts, axis)
+    check_equal_shapes("reduce", parts, apart_from=axis)
+    # A sum over no axes keeps the shape and widens booleans and small integers, as a sum over an axis does.
+    total = _sum([part.sum(axis=() if axis is None else axis) for part in parts])
+    count = len(parts) if axis is None else sum(part.shape[axis] for part in parts)
+    if op is ReduceOp.SUM:
+        return total
+    if count == 0:
+        raise InvalidArgumentError(
+            'strategy.reduce("MEAN", ...) got no rows on any replica: there is nothing to take a mean of'
+        )
+    return total / count
+
+
+def check_axis(call: str, parts: tuple[Any, ...], axis: int) -> None:
+    """Refuse an axis that the values do not have."""
+    for part in parts:
+        if not -part.ndim <= axis < part.ndim:
+            raise InvalidArgumentError(
+                f"strategy.{call}(axis={axis}) got a value of shape {part.shape}, which has no such axis"
+            )
+
+
+def check_equal_shapes(call: str, parts: tuple[Any, ...], apart_from: int | None = None) -> None:
+    """Refuse arrays whose shapes differ, on any axis or on any axis but one."""
+
+    def rest(shape: tuple[int, ...]) -> list[int]:
+        return [
+            length for number, length in enumerate(shape) if apart_from is None or number != apart_from % len(shape)
+        ]
+
+    if any(rest(part.shape) != rest(parts[0].shape) for part in parts):
+        advice = ": give axis=0 to reduce over rows too" if apart_from is None and call == "reduce" else ""
+        raise InvalidArgumentError(
+            f"strategy.{call} needs values of fitting shapes, got "
+            f"{', '.join(str(part.shape) for part in parts)}{advice}"
+        )
+
+
+def _sum(values: list[Any]) -> Any:
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total

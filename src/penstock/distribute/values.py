@@ -1,0 +1,154 @@
+"""`PerReplica`: a value that every replica has its own part of, and the way into nested structures of such values.
+
+NumPy only: `mirrored.py` registers `PerReplica` with JAX.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Never
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.structure import Structure, flatten
+
+
+class PerReplica:
+    """A value that differs from replica to replica: one leaf of a distributed batch, or of what `run` gives.
+
+    It is not an array: inside `run` each replica gets its own part, outside `reduce`, `gather` and `local_results` make
+    arrays of it.
+
+    Args:
+        values: one value per local replica, in the replicas' order.
+
+    Raises:
+        InvalidTypeError: `values` cannot be iterated over.
+        InvalidArgumentError: no values.
+
+    Example:
+        >>> PerReplica([1, 2])
+        PerReplica:{
+          0: 1,
+          1: 2
+        }
+    """
+
+    __slots__ = ("__weakref__", "_count", "_parts", "_stacked")
+
+    # NumPy must leave `array + per_replica` to the refusal below.
+    __array_ufunc__ = None
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        if isinstance(values, PerReplica) or not isinstance(values, Iterable):
+            raise InvalidTypeError(f"PerReplica(values) takes one value per replica in a list or tuple, got {values!r}")
+        parts = tuple(values)
+        if not parts:
+            raise InvalidArgumentError("PerReplica(values) takes at least one value, got none")
+        self._parts: tuple[Any, ...] | None = parts
+        self._stacked: Any = None
+        self._count = len(parts)
+
+    @classmethod
+    def of_stacked(cls, stacked: Any, count: int) -> "PerReplica":
+        """The stacked form: one global array of shape (replicas, ...), row i on device i; `count` rows are local."""
+        value = cls.__new__(cls)
+        value._parts = None
+        value._stacked = stacked
+        value._count = count
+        return value
+
+    @property
+    def stacked(self) -> Any:
+        """The global array of the stacked form; None in the form of one value per replica."""
+        return self._stacked
+
+    @property
+    def count(self) -> int:
+        """The number of local replicas."""
+        return self._count
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """One value per local replica, in order."""
+        if self._parts is None:
+            shape = self._stacked.shape[1:]
+            shards = sorted(self._stacked.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+            self._parts = tuple(shard.data.reshape(shape) for shard in shards)
+        return self._parts
+
+    def __repr__(self) -> str:
+        return "PerReplica:{\n" + ",\n".join(f"  {i}: {value!r}" for i, value in enumerate(self.values)) + "\n}"
+
+
+def _refusal(doing: str) -> Callable[..., Never]:
+    def refuse(self: PerReplica, *_: Any) -> Never:
+        raise InvalidTypeError(
+            f"{doing} a PerReplica has no meaning: it holds one value for each of {self.count} replicas. Use it inside "
+            "a function given "
+            "to strategy.run(...), or get plain values by strategy.reduce(...), strategy.local_results(...) or its "
+            ".values"
+        )
+
+    return refuse
+
+
+# Without these Python would fall back on defaults: every object is true, and `+` would name no way out.
+for _doing, _names in {
+    "arithmetic on": "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul "
+    "divmod rdivmod neg pos "
+    "abs invert and rand or ror xor rxor lshift rlshift rshift rrshift",
+    "comparing": "lt le gt ge",
+    "converting": "float int complex index bool array",
+    "iterating over": "iter",
+    "the length of": "len",
+    "indexing": "getitem",
+}.items():
+    for _name in _names.split():
+        setattr(PerReplica, f"__{_name}__", _refusal(_doing))
+
+
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """`function` applied to each leaf of a nested value; lists are looked into, and a `PerReplica` is a leaf."""
+
+    def visit(leaf: Any) -> Any:
+        return [map_leaves(function, item) for item in leaf] if isinstance(leaf, list) else function(leaf)
+
+    leaves, structure = flatten(value)
+    return structure.unflatten([visit(leaf) for leaf in leaves])
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """The leaves that `map_leaves` visits, in its order."""
+    leaves: list[Any] = []
+    map_leaves(leaves.append, value)
+    return leaves
+
+
+def share_of(value: Any, replica: int) -> Any:
+    """A nested value as the local replica of this number sees it: its own part of every `PerReplica`.
+
+    A value without any is given as it is, the very same object: it may be a model that the replicas share.
+    """
+    if not any(isinstance(leaf, PerReplica) for leaf in leaves_of(value)):
+        return value
+    return map_leaves(lambda leaf: leaf.values[replica] if isinstance(leaf, PerReplica) else leaf, value)
+
+
+def regrouped(call: str, results: list[Any]) -> Any:
+    """One nested result per local replica as one structure with a `PerReplica` at each leaf.
+
+    Raises:
+        InvalidTypeError: the replicas' results differ in structure.
+    """
+    flattened = [flatten(result) for result in results]
+    check_agreement(call, [structure for _, structure in flattened])
+    columns = zip(*(leaves for leaves, _ in flattened), strict=True)
+    return flattened[0][1].unflatten([PerReplica(column) for column in columns])
+
+
+def check_agreement(call: str, structures: list[Structure]) -> None:
+    """Refuse structures that differ between replicas."""
+    for replica, structure in enumerate(structures):
+        if structure != structures[0]:
+            raise InvalidTypeError(
+                f"{call} must give one structure on every replica, got {structures[0]} on replica 0 and {structure} on "
+                f"replica {replica}"
+            )

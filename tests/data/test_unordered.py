@@ -1,0 +1,81 @@
+"""map(deterministic=False): any order, every element once, also over a restore."""
+
+import threading
+
+import pytest
+
+import penstock as ps
+
+
+def over(kind, count):
+    if kind == "generator":
+        return ps.Dataset.from_generator(lambda: iter(range(count)))
+    dataset = ps.Dataset.range(count)
+    return dataset.filter(lambda x: True) if kind == "stream" else dataset
+
+
+KINDS = ["index", "stream", "generator"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_slow_element_does_not_hold_up_the_others(kind):
+    released = threading.Event()
+
+    def function(x):
+        if x == 0:
+            assert released.wait(10)
+        return x
+
+    iterator = iter(over(kind, 10).map(function, num_parallel_calls=2, deterministic=False))
+    first = [int(next(iterator)) for _ in range(5)]
+    released.set()
+    assert 0 not in first
+    assert sorted(first + [int(x) for x in iterator]) == list(range(10))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_taken_anywhere_gives_exactly_the_rest(kind):
+    def make():
+        return over(kind, 20).map(lambda x: x * 10, num_parallel_calls=3, deterministic=False).prefetch(2)
+
+    for given in range(21):
+        with iter(make()) as iterator:
+            first = [int(next(iterator)) for _ in range(given)]
+            state = iterator.state_dict()
+        with iter(make()) as resumed:
+            resumed.load_state_dict(state)
+            assert sorted(first + [int(x) for x in resumed]) == list(range(0, 200, 10)), given
+
+
+def test_errors_cost_their_own_element():
+    def function(x):
+        if x in (3, 7):
+            raise ZeroDivisionError(f"no {x}")
+        return x
+
+    iterator = iter(ps.Dataset.range(10).map(function, num_parallel_calls=2, deterministic=False))
+    found, errors = [], []
+    while True:
+        try:
+            found.append(int(next(iterator)))
+        except StopIteration:
+            break
+        except ZeroDivisionError as error:
+            errors.append(error.__notes__[0][-len("element 3") :])
+    assert sorted(found) == [0, 1, 2, 4, 5, 6, 8, 9]
+    assert sorted(errors) == ["element 3", "element 7"]
+
+
+def test_random_numbers_belong_to_the_element_in_any_order():
+    def noisy(x, rng):
+        return (x, rng.integers(1 << 40))
+
+    ordered = ps.Dataset.range(30).map(noisy, seed=1, num_parallel_calls=2)
+    relaxed = ordered.with_options(ps.Options(deterministic=False))
+    assert "2 threads in any order" in relaxed.explain()
+    assert sorted((int(x), int(r)) for x, r in relaxed) == [(int(x), int(r)) for x, r in ordered]
+
+
+def test_a_map_that_asks_for_order_keeps_it_under_relaxed_options():
+    dataset = ps.Dataset.range(30).map(lambda x: x, num_parallel_calls=4, deterministic=True)
+    assert [int(x) for x in dataset.with_options(ps.Options(deterministic=False))] == list(range(30))

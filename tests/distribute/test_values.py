@@ -1,0 +1,118 @@
+"""`PerReplica` and the contexts."""
+
+import operator
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+
+def test_it_prints_one_line_per_replica() -> None:
+    assert repr(ps.PerReplica([1, "two"])) == "PerReplica:{\n  0: 1,\n  1: 'two'\n}"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        float,
+        int,
+        bool,
+        len,
+        list,
+        operator.neg,
+        operator.itemgetter(0),
+        np.asarray,
+        lambda value: value + 1,
+        lambda value: 1 + value,
+        lambda value: value @ value,
+        lambda value: value < 1,
+        lambda value: np.ones(2) + value,
+        lambda value: np.ones(2) * value,
+    ],
+)
+def test_it_is_no_array_and_says_what_to_do_instead(use: Callable[[object], object]) -> None:
+    with pytest.raises(ps.InvalidTypeError, match=r"strategy\.run.*strategy\.reduce.*strategy\.local_results"):
+        use(ps.PerReplica([1, 2]))
+
+
+def test_it_needs_values() -> None:
+    with pytest.raises(ps.InvalidTypeError, match="one value per replica"):
+        ps.PerReplica(3)
+    with pytest.raises(ps.InvalidArgumentError, match="at least one value"):
+        ps.PerReplica([])
+
+
+def test_values_from_a_function(strategy_of) -> None:
+    contexts = []
+
+    def value(context: ps.ValueContext) -> dict[str, object]:
+        contexts.append(str(context))
+        return {"id": context.replica_id_in_sync_group, "rows": np.ones(context.replica_id_in_sync_group)}
+
+    values = strategy_of(3).distribute_values_from_function(value)
+    assert contexts[2] == "ps.ValueContext(replica id 2, total replicas in sync: 3)"
+    assert [int(number) for number in values["id"].values] == [0, 1, 2]
+    assert [len(rows) for rows in values["rows"].values] == [0, 1, 2]
+
+
+def test_values_of_a_single_replica_are_bare(strategy_of) -> None:
+    assert strategy_of(1).distribute_values_from_function(lambda context: "value") == "value"
+
+
+def test_values_must_agree_in_structure(strategy_of) -> None:
+    with pytest.raises(ps.InvalidTypeError, match=r"one structure on every replica.*replica 1"):
+        strategy_of(2).distribute_values_from_function(lambda context: (1,) * context.replica_id_in_sync_group)
+
+
+def test_a_worker_makes_values_for_its_own_replicas() -> None:
+    strategy = ps.HostStrategy(replicas_per_worker=2, num_workers=3, worker_index=1)
+    ids = strategy.distribute_values_from_function(lambda context: context.replica_id_in_sync_group)
+    assert ids.values == (2, 3)
+
+
+def test_local_results_of_a_structure_are_one_structure_per_replica(strategy_of) -> None:
+    strategy = strategy_of(2)
+    value = strategy.run(lambda: {"id": ps.get_replica_context().replica_id_in_sync_group})
+    results = strategy.local_results({"own": value, "same": 7})
+    assert [int(result["own"]["id"]) for result in results] == [0, 1]
+    assert [result["same"] for result in results] == [7, 7]
+
+
+def test_the_replica_context_exists_inside_run_only() -> None:
+    with pytest.raises(ps.InvalidArgumentError, match=r"from within strategy\.run"):
+        ps.get_replica_context()
+
+
+def test_scopes_of_two_strategies_do_not_nest(strategy_of) -> None:
+    one, other = strategy_of(1), ps.HostStrategy(2)
+    with one.scope(), one.scope(), pytest.raises(ps.InvalidArgumentError, match="inside the scope of"), other.scope():
+        pass
+    with other.scope():
+        pass
+
+
+def test_host_strategy_checks_its_arguments() -> None:
+    with pytest.raises(ps.InvalidArgumentError, match="workers count from 0"):
+        ps.HostStrategy(num_workers=2, worker_index=2)
+    with pytest.raises(ps.InvalidArgumentError, match="replicas_per_worker"):
+        ps.HostStrategy(0)
+    with pytest.raises(ps.InvalidTypeError, match="num_workers"):
+        ps.HostStrategy(num_workers="2")
+
+
+@pytest.mark.parametrize(
+    ("devices", "error", "message"),
+    [
+        ([], ps.InvalidArgumentError, "at least one"),
+        (["cpu:0", "cpu:0"], ps.InvalidArgumentError, "each device once"),
+        (["cpu:9"], ps.InvalidArgumentError, "cpu:0 to cpu:3"),
+        (["abacus:0"], ps.InvalidArgumentError, "abacus"),
+        ("cpu:0", ps.InvalidTypeError, "a list of devices"),
+        ([0], ps.InvalidTypeError, "JAX devices or names"),
+    ],
+)
+def test_mirrored_strategy_checks_its_devices(devices: object, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ps.MirroredStrategy(devices)
