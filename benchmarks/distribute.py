@@ -4,8 +4,6 @@ It asks JAX for four CPU devices when it is imported, so it must be the first to
 """
 
 import statistics
-import time
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import penstock as ps
+from benchmarks.timing import Figure, cost_ratio
 
 REPLICAS = 4
 jax.config.update("jax_num_cpu_devices", REPLICAS)
@@ -21,14 +20,14 @@ ROUNDS = 9
 STEPS = 60
 
 
-def measure() -> dict[str, float]:
-    """The ratios, ours over theirs: 1.0 is as fast, smaller is better."""
+def measure() -> list[Figure]:
+    """The figures of this file."""
     strategy = ps.MirroredStrategy(jax.devices("cpu")[:REPLICAS])
     mesh = Mesh(np.array(jax.devices("cpu")[:REPLICAS]), ("replica",))
-    return {
-        "distributed input over device_put (goal 1.5)": input_ratio(strategy),
-        "run over a shard_map loop (goal 1.1)": run_ratio(strategy, mesh),
-    }
+    return [
+        Figure("step of distributed input / device_put of its slices", input_ratio(strategy), 1.5, at_least=False),
+        Figure("strategy.run of a small step / shard_map by hand", run_ratio(strategy, mesh), 1.1, at_least=False),
+    ]
 
 
 def input_ratio(strategy: ps.MirroredStrategy) -> float:
@@ -53,7 +52,7 @@ def input_ratio_of(strategy: ps.MirroredStrategy, dataset: ps.Dataset) -> float:
             jax.block_until_ready(jax.device_put(slices, devices))
 
     with steps:
-        return ratio(ours, bare)
+        return cost_ratio(ours, bare)
 
 
 def constant_batch() -> ps.Dataset:
@@ -109,22 +108,9 @@ def run_ratio(strategy: ps.MirroredStrategy, mesh: Mesh) -> float:
             state, value = compiled(state, features.stacked, targets.stacked)
             jax.block_until_ready(value)
 
-    return ratio(ours, bare)
-
-
-def ratio(ours: Callable[[], None], bare: Callable[[], None]) -> float:
-    """The median time of `ours` over that of `bare`, in turns."""
-    ours()
-    bare()
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(ROUNDS):
-        for run, kept in zip((ours, bare), times, strict=True):
-            start = time.perf_counter()
-            run()
-            kept.append(time.perf_counter() - start)
-    return statistics.median(times[0]) / statistics.median(times[1])
+    return cost_ratio(ours, bare)
 
 
 if __name__ == "__main__":
-    for name, value in measure().items():
-        print(f"{value:6.2f}  {name}")
+    for figure in measure():
+        print(figure)

@@ -9,7 +9,10 @@ a leaf: it stands for an array.
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Literal
+
+import numpy as np
 
 from penstock.errors import ElementError, InvalidTypeError
 
@@ -34,10 +37,14 @@ class Structure:
     record: type | None = None
     leaf_count: int = dataclasses.field(default=1, compare=False)
 
-    @property
+    @cached_property
     def is_flat_tuple(self) -> bool:
         """Whether this is a plain tuple of leaves."""
-        return self.kind == "tuple" and all(child.kind == "leaf" for child in self.children)
+        return self.kind == "tuple" and self._is_flat
+
+    @cached_property
+    def _is_flat(self) -> bool:
+        return all(child.kind == "leaf" for child in self.children)
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
         """The value of this structure with these leaves."""
@@ -68,16 +75,18 @@ class Structure:
         """
         if self.kind == "leaf" and not _is_container(value):
             return [value]
-        if type(value) is tuple and self._is_like(value):
-            return list(value)
+        # The common cases by a short way: this runs for every element that a function returns.
+        if type(value) is tuple and self.is_flat_tuple and len(value) == len(self.children):
+            if not any(map(_is_container, value)):
+                return list(value)
+        elif type(value) is dict and self.kind == "dict" and self._is_flat and len(value) == len(self.children):
+            found = [value.get(name) for name in self.names]
+            if not any(map(_is_container, found)):
+                return found
         leaves, structure = flatten(value)
         if structure != self:
             raise ElementError(f"expected an element of structure {self}, got {structure}")
         return leaves
-
-    def _is_like(self, value: tuple[Any, ...]) -> bool:
-        """Whether both this and the value are plain tuples of leaves of one length."""
-        return self.is_flat_tuple and len(value) == len(self.children) and not any(map(_is_container, value))
 
     def paths(self, prefix: str = "") -> list[str]:
         """The name of each leaf: "[0]", "['image']", ".label"; "" where the value is a leaf itself."""
@@ -112,6 +121,7 @@ class Structure:
 
 
 LEAF: Final = Structure("leaf")
+_COMMON_LEAVES: Final = (np.ndarray, np.generic, int, float, str, bytes, list)
 _NONE: Final = Structure("none", leaf_count=0)
 
 
@@ -135,6 +145,8 @@ def map_structure(function: Callable[..., Any], first: Any, *others: Any) -> Any
 
 
 def _is_container(value: Any) -> bool:
+    if isinstance(value, _COMMON_LEAVES):
+        return False
     return value is None or isinstance(value, (tuple, dict)) or _is_dataclass_value(value)
 
 
@@ -143,6 +155,9 @@ def _is_dataclass_value(value: Any) -> bool:
 
 
 def _visit(value: Any, leaves: list[Any]) -> Structure:
+    if isinstance(value, _COMMON_LEAVES):
+        leaves.append(value)
+        return LEAF
     if value is None:
         return _NONE
     if isinstance(value, tuple):

@@ -312,3 +312,14 @@ def test_reduce():
 def test_counter_and_infinite_pipelines_are_lazy():
     endless = ps.Dataset.counter(1, 3).map(lambda x: x * 2).shuffle(4, seed=1).batch(2)
     assert len(values(islice(endless, 3))) == 3
+
+
+def test_a_generator_may_yield_one_buffer_again_and_again():
+    def numbers():
+        buffer = np.zeros(2)
+        for number in range(4):
+            buffer[:] = number
+            yield buffer
+
+    kept = list(ps.Dataset.from_generator(numbers))
+    assert [row.tolist() for row in kept] == [[n, n] for n in range(4)]

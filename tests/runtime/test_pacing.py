@@ -3,11 +3,11 @@
 from penstock.runtime.pacing import Pace
 
 
-def after(pace, seconds, rows=None, nbytes=0):
+def after(pace, seconds, nbytes=0):
     """The rows allowed next, after a block that took this long."""
-    asked = pace.start()
+    pace.start()
     pace._started -= seconds
-    pace.stop(asked if rows is None else rows, nbytes)
+    pace.stop(nbytes)
     return pace.start()
 
 
@@ -23,11 +23,10 @@ def test_blocks_shrink_when_they_are_slow_down_to_the_minimum():
     assert after(pace, 0.1) == 2
 
 
-def test_blocks_stop_growing_when_they_are_large_or_not_filled():
+def test_blocks_stop_growing_when_they_are_large_or_take_time():
     pace = Pace()
     assert after(pace, 0, nbytes=1 << 20) == 1
     assert after(pace, 0) == 2
-    assert after(pace, 0, rows=1) == 2
     assert after(pace, 0.004) == 2
 
 

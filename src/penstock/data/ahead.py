@@ -72,7 +72,7 @@ class Ahead(Stream):
                 if block is None:
                     self._channel.put(_Ended(self._stream.state()))
                     return
-                pace.stop(len(block), block.nbytes)
+                pace.stop(block.nbytes)
                 self._channel.put(_Ready(block, self._stream.state()), len(block) if self._by_rows else 1)
         except Closed:
             return

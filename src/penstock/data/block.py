@@ -4,6 +4,7 @@ A column is an array whose leading axis has n rows. Where the rows of a leaf dif
 Python objects, the column is an object array of shape (n,), with one array or object per row.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,7 @@ class Block:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the columns, and in the arrays that object columns hold."""
+        """About how many bytes the columns hold; of an object column's entries only the first is looked at."""
         return sum(_bytes_of(column) for column in self.columns)
 
     def rows(self) -> Iterator[Any]:
@@ -146,6 +147,8 @@ def column_of(leaves: Sequence[Any]) -> Column:
     first = leaves[0]
     if not isinstance(first, (np.ndarray, np.generic)):
         return object_column(leaves)
+    if len(leaves) == 1:
+        return np.array(first)[None]  # a copy, as below: a generator may yield one buffer again and again
     for leaf in leaves:
         if not isinstance(leaf, (np.ndarray, np.generic)) or leaf.dtype != first.dtype and not _same_kind(leaf, first):
             raise ElementError(
@@ -199,9 +202,9 @@ def _joined(columns: Sequence[Column]) -> Column:
 
 
 def _bytes_of(column: Column) -> int:
-    if column.dtype != object:
+    if column.dtype != object or column.size == 0:
         return column.nbytes
-    return column.nbytes + sum(entry.nbytes if isinstance(entry, np.ndarray) else 64 for entry in column.flat)
+    return column.nbytes + column.size * sys.getsizeof(column.flat[0])
 
 
 def _locked(column: Column) -> Column:

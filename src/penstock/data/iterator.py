@@ -119,7 +119,7 @@ class DatasetIterator(Iterator[Any]):
             self.close()
             raise
         if block is not None:
-            self._pace.stop(len(block), block.nbytes)
+            self._pace.stop(block.nbytes)
         return block
 
     def blocks(self) -> Iterator[Block]:

@@ -27,10 +27,10 @@ class Pace:
         self._started = time.perf_counter()
         return self._rows
 
-    def stop(self, rows: int, nbytes: int) -> None:
-        """Note that the block has come."""
+    def stop(self, nbytes: int) -> None:
+        """Note that a block has come. It may have fewer rows than were allowed: what counts is what asking cost."""
         seconds = time.perf_counter() - self._started
         if seconds > _SHRINK_ABOVE_SECONDS:
             self._rows = max(self._minimum, self._rows // 2)
-        elif rows >= self._rows and seconds < _GROW_BELOW_SECONDS and nbytes < _GROW_BELOW_BYTES:
+        elif seconds < _GROW_BELOW_SECONDS and nbytes < _GROW_BELOW_BYTES:
             self._rows = min(self._rows * 2, _MAXIMUM_ROWS)

@@ -104,7 +104,7 @@ class GroupByWindowStream(Stream):
                 key = min(self._groups)
                 self._emit(key)
                 return True
-            self._pace.stop(len(block), block.nbytes)
+            self._pace.stop(block.nbytes)
             self._places.append((self._read, place))
             self._structure = block.structure
             if self._collect(block):
