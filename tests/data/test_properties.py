@@ -1,6 +1,7 @@
 """Arithmetic that must hold for all numbers, not only for those that somebody thought of."""
 
 import math
+from itertools import chain
 
 import numpy as np
 from hypothesis import given, settings
@@ -45,7 +46,7 @@ def test_a_shuffle_entered_in_the_middle_goes_on_as_from_the_start(length, buffe
 @given(length=lengths, shards=st.integers(1, 12), streamed=st.booleans())
 def test_shards_are_disjoint_cover_and_keep_the_order(length, shards, streamed):
     parts = [[int(x) for x in numbers(length, streamed).shard(shards, index)] for index in range(shards)]
-    assert sorted(sum(parts, [])) == list(range(length))
+    assert sorted(chain.from_iterable(parts)) == list(range(length))
     assert all(part == sorted(part) for part in parts)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -55,7 +56,7 @@ def test_batches_cover_in_order(length, size, drop, streamed):
     dataset = numbers(length, streamed).batch(size, drop)
     batches = [batch.tolist() for batch in dataset]
     kept = length - length % size if drop else length
-    assert sum(batches, []) == list(range(kept))
+    assert list(chain.from_iterable(batches)) == list(range(kept))
     assert all(len(batch) == size for batch in batches[:-1])
     assert len(batches) == (kept // size if drop else math.ceil(length / size))
     assert streamed or dataset.cardinality() == len(batches)
@@ -65,7 +66,7 @@ def test_batches_cover_in_order(length, size, drop, streamed):
 def test_rebatch_covers_in_order_and_knows_its_length(length, first, second, drop):
     dataset = ps.Dataset.range(length).batch(first).rebatch(second, drop)
     batches = [batch.tolist() for batch in dataset]
-    rows = sum(batches, [])
+    rows = list(chain.from_iterable(batches))
     assert rows == list(range(len(rows)))
     assert [len(batch) for batch in batches[:-1]] == [second[i % len(second)] for i in range(len(batches) - 1)]
     assert drop or len(rows) == length

@@ -228,8 +228,13 @@ def test_element_types():
     element = {"int": 1, "float": 0.5, "bool": True, "str": "a\0", "bytes": b"b\0", "list": [1.0], "none": None}
     (found,) = ps.Dataset.from_tensors(element)
     assert {name: type(value).__name__ for name, value in found.items()} == {
-        **{"int": "int64", "float": "float32", "bool": "bool", "str": "str", "bytes": "bytes"},
-        **{"list": "ndarray", "none": "NoneType"},
+        "int": "int64",
+        "float": "float32",
+        "bool": "bool",
+        "str": "str",
+        "bytes": "bytes",
+        "list": "ndarray",
+        "none": "NoneType",
     }
     assert found["str"] == "a\0" and found["bytes"] == b"b\0"
     assert found["list"].dtype == np.float32

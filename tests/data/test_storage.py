@@ -27,7 +27,7 @@ def everything(x):
         "bool": n % 2 == 0,
         "complex": np.complex64(1j * n),
         "half": np.full((2, 2), n, bfloat16),
-        "time": np.datetime64("2026-01-01") + n,
+        "time": np.datetime64("2026-01-01") + np.timedelta64(n, "D"),
         "fixed": np.str_("ab"),
         "none": None,
         "pair": Pair(f"text {n}\0", b"\0bytes\0" * n),

@@ -1,6 +1,7 @@
 """map(deterministic=False): any order, every element once, also over a restore."""
 
 import threading
+from itertools import chain
 
 import pytest
 
@@ -45,6 +46,31 @@ def test_a_state_taken_anywhere_gives_exactly_the_rest(kind):
         with iter(make()) as resumed:
             resumed.load_state_dict(state)
             assert sorted(first + [int(x) for x in resumed]) == list(range(0, 200, 10)), given
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_of_results_in_any_order_resume_exactly(kind):
+    def make():
+        mapped = over(kind, 40).map(lambda x: x * 10, num_parallel_calls=3, deterministic=False)
+        return mapped.filter(lambda x: x % 20 == 0).batch(3).prefetch(1)
+
+    for given in range(8):
+        with iter(make()) as iterator:
+            first = [next(iterator).tolist() for _ in range(given)]
+            state = iterator.state_dict()
+        with iter(make()) as resumed:
+            resumed.load_state_dict(state)
+            assert sorted(chain(*first, *(b.tolist() for b in resumed))) == list(range(0, 400, 20)), given
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_below_a_step_that_reads_rows_again_the_order_is_kept(kind):
+    mapped = over(kind, 40).map(lambda x: x, num_parallel_calls=3, deterministic=False)
+    shuffled = mapped.batch(4).unbatch()
+    assert [int(x) for x in shuffled] == list(range(40))
+    assert "keeps its order: unbatch() above it" in shuffled.explain()
+    if kind == "index":
+        assert mapped.shuffle(40, seed=1).explain().startswith("shuffle(buffer_size=40, seed=1)")
 
 
 def test_errors_cost_their_own_element():

@@ -1,5 +1,6 @@
 """From the nodes a user wrote to the nodes that run, and their description.
 
+A map that may give its results in any order does so unless something above it must be able to read the same rows again.
 Two rewrites, neither of which changes a single element:
 
 * *prefetch rises*: a prefetch in the middle of what can be read by index moves to its top, so that everything above it
@@ -14,14 +15,17 @@ from typing import Any
 
 from penstock.data.node import Node
 from penstock.data.operators.batching import Batching, PaddedBatch, RaggedBatch, Unbatch
-from penstock.data.operators.element import Map
+from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.keep import Cache, Prefetch
-from penstock.data.operators.order import Shuffle
-from penstock.data.operators.sequence import Unique
+from penstock.data.operators.order import Enumerate, Shuffle, Skip, Take
+from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.sources import Slices
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
+
+# Over a stream these go forward only: no state of theirs makes a row below them be read twice.
+_READS_ONCE = (Map, Filter, Batching, Take, Skip, Enumerate, Scan, TakeWhile, Prefetch)
 
 
 @dataclass(frozen=True)
@@ -45,16 +49,26 @@ class Plan:
 def make_plan(node: Node, options: Options) -> Plan:
     """The plan of a dataset."""
     moves: list[str] = []
-    if options.deterministic is False:
-        node = _relaxed(node)
-    root, ahead = _raised(_sunk(node, moves), moves)
+    root, ahead = _raised(_sunk(_settled(node, options, None, moves), moves), moves)
     return Plan(_with_prefetch(root, ahead), tuple(moves))
 
 
-def _relaxed(node: Node) -> Node:
-    """The nodes with every map that does not say otherwise free to give its results in any order."""
-    node = _with_inputs(node, [_relaxed(below) for below in node.inputs])
-    return replace(node, deterministic=False) if isinstance(node, Map) and node.deterministic is None else node
+def _settled(node: Node, options: Options, above: Node | None, moves: list[str]) -> Node:
+    """The nodes with every map's order decided; `above` is the nearest node above that may read rows a second time.
+
+    A state must name exactly the rows that were given, and results in any order do not come in the same order again.
+    """
+    below = above if isinstance(node, _READS_ONCE) else node
+    node = _with_inputs(node, [_settled(inner, options, below, moves) for inner in node.inputs])
+    if not isinstance(node, Map):
+        return node
+    wanted = options.deterministic if node.deterministic is None else node.deterministic
+    if wanted is not False or node.parallelism == 1:
+        return node
+    if above is None:
+        return replace(node, deterministic=False)
+    moves.append(f"{node.label} keeps its order: {above.label} above it must be able to read the same rows again")
+    return replace(node, deterministic=None)
 
 
 def _sunk(node: Node, moves: list[str]) -> Node:

@@ -40,27 +40,17 @@ class Unordered(Stream):
         self._ended = False
         # The elements in flight or done but not given, and the place in the input before each.
         self._open: dict[int, State] = {}
-        self._failure: Exception | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
-        values: list[Any] = []
-        while len(values) < allow:
-            self._fill()
-            if not self._open or (values and self._done.empty()):
-                break
-            done = self._done.get()
-            del self._open[done.number]
-            if done.error is None:
-                values.append(done.value)
-            elif values:
-                self._failure = done.error
-                break
-            else:
-                raise done.error
-        return Block.of_rows(values) if values else None
+        # One row at a time: inside of a larger block a state could not tell which rows were given.
+        self._fill()
+        if not self._open:
+            return None
+        done = self._done.get()
+        del self._open[done.number]
+        if done.error is not None:
+            raise done.error
+        return Block.of_rows([done.value])
 
     def _fill(self) -> None:
         """Start calls until enough are in flight."""

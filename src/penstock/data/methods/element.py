@@ -31,8 +31,9 @@ class ElementMethods(Methods):
             fn: called once per element, with NumPy values.
             num_parallel_calls: threads that call it at the same time; `ps.AUTOTUNE` for one per core.
             deterministic: False gives the results of parallel calls as soon as they are there, in whatever order; no
-                element is lost or given twice, also over a restore. None takes `ps.Options(deterministic=...)`, and
-                without it the order of the input is kept.
+                element is lost or given twice, also over a restore. Below a step that must be able to read the same
+                rows again (`shuffle`, `unbatch`, …) the order is kept all the same; `explain()` says so. None takes
+                `ps.Options(deterministic=...)`, and without it the order of the input is kept.
             seed: if given, `fn` gets a `numpy.random.Generator` as its last argument, keyed by (seed, epoch, position),
                 so that an element gets the same random numbers on any number of threads. It is valid during the call.
 
