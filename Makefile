@@ -1,0 +1,94 @@
+# The commands of this repository; `make` alone lists them. Nothing needs to be prepared but Python >= 3.11 and make.
+
+VENV := .venv
+BIN := $(VENV)/bin
+LOCK := requirements-locked.txt
+PIP_INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint $(LOCK)
+
+# make PYTHON=/path/to/python takes that one; otherwise the first of these that runs and is new enough.
+PYTHON ?=
+CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.13 python3.12 python3.11 python3)
+
+# Options for a command, as in: make demo ARGS="--epochs 3"
+ARGS ?=
+
+.PHONY: help setup demo test check bench format lock clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make setup    .venv with penstock, editable, and everything for working on it'
+	@echo 'make demo     train the small model on 4 replicas (sets up what it needs first)'
+	@echo 'make test     all tests, doctests and examples of the documents'
+	@echo 'make check    format, lint, types and the fast tests: run it before every commit'
+	@echo 'make bench    the table of benchmarks, as ratios to hand-written loops'
+	@echo 'make format   put all files into the one format'
+	@echo 'make lock     resolve the development dependencies again into $(LOCK)'
+	@echo 'make clean    remove .venv, caches and what was built'
+	@echo
+	@echo 'PYTHON=...    the interpreter to use      ARGS="..."   options for demo, test and bench'
+
+setup: $(VENV)/.with-dev
+	@echo 'penstock is ready in $(VENV)'
+
+demo: $(VENV)/.with-demo
+	@$(BIN)/penstock demo $(ARGS)
+
+test: $(VENV)/.with-dev
+	@$(BIN)/pytest $(ARGS)
+
+check: $(VENV)/.with-dev
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest -m 'not slow'
+
+bench: $(VENV)/.with-dev
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+format: $(VENV)/.with-dev
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+# The oldest supported Python resolves: what it can install, the newer ones can install too.
+lock:
+	@python3.11 -m venv --clear $(VENV)-lock
+	@$(VENV)-lock/bin/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+	@echo "# Exact versions of everything that extra dev needs, for Python 3.11 to 3.13; written by 'make lock'." > $(LOCK)
+	@$(VENV)-lock/bin/python -m pip list --disable-pip-version-check --format freeze \
+		--exclude pip --exclude setuptools --exclude penstock >> $(LOCK)
+	@rm -rf $(VENV)-lock
+	@echo 'wrote $(LOCK)'
+
+clean:
+	rm -rf $(VENV) $(VENV)-lock build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp per extra, so that a second call does nothing. hatchling is installed first, in its locked version, and builds without a download.
+$(VENV)/.with-%: pyproject.toml $(LOCK)
+	@$(MAKE) --no-print-directory $(VENV)/.works
+	@echo 'installing penstock[$*] into $(VENV)'
+	@$(PIP_INSTALL) hatchling editables
+	@$(PIP_INSTALL) --no-build-isolation --editable '.[$*]'
+	@touch $@
+
+# An environment that is missing, half made or left behind by a Python that is gone is made anew.
+.PHONY: $(VENV)/.works
+$(VENV)/.works:
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 && exit 0; \
+	for candidate in $(CANDIDATES); do \
+		if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' > /dev/null 2>&1; then \
+			echo "making $(VENV) with $$("$$candidate" -V)"; \
+			exec "$$candidate" -m venv --clear $(VENV); \
+		fi; \
+	done; \
+	echo 'penstock needs Python 3.11 or newer, with the modules venv and ensurepip. Tried:' >&2; \
+	for candidate in $(CANDIDATES); do \
+		if "$$candidate" -V > /dev/null 2>&1; then \
+			found=$$("$$candidate" -c 'import sys, venv, ensurepip; print("is", sys.version.split()[0])' 2>&1 | tail -1); \
+		else \
+			found='does not run'; \
+		fi; \
+		echo "  $$candidate: $$found" >&2; \
+	done; \
+	echo 'Install one (on Debian and Ubuntu also the package python3-venv), or name one: make PYTHON=/path/to/python' >&2; \
+	exit 1

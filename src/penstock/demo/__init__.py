@@ -1,0 +1,17 @@
+"""The demo behind `penstock demo`: the small network of TensorFlow's custom training tutorial, over several replicas.
+
+`run` needs the packages of extra `demo`; they are imported when `run` is first asked for, not by importing this.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from penstock.demo.settings import DemoError as DemoError
+from penstock.demo.settings import Settings as Settings
+
+
+def __getattr__(name: str) -> Any:
+    """`run`, imported with all that it needs when it is first asked for (PEP 562)."""
+    if name != "run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("penstock.demo.train").run

@@ -1,0 +1,132 @@
+"""The images that the demo trains on: Fashion-MNIST where it can be had, else scikit-learn's scans of digits."""
+
+import os
+import threading
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from penstock.demo.settings import DatasetName, DemoError
+
+# Keras reads this once, when it is imported; its default would be TensorFlow.
+os.environ["KERAS_BACKEND"] = "jax"
+import keras
+
+Labelled = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
+"""Images of shape (n, height, width, 1) from 0 to 1, and their labels from 0 to 9."""
+
+_FASHION_MNIST_URL: Final = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/train-labels-idx1-ubyte.gz"
+_FASHION_MNIST_FILES: Final = 4
+_PATIENCE_SECONDS: Final = 4.0
+
+
+@dataclass(frozen=True)
+class Images:
+    """A data set, and how long and in how small steps the demo trains on it if it is not told."""
+
+    title: str
+    train: Labelled
+    test: Labelled
+    epochs: int
+    batch_size_per_replica: int
+
+
+def load(name: DatasetName, seed: int, say: Callable[[str], None]) -> Images:
+    """The images of this name; "auto" takes Fashion-MNIST, or the digits after saying why.
+
+    Raises:
+        DemoError: "fashion-mnist" was asked for by name and cannot be had.
+    """
+    if name == "digits":
+        return digits(seed)
+    try:
+        return fashion_mnist()
+    except DemoError as error:
+        if name == "fashion-mnist":
+            raise
+        say(f"{error}: training on the 1,797 scans of digits that come with scikit-learn instead.")
+        return digits(seed)
+
+
+def digits(seed: int) -> Images:
+    """The 1,797 real scans of 8x8 pixels in scikit-learn; a fifth of each digit's, drawn by the seed, for testing."""
+    scans, labels = load_digits(return_X_y=True)
+    train_scans, test_scans, train_labels, test_labels = train_test_split(
+        scans.reshape(-1, 8, 8), labels, test_size=0.2, random_state=seed, stratify=labels
+    )
+    return Images(
+        title="scikit-learn's digits",
+        train=_prepared(16, train_scans, train_labels),
+        test=_prepared(16, test_scans, test_labels),
+        epochs=40,
+        batch_size_per_replica=16,
+    )
+
+
+def fashion_mnist() -> Images:
+    """The 70,000 images of 28x28 pixels of Fashion-MNIST, through Keras's loader and its cache.
+
+    Raises:
+        DemoError: they are not in the cache and cannot be downloaded.
+    """
+    if not _is_cached():
+        _check_reachable()
+    keras.utils.disable_interactive_logging()
+    try:
+        train, test = keras.datasets.fashion_mnist.load_data()
+    except Exception as error:  # bare `Exception` is what Keras raises for a failed download
+        raise _unavailable(_first_line(error)) from error
+    return Images(
+        title="Fashion-MNIST",
+        train=_prepared(255, *train),
+        test=_prepared(255, *test),
+        epochs=10,
+        batch_size_per_replica=64,
+    )
+
+
+def _prepared(brightest: int, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Labelled:
+    return (images[..., np.newaxis] / brightest).astype(np.float32), labels.astype(np.int32)
+
+
+def _is_cached() -> bool:
+    home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
+    return len(list(home.glob("datasets/fashion-mnist/*.gz"))) == _FASHION_MNIST_FILES
+
+
+def _check_reachable() -> None:
+    """Ask the server for the head of one file: Keras's loader itself would wait without a limit.
+
+    In a thread, because looking up a name cannot be given a limit either; it ends with the process.
+    """
+    failures: list[str] = []
+    answered = threading.Event()
+
+    def ask() -> None:
+        request = urllib.request.Request(_FASHION_MNIST_URL, method="HEAD")
+        try:
+            urllib.request.urlopen(request, timeout=_PATIENCE_SECONDS).close()
+        except (OSError, ValueError) as error:
+            failures.append(_first_line(getattr(error, "reason", error)))
+        answered.set()
+
+    threading.Thread(target=ask, name="penstock-demo-reachable", daemon=True).start()
+    if not answered.wait(_PATIENCE_SECONDS):
+        raise _unavailable(f"no answer from its server within {_PATIENCE_SECONDS:.0f} seconds")
+    if failures:
+        raise _unavailable(failures[0])
+
+
+def _unavailable(reason: str) -> DemoError:
+    return DemoError(f"Fashion-MNIST cannot be downloaded here ({reason})")
+
+
+def _first_line(error: object) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,32 @@
+"""What to train: the options of `penstock demo`, and what can be wrong with them."""
+
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from penstock.errors import PenstockError
+
+DatasetName = Literal["auto", "fashion-mnist", "digits"]
+DATASET_NAMES: Final[tuple[DatasetName, ...]] = get_args(DatasetName)
+
+
+class DemoError(PenstockError):
+    """The demo cannot do what it was asked for on this machine; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The options of the demo; None leaves the choice to it.
+
+    Args:
+        dataset: the images to train on; "auto" takes Fashion-MNIST where it can be had.
+        epochs: how often every image is seen; by default 10 for Fashion-MNIST and 40 for the far smaller digits.
+        batch_size_per_replica: images per replica and step; by default 64 for Fashion-MNIST and 16 for the digits.
+        replicas: by default all local accelerators, or 4 virtual CPU devices where there are none.
+        seed: decides the first weights, the order of the images, and which of the digits are kept for testing.
+    """
+
+    dataset: DatasetName = "auto"
+    epochs: int | None = None
+    batch_size_per_replica: int | None = None
+    replicas: int | None = None
+    seed: int = 0

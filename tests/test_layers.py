@@ -1,0 +1,193 @@
+"""The layers of the design, held by a walk over every import of every file.
+
+A file imports only files of lower levels, or files of its own level in its own folder, in no circle. There is one way
+around: the `__getattr__` of an `__init__.py` may import what the package offers when it is first asked for (PEP 562).
+"""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parent.parent / "src"
+
+# A name with a dot at its end stands for everything below it, a name without one for that file alone.
+LEVELS: dict[str, float] = {
+    "penstock.errors": 0,
+    "penstock.options": 0,
+    "penstock.structure": 0,
+    "penstock.spec": 0,
+    "penstock.rng": 0,
+    "penstock.sharding": 1,
+    "penstock.runtime": 1,
+    "penstock.runtime.": 1,
+    "penstock.formats": 1,
+    "penstock.formats.": 1,
+    "penstock.data.": 2,
+    "penstock.data.operators": 3,
+    "penstock.data.operators.": 3,
+    # Between the operators and the facade that is made of them.
+    "penstock.data.methods": 3.5,
+    "penstock.data.methods.": 3.5,
+    "penstock.data.plan": 4,
+    "penstock.data.iterator": 4,
+    "penstock.data.sample": 4,
+    "penstock.data.dataset": 4,
+    "penstock.data": 4,
+    "penstock.distribute": 5,
+    "penstock.distribute.": 5,
+    "penstock.service": 5,
+    "penstock.service.": 5,
+    "penstock.preprocessing": 5,
+    "penstock.preprocessing.": 5,
+    "penstock.training": 6,
+    "penstock.training.": 6,
+    "penstock.testing": 6,
+    "penstock": 7,
+    # The outside, which uses the package as its users do.
+    "penstock.dashboard": 8,
+    "penstock.dashboard.": 8,
+    "penstock.demo": 8,
+    "penstock.demo.": 8,
+    "penstock.cli": 9,
+    "penstock.__main__": 10,
+}
+
+# Heavy packages, and the only parts of penstock that may import them.
+HEAVY = {
+    "jax": ("penstock.distribute.", "penstock.training.", "penstock.demo."),
+    "optax": ("penstock.demo.",),
+    "sklearn": ("penstock.demo.",),
+    "tqdm": ("penstock.demo.",),
+    "keras": ("penstock.training.", "penstock.demo."),
+    "torch": (),
+    "ray": (),
+    "tensorflow": (),
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import of a file: what it imports, on which line, and inside which function."""
+
+    target: str
+    line: int
+    function: str | None
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCES).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in sorted(SOURCES.rglob("*.py"))}
+
+
+def imports_of(module: str) -> Iterator[Import]:
+    def visit(node: ast.AST, function: str | None) -> Iterator[Import]:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            function = node.name
+        if isinstance(node, ast.Import):
+            yield from (Import(alias.name, node.lineno, function) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}, line {node.lineno}: a relative import"
+            source = str(node.module)
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                yield Import(inner if inner in MODULES else source, node.lineno, function)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            # A name that is only known when the program runs, such as that of a user's class, is nothing to hold here.
+            names = [argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)]
+            yield from (Import(str(name), node.lineno, function) for name in names)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, function)
+
+    return visit(ast.parse(MODULES[module].read_text()), None)
+
+
+def at_import(module: str) -> Iterator[Import]:
+    """The imports that run when the file is imported."""
+    return (found for found in imports_of(module) if found.function is None)
+
+
+def level_of(module: str) -> float:
+    if module in LEVELS:
+        return LEVELS[module]
+    below = [name for name in LEVELS if name.endswith(".") and module.startswith(name)]
+    assert below, f"{module} has no level: add it to the design's table and to LEVELS"
+    return LEVELS[max(below, key=len)]
+
+
+def folder_of(module: str) -> Path:
+    return MODULES[module].parent
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_file_imports_only_lower_levels_or_its_own_folder(module: str) -> None:
+    for found in at_import(module):
+        if found.target.partition(".")[0] != "penstock":
+            continue
+        assert found.target in MODULES, f"{module}, line {found.line}: there is no {found.target}"
+        mine, other = level_of(module), level_of(found.target)
+        neighbours = mine == other and folder_of(module) == folder_of(found.target)
+        assert other < mine or neighbours, (
+            f"{module} (level {mine}), line {found.line}, must not import {found.target} (level {other})"
+        )
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    graph = {module: {found.target for found in at_import(module)} & MODULES.keys() for module in MODULES}
+    TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_function_imports_anything(module: str) -> None:
+    lazy_exports = "__getattr__" if MODULES[module].name == "__init__.py" else None
+    inside = [found for found in imports_of(module) if found.function not in (None, lazy_exports)]
+    assert inside == []
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("penstock.data.operators.")])
+def test_operators_do_not_import_each_other(module: str) -> None:
+    siblings = {found.target for found in at_import(module) if found.target.startswith("penstock.data.operators")}
+    assert siblings == set()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_heavy_packages_stay_where_they_belong(module: str) -> None:
+    for found in imports_of(module):
+        package = found.target.partition(".")[0]
+        if package in HEAVY:
+            assert module.startswith(HEAVY[package]), f"{module}, line {found.line}, must not import {package}"
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if LEVELS.get(name) == 0])
+def test_level_0_knows_numpy_and_the_standard_library_only(module: str) -> None:
+    packages = {found.target.partition(".")[0] for found in imports_of(module)}
+    assert packages <= sys.stdlib_module_names | {"numpy", "penstock"}
+
+
+IMPORT_PENSTOCK = """
+import json, sys, threading, time
+started = time.perf_counter()
+import penstock
+seconds = time.perf_counter() - started
+print(json.dumps([seconds, sorted(sys.modules), threading.active_count()]))
+"""
+
+
+def test_importing_penstock_is_quick_and_loads_nothing_heavy() -> None:
+    times = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", IMPORT_PENSTOCK], capture_output=True, text=True, check=True)
+        seconds, loaded, threads = json.loads(done.stdout)
+        assert HEAVY.keys() & set(loaded) == set()
+        assert threads == 1
+        times.append(seconds)
+    assert min(times) < 0.5  # the quickest of three: the others may have waited for a busy machine
