@@ -98,7 +98,11 @@ def permuted(key: int, length: int, positions: range | npt.ArrayLike) -> Indices
 
 @lru_cache(maxsize=16)
 def _sorted_order(key: int, length: int) -> Indices:
-    order = np.argsort(hash_positions(key, np.arange(length)), kind="stable")
+    # The number of a row takes the low bits of its hash: sorting values is far faster than sorting an index by them.
+    row_bits = np.uint64((1 << length.bit_length()) - 1)
+    words = (hash_positions(key, range(length)) & ~row_bits) | np.arange(length, dtype=np.uint64)
+    words.sort()
+    order = (words & row_bits).astype(np.int64)
     order.flags.writeable = False
     return order
 
