@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass
 
 from penstock.data.block import Block
-from penstock.data.node import State, Stream
+from penstock.data.stream import State, Stream
 from penstock.runtime.channel import Channel, Closed
 from penstock.runtime.pacing import Pace
 

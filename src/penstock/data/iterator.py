@@ -6,8 +6,9 @@ from threading import Lock
 from typing import Any
 
 from penstock.data.block import Block
-from penstock.data.node import Cursor, Node, Run
+from penstock.data.node import Node, Run
 from penstock.data.plan import make_plan
+from penstock.data.stream import Cursor
 from penstock.errors import ClosedError, StateMismatchError
 from penstock.options import Options
 from penstock.rng import draw_seed

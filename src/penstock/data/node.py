@@ -10,13 +10,11 @@ Rules that all operators keep, and the conformance suite checks:
 
 1. The sequence of rows is a function of (node, seed, epoch) alone: never of block sizes, threads or timing.
 2. `Stream.state()` is JSON-able and describes the position after the last block that `pull` gave; `restore` on a fresh
-stream of an equal node
-   continues with the next row. Rows already read but not given are read again, never stored.
+   stream of an equal node continues with the next row. Rows read but not given are read again, never stored.
 3. `pull(need, allow)` gives at least one row, or None at the end, and again None after it. `need` is how many rows the
-caller is sure to use: a
-   source whose elements arrive at their own pace (a generator) is not run further than that. `allow` is how many pay; a
-   stream whose rows come in larger pieces gives the whole piece, and the `Cursor` through which all streams are read
-   cuts it.
+   caller is sure to use: a source whose elements arrive at their own pace (a generator) is not run further than that.
+   `allow` is how many pay; a stream whose rows come in larger pieces gives the whole piece, and the `Cursor` through
+   which all streams are read cuts it.
 4. An exception costs the row it happened at; pulling again continues after that row.
 5. `close()` may be called at any time, more than once.
 """
@@ -31,12 +29,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Indices
+from penstock.data.stream import Cursor, IndexStream, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import mix
 from penstock.runtime.workers import WorkerPool
-
-State = Any
-"""Plain data: None, booleans, integers, floats, strings, lists and dictionaries of them."""
 
 
 class Run:
@@ -114,15 +110,17 @@ class Node(ABC):
         """The rows at these positions of an epoch. Only for indexable nodes."""
         raise NotImplementedError(self.name)
 
-    def stream(self, run: Run, epoch: int) -> "Stream":
+    def stream(self, run: Run, epoch: int) -> Stream:
         """One pass over an epoch. Only for nodes that are not indexable."""
         raise NotImplementedError(self.name)
 
-    def open(self, run: Run, epoch: int) -> "Stream":
+    def open(self, run: Run, epoch: int) -> Stream:
         """One pass over an epoch, by index where that is possible."""
-        return IndexStream(self, run, epoch) if self.indexable else self.stream(run, epoch)
+        if self.indexable:
+            return IndexStream(lambda indices: self.read(run, epoch, indices), self.cardinality)
+        return self.stream(run, epoch)
 
-    def cursor(self, run: Run, epoch: int) -> "Cursor":
+    def cursor(self, run: Run, epoch: int) -> Cursor:
         """One pass over an epoch that can be stopped between any two rows."""
         return Cursor(self.open(run, epoch))
 
@@ -160,164 +158,32 @@ class Node(ABC):
         return f"{self.label} at {self.site}" if self.site else self.label
 
 
-class Stream(ABC):
-    """One pass over a node's epoch. See the rules at the top of this module."""
+@dataclass(frozen=True, eq=False)
+class OneInput(Node):
+    """A node over one input."""
 
-    @abstractmethod
-    def pull(self, need: int, allow: int) -> Block | None:
-        """The next rows, at least one and about `allow`; None at the end."""
-
-    @abstractmethod
-    def state(self) -> State:
-        """The position after the last block that `pull` gave."""
-
-    @abstractmethod
-    def restore(self, state: State) -> None:
-        """Continue from a state; only on a stream that has not been pulled."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Stop everything that runs for this stream and for its inputs."""
-
-    def advanced(self, state: State, rows: int) -> State | None:
-        """`state` moved on by `rows` rows, where that can be said without reading them."""
-        return None
-
-    def skip(self, rows: int) -> int:
-        """Pass over up to `rows` rows without reading them, where that is possible; gives how many were."""
-        return 0
-
-
-class IndexStream(Stream):
-    """One pass over an indexable node: the state is a position."""
-
-    def __init__(self, node: Node, run: Run, epoch: int) -> None:
-        self._node = node
-        self._run = run
-        self._epoch = epoch
-        self._length = node.cardinality
-        self._position = 0
-        self._single_until = 0
-
-    def _left(self, rows: int) -> int:
-        return rows if self._length == INFINITE_CARDINALITY else min(rows, self._length - self._position)
-
-    def pull(self, need: int, allow: int) -> Block | None:
-        # After an error inside a span its rows are read one at a time, so that those before the failing one are
-        # delivered first.
-        rows = self._left(1 if self._position < self._single_until else allow)
-        if rows <= 0:
-            return None
-        start = self._position
-        try:
-            block = self._node.read(self._run, self._epoch, range(start, start + rows))
-        except Exception:
-            if rows == 1:
-                self._position += 1
-                raise
-            self._single_until = start + rows
-            return self.pull(need, allow)
-        self._position = start + rows
-        return block
-
-    def skip(self, rows: int) -> int:
-        skipped = max(0, self._left(rows))
-        self._position += skipped
-        return skipped
-
-    def advanced(self, state: State, rows: int) -> State:
-        return int(state) + rows
-
-    def state(self) -> State:
-        return self._position
-
-    def restore(self, state: State) -> None:
-        self._position = int(state)
-
-    def close(self) -> None:
-        """Reading by index leaves nothing running."""
-
-
-class Cursor(Stream):
-    """A stream that can be stopped between any two rows, not only between its blocks.
-
-    The state is [state, rows]: a state of the stream below, taken before the block that is being handed out, and how
-    many rows of that block were handed out. `restore` reads those rows again and drops them (over an index stream, it
-    only moves the position).
-    """
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self._before: State = None
-        self._block: Block | None = None
-        self._offset = 0
+    input: Node
 
     @property
-    def _left(self) -> int:
-        return 0 if self._block is None else len(self._block) - self._offset
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
 
-    def pull(self, need: int, allow: int) -> Block | None:
-        if self._left == 0:
-            self._block = None  # its memory can serve the next one
-            before = self._stream.state()
-            block = self._stream.pull(need, allow)
-            if block is None:
-                return None
-            self._before, self._block, self._offset = before, block, 0
-        assert self._block is not None
-        start = self._offset
-        self._offset = min(start + allow, len(self._block))
-        return self._block.slice(start, self._offset)
 
-    def give_back(self, rows: int) -> None:
-        """Put the last `rows` rows of the block that `pull` gave last back in front."""
-        self._offset -= rows
+@dataclass(frozen=True, eq=False)
+class SameElements(OneInput):
+    """A node that passes its input's elements on, though perhaps not all of them, nor in that order."""
 
-    def exactly(self, rows: int) -> Block | None:
-        """The next `rows` rows as one block; fewer at the end, None if there are none."""
-        blocks: list[Block] = []
-        left = rows
-        while left > 0:
-            block = self.pull(left, left)
-            if block is None:
-                break
-            blocks.append(block)
-            left -= len(block)
-        return Block.concatenate(blocks) if blocks else None
+    @property
+    def cardinality(self) -> int:
+        return self.input.cardinality
 
-    def skip(self, rows: int) -> int:
-        """Pass over up to `rows` rows, reading them if need be; gives how many there were."""
-        done = min(rows, self._left)
-        self._offset += done
-        if done < rows:
-            done += self._stream.skip(rows - done)
-        while done < rows:
-            block = self.pull(rows - done, rows - done)
-            if block is None:
-                break
-            done += len(block)
-        return done
+    @property
+    def spec(self) -> Any:
+        return self.input.spec
 
-    def state(self) -> State:
-        if not self._left:
-            return [self._stream.state(), 0]
-        moved = self._stream.advanced(self._before, self._offset)
-        return [self._before, self._offset] if moved is None else [moved, 0]
-
-    def state_before(self, rows: int) -> State:
-        """The state before the last `rows` rows of the block that `pull` gave last."""
-        self._offset -= rows
-        state = self.state()
-        self._offset += rows
-        return state
-
-    def restore(self, state: State) -> None:
-        position, rows = state
-        self._stream.restore(position)
-        self.skip(rows)
-
-    def close(self) -> None:
-        self._stream.close()
+    @property
+    def indexable(self) -> bool:
+        return self.input.indexable
 
 
 def describe(value: Any) -> str:

@@ -19,8 +19,9 @@ from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.keep import Cache, Prefetch
-from penstock.data.operators.order import Enumerate, Shuffle, Skip, Take
+from penstock.data.operators.order import Enumerate, Skip, Take
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
+from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Slices
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
 

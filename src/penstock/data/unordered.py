@@ -6,7 +6,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from penstock.data.block import Block
-from penstock.data.node import Cursor, State, Stream
+from penstock.data.stream import Cursor, State, Stream
 from penstock.runtime.workers import WorkerPool
 
 _IN_FLIGHT_PER_THREAD = 2

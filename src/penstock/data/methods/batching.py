@@ -241,8 +241,8 @@ class BatchMethods(Methods):
     ) -> Self:
         return self._then(
             GroupByWindow(
-                method,
                 self.node,
+                method,
                 key_func,
                 reduce_func,
                 size_of,

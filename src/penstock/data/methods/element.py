@@ -6,7 +6,8 @@ from typing import Any, Self
 from penstock.data.methods.base import Methods, check_function, user_site
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
-from penstock.data.operators.sequence import RejectionResample, Scan, TakeWhile
+from penstock.data.operators.resample import RejectionResample
+from penstock.data.operators.sequence import Scan, TakeWhile
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import AUTOTUNE, check_integer
 
@@ -79,7 +80,7 @@ class ElementMethods(Methods):
             >>> [int(x) for x in ps.Dataset.range(4).flat_map(ps.Dataset.range)]
             [0, 0, 1, 0, 1, 2]
         """
-        return self._then(Interleave("flat_map", self.node, check_function("flat_map", "fn", fn), site=user_site()))
+        return self._then(Interleave(self.node, "flat_map", check_function("flat_map", "fn", fn), site=user_site()))
 
     def interleave(
         self,
@@ -118,7 +119,7 @@ class ElementMethods(Methods):
         block_length = check_integer("interleave", "block_length", block_length, minimum=1)
         check_parallel_calls("interleave", num_parallel_calls)
         return self._then(
-            Interleave("interleave", self.node, fn, cycle_length, block_length, num_parallel_calls, site=user_site())
+            Interleave(self.node, "interleave", fn, cycle_length, block_length, num_parallel_calls, site=user_site())
         )
 
     def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], tuple[Any, Any]]) -> Self:

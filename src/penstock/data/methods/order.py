@@ -5,8 +5,9 @@ from typing import Self
 from penstock.data.methods.base import Methods, node_of, user_site
 from penstock.data.operators.combine import Concatenate, merged_spec
 from penstock.data.operators.keep import Cache, Kept, Prefetch
-from penstock.data.operators.order import Enumerate, Repeat, Shard, Shuffle, Skip, Take
+from penstock.data.operators.order import Enumerate, Repeat, Shard, Skip, Take
 from penstock.data.operators.sequence import Unique
+from penstock.data.operators.shuffle import Shuffle
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY, check_integer
 

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
-from penstock.data.node import Cursor, Node, Run, State, Stream, scaled
+from penstock.data.node import Node, OneInput, Run, scaled
+from penstock.data.stream import Cursor, State, Stream
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
@@ -17,16 +18,11 @@ from penstock.structure import LEAF, Structure, flatten, map_structure
 
 
 @dataclass(frozen=True, eq=False)
-class Batching(Node):
+class Batching(OneInput):
     """What batches have in common: which rows go into which; `combined` says what they become."""
 
-    input: Node
     batch_size: int
     drop_remainder: bool = False
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @property
     def cardinality(self) -> int:
@@ -266,15 +262,10 @@ class RaggedBatch(Batching):
 
 
 @dataclass(frozen=True, eq=False)
-class Unbatch(Node):
+class Unbatch(OneInput):
     """The rows along the leading axis of every element."""
 
     name: ClassVar[str] = "unbatch"
-    input: Node
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @property
     def cardinality(self) -> int:
@@ -336,17 +327,12 @@ class UnbatchStream(Stream):
 
 
 @dataclass(frozen=True, eq=False)
-class Rebatch(Node):
+class Rebatch(OneInput):
     """The rows of batches put together again in batches of other sizes, which are used in turn."""
 
     name: ClassVar[str] = "rebatch"
-    input: Node
     batch_sizes: tuple[int, ...]
     drop_remainder: bool = False
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @property
     def cardinality(self) -> int:

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import Cursor, Node, Run, State, Stream, added
+from penstock.data.node import Node, Run, added
+from penstock.data.stream import Cursor, State, Stream
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions

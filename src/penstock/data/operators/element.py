@@ -9,7 +9,8 @@ import numpy as np
 
 from penstock.data.apply import Failure, Layout, call_rows, call_rows_with_randomness, map_rows, note
 from penstock.data.block import Block, Indices
-from penstock.data.node import Node, Run, State, Stream
+from penstock.data.node import OneInput, Run
+from penstock.data.stream import State, Stream
 from penstock.data.unordered import Unordered
 from penstock.errors import InvalidTypeError
 from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY
@@ -17,19 +18,14 @@ from penstock.rng import mix
 
 
 @dataclass(frozen=True, eq=False)
-class Map(Node):
+class Map(OneInput):
     """`function` of every element; with a seed it also gets a generator keyed by (seed, epoch, position)."""
 
     name: ClassVar[str] = "map"
-    input: Node
     function: Callable[..., Any]
     num_parallel_calls: int | None = None
     deterministic: bool | None = None
     seed: int | None = None
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @property
     def cardinality(self) -> int:
@@ -138,16 +134,11 @@ class MapStream(Stream):
 
 
 @dataclass(frozen=True, eq=False)
-class Filter(Node):
+class Filter(OneInput):
     """The elements for which `predicate` is true."""
 
     name: ClassVar[str] = "filter"
-    input: Node
     predicate: Callable[..., Any]
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @property
     def cardinality(self) -> int:

@@ -7,13 +7,14 @@ from typing import Any
 from penstock.data.ahead import Ahead
 from penstock.data.apply import call_rows, note
 from penstock.data.block import Block
-from penstock.data.node import Cursor, Node, Run, State, Stream
+from penstock.data.node import Node, OneInput, Run
+from penstock.data.stream import Cursor, State, Stream
 from penstock.errors import InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 
 
 @dataclass(frozen=True, eq=False)
-class Interleave(Node):
+class Interleave(OneInput):
     """The elements of datasets made of `cycle_length` elements at a time, `block_length` from each in turn.
 
     A slot whose dataset has ended ends its turn at once, and takes the next element of the input when its turn comes
@@ -21,7 +22,6 @@ class Interleave(Node):
     """
 
     method: str
-    input: Node
     function: Callable[..., Any]
     cycle_length: int = 1
     block_length: int | None = None
@@ -30,10 +30,6 @@ class Interleave(Node):
     @property
     def name(self) -> str:  # type: ignore[override]  # one node serves two methods
         return self.method
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @property
     def cardinality(self) -> int:

@@ -8,21 +8,21 @@ import numpy as np
 
 from penstock.data.apply import call_rows, note
 from penstock.data.block import Block
-from penstock.data.node import Cursor, Node, Run, State, Stream
+from penstock.data.node import Node, OneInput, Run
+from penstock.data.stream import Cursor, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.pacing import Pace
 
 
 @dataclass(frozen=True, eq=False)
-class GroupByWindow(Node):
+class GroupByWindow(OneInput):
     """The elements of the datasets that `reduce_function(key, window)` makes of windows of elements with one key.
 
     A full window is given at once; what is left at the end of the input follows in the order of the keys.
     """
 
     method: str
-    input: Node
     key_function: Callable[..., Any]
     reduce_function: Callable[[Any, Any], Any]
     window_size_function: Callable[[Any], Any] = field(repr=False)
@@ -32,10 +32,6 @@ class GroupByWindow(Node):
     @property
     def name(self) -> str:  # type: ignore[override]  # one node serves two methods
         return self.method
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @property
     def cardinality(self) -> int:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from penstock.data.ahead import Ahead
 from penstock.data.block import Block, Column, Indices, is_ragged
-from penstock.data.node import Node, Run, State, Stream
+from penstock.data.node import Node, OneInput, Run
+from penstock.data.stream import State, Stream
 from penstock.errors import StorageError
 from penstock.formats.row_store import RowStore, RowStoreWriter
 from penstock.options import AUTOTUNE
@@ -20,16 +21,11 @@ from penstock.rng import as_positions
 
 
 @dataclass(frozen=True, eq=False)
-class Prefetch(Node):
+class Prefetch(OneInput):
     """The elements, made by a thread up to `buffer_size` of them before they are asked for."""
 
     name: ClassVar[str] = "prefetch"
-    input: Node
     buffer_size: int
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @property
     def cardinality(self) -> int:
@@ -85,7 +81,7 @@ def read_store(store: RowStore, indices: Indices) -> Block:
 
 
 @dataclass(frozen=True, eq=False)
-class Cache(Node):
+class Cache(OneInput):
     """The elements of the input's first epoch, kept once they were read: in memory, or in a directory (`filename`).
 
     Over an indexable input each row is kept when it is first read, in whatever order; over a stream when a pass reaches
@@ -93,13 +89,8 @@ class Cache(Node):
     """
 
     name: ClassVar[str] = "cache"
-    input: Node
     filename: str = ""
     kept: "Kept" = field(repr=False, kw_only=True)
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @property
     def cardinality(self) -> int:

@@ -8,27 +8,22 @@ import numpy as np
 
 from penstock.data.apply import Layout, call_rows, note
 from penstock.data.block import Block, object_column
-from penstock.data.node import Node, Run, State, Stream, scaled
-from penstock.errors import ElementError, InvalidTypeError
+from penstock.data.node import OneInput, Run, scaled
+from penstock.data.stream import State, Stream
+from penstock.errors import InvalidTypeError
 from penstock.formats.values import decode_value, encode_value
-from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from penstock.rng import mix, uniform_positions
-from penstock.spec import TensorSpec, as_leaf
-from penstock.structure import LEAF, Structure, map_structure
+from penstock.options import UNKNOWN_CARDINALITY
+from penstock.spec import as_leaf
+from penstock.structure import LEAF, map_structure
 
 
 @dataclass(frozen=True, eq=False)
-class Scan(Node):
+class Scan(OneInput):
     """`function(state, element)` gives the next state and an output; the outputs are the elements."""
 
     name: ClassVar[str] = "scan"
-    input: Node
     initial_state: Any = field(repr=False)
     function: Callable[[Any, Any], tuple[Any, Any]]
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @property
     def cardinality(self) -> int:
@@ -92,16 +87,11 @@ class ScanStream(Stream):
 
 
 @dataclass(frozen=True, eq=False)
-class TakeWhile(Node):
+class TakeWhile(OneInput):
     """The elements up to the first for which `predicate` is false."""
 
     name: ClassVar[str] = "take_while"
-    input: Node
     predicate: Callable[..., Any]
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @property
     def cardinality(self) -> int:
@@ -157,15 +147,10 @@ class TakeWhileStream(Stream):
 
 
 @dataclass(frozen=True, eq=False)
-class Unique(Node):
+class Unique(OneInput):
     """The elements that have not come before."""
 
     name: ClassVar[str] = "unique"
-    input: Node
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @property
     def cardinality(self) -> int:
@@ -226,20 +211,15 @@ def _identity(leaf: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Window(Node):
+class Window(OneInput):
     """Datasets of `size` elements each, `stride` apart; a new one begins every `shift` elements."""
 
     name: ClassVar[str] = "window"
-    input: Node
     size: int
     shift: int
     stride: int
     drop_remainder: bool
     dataset_of: Callable[[Block], Any] = field(repr=False)
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @property
     def span(self) -> int:
@@ -308,116 +288,6 @@ class WindowStream(Stream):
 
     def restore(self, state: State) -> None:
         position, self._gap = state
-        self._input.restore(position)
-
-    def close(self) -> None:
-        self._input.close()
-
-
-_CLASSED = Structure("tuple", (LEAF, LEAF), (0, 1), leaf_count=2)
-
-
-@dataclass(frozen=True, eq=False)
-class RejectionResample(Node):
-    """(class, element) pairs, with elements dropped at random so that the classes come in the target proportions."""
-
-    name: ClassVar[str] = "rejection_resample"
-    input: Node
-    class_function: Callable[..., Any]
-    target_distribution: tuple[float, ...]
-    initial_distribution: tuple[float, ...] | None
-    seed: int | None
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
-
-    @property
-    def cardinality(self) -> int:
-        return self.input.cardinality if self.input.cardinality in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
-
-    @property
-    def spec(self) -> Any:
-        return None if self.input.spec is None else (TensorSpec((), np.int64), self.input.spec)
-
-    @property
-    def varies(self) -> bool:
-        return True
-
-    @property
-    def unseeded(self) -> bool:
-        return self.seed is None or self.input.unseeded
-
-    def stream(self, run: Run, epoch: int) -> "RejectionResampleStream":
-        return RejectionResampleStream(self, run, epoch)
-
-
-class RejectionResampleStream(Stream):
-    """Without an initial distribution the classes seen so far estimate it; their counts are part of the state."""
-
-    def __init__(self, node: RejectionResample, run: Run, epoch: int) -> None:
-        self._node = node
-        self._key = mix(run.key(node, node.seed), epoch)
-        self._input = node.input.cursor(run, epoch)
-        self._target = np.array(node.target_distribution)
-        self._counts = np.zeros(len(self._target), dtype=np.int64)
-        self._position = 0
-
-    def pull(self, need: int, allow: int) -> Block | None:
-        while True:
-            block = self._input.pull(need, allow)
-            if block is None:
-                return None
-            classes, kept = self._decide(block)
-            if kept:
-                rows = np.array(kept, dtype=np.int64)
-                taken = block.take(rows)
-                numbers = np.array(classes, dtype=np.int64)[rows]
-                return Block((numbers, *taken.columns), _CLASSED.nested([LEAF, block.structure]), len(kept))
-
-    def _decide(self, block: Block) -> tuple[list[int], list[int]]:
-        """The classes of the rows, and which rows stay."""
-        draws = uniform_positions(self._key, range(self._position, self._position + len(block)))
-        classes: list[int] = []
-        kept: list[int] = []
-        try:
-            for value in call_rows(self._node.class_function, block):
-                number = self._checked(value)
-                self._counts[number] += 1
-                if draws[len(classes)] < self._acceptance(number):
-                    kept.append(len(classes))
-                classes.append(number)
-        except Exception as error:
-            if not kept:
-                note(error, self._node, self._position + len(classes))
-                self._input.give_back(len(block) - len(classes) - 1)
-                self._position += len(classes) + 1
-                raise
-            self._input.give_back(len(block) - len(classes))
-        self._position += len(classes)
-        return classes, kept
-
-    def _checked(self, value: Any) -> int:
-        number = int(value)
-        if not 0 <= number < len(self._target):
-            raise ElementError(
-                f"rejection_resample(class_function) must return 0 to {len(self._target) - 1}, got {number}"
-            )
-        return number
-
-    def _acceptance(self, number: int) -> float:
-        """The probability with which an element of this class stays: target over initial, over the largest ratio."""
-        given = self._node.initial_distribution
-        initial = np.array(given) if given is not None else self._counts / self._counts.sum()
-        ratios = np.divide(self._target, initial, out=np.zeros_like(self._target), where=initial > 0)
-        return float(ratios[number] / ratios.max()) if ratios.max() > 0 else 0.0
-
-    def state(self) -> State:
-        return [self._input.state(), self._position, self._counts.tolist()]
-
-    def restore(self, state: State) -> None:
-        position, self._position, counts = state
-        self._counts = np.array(counts, dtype=np.int64)
         self._input.restore(position)
 
     def close(self) -> None:

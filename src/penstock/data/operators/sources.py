@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Column, Indices
-from penstock.data.node import Node, Run, State, Stream
+from penstock.data.node import Node, Run
+from penstock.data.stream import State, Stream
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import hash_positions, mix, uniform_positions

@@ -1,0 +1,121 @@
+"""rejection_resample: elements dropped at random, so that their classes come in given proportions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.data.apply import call_rows, note
+from penstock.data.block import Block
+from penstock.data.node import OneInput, Run
+from penstock.data.stream import State, Stream
+from penstock.errors import ElementError
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.rng import mix, uniform_positions
+from penstock.spec import TensorSpec
+from penstock.structure import LEAF, Structure
+
+_CLASSED = Structure("tuple", (LEAF, LEAF), (0, 1), leaf_count=2)
+
+
+@dataclass(frozen=True, eq=False)
+class RejectionResample(OneInput):
+    """(class, element) pairs, with elements dropped at random so that the classes come in the target proportions."""
+
+    name: ClassVar[str] = "rejection_resample"
+    class_function: Callable[..., Any]
+    target_distribution: tuple[float, ...]
+    initial_distribution: tuple[float, ...] | None
+    seed: int | None
+
+    @property
+    def cardinality(self) -> int:
+        return self.input.cardinality if self.input.cardinality in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
+
+    @property
+    def spec(self) -> Any:
+        return None if self.input.spec is None else (TensorSpec((), np.int64), self.input.spec)
+
+    @property
+    def varies(self) -> bool:
+        return True
+
+    @property
+    def unseeded(self) -> bool:
+        return self.seed is None or self.input.unseeded
+
+    def stream(self, run: Run, epoch: int) -> "RejectionResampleStream":
+        return RejectionResampleStream(self, run, epoch)
+
+
+class RejectionResampleStream(Stream):
+    """Without an initial distribution the classes seen so far estimate it; their counts are part of the state."""
+
+    def __init__(self, node: RejectionResample, run: Run, epoch: int) -> None:
+        self._node = node
+        self._key = mix(run.key(node, node.seed), epoch)
+        self._input = node.input.cursor(run, epoch)
+        self._target = np.array(node.target_distribution)
+        self._counts = np.zeros(len(self._target), dtype=np.int64)
+        self._position = 0
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        while True:
+            block = self._input.pull(need, allow)
+            if block is None:
+                return None
+            classes, kept = self._decide(block)
+            if kept:
+                rows = np.array(kept, dtype=np.int64)
+                taken = block.take(rows)
+                numbers = np.array(classes, dtype=np.int64)[rows]
+                return Block((numbers, *taken.columns), _CLASSED.nested([LEAF, block.structure]), len(kept))
+
+    def _decide(self, block: Block) -> tuple[list[int], list[int]]:
+        """The classes of the rows, and which rows stay."""
+        draws = uniform_positions(self._key, range(self._position, self._position + len(block)))
+        classes: list[int] = []
+        kept: list[int] = []
+        try:
+            for value in call_rows(self._node.class_function, block):
+                number = self._checked(value)
+                self._counts[number] += 1
+                if draws[len(classes)] < self._acceptance(number):
+                    kept.append(len(classes))
+                classes.append(number)
+        except Exception as error:
+            if not kept:
+                note(error, self._node, self._position + len(classes))
+                self._input.give_back(len(block) - len(classes) - 1)
+                self._position += len(classes) + 1
+                raise
+            self._input.give_back(len(block) - len(classes))
+        self._position += len(classes)
+        return classes, kept
+
+    def _checked(self, value: Any) -> int:
+        number = int(value)
+        if not 0 <= number < len(self._target):
+            raise ElementError(
+                f"rejection_resample(class_function) must return 0 to {len(self._target) - 1}, got {number}"
+            )
+        return number
+
+    def _acceptance(self, number: int) -> float:
+        """The probability with which an element of this class stays: target over initial, over the largest ratio."""
+        given = self._node.initial_distribution
+        initial = np.array(given) if given is not None else self._counts / self._counts.sum()
+        ratios = np.divide(self._target, initial, out=np.zeros_like(self._target), where=initial > 0)
+        return float(ratios[number] / ratios.max()) if ratios.max() > 0 else 0.0
+
+    def state(self) -> State:
+        return [self._input.state(), self._position, self._counts.tolist()]
+
+    def restore(self, state: State) -> None:
+        position, self._position, counts = state
+        self._counts = np.array(counts, dtype=np.int64)
+        self._input.restore(position)
+
+    def close(self) -> None:
+        self._input.close()

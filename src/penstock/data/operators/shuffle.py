@@ -1,0 +1,155 @@
+"""shuffle: an order that can be entered anywhere, over an index and over a stream."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from penstock.data.block import Block, Indices
+from penstock.data.node import Run, SameElements
+from penstock.data.stream import State, Stream
+from penstock.options import INFINITE_CARDINALITY
+from penstock.rng import as_positions, mix, permuted
+
+
+@dataclass(frozen=True, eq=False)
+class Shuffle(SameElements):
+    """A random order in which no element comes more than `buffer_size` - 1 places early.
+
+    Shorter inputs than the buffer are permuted as a whole. Longer ones are permuted inside windows of `buffer_size`
+    rows; the first window of an epoch is of random length, so that other rows share a window in every epoch. The order
+    is a function of (seed, epoch, position), entered anywhere
+    at no cost: `docs/design/0002-shuffle-by-windows.md`.
+    """
+
+    name: ClassVar[str] = "shuffle"
+    buffer_size: int
+    seed: int | None = None
+    reshuffle_each_iteration: bool = True
+
+    @property
+    def varies(self) -> bool:
+        return self.reshuffle_each_iteration or self.input.varies
+
+    @property
+    def unseeded(self) -> bool:
+        return self.seed is None or self.input.unseeded
+
+    def key(self, run: Run, epoch: int) -> int:
+        """The random key of one epoch's order."""
+        return mix(run.key(self, self.seed), epoch if self.reshuffle_each_iteration else 0)
+
+    def first_window(self, key: int) -> int:
+        """The length of the first window, if the input is longer than the buffer."""
+        return 1 + mix(key, 1) % self.buffer_size
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        key = self.key(run, epoch)
+        length = self.input.cardinality
+        if 0 <= length <= self.buffer_size:
+            return self.input.read(run, epoch, permuted(mix(key, 0), length, indices))
+        positions = as_positions(indices)
+        first = self.first_window(key)
+        windows = np.maximum(0, positions - first + self.buffer_size) // self.buffer_size
+        sources = np.empty_like(positions)
+        for window in np.unique(windows):
+            start = 0 if window == 0 else first + (int(window) - 1) * self.buffer_size
+            size = first if window == 0 else self.buffer_size
+            if length != INFINITE_CARDINALITY:
+                size = min(size, length - start)
+            inside = windows == window
+            sources[inside] = start + permuted(mix(key, 2, int(window)), size, positions[inside] - start)
+        return self.input.read(run, epoch, sources)
+
+    def stream(self, run: Run, epoch: int) -> "ShuffleStream":
+        return ShuffleStream(self, run, epoch)
+
+
+class ShuffleStream(Stream):
+    """The same order over a stream.
+
+    While one window is handed out, the rows of the next are collected, so that none has to be waited for.
+
+    The state is where the window begins in the input, its number, and how many of its rows were handed out: at most two
+    buffers are read again.
+    """
+
+    _PIECES = 16
+
+    def __init__(self, node: Shuffle, run: Run, epoch: int) -> None:
+        self._key = node.key(run, epoch)
+        self._buffer = node.buffer_size
+        self._first = node.first_window(self._key)
+        self._input = node.input.cursor(run, epoch)
+        self._collected: list[Block] = []
+        self._collected_begin: State = None
+        self._second_begin: State = None
+        self._begin: State = self._input.state()
+        self._window = -1
+        self._pieces: list[Block] = []
+        self._given = 0
+        self._skip = 0
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        while not self._pieces:
+            if not self._advance():
+                return None
+        piece = self._pieces[0]
+        rows = min(allow, len(piece))
+        self._collect(min(self._buffer, sum(map(len, self._collected)) + rows))
+        if rows == len(piece):
+            self._pieces.pop(0)
+        else:
+            self._pieces[0] = piece.slice(rows, len(piece))
+        self._given += rows
+        return piece.slice(0, rows)
+
+    def _collect(self, rows: int) -> None:
+        """Read until `rows` rows of the next window are there, or the input has ended."""
+        if not self._collected:
+            self._collected_begin = self._input.state()
+        left = rows - sum(map(len, self._collected))
+        while left > 0:
+            block = self._input.pull(left, left)
+            if block is None:
+                return
+            self._collected.append(block)
+            left -= len(block)
+
+    def _advance(self) -> bool:
+        """Make what was collected the window that is handed out; False at the end."""
+        self._collect(self._first if self._window < 0 else self._buffer)
+        if self._window < 0:
+            if self._second_begin is None:
+                self._second_begin = self._input.state()
+            # One row more than fits tells whether the input is longer than the buffer.
+            self._collect(self._buffer + 1)
+        if not self._collected:
+            self._begin, self._given = self._input.state(), 0
+            return False
+        rows = Block.concatenate(self._collected)
+        self._begin, self._collected, self._window = self._collected_begin, [], self._window + 1
+        key = mix(self._key, 2, self._window)
+        if self._window == 0 and len(rows) <= self._buffer:
+            key = mix(self._key, 0)
+        elif self._window == 0:
+            self._collected, self._collected_begin = [rows.slice(self._first, len(rows))], self._second_begin
+            rows = rows.slice(0, self._first)
+        order = permuted(key, len(rows), np.arange(len(rows)))[self._skip :]
+        self._given, self._skip = self._skip, 0
+        # In pieces, so that the memory of a window goes as its rows go.
+        size = max(1, -(-len(rows) // self._PIECES))
+        self._pieces = [rows.take(order[start : start + size]) for start in range(0, len(order), size)]
+        return True
+
+    def state(self) -> State:
+        return [self._begin, self._window, self._given]
+
+    def restore(self, state: State) -> None:
+        self._begin, window, self._given = state
+        self._input.restore(self._begin)
+        self._window = max(-1, window - 1)
+        self._skip = self._given
+
+    def close(self) -> None:
+        self._input.close()
