@@ -17,10 +17,12 @@ def nothing_is_left() -> Iterator[None]:
     """Fail a test that leaves a thread of penstock's running, a child process alive, or files open in its wake."""
     before = _data_files()
     yield
-    if _our_threads():
-        gc.collect()  # an iterator that was forgotten ends its threads when it is collected
-    for thread in _our_threads():
-        thread.join(timeout=5)
+    # An iterator that was forgotten ends its threads when it is collected; a thread about to end can delay that.
+    for _ in range(5):
+        if _our_threads():
+            gc.collect()
+        for thread in _our_threads():
+            thread.join(timeout=1)
     assert [thread.name for thread in _our_threads()] == [], "threads left running"
     if _data_files() - before:
         gc.collect()  # a memory map lasts as long as an array that shows it

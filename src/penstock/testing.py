@@ -10,7 +10,7 @@ import numpy as np
 from penstock.data.dataset import Dataset
 from penstock.data.node import Run
 from penstock.data.plan import make_plan
-from penstock.runtime.workers import WorkerPool
+from penstock.runtime.threads import Threads
 from penstock.structure import flatten
 
 
@@ -73,9 +73,9 @@ def _check_epochs(make_dataset: Callable[[], Dataset], limit: int) -> None:
 def _check_block_sizes(make_dataset: Callable[[], Dataset], expected: list[Any]) -> None:
     for rows in (1, 3, 1000):
         dataset = make_dataset()
-        pool = WorkerPool()
+        threads = Threads()
         root = make_plan(dataset.node, dataset.options()).root
-        cursor = root.cursor(Run(root, dataset.options().seed or 0, pool), 0)
+        cursor = root.cursor(Run(root, dataset.options().seed or 0, threads), 0)
         found: list[Any] = []
         try:
             while len(found) < len(expected):
@@ -84,7 +84,8 @@ def _check_block_sizes(make_dataset: Callable[[], Dataset], expected: list[Any])
                 found.extend(map(_frozen, block.rows()))
         finally:
             cursor.close()
-            pool.close()
+            threads.stop()
+            threads.join()
         _assert_equal(found, expected, f"read {rows} rows at a time")
 
 

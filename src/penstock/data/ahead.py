@@ -1,12 +1,12 @@
 """A stream that is read by a thread of its own, a bounded distance ahead of the consumer."""
 
-import threading
 from dataclasses import dataclass
 
 from penstock.data.block import Block
 from penstock.data.stream import State, Stream
 from penstock.runtime.channel import Channel, Closed
 from penstock.runtime.pacing import Pace
+from penstock.runtime.threads import Threads
 
 _AUTOTUNED_BLOCKS = 2
 
@@ -32,23 +32,24 @@ class Ahead(Stream):
     """`stream`, with up to `rows` rows made before they are asked for (None: two blocks of a size that pays).
 
     The state is that of the stream after the last block that was taken, whatever the thread has read since. The thread
-    starts with the first `pull`, and ends with the data or with `close`.
+    starts with the first `pull`, ends with the data or soon after `close`, and closes the stream it reads.
     """
 
-    def __init__(self, stream: Stream, rows: int | None) -> None:
+    def __init__(self, stream: Stream, rows: int | None, threads: Threads) -> None:
         self._stream = stream
+        self._threads = threads
         self._by_rows = rows is not None
         self._channel: Channel[_Ready | _Failed | _Ended] = Channel(_AUTOTUNED_BLOCKS if rows is None else rows)
         self._state = stream.state()
+        self._started = False
         self._ended = False
-        self._thread: threading.Thread | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._ended:
             return None
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._produce, name="penstock-prefetch", daemon=True)
-            self._thread.start()
+        if not self._started:
+            self._started = True
+            self._threads.start(self._produce, "prefetch")
         item = self._channel.get()
         self._state = item.after
         if isinstance(item, _Failed):
@@ -61,21 +62,28 @@ class Ahead(Stream):
     def _produce(self) -> None:
         pace = Pace()
         try:
-            while True:
-                room = self._channel.room()
-                allowed = pace.start()
-                try:
-                    block = self._stream.pull(1, min(allowed, room) if self._by_rows else allowed)
-                except Exception as error:
-                    self._channel.put(_Failed(error, self._stream.state()))
-                    continue
-                if block is None:
-                    self._channel.put(_Ended(self._stream.state()))
-                    return
-                pace.stop(block.nbytes)
-                self._channel.put(_Ready(block, self._stream.state()), len(block) if self._by_rows else 1)
+            while self._produce_one(pace):
+                pass
         except Closed:
             return
+        finally:
+            self._stream.close()
+
+    def _produce_one(self, pace: Pace) -> bool:
+        """Read one block into the channel; False at the end of the data."""
+        room = self._channel.room()
+        allowed = pace.start()
+        try:
+            block = self._stream.pull(1, min(allowed, room) if self._by_rows else allowed)
+        except Exception as error:
+            self._channel.put(_Failed(error, self._stream.state()))
+            return True
+        if block is None:
+            self._channel.put(_Ended(self._stream.state()))
+            return False
+        pace.stop(block.nbytes)
+        self._channel.put(_Ready(block, self._stream.state()), len(block) if self._by_rows else 1)
+        return True
 
     def state(self) -> State:
         return self._state
@@ -86,7 +94,5 @@ class Ahead(Stream):
 
     def close(self) -> None:
         self._channel.close()
-        # Garbage collection may close a stream from within its own thread.
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        self._stream.close()
+        if not self._started:
+            self._stream.close()

@@ -173,7 +173,7 @@ def _fill_shared(
 
     # Small enough that threads end together, large enough that handing out chunks costs nothing.
     chunk = max(1, (rows - first) // (parallelism * _SHARED_CHUNKS))
-    run.pool.share(work, rows - first, parallelism, chunk)
+    run.threads.share(work, rows - first, parallelism, chunk)
     return min(failures, key=lambda failure: failure.row, default=None)
 
 

@@ -1,5 +1,6 @@
 """One pass over a dataset, as the user holds it: elements, state, and an end to everything that runs for it."""
 
+import atexit
 import weakref
 from collections.abc import Iterator
 from threading import Lock
@@ -13,7 +14,7 @@ from penstock.errors import ClosedError, StateMismatchError
 from penstock.options import Options
 from penstock.rng import draw_seed
 from penstock.runtime.pacing import Pace
-from penstock.runtime.workers import WorkerPool
+from penstock.runtime.threads import Threads
 
 STATE_VERSION = 1
 
@@ -48,13 +49,30 @@ class _Pass:
 
     def __init__(self, node: Node, options: Options, epoch: int, seed: int) -> None:
         plan = make_plan(node, options)
-        self.pool = WorkerPool()
+        self.threads = Threads()
         self.parallelism = plan.parallelism
-        self.cursor = Cursor(plan.root.open(Run(plan.root, seed, self.pool), epoch))
+        self.cursor = Cursor(plan.root.open(Run(plan.root, seed, self.threads), epoch))
 
-    def close(self) -> None:
+        _open.add(self)
+
+    def stop(self) -> None:
+        """Let everything end that runs for this pass, without waiting for it."""
+        _open.discard(self)
         self.cursor.close()
-        self.pool.close()
+        self.threads.stop()
+
+
+_open: weakref.WeakSet[_Pass] = weakref.WeakSet()
+_EXIT_SECONDS = 5.0
+
+
+@atexit.register
+def _close_all() -> None:
+    """End what is still open when the interpreter exits, before its threads are frozen in the middle of something."""
+    for left in list(_open):
+        left.stop()
+        # A function of the user's that never returns must not keep the process alive.
+        left.threads.join(_EXIT_SECONDS)
 
 
 class DatasetIterator(Iterator[Any]):
@@ -86,8 +104,8 @@ class DatasetIterator(Iterator[Any]):
 
     def _open(self) -> None:
         self._pass = _Pass(self._node, self._options, self._epoch, self._seed)
-        # Also runs at interpreter exit, where it ends the threads before their world goes.
-        self._finalizer = weakref.finalize(self, self._pass.close)
+        self._finalizer = weakref.finalize(self, self._pass.stop)
+        self._finalizer.atexit = False
         self._pace = Pace(self._pass.parallelism)
         self._rows: Iterator[Any] = iter(())
         self._in_block = 0
@@ -165,6 +183,7 @@ class DatasetIterator(Iterator[Any]):
         """End every thread that runs for this iterator. May be called again."""
         self._rows = iter(())
         self._finalizer()
+        self._pass.threads.join()
 
     def __enter__(self) -> "DatasetIterator":
         return self

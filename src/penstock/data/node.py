@@ -29,18 +29,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Indices
-from penstock.data.stream import Cursor, IndexStream, Stream
+from penstock.data.stream import CountingCursor, Cursor, IndexStream, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import mix
-from penstock.runtime.workers import WorkerPool
+from penstock.runtime.threads import Threads
 
 
 class Run:
-    """One iteration of a dataset: its seed, its worker threads, and what its nodes have agreed on."""
+    """One iteration of a dataset: its seed, its threads, and what its nodes have agreed on."""
 
-    def __init__(self, root: "Node", seed: int, pool: WorkerPool) -> None:
+    def __init__(self, root: "Node", seed: int, threads: Threads) -> None:
         self.seed = seed
-        self.pool = pool
+        self.threads = threads
         # A node's place is its number among those of its name, so that adding a prefetch, say, changes no order.
         counts: Counter[str] = Counter()
         self._places: dict[int, tuple[int, int]] = {}
@@ -55,7 +55,7 @@ class Run:
 
     def inner(self, node: "Node", root: "Node", epoch: int, position: int) -> "Run":
         """The run of a dataset that `node` made from its element at `position`."""
-        return Run(root, mix(self.key(node, None), epoch, position), self.pool)
+        return Run(root, mix(self.key(node, None), epoch, position), self.threads)
 
     def known(self, node: "Node") -> Any:
         """The layout that was agreed on for a node, or None before its first element."""
@@ -123,6 +123,10 @@ class Node(ABC):
     def cursor(self, run: Run, epoch: int) -> Cursor:
         """One pass over an epoch that can be stopped between any two rows."""
         return Cursor(self.open(run, epoch))
+
+    def counting_cursor(self, run: Run, epoch: int) -> CountingCursor:
+        """As `cursor`, for a stream that reads rows a second time when it is restored."""
+        return CountingCursor(self.open(run, epoch))
 
     def walk(self) -> Iterator["Node"]:
         """This node and all below it, inputs first, each once."""

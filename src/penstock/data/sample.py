@@ -8,7 +8,7 @@ from penstock.data.node import Node, Run
 from penstock.data.operators.batching import Batching
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY
-from penstock.runtime.workers import WorkerPool
+from penstock.runtime.threads import Threads
 from penstock.spec import TensorSpec
 from penstock.structure import map_structure
 
@@ -21,8 +21,8 @@ def sampled_spec(node: Node) -> Any:
     Raises:
         ElementError: there is no element.
     """
-    pool = WorkerPool()
-    run = Run(node, 0, pool)
+    threads = Threads()
+    run = Run(node, 0, threads)
     try:
         if node.indexable and node.cardinality != 0:
             last = node.cardinality - 1 if node.cardinality != INFINITE_CARDINALITY else 0
@@ -37,7 +37,8 @@ def sampled_spec(node: Node) -> Any:
         partial = any(isinstance(below, Batching) and not below.drop_remainder for below in node.walk())
         return map_structure(_opened, block.spec()) if partial else block.spec()
     finally:
-        pool.close()
+        threads.stop()
+        threads.join()
 
 
 def _opened(spec: TensorSpec) -> TensorSpec:

@@ -1,11 +1,14 @@
 """Streams: one pass over the elements of a node. The rules that all of them keep stand at the top of `node.py`."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 from penstock.data.block import Block
 from penstock.options import INFINITE_CARDINALITY
+
+_logger = logging.getLogger(__name__)
 
 State = Any
 """Plain data: None, booleans, integers, floats, strings, lists and dictionaries of them."""
@@ -105,19 +108,23 @@ class Cursor(Stream):
         self._before: State = None
         self._block: Block | None = None
         self._offset = 0
+        self._withheld: Exception | None = None
 
     @property
     def _left(self) -> int:
         return 0 if self._block is None else len(self._block) - self._offset
 
     def pull(self, need: int, allow: int) -> Block | None:
+        if self._withheld is not None:
+            failure, self._withheld = self._withheld, None
+            raise failure
         if self._left == 0:
             self._block = None  # its memory can serve the next one
-            before = self._stream.state()
+            self._before = self._stream.state()
             block = self._stream.pull(need, allow)
             if block is None:
                 return None
-            self._before, self._block, self._offset = before, block, 0
+            self._block, self._offset = block, 0
         assert self._block is not None
         start = self._offset
         self._offset = min(start + allow, len(self._block))
@@ -126,6 +133,10 @@ class Cursor(Stream):
     def give_back(self, rows: int) -> None:
         """Put the last `rows` rows of the block that `pull` gave last back in front."""
         self._offset -= rows
+
+    def withhold(self, failure: Exception) -> None:
+        """Let a failure that `pull` has just raised come with the next `pull` instead."""
+        self._withheld = failure
 
     def exactly(self, rows: int) -> Block | None:
         """The next `rows` rows as one block; fewer at the end, None if there are none."""
@@ -153,6 +164,8 @@ class Cursor(Stream):
         return done
 
     def state(self) -> State:
+        if self._withheld is not None:
+            return [self._before, 0]
         if not self._left:
             return [self._stream.state(), 0]
         moved = self._stream.advanced(self._before, self._offset)
@@ -168,7 +181,69 @@ class Cursor(Stream):
     def restore(self, state: State) -> None:
         position, rows = state
         self._stream.restore(position)
-        self.skip(rows)
+        Cursor.skip(self, rows)
 
     def close(self) -> None:
         self._stream.close()
+
+
+class CountingCursor(Cursor):
+    """A cursor for streams that read rows a second time when they are restored.
+
+    It counts what it met, failures included: a failure that was raised before a state was taken is not raised again
+    when the rows around it are read again.
+
+    Attributes:
+        met: the number of rows and failures so far, less what was given back.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream)
+        self.met = 0
+        self._known = 0
+
+    @property
+    def repeating(self) -> bool:
+        """Whether what comes next was met before."""
+        return self.met < self._known
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        while True:
+            try:
+                block = super().pull(need, allow)
+            except Exception as error:
+                self.met += 1
+                if self.met > self._known:
+                    raise
+                _logger.debug("passed over a failure that was raised before: %r", error)
+                continue
+            self.met += 0 if block is None else len(block)
+            return block
+
+    def repeat(self) -> Block | None:
+        """The next rows of those that were met before; None in place of a failure."""
+        left = self._known - self.met
+        try:
+            block = super().pull(left, left)
+        except Exception as error:
+            _logger.debug("passed over a failure that was raised before: %r", error)
+            self.met += 1
+            return None
+        assert block is not None
+        self.met += len(block)
+        return block
+
+    def give_back(self, rows: int) -> None:
+        super().give_back(rows)
+        self.met -= rows
+
+    def skip(self, rows: int) -> int:
+        done = 0
+        while done < rows and (block := self.pull(rows - done, rows - done)) is not None:
+            done += len(block)
+        return done
+
+    def restore_at(self, state: State, met: int, known: int) -> None:
+        """Continue from a state that was taken when `met` had been met; up to `known` it was met before."""
+        self.restore(state)
+        self.met, self._known = met, known

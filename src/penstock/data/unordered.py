@@ -2,44 +2,54 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 from penstock.data.block import Block
-from penstock.data.stream import Cursor, State, Stream
-from penstock.runtime.workers import WorkerPool
+from penstock.data.stream import CountingCursor, State, Stream
+from penstock.runtime.threads import Threads
 
 _IN_FLIGHT_PER_THREAD = 2
+
+
+@dataclass(frozen=True)
+class _Element:
+    """An element that was read: the place in the input before it, what had been met there, and its position."""
+
+    place: State
+    met: int
+    position: int
 
 
 @dataclass(frozen=True)
 class _Done:
     """What became of one element."""
 
-    number: int
+    position: int
     value: Any = None
     error: Exception | None = None
 
 
 class Unordered(Stream):
-    """`function(number, row)` of the rows of `input`, in the order in which the calls end.
+    """`function(position, row)` of the rows of `input`, in the order in which the calls end.
 
-    The state names the elements that were read but not given, by number, and a place in the input from which to read
+    The state names the elements that were read but not given, and a place in the input from which to read
     them again.
     """
 
     def __init__(
-        self, input: Cursor, function: Callable[[int, Block], Any], pool: WorkerPool, parallelism: int
+        self, input: CountingCursor, function: Callable[[int, Block], Any], threads: Threads, parallelism: int
     ) -> None:
         self._input = input
         self._function = function
-        self._pool = pool
+        self._threads = threads
         self._parallelism = parallelism
         self._done: SimpleQueue[_Done] = SimpleQueue()
-        self._read = 0
         self._ended = False
-        # The elements in flight or done but not given, and the place in the input before each.
-        self._open: dict[int, State] = {}
+        self._position = 0
+        # The elements in flight, or done but not given, by position.
+        self._open: dict[int, _Element] = {}
 
     def pull(self, need: int, allow: int) -> Block | None:
         # One row at a time: inside of a larger block a state could not tell which rows were given.
@@ -47,7 +57,7 @@ class Unordered(Stream):
         if not self._open:
             return None
         done = self._done.get()
-        del self._open[done.number]
+        del self._open[done.position]
         if done.error is not None:
             raise done.error
         return Block.of_rows([done.value])
@@ -55,41 +65,41 @@ class Unordered(Stream):
     def _fill(self) -> None:
         """Start calls until enough are in flight."""
         while not self._ended and len(self._open) < self._parallelism * _IN_FLIGHT_PER_THREAD:
-            place = self._input.state()
+            place, met = self._input.state(), self._input.met
             row = self._input.pull(1, 1)
             if row is None:
                 self._ended = True
                 return
-            self._start(self._read, place, row)
-            self._read += 1
+            self._start(_Element(place, met, self._position), row)
+            self._position += 1
 
-    def _start(self, number: int, place: State, row: Block) -> None:
-        self._open[number] = place
-        self._pool.submit(self._call, self._parallelism, number, row)
+    def _start(self, element: _Element, row: Block) -> None:
+        self._open[element.position] = element
+        self._threads.submit(partial(self._call, element.position, row), self._parallelism)
 
-    def _call(self, number: int, row: Block) -> None:
+    def _call(self, position: int, row: Block) -> None:
         try:
-            self._done.put(_Done(number, self._function(number, row)))
+            self._done.put(_Done(position, self._function(position, row)))
         except Exception as error:
-            self._done.put(_Done(number, error=error))
+            self._done.put(_Done(position, error=error))
 
     def state(self) -> State:
-        numbers = sorted(self._open)
-        place = self._open[numbers[0]] if numbers else self._input.state()
-        return [place, self._read, numbers]
+        elements = sorted(self._open.values(), key=lambda element: element.met)
+        place, met = (elements[0].place, elements[0].met) if elements else (self._input.state(), self._input.met)
+        return [place, met, self._input.met, self._position, [[e.met, e.position] for e in elements]]
 
     def restore(self, state: State) -> None:
-        place, self._read, numbers = state
-        self._input.restore(place)
-        number = numbers[0] if numbers else self._read
-        wanted = set(numbers)
-        while number < self._read:
-            place = self._input.state()
-            row = self._input.pull(1, 1)
-            assert row is not None
-            if number in wanted:
-                self._start(number, place, row)
-            number += 1
+        place, met, known, self._position, elements = state
+        positions = dict(elements)
+        self._input.restore_at(place, met, known)
+        while self._input.repeating:
+            place, met = self._input.state(), self._input.met
+            rows = self._input.repeat()
+            if rows is None:
+                continue
+            self._input.give_back(len(rows) - 1)  # a place is needed before every single one
+            if met in positions:
+                self._start(_Element(place, met, positions[met]), rows.slice(0, 1))
 
     def close(self) -> None:
         self._input.close()

@@ -269,7 +269,11 @@ class ChooseStream(Stream):
             else:
                 try:
                     block = self._members[number].pull(1, len(where))
-                except Exception:
+                except Exception as error:
+                    if where[0] > 0:  # what was drawn before it comes first
+                        self._members[number].withhold(error)
+                        usable = min(usable, int(where[0]))
+                        continue
                     for other, rows in pulled.items():
                         self._members[other].give_back(len(rows))
                     self._choice.give_back(len(numbers))

@@ -91,7 +91,7 @@ class Map(OneInput):
                 raise
             return value
 
-        return Unordered(self.input.cursor(run, epoch), call, run.pool, self.parallelism)
+        return Unordered(self.input.counting_cursor(run, epoch), call, run.threads, self.parallelism)
 
 
 class MapStream(Stream):

@@ -123,7 +123,7 @@ class InterleaveStream(Stream):
         if not isinstance(node, Node):
             raise InvalidTypeError(f"{self._node.where()}: the function must return a ps.Dataset, got {dataset!r}")
         stream = node.open(self._run.inner(self._node, node, self._epoch, position), self._epoch)
-        return Cursor(Ahead(stream, None) if self._node.num_parallel_calls else stream)
+        return Cursor(Ahead(stream, None, self._run.threads) if self._node.num_parallel_calls else stream)
 
     def state(self) -> State:
         slots = [None if slot is None else [slot.before, slot.position, slot.rows.state()] for slot in self._slots]

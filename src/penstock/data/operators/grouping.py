@@ -67,9 +67,8 @@ class GroupByWindowStream(Stream):
         self._node = node
         self._run = run
         self._epoch = epoch
-        self._input = node.input.cursor(run, epoch)
+        self._input = node.input.counting_cursor(run, epoch)
         self._pace = Pace()
-        self._read = 0
         # Places in the input, by the number of the row that follows: the oldest one that a collected row needs stays.
         self._places: list[tuple[int, State]] = []
         self._groups: dict[int, list[_Held]] = {}
@@ -92,7 +91,7 @@ class GroupByWindowStream(Stream):
     def _next_window(self) -> bool:
         """Read on until a window is full, or the input has ended and one is left; False when all is done."""
         while True:
-            place = self._input.state()
+            place, met = self._input.state(), self._input.met
             block = self._input.pull(1, self._pace.start())
             if block is None:
                 if not self._groups:
@@ -101,13 +100,13 @@ class GroupByWindowStream(Stream):
                 self._emit(key)
                 return True
             self._pace.stop(block.nbytes)
-            self._places.append((self._read, place))
+            self._places.append((met, place))
             self._structure = block.structure
-            if self._collect(block):
+            if self._collect(block, met):
                 return True
 
-    def _collect(self, block: Block) -> bool:
-        """Sort rows into groups until one is full; the rows behind it are given back."""
+    def _collect(self, block: Block, first: int) -> bool:
+        """Sort rows, of which `first` is the number of the first, into groups until one is full; give back the rest."""
         keys = call_rows(self._node.key_function, block)
         for number in range(len(block)):
             try:
@@ -116,13 +115,11 @@ class GroupByWindowStream(Stream):
                 if size < 1:
                     raise ElementError(f"the size of a window must be at least 1, got {size} for key {key}")
             except Exception as error:
-                note(error, self._node, self._read)
+                note(error, self._node, first + number)
                 self._input.give_back(len(block) - number - 1)
-                self._read += 1
                 raise
             leaves = [_copied(column[number]) for column in block.columns]
-            self._groups.setdefault(key, []).append(_Held(self._read, leaves))
-            self._read += 1
+            self._groups.setdefault(key, []).append(_Held(first + number, leaves))
             if len(self._groups[key]) >= size:
                 self._input.give_back(len(block) - number - 1)
                 self._emit(key)
@@ -151,7 +148,7 @@ class GroupByWindowStream(Stream):
         return rows + [held.number for held in self._window[1]] if self._window else rows
 
     def _forget_places(self) -> None:
-        first = min(self._held_numbers(), default=self._read)
+        first = min(self._held_numbers(), default=self._input.met)
         while len(self._places) > 1 and self._places[1][0] <= first:
             self._places.pop(0)
 
@@ -161,34 +158,28 @@ class GroupByWindowStream(Stream):
             self._forget_places()
             number, place = self._places[0]
         else:
-            number, place = self._read, self._input.state()
+            number, place = self._input.met, self._input.state()
         groups = [[key, [held.number for held in rows]] for key, rows in self._groups.items()]
         window = None
         if self._window is not None and self._output is not None:
             window = [self._window[0], [held.number for held in self._window[1]], self._output.state()]
-        return [place, number, self._read, groups, window]
+        return [place, number, self._input.met, groups, window]
 
     def restore(self, state: State) -> None:
-        place, self._read, read, groups, window = state
-        self._input.restore(place)
+        place, met, known, groups, window = state
+        self._input.restore_at(place, met, known)
         wanted = {number for _, numbers in groups for number in numbers} | set(window[1] if window else ())
         rows: dict[int, _Held] = {}
-        while self._read < read:
-            place = self._input.state()
-            try:
-                block = self._input.pull(read - self._read, read - self._read)
-            except Exception as error:
-                # It was raised before the state was saved, and cost one row then too.
-                error.add_note("penstock: passed over while restoring")
-                self._read += 1
+        while self._input.repeating:
+            place, met = self._input.state(), self._input.met
+            block = self._input.repeat()
+            if block is None:
                 continue
-            assert block is not None
-            self._places.append((self._read, place))
+            self._places.append((met, place))
             self._structure = block.structure
-            for number in range(len(block)):
-                if self._read in wanted:
-                    rows[self._read] = _Held(self._read, [_copied(column[number]) for column in block.columns])
-                self._read += 1
+            for number in wanted.intersection(range(met, met + len(block))):
+                leaves = [_copied(column[number - met]) for column in block.columns]
+                rows[number] = _Held(number, leaves)
         self._groups = {key: [rows[number] for number in numbers] for key, numbers in groups}
         if window is not None:
             self._window = (window[0], [rows[number] for number in window[1]])

@@ -39,7 +39,7 @@ class Prefetch(OneInput):
         stream = self.input.open(run, epoch)
         if self.buffer_size == 0:
             return stream
-        return Ahead(stream, None if self.buffer_size == AUTOTUNE else self.buffer_size)
+        return Ahead(stream, None if self.buffer_size == AUTOTUNE else self.buffer_size, run.threads)
 
 
 @dataclass(frozen=True, eq=False)

@@ -168,9 +168,9 @@ class UniqueStream(Stream):
     """The state is how many elements were read: restoring reads them again to know what has come before."""
 
     def __init__(self, node: Unique, run: Run, epoch: int) -> None:
-        self._input = node.input.cursor(run, epoch)
+        self._input = node.input.counting_cursor(run, epoch)
+        self._begin = self._input.state()
         self._seen: set[Any] = set()
-        self._read = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
         while True:
@@ -182,7 +182,6 @@ class UniqueStream(Stream):
                 return block.take(np.array(fresh, dtype=np.int64))
 
     def _fresh(self, block: Block) -> list[int]:
-        self._read += len(block)
         fresh = []
         for number, leaves in enumerate(zip(*block.columns, strict=True)):
             identity = tuple(map(_identity, leaves))
@@ -192,13 +191,14 @@ class UniqueStream(Stream):
         return fresh
 
     def state(self) -> State:
-        return self._read
+        return self._input.met
 
     def restore(self, state: State) -> None:
-        while self._read < state:
-            block = self._input.pull(state - self._read, state - self._read)
-            assert block is not None
-            self._fresh(block)
+        self._input.restore_at(self._begin, 0, state)
+        while self._input.repeating:
+            block = self._input.repeat()
+            if block is not None:
+                self._fresh(block)
 
     def close(self) -> None:
         self._input.close()
@@ -236,59 +236,73 @@ class Window(OneInput):
         return WindowStream(self, run, epoch)
 
 
+@dataclass(frozen=True)
+class _Held:
+    """Rows that were read: the place in the input before them, what had been met there, and how many were dropped."""
+
+    place: State
+    met: int
+    dropped: int
+    rows: Block
+
+
 class WindowStream(Stream):
     """The state is where the next window begins in the input: its rows are read again."""
 
     def __init__(self, node: Window, run: Run, epoch: int) -> None:
         self._node = node
-        self._input = node.input.cursor(run, epoch)
-        self._held: list[tuple[State, int, Block]] = []
+        self._input = node.input.counting_cursor(run, epoch)
+        self._held: list[_Held] = []
         self._gap = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
         node = self._node
-        if self._gap:
-            gap, self._gap = self._gap, 0
-            self._input.skip(gap)
+        while self._gap:
+            passed = self._input.pull(self._gap, self._gap)
+            if passed is None:
+                return None
+            self._gap -= len(passed)
         self._read(node.span)
         if not self._held or (node.drop_remainder and self._length() < node.span):
             return None
-        rows = Block.concatenate([block for _, _, block in self._held])
+        rows = Block.concatenate([held.rows for held in self._held])
         window = rows.take(range(0, min(node.span, len(rows)), node.stride))
         self._drop(node.shift)
         leaves = [object_column([node.dataset_of(Block((column,), LEAF, len(window)))]) for column in window.columns]
         return Block(tuple(leaves), window.structure, 1)
 
     def _length(self) -> int:
-        return sum(len(block) for _, _, block in self._held)
+        return sum(len(held.rows) for held in self._held)
 
     def _read(self, rows: int) -> None:
         while self._length() < rows:
-            before = self._input.state()
+            before, met = self._input.state(), self._input.met
             left = rows - self._length()
             block = self._input.pull(left, left)
             if block is None:
                 return
-            self._held.append((before, 0, block))
+            self._held.append(_Held(before, met, 0, block))
 
     def _drop(self, rows: int) -> None:
         while rows and self._held:
-            before, offset, block = self._held.pop(0)
-            if len(block) > rows:
-                self._held.insert(0, (before, offset + rows, block.slice(rows, len(block))))
+            held = self._held.pop(0)
+            count = len(held.rows)
+            if count > rows:
+                rest = held.rows.slice(rows, count)
+                self._held.insert(0, _Held(held.place, held.met, held.dropped + rows, rest))
                 return
-            rows -= len(block)
+            rows -= count
         self._gap = rows
 
     def state(self) -> State:
         if self._held:
-            before, offset, _ = self._held[0]
-            return [before, offset]
-        return [self._input.state(), self._gap]
+            first = self._held[0]
+            return [first.place, first.met, self._input.met, first.dropped]
+        return [self._input.state(), self._input.met, self._input.met, self._gap]
 
     def restore(self, state: State) -> None:
-        position, self._gap = state
-        self._input.restore(position)
+        place, met, known, self._gap = state
+        self._input.restore_at(place, met, known)
 
     def close(self) -> None:
         self._input.close()

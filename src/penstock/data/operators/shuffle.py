@@ -65,6 +65,10 @@ class Shuffle(SameElements):
         return ShuffleStream(self, run, epoch)
 
 
+_Place = tuple[State, int]
+"""A state of the input, and what had been met there."""
+
+
 class ShuffleStream(Stream):
     """The same order over a stream.
 
@@ -80,15 +84,19 @@ class ShuffleStream(Stream):
         self._key = node.key(run, epoch)
         self._buffer = node.buffer_size
         self._first = node.first_window(self._key)
-        self._input = node.input.cursor(run, epoch)
+        self._input = node.input.counting_cursor(run, epoch)
         self._collected: list[Block] = []
-        self._collected_begin: State = None
-        self._second_begin: State = None
-        self._begin: State = self._input.state()
+        self._collected_begin: _Place | None = None
+        self._second_begin: _Place | None = None
+        self._begin = self._place()
         self._window = -1
         self._pieces: list[Block] = []
         self._given = 0
         self._skip = 0
+        # A failure met while the next window is collected. It comes when that window begins: where among the rows it
+        # comes must not depend on how many rows are asked for at a time.
+        self._failure: Exception | None = None
+        self._known = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
         while not self._pieces:
@@ -104,13 +112,20 @@ class ShuffleStream(Stream):
         self._given += rows
         return piece.slice(0, rows)
 
+    def _place(self) -> _Place:
+        return self._input.state(), self._input.met
+
     def _collect(self, rows: int) -> None:
         """Read until `rows` rows of the next window are there, or the input has ended."""
         if not self._collected:
-            self._collected_begin = self._input.state()
+            self._collected_begin = self._place()
         left = rows - sum(map(len, self._collected))
-        while left > 0:
-            block = self._input.pull(left, left)
+        while left > 0 and self._failure is None:
+            try:
+                block = self._input.pull(left, left)
+            except Exception as error:
+                self._failure = error
+                return
             if block is None:
                 return
             self._collected.append(block)
@@ -119,15 +134,20 @@ class ShuffleStream(Stream):
     def _advance(self) -> bool:
         """Make what was collected the window that is handed out; False at the end."""
         self._collect(self._first if self._window < 0 else self._buffer)
-        if self._window < 0:
+        if self._window < 0 and self._failure is None:
             if self._second_begin is None:
-                self._second_begin = self._input.state()
+                self._second_begin = self._place()
             # One row more than fits tells whether the input is longer than the buffer.
             self._collect(self._buffer + 1)
+        self._known = self._input.met
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
         if not self._collected:
-            self._begin, self._given = self._input.state(), 0
+            self._begin, self._given = self._place(), 0
             return False
         rows = Block.concatenate(self._collected)
+        assert self._collected_begin is not None
         self._begin, self._collected, self._window = self._collected_begin, [], self._window + 1
         key = mix(self._key, 2, self._window)
         if self._window == 0 and len(rows) <= self._buffer:
@@ -143,11 +163,12 @@ class ShuffleStream(Stream):
         return True
 
     def state(self) -> State:
-        return [self._begin, self._window, self._given]
+        return [*self._begin, self._known, self._window, self._given]
 
     def restore(self, state: State) -> None:
-        self._begin, window, self._given = state
-        self._input.restore(self._begin)
+        place, met, self._known, window, self._given = state
+        self._begin = (place, met)
+        self._input.restore_at(place, met, self._known)
         self._window = max(-1, window - 1)
         self._skip = self._given
 

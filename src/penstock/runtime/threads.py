@@ -1,0 +1,131 @@
+"""The threads of one iteration: workers that share a piece of work, and whatever else runs beside the consumer.
+
+`stop` is safe where garbage is collected, which can happen in any thread and inside of almost any call: it only puts a
+word into queues made for that (`queue.SimpleQueue`) and waits for nothing. The threads then end by themselves. Waiting
+for them is a call of its own, `join`, for where somebody can wait.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from penstock.runtime.channel import Closed
+
+
+class Threads:
+    """Starts the threads of one iteration and ends them."""
+
+    def __init__(self) -> None:
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        # Reentrant: `stop` may be called by the garbage collector while this very thread is in here.
+        self._lock = threading.RLock()
+        self._workers = 0
+        self._started: list[threading.Thread] = []
+        self._stopped = False
+
+    def start(self, target: Callable[[], None], name: str) -> None:
+        """Run `target` in a thread of its own. It must end by itself once what it waits for was closed."""
+        # A daemon, because the interpreter waits for other threads before anything is told that it ends.
+        thread = threading.Thread(target=target, name=f"penstock-{name}", daemon=True)
+        self._started.append(thread)
+        thread.start()
+
+    def share(self, work: Callable[[int, int], None], rows: int, parallelism: int, chunk: int) -> None:
+        """Call `work(start, stop)` for consecutive chunks of `range(rows)`, on up to `parallelism` threads.
+
+        The calling thread always works too, so `parallelism` 1 starts nothing. An exception of one chunk stops the
+        handing out of further ones and is raised when all running chunks have ended; of several, that of the earliest.
+        """
+        shared = _Shared(work, rows, chunk)
+        helpers = min(parallelism, -(-rows // chunk)) - 1
+        for _ in range(helpers):
+            self._add(shared.help, helpers)
+        shared.finish()
+
+    def submit(self, task: Callable[[], None], parallelism: int) -> None:
+        """Call `task` on one of at least `parallelism` workers, some time. It must not raise.
+
+        Raises:
+            Closed: the threads were stopped: nobody would call it.
+        """
+        if not self._add(task, parallelism):
+            raise Closed
+
+    def _add(self, task: Callable[[], None], workers: int) -> bool:
+        while self._workers < workers and not self._stopped:
+            self._workers += 1
+            self.start(self._work, "worker")
+        with self._lock:
+            if not self._stopped:
+                self._tasks.put(task)
+            return not self._stopped
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()
+            del task
+
+    def stop(self) -> None:
+        """Let the workers end after the tasks that are waiting now."""
+        with self._lock:
+            self._stopped = True
+            for _ in range(self._workers):
+                self._tasks.put(None)
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the threads have ended, at most `timeout` seconds for each."""
+        for thread in self._started:
+            if thread is not threading.current_thread():
+                thread.join(timeout)
+
+
+class _Shared:
+    """One piece of work in chunks, which every thread that helps takes from until none are left."""
+
+    def __init__(self, work: Callable[[int, int], None], rows: int, chunk: int) -> None:
+        self._work = work
+        self._rows = rows
+        self._chunk = chunk
+        self._starts = itertools.count(0, chunk)
+        self._failures: list[tuple[int, BaseException]] = []
+        self._lock = threading.Lock()
+        self._helping = 0
+        self._over = threading.Event()
+        self._helped = threading.Semaphore(0)
+
+    def _drain(self) -> None:
+        for start in self._starts:
+            if start >= self._rows or self._failures:
+                return
+            try:
+                self._work(start, min(start + self._chunk, self._rows))
+            except BaseException as error:  # raised in the calling thread by `finish`
+                self._failures.append((start, error))
+
+    def help(self) -> None:
+        """Take part, unless all is done by the time a worker comes to it."""
+        with self._lock:
+            if self._over.is_set():
+                return
+            self._helping += 1
+        self._drain()
+        with self._lock:
+            self._helping -= 1
+            if self._over.is_set():
+                self._helped.release()
+
+    def finish(self) -> None:
+        """Work along until nothing is left, wait for those who help, and raise what went wrong."""
+        self._drain()
+        with self._lock:
+            self._over.set()
+            waiting = self._helping
+        try:
+            for _ in range(waiting):
+                self._helped.acquire()
+        except BaseException as interrupt:  # Ctrl-C: the others stop after the chunk they are at
+            self._failures.append((self._rows, interrupt))
+            raise
+        if self._failures:
+            raise min(self._failures, key=lambda failure: failure[0])[1]

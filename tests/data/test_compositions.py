@@ -1,0 +1,133 @@
+"""Every composition of operators keeps the promises, not only those that somebody thought of."""
+
+import json
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.testing import check_conformance
+
+
+def jittered(x, rng):
+    return x + rng.integers(0, 3)
+
+
+# Each takes a dataset of integers and gives one.
+STEPS = {
+    "map": lambda d: d.map(lambda x: x + 1),
+    "map in threads": lambda d: d.map(lambda x: x * 2, num_parallel_calls=2),
+    "map with randomness": lambda d: d.map(jittered, seed=1),
+    "filter": lambda d: d.filter(lambda x: x % 3 != 0),
+    "filter nothing": lambda d: d.filter(lambda x: True),
+    "flat_map": lambda d: d.flat_map(lambda x: ps.Dataset.range(int(x) % 3)),
+    "flat_map shuffled": lambda d: d.flat_map(lambda x: ps.Dataset.range(int(x), int(x) + 4).shuffle(4).take(2)),
+    "interleave": lambda d: d.interleave(lambda x: ps.Dataset.range(int(x) % 4), 2, 1),
+    "batch and unbatch": lambda d: d.batch(3).unbatch(),
+    "batch and sum": lambda d: d.batch(2).map(lambda batch: batch.sum()),
+    "padded": lambda d: d.map(lambda x: [x] * (int(x) % 3 + 1)).padded_batch(2).unbatch().map(lambda row: row.sum()),
+    "rebatch": lambda d: d.batch(4).rebatch([1, 2], drop_remainder=True).unbatch(),
+    "window": lambda d: d.window(3, 2).flat_map(lambda w: w),
+    "window in batches": lambda d: d.window(2, 1, drop_remainder=True).flat_map(lambda w: w.batch(2)).unbatch(),
+    "group": lambda d: d.group_by_window(lambda x: x % 2, lambda key, w: w.take(2), window_size=3),
+    "bucket": lambda d: (
+        d.map(lambda x: [x] * (int(x) % 4 + 1)).bucket_by_sequence_length(len, [2, 4], [2, 2, 1]).unbatch().map(max)
+    ),
+    "shuffle": lambda d: d.shuffle(4),
+    "shuffle whole": lambda d: d.shuffle(1000, seed=5),
+    "repeat": lambda d: d.repeat(2),
+    "take": lambda d: d.take(9),
+    "skip": lambda d: d.skip(2),
+    "shard": lambda d: d.shard(2, 1),
+    "concatenate": lambda d: d.concatenate(ps.Dataset.range(3)),
+    "enumerate": lambda d: d.enumerate().map(lambda i, x: i + x),
+    "zip": lambda d: ps.Dataset.zip(d, ps.Dataset.counter()).map(lambda a, b: a + b),
+    "zip with itself": lambda d: ps.Dataset.zip(d, d.skip(1)).map(lambda a, b: a * 100 + b),
+    "prefetch": lambda d: d.prefetch(2),
+    "prefetch tuned": lambda d: d.prefetch(),
+    "cache": lambda d: d.cache(),
+    "scan": lambda d: d.scan(0, lambda s, x: (s + x, s)),
+    "take_while": lambda d: d.take_while(lambda x: x < 60),
+    "unique": lambda d: d.unique(),
+    "sample": lambda d: ps.Dataset.sample_from_datasets([d, ps.Dataset.range(5)]),
+    "choose": lambda d: ps.Dataset.choose_from_datasets([d, ps.Dataset.range(9)], ps.Dataset.range(2).repeat(7)),
+    "resample": lambda d: d.rejection_resample(lambda x: x % 2, [0.7, 0.3]).map(lambda kind, x: x),
+}
+
+SOURCES = {
+    "range": lambda: ps.Dataset.range(11),
+    "slices": lambda: ps.Dataset.from_tensor_slices(list(range(20, 31))),
+    "generator": lambda: ps.Dataset.from_generator(lambda: iter(range(11))),
+    "random": lambda: ps.Dataset.random(seed=1).map(lambda x: x % 50).take(11),
+}
+
+
+@given(source=st.sampled_from(sorted(SOURCES)), steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_composition_conforms(source, steps):
+    def make():
+        return _composed(SOURCES[source](), steps).with_options(ps.Options(seed=9))
+
+    check_conformance(make, limit=25)
+
+
+def fails_sometimes(x):
+    if x % 4 == 2:
+        raise ZeroDivisionError(f"no {x}")
+    return x
+
+
+FAILING = {
+    "map": lambda d: d.map(fails_sometimes),
+    "map in threads": lambda d: d.map(fails_sometimes, num_parallel_calls=2),
+    "filter": lambda d: d.filter(lambda x: fails_sometimes(x) >= 0),
+}
+
+
+def drain(iterator, limit):
+    """Up to `limit` elements and failures: the elements, and how many failures."""
+    elements, failures = [], 0
+    while len(elements) + failures < limit:
+        try:
+            elements.append(str(next(iterator)))
+        except StopIteration:
+            return elements, failures, True
+        except ZeroDivisionError:
+            failures += 1
+    return elements, failures, False
+
+
+@given(
+    source=st.sampled_from(sorted(SOURCES)),
+    before=st.lists(st.sampled_from(sorted(STEPS)), max_size=2),
+    failing=st.sampled_from(sorted(FAILING)),
+    after=st.lists(st.sampled_from(sorted(STEPS)), max_size=2),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_failure_is_met_once_wherever_the_state_is_taken(source, before, failing, after):
+    def make():
+        dataset = FAILING[failing](_composed(SOURCES[source](), before))
+        return _composed(dataset, after).with_options(ps.Options(seed=9))
+
+    limit = 30
+    with iter(make()) as iterator:
+        elements, failures, ended = drain(iterator, limit)
+    with iter(make()) as iterator:
+        met = [(0, 0, iterator.state_dict())]
+        for _ in range(len(elements) + failures):
+            given_elements, given_failures, _ = drain(iterator, 1)
+            met.append((met[-1][0] + len(given_elements), met[-1][1] + given_failures, iterator.state_dict()))
+    for given_elements, given_failures, state in met:
+        with iter(make()) as resumed:
+            resumed.load_state_dict(json.loads(json.dumps(state)))
+            rest, more_failures, _ = drain(resumed, limit - given_elements - given_failures)
+        expected = elements[given_elements:]
+        assert rest[: len(expected)] == expected[: len(rest)]
+        if ended:
+            assert (rest, given_failures + more_failures) == (expected, failures)
+
+
+def _composed(dataset, steps):
+    for step in steps:
+        dataset = STEPS[step](dataset)
+    return dataset
