@@ -10,7 +10,7 @@ from penstock.data.block import Block
 from penstock.data.node import Node
 from penstock.errors import InvalidTypeError
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "")
 
 
 class Methods(ABC):
