@@ -12,6 +12,7 @@ from penstock.distribute import DistributedDataset as DistributedDataset
 from penstock.distribute import DistributedIterator as DistributedIterator
 from penstock.distribute import HostStrategy as HostStrategy
 from penstock.distribute import InputOptions as InputOptions
+from penstock.distribute import Optional as Optional
 from penstock.distribute import PerReplica as PerReplica
 from penstock.distribute import ReduceOp as ReduceOp
 from penstock.distribute import ReplicaContext as ReplicaContext

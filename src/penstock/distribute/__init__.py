@@ -14,6 +14,7 @@ from penstock.distribute.host import HostStrategy as HostStrategy
 from penstock.distribute.input import DistributedDataset as DistributedDataset
 from penstock.distribute.input import DistributedIterator as DistributedIterator
 from penstock.distribute.input import InputOptions as InputOptions
+from penstock.distribute.optional import Optional as Optional
 from penstock.distribute.strategy import Strategy as Strategy
 from penstock.distribute.values import PerReplica as PerReplica
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.data.dataset import Dataset
 from penstock.distribute.contexts import refuse_in_replica
+from penstock.distribute.optional import Optional
 from penstock.distribute.prefetch import End, Failure, Outcome, Prefetcher, Step
 from penstock.distribute.values import PerReplica
 from penstock.errors import ClosedError, ElementError, InvalidTypeError, OutOfRangeError
@@ -174,6 +175,13 @@ class DistributedIterator(Iterator[Any]):
             return next(self)
         except StopIteration:
             raise OutOfRangeError("the distributed dataset has no further step") from None
+
+    def get_next_as_optional(self) -> Optional:
+        """The next step, or an optional without a value at the end: no exception tells it."""
+        try:
+            return Optional.of(next(self))
+        except StopIteration:
+            return Optional.empty()
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last step handed out, as plain data: the state of the dataset's own iterator."""
