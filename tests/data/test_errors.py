@@ -143,6 +143,31 @@ def test_stop_iteration_in_a_function_does_not_end_the_data_in_silence():
         next(iterator)
 
 
+def stops_at_two(x):
+    if x == 2:
+        raise StopIteration
+    return x
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda d: d.filter(lambda x: stops_at_two(x) >= 0),
+        lambda d: d.take_while(lambda x: stops_at_two(x) >= 0),
+        lambda d: d.scan(0, lambda s, x: (s, stops_at_two(x))),
+        lambda d: d.flat_map(lambda x: ps.Dataset.from_tensors(stops_at_two(x))),
+        lambda d: d.group_by_window(stops_at_two, lambda key, window: window, window_size=1),
+        lambda d: d.group_by_window(lambda x: x, lambda key, window: stops_at_two(key) and window, window_size=1),
+        lambda d: d.rejection_resample(lambda x: stops_at_two(x) * 0, [1.0]).map(lambda kind, x: x),
+    ],
+)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_stop_iteration_in_any_function_is_an_error(build, ahead):
+    dataset = build(ps.Dataset.range(5))
+    with pytest.raises(TypeError, match="raised StopIteration|must return a ps.Dataset"):
+        list(dataset.prefetch(2) if ahead else dataset)
+
+
 @pytest.mark.parametrize("threads", [None, 2])
 @pytest.mark.parametrize(
     ("function", "message"),

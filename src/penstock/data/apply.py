@@ -74,6 +74,16 @@ def call_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
     return map(function, block.rows())
 
 
+def checked_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
+    """As `call_rows`, but a StopIteration that the function raises is an error: it would end a loop in silence."""
+    count = 0
+    for value in call_rows(function, block):
+        yield value
+        count += 1
+    if count < len(block):
+        _result(iter(()))
+
+
 def call_rows_with_randomness(function: Callable[..., Any], block: Block, key: int, positions: Any) -> Iterator[Any]:
     """As `call_rows`, with a generator keyed by the row's position as the last argument."""
     generator = KeyedGenerator(key)

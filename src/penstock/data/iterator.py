@@ -10,7 +10,7 @@ from penstock.data.block import Block
 from penstock.data.node import Node, Run
 from penstock.data.plan import make_plan
 from penstock.data.stream import Cursor
-from penstock.errors import ClosedError, StateMismatchError
+from penstock.errors import ClosedError, InvalidTypeError, StateMismatchError
 from penstock.options import Options
 from penstock.rng import draw_seed
 from penstock.runtime.pacing import Pace
@@ -137,6 +137,8 @@ class DatasetIterator(Iterator[Any]):
         except KeyboardInterrupt:
             self.close()
             raise
+        except StopIteration as error:  # no stream ends so: it comes from a function, and would end the loop in silence
+            raise InvalidTypeError("a function of this dataset raised StopIteration: return a value instead") from error
         if block is not None:
             self._pace.stop(block.nbytes)
         return block

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.apply import Failure, Layout, call_rows, call_rows_with_randomness, map_rows, note
+from penstock.data.apply import Failure, Layout, call_rows, call_rows_with_randomness, checked_rows, map_rows, note
 from penstock.data.block import Block, Indices
 from penstock.data.node import OneInput, Run
 from penstock.data.stream import State, Stream
@@ -180,7 +180,7 @@ class FilterStream(Stream):
         """The rows to keep, up to the first at which the predicate raises."""
         decisions: list[bool] = []
         try:
-            for value in call_rows(self._node.predicate, block):
+            for value in checked_rows(self._node.predicate, block):
                 decisions.append(self._truth(value))  # noqa: PERF401  # what was decided before an error counts
         except Exception as error:
             note(error, self._node, self._position + len(decisions))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.apply import call_rows, note
+from penstock.data.apply import checked_rows, note
 from penstock.data.block import Block
 from penstock.data.node import Node, OneInput, Run
 from penstock.data.stream import Cursor, State, Stream
@@ -107,7 +107,7 @@ class GroupByWindowStream(Stream):
 
     def _collect(self, block: Block, first: int) -> bool:
         """Sort rows, of which `first` is the number of the first, into groups until one is full; give back the rest."""
-        keys = call_rows(self._node.key_function, block)
+        keys = checked_rows(self._node.key_function, block)
         for number in range(len(block)):
             try:
                 key = _integer(next(keys))

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.apply import call_rows, note
+from penstock.data.apply import checked_rows, note
 from penstock.data.block import Block
 from penstock.data.node import OneInput, Run
 from penstock.data.stream import State, Stream
@@ -78,7 +78,7 @@ class RejectionResampleStream(Stream):
         classes: list[int] = []
         kept: list[int] = []
         try:
-            for value in call_rows(self._node.class_function, block):
+            for value in checked_rows(self._node.class_function, block):
                 number = self._checked(value)
                 self._counts[number] += 1
                 if draws[len(classes)] < self._acceptance(number):

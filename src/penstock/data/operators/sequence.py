@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.apply import Layout, call_rows, note
+from penstock.data.apply import Layout, checked_rows, note
 from penstock.data.block import Block, object_column
 from penstock.data.node import OneInput, Run, scaled
 from penstock.data.stream import State, Stream
@@ -120,7 +120,7 @@ class TakeWhileStream(Stream):
             return None
         taken = 0
         try:
-            for value in call_rows(self._node.predicate, block):
+            for value in checked_rows(self._node.predicate, block):
                 if not bool(value):
                     self._ended = True
                     break
