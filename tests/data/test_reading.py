@@ -258,6 +258,74 @@ def test_two_threads_share_the_work_of_a_map():
     assert next(iter(dataset)).tolist() == list(range(17))
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda d: d.map(lambda x: x, num_parallel_calls=2),
+        lambda d: d.prefetch(3),
+        lambda d: d.map(lambda x: x, num_parallel_calls=2, deterministic=False),
+    ],
+)
+def test_threads_that_share_an_iterator_share_its_elements(build):
+    with iter(build(ps.Dataset.range(2000))) as iterator:
+        found = []
+        consumers = [threading.Thread(target=lambda: found.extend(map(int, iterator))) for _ in range(4)]
+        for consumer in consumers:
+            consumer.start()
+        for consumer in consumers:
+            consumer.join()
+    assert sorted(found) == list(range(2000))
+
+
+def test_closing_wakes_a_thread_that_waits_for_an_element():
+    waiting, release = threading.Event(), threading.Event()
+
+    def numbers():
+        yield 0
+        waiting.set()
+        release.wait(10)
+
+    iterator = iter(ps.Dataset.from_generator(numbers).prefetch(1))
+    assert next(iterator) == 0
+    outcome = []
+
+    def consume():
+        try:
+            next(iterator)
+        except (ps.ClosedError, StopIteration) as error:
+            outcome.append(type(error))
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    assert waiting.wait(10)
+    closer = threading.Thread(target=iterator.close)
+    closer.start()
+    consumer.join(timeout=10)
+    release.set()
+    closer.join()
+    assert outcome == [ps.ClosedError]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_an_iterator_of_another_process_is_refused():
+    done = run_script("""
+        import os, warnings
+        import penstock as ps
+        warnings.simplefilter("ignore")
+        iterator = iter(ps.Dataset.counter().map(lambda x: x, num_parallel_calls=2).batch(1).prefetch(2))
+        next(iterator)
+        if os.fork() == 0:
+            try:
+                for _ in range(9):
+                    next(iterator)
+            except ps.ClosedError as error:
+                print(error, flush=True)
+            os._exit(0)
+        os.wait()
+    """)
+    assert "made in another process" in done.stdout, done.stderr
+
+
 def test_deep_pipelines_resume_in_another_process(tmp_path):
     program = """
         import json, sys

@@ -319,12 +319,53 @@ def test_counter_and_infinite_pipelines_are_lazy():
     assert len(values(islice(endless, 3))) == 3
 
 
-def test_a_generator_may_yield_one_buffer_again_and_again():
+@pytest.mark.parametrize(
+    "build", [lambda d: d, lambda d: d.batch(4).unbatch(), lambda d: d.shuffle(1), lambda d: d.cache()]
+)
+def test_a_generator_may_yield_one_buffer_again_and_again(build):
     def numbers():
         buffer = np.zeros(2)
         for number in range(4):
             buffer[:] = number
             yield buffer
 
-    kept = list(ps.Dataset.from_generator(numbers))
-    assert [row.tolist() for row in kept] == [[n, n] for n in range(4)]
+    assert [row.tolist() for row in build(ps.Dataset.from_generator(numbers))] == [[n, n] for n in range(4)]
+
+
+def test_scan_may_work_in_place():
+    def add(total, x):
+        total += x
+        return total, total
+
+    dataset = ps.Dataset.range(4).scan(np.zeros(1, np.int64), add)
+    assert values(dataset) == values(dataset) == [[0], [1], [3], [6]]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda d: d.cache(),
+        lambda d: d.filter(lambda x: True).cache(),
+        lambda d: d.ragged_batch(2).cache(),
+        lambda d: d.padded_batch(2).cache(),
+        lambda d: d.window(3, 1).flat_map(lambda window: window),
+        lambda d: ps.Dataset.from_tensor_slices(np.array([*d, None], dtype=object)[:-1]).shuffle(9, seed=1),
+    ],
+)
+def test_rows_that_others_see_too_cannot_be_written(build):
+    dataset = build(ps.Dataset.range(4).map(lambda x: np.full(int(x) + 1, x)))
+    expected = [plain(element) for element in dataset]
+    for element in dataset:
+        row = element[0] if element.dtype == object else element
+        with pytest.raises(ValueError, match="read-only"):
+            row += 1
+    assert sorted(map(str, values(dataset))) == sorted(map(str, expected))
+
+
+def test_rebatch_of_ragged_batches():
+    ragged = ps.Dataset.range(4).map(lambda x: np.arange(x)).ragged_batch(2).rebatch(3)
+    assert values(ragged) == [[[], [0], [0, 1]], [[0, 1, 2]]]
+
+
+def test_elements_without_leaves_go_through_functions():
+    assert values(ps.Dataset.from_tensors(()).repeat(2).filter(lambda *nothing: True).map(lambda *nothing: 1)) == [1, 1]

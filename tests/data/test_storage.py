@@ -190,3 +190,20 @@ def test_an_unseeded_shuffle_below_a_cache_stays_whole_in_every_dataset_made_of_
     one, other = iter(first), iter(second)
     found = [(int(next(one)), int(next(other))) for _ in range(30)]
     assert sorted(a for a, _ in found) == sorted(b for _, b in found) == list(range(30))
+
+
+def test_what_cannot_be_stored_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="elements without leaves"):
+        ps.Dataset.range(3).map(lambda x: {}).save(tmp_path / "empty")
+    with pytest.raises(TypeError, match="use one array for each field"):
+        ps.Dataset.from_tensor_slices(np.zeros(3, [("a", "i4"), ("b", "f4")])).save(tmp_path / "records")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("filename", ["", "cache"])
+def test_two_passes_over_a_cached_stream_at_the_same_time(filename, tmp_path):
+    dataset = over("stream", 5).cache(filename and str(tmp_path / filename))
+    one, other = iter(dataset), iter(dataset)
+    assert [(int(next(one)), int(next(other))) for _ in range(5)] == [(n, n) for n in range(5)]
+    assert list(one) == list(other) == []
+    assert [int(x) for x in dataset] == list(range(5))

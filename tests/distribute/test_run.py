@@ -251,3 +251,8 @@ def test_results_must_be_numbers(four) -> None:
 def test_host_values_run_on_devices(four) -> None:
     value = ps.HostStrategy(4).run(lambda: ps.get_replica_context().replica_id_in_sync_group * 10)
     assert [int(part) for part in four.run(lambda part: part + 1, args=(value,)).values] == [1, 11, 21, 31]
+
+
+def test_arguments_that_devices_would_cut_are_refused(four) -> None:
+    with pytest.raises(ps.InvalidArgumentError, match="an argument of strategy.run holds uint64 values"):
+        four.run(abs, args=(np.uint64(2**63),))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.block import Block, Column, column_of
+from penstock.data.block import Block, Column, column_of, own
 from penstock.data.node import Node, Run
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.rng import KeyedGenerator
@@ -67,7 +67,7 @@ def call_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
     """The function's result for each row; tuple elements are unpacked into its arguments."""
     if block.structure.kind == "leaf":
         return map(function, block.columns[0])
-    if block.structure.is_flat_tuple:
+    if block.structure.is_flat_tuple and block.columns:
         return map(function, *block.columns)
     if block.structure.kind == "tuple":
         return (function(*row) for row in block.rows())
@@ -239,7 +239,7 @@ class _Output:
             elif leaf.dtype == column.dtype and leaf.shape == column.shape[1:]:
                 column[row] = leaf
             elif leaf.dtype == column.dtype or leaf.dtype.kind == column.dtype.kind and column.dtype.kind in "US":
-                self._odd[number][row] = leaf
+                self._odd[number][row] = own(leaf)
             else:
                 self._refuse(number, leaf)
 

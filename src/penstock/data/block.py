@@ -148,7 +148,7 @@ def column_of(leaves: Sequence[Any]) -> Column:
     if not isinstance(first, (np.ndarray, np.generic)):
         return object_column(leaves)
     if len(leaves) == 1:
-        return np.array(first)[None]  # a copy, as below: a generator may yield one buffer again and again
+        return np.array(first)[None]  # a copy, as below
     for leaf in leaves:
         if not isinstance(leaf, (np.ndarray, np.generic)) or leaf.dtype != first.dtype and not _same_kind(leaf, first):
             raise ElementError(
@@ -207,7 +207,22 @@ def _bytes_of(column: Column) -> int:
     return column.nbytes + column.size * sys.getsizeof(column.flat[0])
 
 
+def own(leaf: Any) -> Any:
+    """A leaf whose memory nobody else writes: a copy of an array, anything else as it is."""
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+def locked_entries(column: Column) -> Column:
+    """A column whose entries cannot be written, where they are arrays that lie elsewhere; a dense column as it is."""
+    if column.dtype.kind != "O" or column.size == 0 or not isinstance(column.flat[0], np.ndarray):
+        return column
+    entries = np.empty(column.shape, dtype=object)
+    for position, entry in enumerate(column.flat):
+        entries.flat[position] = _locked(entry)
+    return entries
+
+
 def _locked(column: Column) -> Column:
-    view = column.view()
+    view = locked_entries(column).view()
     view.flags.writeable = False
     return view

@@ -1,9 +1,10 @@
 """One pass over a dataset, as the user holds it: elements, state, and an end to everything that runs for it."""
 
 import atexit
+import os
 import weakref
 from collections.abc import Iterator
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 
 from penstock.data.block import Block
@@ -13,6 +14,7 @@ from penstock.data.stream import Cursor
 from penstock.errors import ClosedError, InvalidTypeError, StateMismatchError
 from penstock.options import Options
 from penstock.rng import draw_seed
+from penstock.runtime.channel import Closed
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads
 
@@ -97,6 +99,7 @@ class DatasetIterator(Iterator[Any]):
     def __init__(self, node: Node, options: Options, iterations: Iterations) -> None:
         self._node = node
         self._options = options
+        self._lock = RLock()  # several threads may share an iterator: each element goes to one of them
         self._labels = [node.label for node in node.walk()]
         self._iterations = iterations
         self._epoch, self._seed = iterations.begin()
@@ -106,6 +109,7 @@ class DatasetIterator(Iterator[Any]):
         self._pass = _Pass(self._node, self._options, self._epoch, self._seed)
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
+        self._process = os.getpid()
         self._pace = Pace(self._pass.parallelism)
         self._rows: Iterator[Any] = iter(())
         self._in_block = 0
@@ -115,10 +119,11 @@ class DatasetIterator(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        for element in self._rows:
-            self._given += 1
-            return element
-        return self._next_of_new_block()
+        with self._lock:
+            for element in self._rows:
+                self._given += 1
+                return element
+            return self._next_of_new_block()
 
     def _next_of_new_block(self) -> Any:
         block = self._pull()
@@ -131,12 +136,16 @@ class DatasetIterator(Iterator[Any]):
     def _pull(self) -> Block | None:
         if not self._finalizer.alive:
             raise ClosedError("this iterator was closed: call iter(dataset) for a new one")
+        if os.getpid() != self._process:
+            raise ClosedError("this iterator was made in another process, where its threads run: call iter(dataset)")
         self._rows, self._in_block, self._given = iter(()), 0, 0
         try:
             block = self._pass.cursor.pull(1, self._pace.start())
         except KeyboardInterrupt:
             self.close()
             raise
+        except Closed:
+            raise ClosedError("this iterator was closed while an element was waited for") from None
         except StopIteration as error:  # no stream ends so: it comes from a function, and would end the loop in silence
             raise InvalidTypeError("a function of this dataset raised StopIteration: return a value instead") from error
         if block is not None:
@@ -157,11 +166,13 @@ class DatasetIterator(Iterator[Any]):
         """
         if not self._finalizer.alive:
             raise ClosedError("this iterator was closed: take its state before")
+        with self._lock:
+            position = self._pass.cursor.state_before(self._in_block - self._given)
         return {
             "version": STATE_VERSION,
             "epoch": self._epoch,
             "seed": self._seed,
-            "position": self._pass.cursor.state_before(self._in_block - self._given),
+            "position": position,
             "nodes": list(self._labels),
         }
 

@@ -14,6 +14,7 @@ from penstock.distribute.prefetch import End, Failure, Outcome, Prefetcher, Step
 from penstock.distribute.values import PerReplica
 from penstock.errors import ClosedError, ElementError, InvalidTypeError, OutOfRangeError
 from penstock.options import check_integer
+from penstock.runtime.channel import Closed
 from penstock.sharding import slice_bounds
 from penstock.spec import TensorSpec
 from penstock.structure import Structure, flatten
@@ -144,7 +145,12 @@ class DistributedIterator(Iterator[Any]):
             raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
         if self._ended:
             raise StopIteration
-        outcome = self._outcome()
+        try:
+            outcome = self._outcome()
+        except Closed:
+            if self._ended:  # met by another thread
+                raise StopIteration from None
+            raise ClosedError("this distributed iterator was closed while a step was waited for") from None
         if outcome.state is not None:
             self._state = outcome.state
         if isinstance(outcome, Step):

@@ -117,6 +117,8 @@ class MirroredStrategy(Strategy):
 
     def _for_all(self, array: Any) -> Any:
         """An array that every replica gets, in the stacked form."""
+        if not isinstance(array, jax.Array):
+            _check_width("an argument of strategy.run", as_leaf(array))
         if len(self._devices) == 1:
             return jax.device_put(array, self._same)
         # Stacked, because what becomes of it in a step comes back stacked and must fit the same program.

@@ -31,7 +31,9 @@ def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:
     Raises:
         InvalidTypeError: Python objects that are neither strings nor bytes nor arrays of numbers.
     """
-    if column.dtype != object:
+    if column.dtype.kind == "V" and column.dtype.isbuiltin != 2:
+        raise InvalidTypeError(f"cannot store values of dtype {column.dtype}: use one array for each field")
+    if column.dtype.kind != "O":
         array = _encode_dense(column)
         return _field(
             name, array, {"kind": "dense", "dtype": _dtype_name(column.dtype), "shape": column.shape[1:]}

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import StorageError
+from penstock.errors import InvalidTypeError, StorageError
 from penstock.formats.columns import decode_column, encode_column
 from penstock.rng import as_positions
 from penstock.structure import LEAF, Structure
@@ -66,6 +66,8 @@ class RowStoreWriter:
 
     def write(self, columns: Columns, structure: Structure, rows: int) -> None:
         """Append rows."""
+        if not columns:
+            raise InvalidTypeError(f"cannot store elements without leaves: their structure is {structure}")
         self._structure = structure
         self._rows += rows
         fields, arrays = [], []

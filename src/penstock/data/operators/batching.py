@@ -356,6 +356,13 @@ class Rebatch(OneInput):
         return RebatchStream(self, run, epoch)
 
 
+def _one_batch(column: Column) -> Column:
+    """All rows of a column as one batch; rows of unequal shape as one ragged batch."""
+    if is_ragged(column) and all(row.shape == column[0].shape for row in column):
+        column = np.stack(list(column))
+    return column[None]
+
+
 class RebatchStream(Stream):
     """The state is the position in the rows below, and in the cycle of sizes."""
 
@@ -370,7 +377,7 @@ class RebatchStream(Stream):
         if rows is None or (len(rows) < size and self._node.drop_remainder):
             return None
         self._number = (self._number + 1) % len(self._node.batch_sizes)
-        columns = tuple(column_of([np.stack(list(column)) if is_ragged(column) else column]) for column in rows.columns)
+        columns = tuple(_one_batch(column) for column in rows.columns)
         return Block(columns, rows.structure, 1)
 
     def state(self) -> State:

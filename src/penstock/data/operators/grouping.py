@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from penstock.data.apply import checked_rows, note
-from penstock.data.block import Block
+from penstock.data.block import Block, own
 from penstock.data.node import Node, OneInput, Run
 from penstock.data.stream import Cursor, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
@@ -118,7 +118,8 @@ class GroupByWindowStream(Stream):
                 note(error, self._node, first + number)
                 self._input.give_back(len(block) - number - 1)
                 raise
-            leaves = [_copied(column[number]) for column in block.columns]
+            # Copies: a row must not keep the block alive in which it came.
+            leaves = [own(column[number]) for column in block.columns]
             self._groups.setdefault(key, []).append(_Held(first + number, leaves))
             if len(self._groups[key]) >= size:
                 self._input.give_back(len(block) - number - 1)
@@ -178,7 +179,7 @@ class GroupByWindowStream(Stream):
             self._places.append((met, place))
             self._structure = block.structure
             for number in wanted.intersection(range(met, met + len(block))):
-                leaves = [_copied(column[number - met]) for column in block.columns]
+                leaves = [own(column[number - met]) for column in block.columns]
                 rows[number] = _Held(number, leaves)
         self._groups = {key: [rows[number] for number in numbers] for key, numbers in groups}
         if window is not None:
@@ -196,8 +197,3 @@ def _integer(key: Any) -> int:
     if isinstance(key, (int, np.integer)) or getattr(key, "shape", None) == ():
         return int(key)
     raise InvalidTypeError(f"group_by_window(key_function) must return an integer, got {key!r}")
-
-
-def _copied(leaf: Any) -> Any:
-    """A row must not keep the block alive in which it came."""
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf

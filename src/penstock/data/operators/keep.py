@@ -139,8 +139,8 @@ class CacheStream(Stream):
             self._position += rows
             return self._complete.read(range(self._position - rows, self._position))
         assert self._input is not None
-        if self._recorder is None and self._position == 0:
-            self._recorder = _Recorder(self._node.filename)
+        if self._recorder is None and self._position == 0 and self._node.kept.begin():
+            self._recorder = self._new_recorder()
         try:
             block = self._input.pull(need, allow)
         except Exception:
@@ -156,10 +156,18 @@ class CacheStream(Stream):
             self._recorder = None
         return block
 
+    def _new_recorder(self) -> "_Recorder":
+        try:
+            return _Recorder(self._node.filename)
+        except BaseException:
+            self._node.kept.given_up()
+            raise
+
     def _discard(self) -> None:
         if self._recorder is not None:
             self._recorder.discard()
             self._recorder = None
+            self._node.kept.given_up()
 
     def state(self) -> State:
         return self._position
@@ -187,6 +195,18 @@ class Kept:
         self._seed: int | None = None
         self._rows: _MemoryRows | _FileRows | None = None
         self._pass: _MemoryPass | _FilePass | None = None
+        self._recording = False
+
+    def begin(self) -> bool:
+        """Whether this pass over a stream is to be recorded: not if another one is."""
+        with self._lock:
+            recording, self._recording = self._recording, True
+            return not recording
+
+    def given_up(self) -> None:
+        """The pass that was being recorded did not reach the end."""
+        with self._lock:
+            self._recording = False
 
     def rows(self, seed: int, filename: str, length: int) -> "_MemoryRows | _FileRows":
         """The rows kept of an indexable input."""
@@ -206,7 +226,7 @@ class Kept:
     def completed(self, seed: int, rows: "_MemoryPass | _FilePass") -> None:
         """Keep a complete pass over a stream."""
         with self._lock:
-            self._seed, self._pass = seed, rows
+            self._seed, self._pass, self._recording = seed, rows, False
 
 
 class _MemoryPass:

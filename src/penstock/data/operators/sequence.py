@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.apply import Layout, checked_rows, note
-from penstock.data.block import Block, object_column
+from penstock.data.block import Block, object_column, own
 from penstock.data.node import OneInput, Run, scaled
 from penstock.data.stream import State, Stream
 from penstock.errors import InvalidTypeError
@@ -40,7 +40,7 @@ class ScanStream(Stream):
         self._node = node
         self._run = run
         self._input = node.input.cursor(run, epoch)
-        self._carried = map_structure(as_leaf, node.initial_state)
+        self._carried = _owned(node.initial_state)
         self._position = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -68,11 +68,12 @@ class ScanStream(Stream):
         if not isinstance(result, tuple) or len(result) != 2:
             raise InvalidTypeError(f"scan(function) must return a pair (new state, output), got {result!r}")
         carried = map_structure(as_leaf, result[0])
+        output = _owned(result[1])
         Layout.of(self._carried).check(Layout.of(carried))
-        layout = Layout.of(result[1])
+        layout = Layout.of(output)
         self._run.agreed(self._node, layout).check(layout)
         self._carried = carried
-        return result[1]
+        return output
 
     def state(self) -> State:
         return [self._input.state(), self._position, encode_value(self._carried)]
@@ -84,6 +85,11 @@ class ScanStream(Stream):
 
     def close(self) -> None:
         self._input.close()
+
+
+def _owned(value: Any) -> Any:
+    """A value that the function cannot change afterwards: it may work in place on what it was given."""
+    return map_structure(lambda leaf: own(as_leaf(leaf)), value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.block import Block, Column, Indices
+from penstock.data.block import Block, Column, Indices, locked_entries, own
 from penstock.data.node import Node, Run
 from penstock.data.stream import State, Stream
 from penstock.errors import ElementError
@@ -171,8 +171,10 @@ class Slices(Node):
         if self.length == 1:  # one row, however often: no copies of it
             return block.repeated(len(indices)).read_only()
         block = block.take(indices)
+        if not isinstance(indices, range):
+            return Block(tuple(map(locked_entries, block.columns)), block.structure, len(block))
         # Rows taken by a range share their memory with the user's arrays.
-        return block.read_only() if isinstance(indices, range) else block
+        return block.read_only()
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +224,7 @@ class GeneratorStream(Stream):
                 self._failure = error
                 break
             if leaves is not None:
-                rows.append(leaves)
+                rows.append([own(leaf) for leaf in leaves])  # a generator may yield one buffer again and again
                 self._taken += 1
         if not rows:
             return None
