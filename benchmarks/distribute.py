@@ -17,7 +17,7 @@ REPLICAS = 4
 jax.config.update("jax_num_cpu_devices", REPLICAS)
 
 ROUNDS = 9
-STEPS = 60
+STEPS = 150
 
 
 def measure() -> list[Figure]:
