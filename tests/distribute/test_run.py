@@ -256,3 +256,16 @@ def test_host_values_run_on_devices(four) -> None:
 def test_arguments_that_devices_would_cut_are_refused(four) -> None:
     with pytest.raises(ps.InvalidArgumentError, match="an argument of strategy.run holds uint64 values"):
         four.run(abs, args=(np.uint64(2**63),))
+
+
+def test_a_thousand_steps_that_nobody_waits_for_do_not_wait_for_each_other_for_ever(four) -> None:
+    (batch,) = four.distribute_dataset(ps.Dataset.from_tensor_slices(np.ones((256, 64), np.float32)).batch(256))
+
+    def step(weight, batch):
+        return weight + ps.get_replica_context().all_reduce("sum", batch.sum())
+
+    weight = four.distribute_values_from_function(lambda context: np.float32(0))
+    for _ in range(1000):
+        weight = four.run(step, args=(weight, batch))
+        total = four.reduce("mean", weight)
+    assert float(total) == 1000 * 256 * 64

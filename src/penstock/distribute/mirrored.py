@@ -54,6 +54,10 @@ class MirroredStrategy(Strategy):
         self._programs = ProgramCache()
         self._signatures: dict[Any, _Signature] = {}
         count = len(self._devices)
+        # XLA's CPU devices share one pool of threads, in which programs with collectives that overlap wait for each
+        # other's threads for ever. On a CPU, therefore, one such program ends before the next begins.
+        self._one_at_a_time = count > 1 and self._devices[0].platform == "cpu"
+        self._under_way: Any = None
         self._spread = jax.jit(lambda array: jnp.broadcast_to(array, (count, *array.shape)), out_shardings=self._by_row)
         self._reduce_rows = jax.jit(_reduced_rows, static_argnums=(0, 2), out_shardings=self._same)
 
@@ -101,11 +105,23 @@ class MirroredStrategy(Strategy):
             signature = self._signatures[tree] = _Signature.of(given)
         modes = signature.modes(leaves)
         reference, programs = self._programs.of(fn)
-        key = (signature.tree, modes)
+        # A signature is known by its identity: hashing trees would cost more than all the rest of this.
+        key = signature if signature.ready else (signature, modes)
         program = programs.get(key)
         if program is None:
             program = programs[key] = spmd_program(reference, signature.tree, modes, self._mesh)
-        return program(*(leaves if signature.ready else self._entering(leaves, modes, signature.stacked)))
+        return self._begun(program, *(leaves if signature.ready else self._entering(leaves, modes, signature.stacked)))
+
+    def _begun(self, program: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of a program with collectives, which may still be under way."""
+        if not self._one_at_a_time:
+            return program(*arguments)
+        if self._under_way is not None:
+            self._under_way.block_until_ready()
+        result = program(*arguments)
+        # One output tells for all: they are there together.
+        self._under_way = next(iter(jax.tree.leaves(result)), None)
+        return result
 
     def _entering(self, leaves: list[Any], modes: tuple[Mode, ...], stacked: tuple[bool, ...]) -> list[Any]:
         """The leaves that a program takes, in the form and the place in which it takes them."""
@@ -213,7 +229,8 @@ class MirroredStrategy(Strategy):
         if axis is not None and not -rank <= axis < rank:
             check_axis("reduce", leaf.values, axis)
         # One array on one device, as every plain array of this strategy is.
-        return self._reduce_rows(op, leaf.stacked, None if axis is None else axis % rank).addressable_data(0)
+        total = self._begun(self._reduce_rows, op, leaf.stacked, None if axis is None else axis % rank)
+        return total.addressable_data(0)
 
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
         parts = self._on_first("strategy.gather", leaf)
@@ -230,7 +247,7 @@ class MirroredStrategy(Strategy):
         return tuple(jax.device_put(parts, self._devices[0]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Signature:
     """The arguments of `run` without their values.
 
