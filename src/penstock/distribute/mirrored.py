@@ -105,8 +105,7 @@ class MirroredStrategy(Strategy):
             signature = self._signatures[tree] = _Signature.of(given)
         modes = signature.modes(leaves)
         reference, programs = self._programs.of(fn)
-        # A signature is known by its identity: hashing trees would cost more than all the rest of this.
-        key = signature if signature.ready else (signature, modes)
+        key = (signature.tree, modes)
         program = programs.get(key)
         if program is None:
             program = programs[key] = spmd_program(reference, signature.tree, modes, self._mesh)
@@ -119,8 +118,7 @@ class MirroredStrategy(Strategy):
         if self._under_way is not None:
             self._under_way.block_until_ready()
         result = program(*arguments)
-        # One output tells for all: they are there together.
-        self._under_way = next(iter(jax.tree.leaves(result)), None)
+        self._under_way = _first_output(result)  # one output tells for all: they are there together
         return result
 
     def _entering(self, leaves: list[Any], modes: tuple[Mode, ...], stacked: tuple[bool, ...]) -> list[Any]:
@@ -247,7 +245,7 @@ class MirroredStrategy(Strategy):
         return tuple(jax.device_put(parts, self._devices[0]))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Signature:
     """The arguments of `run` without their values.
 
@@ -275,6 +273,15 @@ class _Signature:
         if self.ready:
             return self.all_arrays
         return tuple(["array" if own else mode_of(leaf) for own, leaf in zip(self.stacked, leaves, strict=True)])
+
+
+def _first_output(result: Any) -> Any:
+    """Some array of a result, or None; flattening all of it would cost more than the rest of a step's bookkeeping."""
+    while isinstance(result, tuple) and result:
+        result = result[0]
+    if isinstance(result, PerReplica):
+        return result.stacked
+    return next(iter(jax.tree.leaves(result)), None)
 
 
 def _reduced_rows(op: ReduceOp, stacked: Any, axis: int | None) -> Any:
