@@ -277,8 +277,8 @@ class _Signature:
 
 def _first_output(result: Any) -> Any:
     """Some array of a result, or None; flattening all of it would cost more than the rest of a step's bookkeeping."""
-    while isinstance(result, tuple) and result:
-        result = result[0]
+    while isinstance(result, (tuple, dict)) and result:
+        result = next(iter(result.values())) if isinstance(result, dict) else result[0]
     if isinstance(result, PerReplica):
         return result.stacked
     return next(iter(jax.tree.leaves(result)), None)
