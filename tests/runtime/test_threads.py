@@ -69,6 +69,7 @@ def test_stopping_waits_for_nothing(threads):
     release = threading.Event()
     threads.submit(release.wait, 1)
     threads.stop()
+    assert not release.is_set()  # the task still runs: stop came back all the same
     release.set()
     threads.join()
 
@@ -102,4 +103,9 @@ def test_iterators_forgotten_in_cycles_end_while_others_start_threads():
         next(iterator)
         cycle = [iterator]
         cycle.append(cycle)
+    del iterator, cycle  # the last of them is held by this frame
     gc.collect()
+    for thread in threading.enumerate():
+        if thread.name.startswith("penstock-"):
+            thread.join(timeout=10)
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock-")] == []
