@@ -92,8 +92,12 @@ class MirroredStrategy(Strategy):
                 `all_reduce`.
         """
         self._check_call(fn, args, kwargs)
-        given = (tuple(args), dict(kwargs) if kwargs else {})
+        given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
         leaves, tree = jax.tree.flatten(given)
+        reference, programs = self._programs.of(fn)
+        program = programs.get(tree)  # kept so as well where all leaves are stacked: then the tree tells all
+        if program is not None:
+            return self._begun(program, leaves)
         signature = self._signatures.get(tree)
         if signature is None:
             given = jax.tree.map(self._stacked_if_possible, given, is_leaf=is_per_replica)
@@ -104,14 +108,15 @@ class MirroredStrategy(Strategy):
             leaves, tree = jax.tree.flatten(given)
             signature = self._signatures[tree] = _Signature.of(given)
         modes = signature.modes(leaves)
-        reference, programs = self._programs.of(fn)
         key = (signature.tree, modes)
         program = programs.get(key)
         if program is None:
             program = programs[key] = spmd_program(reference, signature.tree, modes, self._mesh)
-        return self._begun(program, *(leaves if signature.ready else self._entering(leaves, modes, signature.stacked)))
+        if signature.ready:
+            programs[tree] = program
+        return self._begun(program, leaves if signature.ready else self._entering(leaves, modes, signature.stacked))
 
-    def _begun(self, program: Callable[..., Any], *arguments: Any) -> Any:
+    def _begun(self, program: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """The result of a program with collectives, which may still be under way."""
         if not self._one_at_a_time:
             return program(*arguments)
@@ -227,7 +232,7 @@ class MirroredStrategy(Strategy):
         if axis is not None and not -rank <= axis < rank:
             check_axis("reduce", leaf.values, axis)
         # One array on one device, as every plain array of this strategy is.
-        total = self._begun(self._reduce_rows, op, leaf.stacked, None if axis is None else axis % rank)
+        total = self._begun(self._reduce_rows, (op, leaf.stacked, None if axis is None else axis % rank))
         return total.addressable_data(0)
 
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:

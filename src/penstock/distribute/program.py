@@ -24,7 +24,8 @@ AXIS = "replica"
 
 
 def _flatten(value: PerReplica) -> tuple[tuple[Any, ...], int | None]:
-    return ((value.stacked,), value.count) if value.stacked is not None else (value.values, None)
+    stacked = value.stacked
+    return ((stacked,), value.count) if stacked is not None else (value.values, None)
 
 
 def _unflatten(count: int | None, children: Any) -> PerReplica:
@@ -172,15 +173,18 @@ class ProgramCache:
     """Programs by the function they were made of, for as long as that function lives."""
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[int, int], tuple[Callable[[], Any], dict[Any, Any]]] = {}
+        self._entries: dict[int | tuple[int, int], tuple[Callable[[], Any], dict[Any, Any]]] = {}
 
     def of(self, fn: Callable[..., Any]) -> tuple[Callable[[], Any], dict[Any, Any]]:
         """A reference to `fn`, and its programs by whatever key the caller chooses.
 
         A bound method is a new object at every access: it is known by its object and its function.
         """
+        entry = self._entries.get(id(fn))
+        if entry is not None:
+            return entry
         method = isinstance(fn, MethodType)
-        key = (id(fn.__self__), id(fn.__func__)) if isinstance(fn, MethodType) else (id(fn), 0)
+        key = (id(fn.__self__), id(fn.__func__)) if isinstance(fn, MethodType) else id(fn)
         entry = self._entries.get(key)
         if entry is None:
             entries = self._entries

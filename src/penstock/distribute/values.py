@@ -31,7 +31,12 @@ class PerReplica:
         }
     """
 
-    __slots__ = ("__weakref__", "_count", "_parts", "_stacked")
+    __slots__ = ("__weakref__", "_parts", "count", "stacked")
+
+    count: int
+    """The number of local replicas."""
+    stacked: Any
+    """The global array of the stacked form; None in the form of one value per replica."""
 
     # NumPy must leave `array + per_replica` to the refusal below.
     __array_ufunc__ = None
@@ -43,34 +48,24 @@ class PerReplica:
         if not parts:
             raise InvalidArgumentError("PerReplica(values) takes at least one value, got none")
         self._parts: tuple[Any, ...] | None = parts
-        self._stacked: Any = None
-        self._count = len(parts)
+        self.stacked = None
+        self.count = len(parts)
 
     @classmethod
     def of_stacked(cls, stacked: Any, count: int) -> "PerReplica":
         """The stacked form: one global array of shape (replicas, ...), row i on device i; `count` rows are local."""
         value = cls.__new__(cls)
         value._parts = None
-        value._stacked = stacked
-        value._count = count
+        value.stacked = stacked
+        value.count = count
         return value
-
-    @property
-    def stacked(self) -> Any:
-        """The global array of the stacked form; None in the form of one value per replica."""
-        return self._stacked
-
-    @property
-    def count(self) -> int:
-        """The number of local replicas."""
-        return self._count
 
     @property
     def values(self) -> tuple[Any, ...]:
         """One value per local replica, in order."""
         if self._parts is None:
-            shape = self._stacked.shape[1:]
-            shards = sorted(self._stacked.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+            shape = self.stacked.shape[1:]
+            shards = sorted(self.stacked.addressable_shards, key=lambda shard: shard.index[0].start or 0)
             self._parts = tuple(shard.data.reshape(shape) for shard in shards)
         return self._parts
 
