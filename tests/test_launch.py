@@ -6,6 +6,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -299,6 +300,14 @@ def test_virtual_devices_replace_what_was_asked_for_before() -> None:
     assert launched(show, 1, environment=before) == (0, [f"[0] cuda 3 {before['XLA_FLAGS']}"], [])
     nothing = {"PATH": os.environ["PATH"]}
     assert launched(show, 1, devices_per_worker=1, environment=nothing) == (0, [f"[0] cpu None {flag}=1"], [])
+
+
+def test_it_runs_in_any_thread() -> None:
+    results: list[tuple[int, list[str], list[str]]] = []
+    thread = threading.Thread(target=lambda: results.append(launched("print('hello')")))
+    thread.start()
+    thread.join()
+    assert results == [(0, ["[0] hello", "[1] hello"], [])]
 
 
 def test_a_command_that_cannot_be_started_is_an_error() -> None:

@@ -10,7 +10,6 @@ from typing import Final
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 _ADDRESS: Final = re.compile(r"(\[[^\[\]\s]+\]|[^:\[\]\s]+):(\d{1,5})")
-_WHAT_TO_DO: Final = "set all of them, or none"
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,9 @@ def _read(variables: _Variables, environment: Mapping[str, str]) -> Cluster:
     if missing:
         known = [variables.address, variables.port, variables.count, variables.number]
         given = ", ".join(f"{name}={environment[name]}" for name in known if name and environment.get(name))
-        raise InvalidArgumentError(f"the environment has {given} without {' and '.join(missing)}: {_WHAT_TO_DO}")
+        raise InvalidArgumentError(
+            f"the environment has {given} without {' and '.join(missing)}: set all of them, or none"
+        )
     address = environment[variables.address]
     if variables.port is not None and not _ADDRESS.fullmatch(address):
         port = _number(environment, variables.port)
