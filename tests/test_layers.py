@@ -55,6 +55,8 @@ LEVELS: dict[str, float] = {
     "penstock.dashboard.": 8,
     "penstock.demo": 8,
     "penstock.demo.": 8,
+    "penstock.launch": 8,
+    "penstock.launch.": 8,
     "penstock.cli": 9,
     "penstock.__main__": 10,
 }
