@@ -6,6 +6,7 @@
     ├── ElementError           (ValueError)     elements that do not fit each other or their specification
     ├── StateMismatchError     (ValueError)     a state of another dataset, or of an unknown version
     ├── ClosedError            (RuntimeError)   use after `close()`
+    ├── WorkerError            (RuntimeError)   another worker was lost, has failed, or does something else
     ├── StorageError           (OSError)        a file of penstock's own that is missing, in use or damaged
     └── OutOfRangeError        (StopIteration)  the end of the data, from `get_next()`
 
@@ -40,6 +41,10 @@ class ClosedError(PenstockError, RuntimeError):
 
 class StorageError(PenstockError, OSError):
     """A file that penstock wrote is missing, in use by another writer, or damaged."""
+
+
+class WorkerError(PenstockError, RuntimeError):
+    """Another worker was lost, has failed or does not take the same steps: this one cannot go on either."""
 
 
 class OutOfRangeError(PenstockError, StopIteration):

@@ -121,6 +121,7 @@ class Structure:
 
 
 LEAF: Final = Structure("leaf")
+PAIR: Final = Structure("tuple", (LEAF, LEAF), (0, 1), leaf_count=2)
 _COMMON_LEAVES: Final = (np.ndarray, np.generic, int, float, str, bytes, list)
 _NONE: Final = Structure("none", leaf_count=0)
 

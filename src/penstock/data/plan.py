@@ -14,12 +14,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from penstock.data.node import Node
-from penstock.data.operators.batching import Batching, PaddedBatch, RaggedBatch, Unbatch
+from penstock.data.operators.batching import Batching, PaddedBatch, RaggedBatch
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Enumerate, Skip, Take
+from penstock.data.operators.rebatching import Unbatch
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Slices
@@ -60,7 +61,7 @@ def _settled(node: Node, options: Options, above: Node | None, moves: list[str])
     A state must name exactly the rows that were given, and results in any order do not come in the same order again.
     """
     below = above if isinstance(node, _READS_ONCE) else node
-    node = _with_inputs(node, [_settled(inner, options, below, moves) for inner in node.inputs])
+    node = with_inputs(node, [_settled(inner, options, below, moves) for inner in node.inputs])
     if not isinstance(node, Map):
         return node
     wanted = options.deterministic if node.deterministic is None else node.deterministic
@@ -74,7 +75,7 @@ def _settled(node: Node, options: Options, above: Node | None, moves: list[str])
 
 def _sunk(node: Node, moves: list[str]) -> Node:
     """The nodes with every shuffle over a stream below the maps it stood above."""
-    node = _with_inputs(node, [_sunk(below, moves) for below in node.inputs])
+    node = with_inputs(node, [_sunk(below, moves) for below in node.inputs])
     if (
         not isinstance(node, Shuffle)
         or not isinstance(node.input, Map)
@@ -97,7 +98,7 @@ def _raised(node: Node, moves: list[str]) -> tuple[Node, int | None]:
         if inner.indexable:
             return inner, node.buffer_size
         return replace(node, input=inner), None
-    bare = _with_inputs(node, [inner for inner, _ in parts])
+    bare = with_inputs(node, [inner for inner, _ in parts])
     asked = [ahead for _, ahead in parts if ahead is not None]
     if bare.indexable and asked:
         if isinstance(
@@ -106,7 +107,7 @@ def _raised(node: Node, moves: list[str]) -> tuple[Node, int | None]:
             return bare, asked[0]
         moves.append(f"prefetch moved above {bare.label}: what is below it is read by index")
         return bare, AUTOTUNE if AUTOTUNE in asked else max(-(-rows // _rows_per_element(bare)) for rows in asked)
-    return _with_inputs(node, [_with_prefetch(inner, ahead) for inner, ahead in parts]), None
+    return with_inputs(node, [_with_prefetch(inner, ahead) for inner, ahead in parts]), None
 
 
 def _rows_per_element(node: Node) -> int:
@@ -117,7 +118,7 @@ def _with_prefetch(node: Node, ahead: int | None) -> Node:
     return node if ahead is None else Prefetch(node, ahead)
 
 
-def _with_inputs(node: Node, inputs: list[Node]) -> Node:
+def with_inputs(node: Node, inputs: list[Node]) -> Node:
     """The node over other inputs; the node itself where none differs."""
     if all(old is new for old, new in zip(node.inputs, inputs, strict=True)):
         return node

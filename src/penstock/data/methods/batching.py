@@ -9,8 +9,9 @@ import numpy as np
 from penstock.data.block import Block
 from penstock.data.methods.base import Methods, check_function, user_site
 from penstock.data.node import describe
-from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, Rebatch, Unbatch
+from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch
 from penstock.data.operators.grouping import GroupByWindow
+from penstock.data.operators.rebatching import Rebatch, Unbatch
 from penstock.data.operators.sequence import Window
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer

@@ -1,20 +1,23 @@
-"""Operators that put rows together into batches, and take them apart."""
+"""Operators that put rows together into batches."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.node import Node, OneInput, Run, scaled
-from penstock.data.stream import Cursor, State, Stream
+from penstock.data.stream import State, Stream
 from penstock.errors import ElementError, InvalidArgumentError
-from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.options import INFINITE_CARDINALITY
 from penstock.rng import as_positions
+from penstock.sharding import slice_bounds
 from penstock.spec import TensorSpec, as_leaf
-from penstock.structure import LEAF, Structure, flatten, map_structure
+from penstock.structure import LEAF, PAIR, Structure, flatten, map_structure
+
+_COUNT = TensorSpec((), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +58,7 @@ class Batching(OneInput):
         full, short = np.flatnonzero(batches < last), np.flatnonzero(batches == last)
         parts = [(full, self._read_full(run, epoch, batches[full]))] if full.size else []
         if short.size:
-            rows = self.input.read(run, epoch, range(last * self.batch_size, length))
-            one = self.batches(rows, len(rows))
+            one = self._read_short(run, epoch, last * self.batch_size, length)
             parts.append((short, one.take(np.zeros(short.size, dtype=np.int64)) if short.size > 1 else one))
         return Block.scattered(parts)
 
@@ -68,6 +70,10 @@ class Batching(OneInput):
         else:
             rows = (as_positions(indices)[:, None] * size + np.arange(size)).reshape(-1)
         return self.batches(self.input.read(run, epoch, rows), size)
+
+    def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Block:
+        """The one batch of the rows from `start` to `stop`."""
+        return self.batches(self.input.read(run, epoch, range(start, stop)), stop - start)
 
     def stream(self, run: Run, epoch: int) -> "BatchStream":
         return BatchStream(self, run, epoch)
@@ -129,6 +135,51 @@ class Batch(Batching):
                 )
             stacked.append(np.stack(list(rows)))
         return column_of(stacked)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchShare(Batch):
+    """The rows of each batch that the replicas of one worker get by the splitting rule: only they are read.
+
+    An element is the pair of those rows and the number of rows of the whole batch. For states and random keys this is
+    the batch that it stands for. Only over an indexable input.
+    """
+
+    replicas: int = field(default=1, repr=False)
+    first: int = field(default=0, repr=False)
+    count: int = field(default=1, repr=False)
+
+    @property
+    def spec(self) -> Any:
+        whole = super().spec
+        return None if whole is None else (map_structure(lambda leaf: leaf.row().batched(None), whole), _COUNT)
+
+    def _read_full(self, run: Run, epoch: int, indices: Indices) -> Block:
+        rows, size = self._rows_of(self.batch_size)
+        wanted = (as_positions(indices)[:, None] * self.batch_size + np.arange(rows.start, rows.stop)).reshape(-1)
+        return self._shares(self.input.read(run, epoch, wanted), len(rows), size, self.batch_size)
+
+    def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Block:
+        rows, size = self._rows_of(stop - start)
+        wanted = range(start + rows.start, start + rows.stop)
+        return self._shares(self.input.read(run, epoch, wanted), len(rows), size, stop - start)
+
+    def _rows_of(self, whole: int) -> tuple[range, int]:
+        """Which rows to read of a batch of `whole`, and how many this worker gets of them.
+
+        Where it gets none, one is read all the same: it tells dtypes and shapes.
+        """
+        slices = slice_bounds(whole, self.replicas)[self.first : self.first + self.count]
+        start, stop = min(slices[0][0], whole - 1), slices[-1][1]
+        return range(start, max(stop, start + 1)), slices[-1][1] - slices[0][0]
+
+    def _shares(self, rows: Block, read: int, size: int, whole: int) -> Block:
+        """The elements made of rows of which `read` belong to each batch."""
+        shares = self.batches(rows, read)
+        columns = shares.columns
+        if size < read and len(shares):
+            columns = tuple(column_of([share[:size] for share in column]) for column in columns)
+        return Block((*columns, np.full(len(shares), whole)), PAIR.nested([shares.structure, LEAF]), len(shares))
 
 
 def batched_spec(node: Node, size: int, drop_remainder: bool) -> Any:
@@ -259,133 +310,3 @@ class RaggedBatch(Batching):
         if batched is None:
             return None
         return map_structure(lambda leaf: leaf if len(leaf.shape) == 1 else TensorSpec(leaf.shape[:1], object), batched)
-
-
-@dataclass(frozen=True, eq=False)
-class Unbatch(OneInput):
-    """The rows along the leading axis of every element."""
-
-    name: ClassVar[str] = "unbatch"
-
-    @property
-    def cardinality(self) -> int:
-        rows = _static_rows(self.input.spec)
-        if rows is not None:
-            return scaled(self.input.cardinality, lambda n: n * rows)
-        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
-
-    @property
-    def spec(self) -> Any:
-        if self.input.spec is None or any(not leaf.shape for leaf in flatten(self.input.spec)[0]):
-            return None
-        return map_structure(lambda leaf: leaf.row(), self.input.spec)
-
-    def stream(self, run: Run, epoch: int) -> "UnbatchStream":
-        return UnbatchStream(self, self.input, run, epoch)
-
-
-def _static_rows(spec: Any) -> int | None:
-    lengths = {leaf.shape[0] if leaf.shape else None for leaf in flatten(spec)[0]} if spec is not None else {None}
-    return lengths.pop() if len(lengths) == 1 else None
-
-
-class UnbatchStream(Stream):
-    """Every element is taken apart whole; the cursor that reads this stream stops between the rows."""
-
-    def __init__(self, node: Node, input: Node, run: Run, epoch: int) -> None:
-        self._node = node
-        self._input = input.cursor(run, epoch)
-
-    def pull(self, need: int, allow: int) -> Block | None:
-        while True:
-            # How many rows an element has is only known when it has come.
-            batches = self._input.pull(1, 1)
-            if batches is None:
-                return None
-            columns = [self._taken_apart(column) for column in batches.columns]
-            lengths = {len(column) for column in columns}
-            if len(lengths) > 1:
-                raise ElementError(f"{self._node.where()}: the leaves of an element have {sorted(lengths)} rows")
-            if lengths and 0 not in lengths:
-                return Block(tuple(columns), batches.structure, lengths.pop())
-
-    def _taken_apart(self, column: Column) -> Column:
-        """The rows of the one batch in this column."""
-        batch = column[0]
-        if not isinstance(batch, np.ndarray) or batch.ndim == 0:
-            raise ElementError(f"{self._node.where()}: every leaf needs a leading axis to take apart, got a scalar")
-        return batch
-
-    def state(self) -> State:
-        return self._input.state()
-
-    def restore(self, state: State) -> None:
-        self._input.restore(state)
-
-    def close(self) -> None:
-        self._input.close()
-
-
-@dataclass(frozen=True, eq=False)
-class Rebatch(OneInput):
-    """The rows of batches put together again in batches of other sizes, which are used in turn."""
-
-    name: ClassVar[str] = "rebatch"
-    batch_sizes: tuple[int, ...]
-    drop_remainder: bool = False
-
-    @property
-    def cardinality(self) -> int:
-        return scaled(Unbatch(self.input).cardinality, self._batches_of)
-
-    def _batches_of(self, rows: int) -> int:
-        cycles, left = divmod(rows, sum(self.batch_sizes))
-        ends = np.cumsum(self.batch_sizes)
-        whole = int(np.searchsorted(ends, left, side="right"))
-        started = left > (int(ends[whole - 1]) if whole else 0)
-        return cycles * len(self.batch_sizes) + whole + (started and not self.drop_remainder)
-
-    @property
-    def spec(self) -> Any:
-        if self.input.spec is None or any(not leaf.shape for leaf in flatten(self.input.spec)[0]):
-            return None
-        static = self.drop_remainder and len(set(self.batch_sizes)) == 1
-        return map_structure(lambda leaf: leaf.row().batched(self.batch_sizes[0] if static else None), self.input.spec)
-
-    def stream(self, run: Run, epoch: int) -> "RebatchStream":
-        return RebatchStream(self, run, epoch)
-
-
-def _one_batch(column: Column) -> Column:
-    """All rows of a column as one batch; rows of unequal shape as one ragged batch."""
-    if is_ragged(column) and all(row.shape == column[0].shape for row in column):
-        column = np.stack(list(column))
-    return column[None]
-
-
-class RebatchStream(Stream):
-    """The state is the position in the rows below, and in the cycle of sizes."""
-
-    def __init__(self, node: Rebatch, run: Run, epoch: int) -> None:
-        self._node = node
-        self._rows = Cursor(UnbatchStream(node, node.input, run, epoch))
-        self._number = 0
-
-    def pull(self, need: int, allow: int) -> Block | None:
-        size = self._node.batch_sizes[self._number]
-        rows = self._rows.exactly(size)
-        if rows is None or (len(rows) < size and self._node.drop_remainder):
-            return None
-        self._number = (self._number + 1) % len(self._node.batch_sizes)
-        columns = tuple(_one_batch(column) for column in rows.columns)
-        return Block(columns, rows.structure, 1)
-
-    def state(self) -> State:
-        return [self._rows.state(), self._number]
-
-    def restore(self, state: State) -> None:
-        position, self._number = state
-        self._rows.restore(position)
-
-    def close(self) -> None:
-        self._rows.close()

@@ -12,10 +12,9 @@ from penstock.data.stream import State, Stream
 from penstock.options import INFINITE_CARDINALITY
 from penstock.rng import as_positions
 from penstock.spec import TensorSpec
-from penstock.structure import LEAF, Structure
+from penstock.structure import LEAF, PAIR
 
 _INFINITE_REPEATS = 1 << 32
-_PAIR = Structure("tuple", (LEAF, LEAF), (0, 1), leaf_count=2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +260,7 @@ class Enumerate(SameElements):
 
     def numbered(self, block: Block, numbers: npt.NDArray[np.int64]) -> Block:
         """The block with its positions as a leading leaf."""
-        return Block((numbers + self.start, *block.columns), _PAIR.nested([LEAF, block.structure]), len(block))
+        return Block((numbers + self.start, *block.columns), PAIR.nested([LEAF, block.structure]), len(block))
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         return self.numbered(self.input.read(run, epoch, indices), as_positions(indices))

@@ -1,0 +1,143 @@
+"""Operators that take batches apart, and put their rows together again in other sizes."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.data.block import Block, Column, is_ragged
+from penstock.data.node import Node, OneInput, Run, scaled
+from penstock.data.stream import Cursor, State, Stream
+from penstock.errors import ElementError
+from penstock.options import UNKNOWN_CARDINALITY
+from penstock.structure import flatten, map_structure
+
+
+@dataclass(frozen=True, eq=False)
+class Unbatch(OneInput):
+    """The rows along the leading axis of every element."""
+
+    name: ClassVar[str] = "unbatch"
+
+    @property
+    def cardinality(self) -> int:
+        rows = _static_rows(self.input.spec)
+        if rows is not None:
+            return scaled(self.input.cardinality, lambda n: n * rows)
+        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
+
+    @property
+    def spec(self) -> Any:
+        if self.input.spec is None or any(not leaf.shape for leaf in flatten(self.input.spec)[0]):
+            return None
+        return map_structure(lambda leaf: leaf.row(), self.input.spec)
+
+    def stream(self, run: Run, epoch: int) -> "UnbatchStream":
+        return UnbatchStream(self, self.input, run, epoch)
+
+
+def _static_rows(spec: Any) -> int | None:
+    lengths = {leaf.shape[0] if leaf.shape else None for leaf in flatten(spec)[0]} if spec is not None else {None}
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+class UnbatchStream(Stream):
+    """Every element is taken apart whole; the cursor that reads this stream stops between the rows."""
+
+    def __init__(self, node: Node, input: Node, run: Run, epoch: int) -> None:
+        self._node = node
+        self._input = input.cursor(run, epoch)
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        while True:
+            # How many rows an element has is only known when it has come.
+            batches = self._input.pull(1, 1)
+            if batches is None:
+                return None
+            columns = [self._taken_apart(column) for column in batches.columns]
+            lengths = {len(column) for column in columns}
+            if len(lengths) > 1:
+                raise ElementError(f"{self._node.where()}: the leaves of an element have {sorted(lengths)} rows")
+            if lengths and 0 not in lengths:
+                return Block(tuple(columns), batches.structure, lengths.pop())
+
+    def _taken_apart(self, column: Column) -> Column:
+        """The rows of the one batch in this column."""
+        batch = column[0]
+        if not isinstance(batch, np.ndarray) or batch.ndim == 0:
+            raise ElementError(f"{self._node.where()}: every leaf needs a leading axis to take apart, got a scalar")
+        return batch
+
+    def state(self) -> State:
+        return self._input.state()
+
+    def restore(self, state: State) -> None:
+        self._input.restore(state)
+
+    def close(self) -> None:
+        self._input.close()
+
+
+@dataclass(frozen=True, eq=False)
+class Rebatch(OneInput):
+    """The rows of batches put together again in batches of other sizes, which are used in turn."""
+
+    name: ClassVar[str] = "rebatch"
+    batch_sizes: tuple[int, ...]
+    drop_remainder: bool = False
+
+    @property
+    def cardinality(self) -> int:
+        return scaled(Unbatch(self.input).cardinality, self._batches_of)
+
+    def _batches_of(self, rows: int) -> int:
+        cycles, left = divmod(rows, sum(self.batch_sizes))
+        ends = np.cumsum(self.batch_sizes)
+        whole = int(np.searchsorted(ends, left, side="right"))
+        started = left > (int(ends[whole - 1]) if whole else 0)
+        return cycles * len(self.batch_sizes) + whole + (started and not self.drop_remainder)
+
+    @property
+    def spec(self) -> Any:
+        if self.input.spec is None or any(not leaf.shape for leaf in flatten(self.input.spec)[0]):
+            return None
+        static = self.drop_remainder and len(set(self.batch_sizes)) == 1
+        return map_structure(lambda leaf: leaf.row().batched(self.batch_sizes[0] if static else None), self.input.spec)
+
+    def stream(self, run: Run, epoch: int) -> "RebatchStream":
+        return RebatchStream(self, run, epoch)
+
+
+def _one_batch(column: Column) -> Column:
+    """All rows of a column as one batch; rows of unequal shape as one ragged batch."""
+    if is_ragged(column) and all(row.shape == column[0].shape for row in column):
+        column = np.stack(list(column))
+    return column[None]
+
+
+class RebatchStream(Stream):
+    """The state is the position in the rows below, and in the cycle of sizes."""
+
+    def __init__(self, node: Rebatch, run: Run, epoch: int) -> None:
+        self._node = node
+        self._rows = Cursor(UnbatchStream(node, node.input, run, epoch))
+        self._number = 0
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        size = self._node.batch_sizes[self._number]
+        rows = self._rows.exactly(size)
+        if rows is None or (len(rows) < size and self._node.drop_remainder):
+            return None
+        self._number = (self._number + 1) % len(self._node.batch_sizes)
+        columns = tuple(_one_batch(column) for column in rows.columns)
+        return Block(columns, rows.structure, 1)
+
+    def state(self) -> State:
+        return [self._rows.state(), self._number]
+
+    def restore(self, state: State) -> None:
+        position, self._number = state
+        self._rows.restore(position)
+
+    def close(self) -> None:
+        self._rows.close()

@@ -1,0 +1,268 @@
+"""The control channel: small messages between workers, by which they agree on steps and learn of each other's failures.
+
+Worker 0 runs a hub that passes every message on to all other workers. Device collectives are not used for this: JAX
+wants them in the same order in every process, and a thread that reads ahead has no place in that order.
+"""
+
+import atexit
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener, wait
+from typing import Any
+
+import msgspec
+
+from penstock.errors import WorkerError
+from penstock.runtime.channel import Closed
+
+_logger = logging.getLogger(__name__)
+
+FAILURE_TIMEOUT = 60.0
+"""Seconds that a process may go on, blocked in a collective say, after another worker was lost or has failed."""
+
+
+class _Item(msgspec.Struct, tag="item", array_like=True):
+    """One worker's part of a `gather`."""
+
+    worker: int
+    topic: str
+    payload: Any
+
+
+class _Failed(msgspec.Struct, tag="failed", array_like=True):
+    """A worker cannot go on."""
+
+    worker: int
+    reason: str
+
+
+class _Left(msgspec.Struct, tag="left", array_like=True):
+    """A worker's program has ended as it should."""
+
+    worker: int
+
+
+_Message = _Item | _Failed | _Left
+_decoder = msgspec.msgpack.Decoder(_Message)
+
+
+class Hub:
+    """Passes the messages of each worker on to all others; runs in worker 0.
+
+    Args:
+        host: the name or address at which the other workers reach this process.
+        workers: how many will connect, worker 0 itself among them.
+    """
+
+    def __init__(self, host: str, workers: int) -> None:
+        self.key = secrets.token_bytes(32)
+        self._listener = Listener((host, 0), "AF_INET", backlog=workers, authkey=self.key)
+        self._workers = workers
+        self._thread = threading.Thread(target=self._serve, name="penstock-control-hub", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port that the system chose."""
+        return int(self._listener.address[1])
+
+    def _serve(self) -> None:
+        connections: dict[Connection, int] = {}
+        while len(connections) < self._workers:
+            try:
+                connection = self._listener.accept()
+                connections[connection] = int(connection.recv_bytes(maxlength=32))
+            except (AuthenticationError, EOFError, OSError, ValueError) as error:  # not one of the workers
+                _logger.warning("the control channel turned a connection away: %r", error)
+        self._listener.close()
+        left: set[int] = set()
+        while connections:
+            for ready in wait(list(connections)):
+                assert isinstance(ready, Connection)
+                worker = connections[ready]
+                try:
+                    data = ready.recv_bytes()
+                except (EOFError, OSError):
+                    del connections[ready]
+                    ready.close()
+                    if worker in left:
+                        continue
+                    data = msgspec.msgpack.encode(_Failed(worker, "was lost: its process has ended"))
+                if isinstance(_decoder.decode(data), _Left):
+                    left.add(worker)
+                _pass_on(data, [other for other in connections if other is not ready])
+
+
+def _pass_on(data: bytes, connections: list[Connection]) -> None:
+    for connection in connections:
+        try:
+            connection.send_bytes(data)
+        except OSError as error:  # it has gone, which its own connection will say
+            _logger.debug("a message could not be passed on: %r", error)
+
+
+class Control:
+    """One worker's end of the control channel.
+
+    Every failure is final: the workers are no longer in step, so all that can be done is to start them again.
+
+    Args:
+        address: where the hub listens.
+        key: the secret that the hub knows its workers by.
+        worker: the number of this worker.
+        workers: the number of workers.
+        failure_timeout: after another worker's failure, the seconds until this process is ended if it was not told of
+            it in the meantime: it then waits in a collective for a worker that will never come.
+    """
+
+    def __init__(
+        self, address: tuple[str, int], key: bytes, worker: int, workers: int, failure_timeout: float = FAILURE_TIMEOUT
+    ) -> None:
+        self.worker = worker
+        self.workers = workers
+        self.sent = 0
+        self._failure_timeout = failure_timeout
+        self._connection = Client(address, "AF_INET", authkey=key)
+        self._connection.send_bytes(str(worker).encode())
+        self._sending = threading.Lock()
+        self._changed = threading.Condition()
+        self._received: dict[str, dict[int, deque[Any]]] = defaultdict(lambda: defaultdict(deque))
+        self._left: set[int] = set()
+        self._failure: str | None = None
+        self._told = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._receive, name="penstock-control", daemon=True)
+        self._thread.start()
+        atexit.register(self._leave)
+
+    def gather(
+        self, topic: str, payload: Any, *, timeout: float | None = None, closed: Callable[[], bool] | None = None
+    ) -> list[Any]:
+        """What each worker gives for its next turn of a topic, in the workers' order; all must call it alike.
+
+        Args:
+            topic: what is agreed on, in words that an error can show.
+            payload: plain data: numbers, strings, lists of them.
+            timeout: the seconds to wait for the others; for ever where None.
+            closed: asked after `wake`: whether to give up.
+
+        Raises:
+            WorkerError: another worker failed, has left, or did not come in time.
+            Closed: `closed()` says so.
+        """
+        self.post(_Item(self.worker, topic, payload))
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            queues = self._received[topic]
+            others = [worker for worker in range(self.workers) if worker != self.worker]
+            while missing := [worker for worker in others if not queues[worker]]:
+                self.check()
+                if closed is not None and closed():
+                    raise Closed
+                if gone := self._left.intersection(missing):
+                    raise WorkerError(
+                        f"{self._name(min(gone))} has ended its program, while {self._name(self.worker)} waits for it "
+                        f"at {topic}: every worker must take the same steps"
+                    )
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if remaining is not None and remaining <= 0:
+                    raise WorkerError(
+                        f"{self._name(missing[0])} did not come to {topic} within {timeout:.0f} seconds: "
+                        "every worker must make the same calls in the same order"
+                    )
+                self._changed.wait(remaining)
+            return [payload if worker == self.worker else queues[worker].popleft() for worker in range(self.workers)]
+
+    def wake(self) -> None:
+        """Let every `gather` ask again whether to give up."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raise what is known of another worker's failure.
+
+        Raises:
+            WorkerError: a worker failed or was lost.
+        """
+        if self._failure is not None:
+            self._told.set()
+            raise WorkerError(self._failure)
+
+    def fail(self, reason: str) -> None:
+        """Tell all workers that this one cannot go on."""
+        self._told.set()
+        self.post(_Failed(self.worker, reason))
+        self._note_failure(_Failed(self.worker, reason))
+
+    def post(self, message: _Message) -> None:
+        """Send a message to all other workers."""
+        try:
+            with self._sending:
+                self._connection.send_bytes(msgspec.msgpack.encode(message))
+                self.sent += 1
+        except OSError as error:  # the receiving side says what became of the hub
+            _logger.debug("a message could not be sent: %r", error)
+
+    def _receive(self) -> None:
+        while not self._closed:
+            try:
+                message = _decoder.decode(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                message = _Left(0) if self._closed or 0 in self._left else _Failed(0, "was lost: its process has ended")
+                self._closed = True
+            if isinstance(message, _Failed):
+                self._note_failure(message)
+            else:
+                with self._changed:
+                    if isinstance(message, _Item):
+                        self._received[message.topic][message.worker].append(message.payload)
+                    else:
+                        self._left.add(message.worker)
+                    self._changed.notify_all()
+
+    def _note_failure(self, failed: _Failed) -> None:
+        with self._changed:
+            if self._failure is not None:
+                return
+            self._failure = f"{self._name(failed.worker)} {failed.reason}"
+            self._changed.notify_all()
+        if failed.worker != self.worker:
+            _logger.error("%s", self._failure)
+            threading.Thread(target=self._end_if_stuck, name="penstock-control-watch", daemon=True).start()
+
+    def _end_if_stuck(self) -> None:
+        """End the process where nothing can tell its main thread: a collective that another worker never joins."""
+        if self._told.wait(self._failure_timeout) or self._closed:
+            return
+        sys.stderr.write(
+            f"penstock: {self._failure}. {self._name(self.worker)} could not be told of it within "
+            f"{self._failure_timeout:.0f} seconds and is ended: it waits for a worker that will not come.\n"
+        )
+        sys.stderr.flush()
+        os._exit(1)
+
+    def _name(self, worker: int) -> str:
+        return f"worker {worker} of {self.workers}"
+
+    def _leave(self) -> None:
+        """At the interpreter's exit: say whether the program has ended as it should."""
+        error = getattr(sys, "last_value", None)
+        if error is None or self._failure is not None:
+            self.post(_Left(self.worker))
+        else:
+            self.post(_Failed(self.worker, f"ended with {type(error).__name__}: {error}"))
+        self.close()
+
+    def close(self) -> None:
+        """End this worker's part. What is received afterwards is not looked at."""
+        atexit.unregister(self._leave)
+        self._closed = True
+        self._told.set()
+        self._connection.close()
