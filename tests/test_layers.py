@@ -39,6 +39,7 @@ LEVELS: dict[str, float] = {
     "penstock.data.iterator": 4,
     "penstock.data.sample": 4,
     "penstock.data.dataset": 4,
+    "penstock.data.files": 4,
     "penstock.data": 4,
     "penstock.distribute": 5,
     "penstock.distribute.": 5,
@@ -69,6 +70,7 @@ HEAVY = {
     "tqdm": ("penstock.demo.",),
     "keras": ("penstock.training.", "penstock.demo."),
     "torch": (),
+    "fsspec": ("penstock.formats.",),
     "ray": (),
     "tensorflow": (),
 }

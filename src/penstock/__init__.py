@@ -7,6 +7,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from penstock.data.dataset import Dataset as Dataset
+from penstock.data.files import TextLineDataset as TextLineDataset
+from penstock.data.files import TFRecordDataset as TFRecordDataset
 from penstock.data.iterator import DatasetIterator as DatasetIterator
 from penstock.distribute import DistributedDataset as DistributedDataset
 from penstock.distribute import DistributedIterator as DistributedIterator
@@ -27,6 +29,7 @@ from penstock.errors import OutOfRangeError as OutOfRangeError
 from penstock.errors import PenstockError as PenstockError
 from penstock.errors import StateMismatchError as StateMismatchError
 from penstock.errors import StorageError as StorageError
+from penstock.formats.tfrecord_writer import TFRecordWriter as TFRecordWriter
 from penstock.options import AUTOTUNE as AUTOTUNE
 from penstock.options import INFINITE_CARDINALITY as INFINITE_CARDINALITY
 from penstock.options import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY

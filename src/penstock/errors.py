@@ -7,7 +7,7 @@
     ├── StateMismatchError     (ValueError)     a state of another dataset, or of an unknown version
     ├── ClosedError            (RuntimeError)   use after `close()`
     ├── WorkerError            (RuntimeError)   another worker was lost, has failed, or does something else
-    ├── StorageError           (OSError)        a file of penstock's own that is missing, in use or damaged
+    ├── StorageError           (OSError)        a file that is missing, in use or damaged
     └── OutOfRangeError        (StopIteration)  the end of the data, from `get_next()`
 
 An exception of the user's own function is never wrapped: it arrives as itself, with notes (PEP 678) that name the node,
@@ -40,7 +40,7 @@ class ClosedError(PenstockError, RuntimeError):
 
 
 class StorageError(PenstockError, OSError):
-    """A file that penstock wrote is missing, in use by another writer, or damaged."""
+    """A file is missing, in use by another writer, or damaged."""
 
 
 class WorkerError(PenstockError, RuntimeError):

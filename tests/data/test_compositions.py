@@ -1,6 +1,11 @@
 """Every composition of operators keeps the promises, not only those that somebody thought of."""
 
+import atexit
+import functools
 import json
+import shutil
+import tempfile
+from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -54,7 +59,19 @@ STEPS = {
     "resample": lambda d: d.rejection_resample(lambda x: x % 2, [0.7, 0.3]).map(lambda kind, x: x),
 }
 
+
+@functools.cache
+def files():
+    """A directory with the numbers 0 to 10 as lines of three files."""
+    made = Path(tempfile.mkdtemp(prefix="pytest-files-"))
+    atexit.register(shutil.rmtree, made)
+    for name, numbers in {"a": range(4), "b": (), "c": range(4, 11)}.items():
+        (made / name).write_text("".join(f"{number}\n" for number in numbers))
+    return made
+
+
 SOURCES = {
+    "files": lambda: ps.TextLineDataset(ps.Dataset.list_files(files() / "*", shuffle=True)).map(int),
     "range": lambda: ps.Dataset.range(11),
     "slices": lambda: ps.Dataset.from_tensor_slices(list(range(20, 31))),
     "generator": lambda: ps.Dataset.from_generator(lambda: iter(range(11))),

@@ -1,7 +1,13 @@
 """Every operator passes one suite by being listed here: over an index, over a stream, and over nothing at all."""
 
+import atexit
+import functools
+import gzip
 import itertools
+import shutil
+import tempfile
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,6 +39,26 @@ def mixed(x):
 
 def noisy(x, randomness):
     return x + randomness.integers(0, 1000)
+
+
+@functools.cache
+def files() -> Path:
+    """A directory of small files, one of each kind empty."""
+    made = Path(tempfile.mkdtemp(prefix="pytest-files-"))
+    atexit.register(shutil.rmtree, made)
+    for name, count in {"a": 3, "b": 0, "c": 5, "d": 1}.items():
+        lines = "".join(f"{name} {number}\n" for number in range(count)).encode()
+        (made / f"{name}.txt").write_bytes(lines)
+        (made / f"{name}.txt.gz").write_bytes(gzip.compress(lines))
+        for compression in ("", "GZIP", "ZLIB"):
+            with ps.TFRecordWriter(made / f"{name}.tfrecord{compression}", compression) as writer:
+                for line in lines.splitlines():
+                    writer.write(line)
+    return made
+
+
+def named(pattern: str, **arguments) -> ps.Dataset:
+    return ps.Dataset.list_files(files() / pattern, **arguments)
 
 
 OPERATORS = {
@@ -133,6 +159,24 @@ SOURCES = {
     "from_tensors": lambda: ps.Dataset.from_tensors(([1.0], "one", b"\x00", None, True)),
     "from_tensor_slices": lambda: ps.Dataset.from_tensor_slices({"x": np.eye(5), "y": list("abcde")}),
     "from_generator": generated,
+    "list_files": lambda: named("*"),
+    "list_files shuffled": lambda: named("*", shuffle=True),
+    "TextLineDataset": lambda: ps.TextLineDataset(files() / "c.txt"),
+    "TextLineDataset of several": lambda: ps.TextLineDataset(named("*.txt")),
+    "TextLineDataset of shuffled names": lambda: ps.TextLineDataset(named("*.txt", shuffle=True)),
+    "TextLineDataset of a stream of names": lambda: ps.TextLineDataset(named("*.txt").filter(bool).repeat(2)),
+    "TextLineDataset compressed": lambda: ps.TextLineDataset(sorted(files().glob("*.gz")), "GZIP"),
+    "TFRecordDataset": lambda: ps.TFRecordDataset(named("*.tfrecord")),
+    "TFRecordDataset compressed": lambda: ps.TFRecordDataset(named("*GZIP", shuffle=True, seed=1), "GZIP"),
+    "TFRecordDataset compressed otherwise": lambda: ps.TFRecordDataset(named("*ZLIB"), "ZLIB").prefetch(2),
+    "TFRecordDataset of ranges": lambda: ps.TFRecordDataset(
+        ps.Dataset.zip(named("*.tfrecord"), ps.Dataset.counter(), ps.Dataset.counter(4, -1)).repeat(2)
+    ),
+    "TFRecordDataset in flat_map": lambda: named("*.tfrecord").flat_map(ps.TFRecordDataset),
+    "TextLineDataset in interleave": lambda: named("*.txt", shuffle=True).interleave(ps.TextLineDataset, 2, 2),
+    "TFRecordDataset in interleave in threads": lambda: (
+        named("*.tfrecord").interleave(ps.TFRecordDataset, 3, 1, 3).shuffle(4).batch(2)
+    ),
     "counter": lambda: ps.Dataset.counter(5, -2),
     "random": lambda: ps.Dataset.random(seed=3),
     "random unseeded": lambda: ps.Dataset.random(),

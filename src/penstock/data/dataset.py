@@ -1,11 +1,12 @@
 """`Dataset`: the sources, the ways to read one, and with the methods of `methods/` everything in between."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
 
-from penstock.data.block import Block
+from penstock.data.block import Block, object_column
 from penstock.data.iterator import DatasetIterator, Iterations
 from penstock.data.methods.base import check_function, node_of, user_site
 from penstock.data.methods.batching import BatchMethods
@@ -14,14 +15,16 @@ from penstock.data.methods.order import OrderMethods
 from penstock.data.node import Node
 from penstock.data.operators.combine import Choose, Zip
 from penstock.data.operators.keep import Saved
+from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Choices, Counter, Generator, Random, Range, Slices
 from penstock.data.plan import explain
 from penstock.data.sample import sampled_spec
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.formats.files import matching_files
 from penstock.formats.row_store import RowStore, RowStoreWriter
 from penstock.options import Options, check_integer
 from penstock.spec import TensorSpec, as_leaf
-from penstock.structure import flatten, map_structure
+from penstock.structure import LEAF, flatten, map_structure
 
 
 class Dataset(ElementMethods, BatchMethods, OrderMethods):
@@ -157,6 +160,43 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
         if seed is not None:
             check_integer("random", "seed", seed, minimum=0)
         return Dataset(Random(seed, bool(rerandomize_each_iteration), site=user_site()))
+
+    @staticmethod
+    def list_files(
+        pattern: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        shuffle: bool | None = None,
+        seed: int | None = None,
+    ) -> "Dataset":
+        """The names of the files that match a pattern, or one of several: sorted, each once.
+
+        They are listed now, not when the dataset is read. Their order is that of the names unless `shuffle` is True; in
+        TensorFlow the default is to shuffle.
+
+        Args:
+            pattern: with `*`, `?`, `[...]`, and `**` for any directories; `~` is an ordinary character. Patterns with a
+                protocol, such as "s3://bucket/*.tfrecord", need fsspec: `pip install 'penstock[cloud]'`.
+            shuffle: another random order in every epoch.
+            seed: of that order; without one the dataset's seed is used.
+
+        Raises:
+            InvalidArgumentError: no file matches a pattern, or a seed without `shuffle=True`.
+            InvalidTypeError: not a pattern.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> directory = pathlib.Path(tempfile.mkdtemp())
+            >>> for name in ("b.txt", "a.txt", "c.csv"):
+            ...     (directory / name).touch()
+            >>> [pathlib.Path(name).name for name in Dataset.list_files(directory / "*.txt")]
+            ['a.txt', 'b.txt']
+        """
+        if seed is not None and not shuffle:
+            raise InvalidArgumentError("list_files(seed=...) has nothing to order: it needs shuffle=True")
+        if seed is not None:
+            check_integer("list_files", "seed", seed, minimum=0)
+        names = matching_files("list_files", pattern)
+        node: Node = Slices("list_files", (object_column(names),), LEAF, len(names), site=user_site())
+        return Dataset(Shuffle(node, len(names), seed, site=user_site()) if shuffle else node)
 
     @staticmethod
     def zip(*datasets: Any) -> "Dataset":

@@ -17,6 +17,7 @@ from penstock.data.node import Node
 from penstock.data.operators.batching import Batching, PaddedBatch, RaggedBatch
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
+from penstock.data.operators.files import ReadFiles
 from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Enumerate, Skip, Take
@@ -24,6 +25,7 @@ from penstock.data.operators.rebatching import Unbatch
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Slices
+from penstock.formats.records import CHUNK_BYTES
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
 
 # Over a stream these go forward only: no state of theirs makes a row below them be read twice.
@@ -176,6 +178,8 @@ def _memory(node: Node) -> str:
         return f"keeps every row in {node.filename or 'memory'}"
     if isinstance(node, Prefetch):
         return "holds two blocks" if node.buffer_size == AUTOTUNE else f"holds up to {node.buffer_size:,} elements"
+    if isinstance(node, ReadFiles):
+        return f"holds {_size(CHUNK_BYTES)} of one file"
     if isinstance(node, Unique):
         return "remembers every element"
     if isinstance(node, GroupByWindow):

@@ -1,0 +1,116 @@
+"""The records of files: one node for every format."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from penstock.data.block import Block
+from penstock.data.node import OneInput, Run
+from penstock.data.stream import State, Stream
+from penstock.errors import InvalidTypeError
+from penstock.formats.records import RecordFormat, RecordReader
+from penstock.options import UNKNOWN_CARDINALITY
+from penstock.spec import TensorSpec
+from penstock.structure import LEAF
+
+
+@dataclass(frozen=True, eq=False)
+class ReadFiles(OneInput):
+    """The records of the files that the input names, one file after the other.
+
+    An element of the input is a name, or (name, start, stop): then only the records from number start to stop - 1 of
+    that file, or to its end if stop is -1.
+    """
+
+    method: str = field(repr=False)
+    format: RecordFormat = field(repr=False)
+    compression_type: str = ""
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # one node serves every format
+        return self.method
+
+    @property
+    def cardinality(self) -> int:
+        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec((), object)
+
+    def stream(self, run: Run, epoch: int) -> "ReadFilesStream":
+        return ReadFilesStream(self, run, epoch)
+
+
+class ReadFilesStream(Stream):
+    """The state is [state of the names, number, offset]: the next record of the file named next, and where it begins.
+
+    Between two files number is None. Records that were read but not given are read again.
+    """
+
+    def __init__(self, node: ReadFiles, run: Run, epoch: int) -> None:
+        self._node = node
+        self._names = node.input.cursor(run, epoch)
+        self._before: State = None
+        self._enter: tuple[int, int] | None = None
+        self._reader: RecordReader | None = None
+        self._stop = -1
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        try:
+            while (reader := self._reader or self._open()) is not None:
+                left = allow if self._stop < 0 else min(allow, self._stop - reader.number)
+                column = reader.read(left) if left > 0 else None
+                if column is not None:
+                    return Block((column,), LEAF, len(column))
+                self.close_file()
+        except Exception as error:
+            error.add_note(f"penstock: in {self._node.where()}")
+            if self._reader is not None and self._reader.ended:
+                self.close_file()  # the rest of it is lost: the next file comes next
+            raise
+        return None
+
+    def _open(self) -> RecordReader | None:
+        """The records of the next file; None if there is none."""
+        self._before = self._names.state()
+        enter, self._enter = self._enter, None
+        element = self._names.pull(1, 1)
+        if element is None:
+            return None
+        name, start, self._stop = _name_and_range(element.row(0))
+        number, offset = enter or (0, 0)
+        self._reader = self._node.format.open(name, self._node.compression_type, number, offset)
+        if enter is None:
+            self._reader.skip(start)
+        return self._reader
+
+    def close_file(self) -> None:
+        """Close the file that is being read, if one is."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def state(self) -> State:
+        if self._reader is not None:
+            return [self._before, self._reader.number, self._reader.offset]
+        return [self._names.state(), *(self._enter or (None, 0))]
+
+    def restore(self, state: State) -> None:
+        names, number, offset = state
+        self._names.restore(names)
+        self._enter = None if number is None else (number, offset)
+
+    def close(self) -> None:
+        self.close_file()
+        self._names.close()
+
+
+def _name_and_range(element: Any) -> tuple[str, int, int]:
+    name, start, stop = element if isinstance(element, tuple) and len(element) == 3 else (element, 0, -1)
+    if isinstance(name, np.ndarray) and name.ndim == 0:
+        name = name.item()
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"expected the name of a file as a string, or (name, start, stop), got {element!r}")
+    return str(name), int(start), int(stop)

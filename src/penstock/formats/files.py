@@ -1,0 +1,189 @@
+"""Files as bytes, from front to back: local or with a protocol, plain or compressed."""
+
+import glob
+import os
+import weakref
+import zlib
+from typing import Any
+
+from penstock import formats
+from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
+
+# What zlib calls window bits: they say which header and which checksum to expect.
+WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}
+
+_RAW_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 20
+
+
+def check_compression(call: str, compression_type: str | None) -> str:
+    """The compression as "", "GZIP" or "ZLIB"; None stands for "".
+
+    Raises:
+        InvalidArgumentError: anything else.
+    """
+    if compression_type is None:
+        return ""
+    if compression_type not in ("", *WINDOW_BITS):
+        raise InvalidArgumentError(
+            f"{call}(compression_type=...) takes None, '', 'GZIP' or 'ZLIB', got {compression_type!r}"
+        )
+    return compression_type
+
+
+def has_protocol(name: str) -> bool:
+    """Whether a name says by which protocol its file is reached."""
+    return "://" in name
+
+
+def matching_files(call: str, pattern: Any) -> list[str]:
+    """The names of the files, not directories, that match a pattern or one of several: sorted, each once.
+
+    Raises:
+        InvalidArgumentError: no file matches a pattern, or there is no pattern.
+        InvalidTypeError: something else than patterns.
+    """
+    several = [pattern] if isinstance(pattern, (str, os.PathLike)) else pattern
+    if not isinstance(several, (list, tuple)) or not all(isinstance(one, (str, os.PathLike)) for one in several):
+        raise InvalidTypeError(f"{call} takes a pattern as a string or a path, or a list of them, got {pattern!r}")
+    if not several:
+        raise InvalidArgumentError(f"{call} takes at least one pattern, got none")
+    return sorted({name for one in several for name in _matching(call, os.fspath(one))})
+
+
+def _matching(call: str, pattern: str) -> list[str]:
+    if has_protocol(pattern):
+        names = formats.remote.matching(pattern)
+    else:
+        names = [name for name in glob.glob(pattern, recursive=True) if os.path.isfile(name)]
+    if not names:
+        raise InvalidArgumentError(f"{call}: no file matches {pattern!r} (the current directory is {os.getcwd()!r})")
+    return names
+
+
+def check_exists(call: str, name: str) -> None:
+    """Refuse a local name without a file; a name with a protocol is asked for only when it is read.
+
+    Raises:
+        StorageError: there is no file of that name, or it is a directory.
+    """
+    if has_protocol(name):
+        return
+    if not os.path.exists(name):
+        raise StorageError(f"{call}: there is no file {name!r} (the current directory is {os.getcwd()!r})")
+    if os.path.isdir(name):
+        raise StorageError(f"{call}: {name!r} is a directory: name its files, for example by ps.Dataset.list_files")
+
+
+def open_bytes(name: str, compression: str) -> "ByteReader":
+    """The bytes of a file, decompressed.
+
+    Raises:
+        StorageError: the file cannot be opened.
+        ModuleNotFoundError: the name has a protocol, and fsspec is not installed.
+    """
+    try:
+        if has_protocol(name):
+            file = formats.remote.open_file(name)
+        else:
+            file = open(name, "rb", buffering=0)  # noqa: SIM115  # its reader closes it
+        return Inflated(name, file, WINDOW_BITS[compression]) if compression else ByteReader(name, file)
+    except OSError as error:
+        raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
+
+
+class ByteReader:
+    """The bytes of one file. The file is closed by `close`, or when its reader is dropped."""
+
+    def __init__(self, name: str, file: Any) -> None:
+        self.name = name
+        self._file = file
+        self._finalizer = weakref.finalize(self, file.close)
+        self._size: int = file.seek(0, os.SEEK_END)
+        file.seek(0)
+
+    def read(self, count: int) -> bytes:
+        """The next bytes: at least one, and about `count`; none at the end.
+
+        Raises:
+            StorageError: they cannot be read.
+        """
+        try:
+            return self._file.read(count)  # type: ignore[no-any-return]  # a file of whatever kind
+        except OSError as error:
+            raise StorageError(f"{self.name!r} cannot be read: {error.strerror or error}") from error
+
+    def seek(self, offset: int) -> bool:
+        """Go forward to `offset`; False if there are fewer bytes.
+
+        Raises:
+            StorageError: what lies before cannot be read.
+        """
+        if offset <= self._size:
+            self._file.seek(offset)
+        return offset <= self._size
+
+    def close(self) -> None:
+        """Close the file. May be called again."""
+        self._finalizer()
+
+
+class Inflated(ByteReader):
+    """The decompressed bytes of one file, which may hold several compressed parts one after the other.
+
+    What is decompressed at a time does not depend on how much is asked for, so damage is always met at the same byte.
+    """
+
+    def __init__(self, name: str, file: Any, window_bits: int) -> None:
+        super().__init__(name, file)
+        self._window_bits = window_bits
+        self._part: Any = None
+        self._parts = 0
+        self._raw = b""
+        self._ready = b""
+        self._end = 0
+
+    def read(self, count: int) -> bytes:
+        ready, self._ready = self._ready, b""
+        return ready or self._inflate()
+
+    def seek(self, offset: int) -> bool:
+        while self._end < offset:
+            self._ready = self._inflate()
+            if not self._ready:
+                return False
+        self._ready = self._ready[len(self._ready) - (self._end - offset) :]
+        return True
+
+    def _inflate(self) -> bytes:
+        """The next piece; nothing at the end."""
+        while True:
+            raw = self._raw or super().read(_RAW_BYTES)
+            if self._part is None:
+                if not raw:
+                    return b""
+                raw = self._raw = raw.lstrip(b"\0") if self._parts else raw  # the last part may be padded with zeros
+                if not raw:
+                    continue
+                self._part = zlib.decompressobj(self._window_bits)
+                self._parts += 1
+            piece = self._decompress(raw)
+            if piece:
+                self._end += len(piece)
+                return piece
+
+    def _decompress(self, raw: bytes) -> bytes:
+        try:
+            piece: bytes = self._part.decompress(raw, _PIECE_BYTES)
+        except zlib.error as error:
+            raise StorageError(
+                f"{self.name!r} is damaged, or not compressed as compression_type says: {error}, "
+                f"after {self._end} decompressed bytes"
+            ) from error
+        if self._part.eof:
+            self._raw, self._part = self._part.unused_data, None
+        elif not raw and not piece:
+            raise StorageError(f"{self.name!r} is truncated: it ends after {self._end} decompressed bytes")
+        else:
+            self._raw = self._part.unconsumed_tail
+        return piece

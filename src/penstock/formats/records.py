@@ -1,0 +1,143 @@
+"""Files of records: what a format says about them, and one pass over those of a file."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import StorageError
+from penstock.formats.files import open_bytes
+
+Column = npt.NDArray[Any]
+
+CHUNK_BYTES = 1 << 20
+"""How much of a file is read at a time. Longer records are read whole."""
+
+_ALL = 1 << 62
+
+
+class RecordFormat(ABC):
+    """How records lie in a file. Formats are frozen and hold no files."""
+
+    @abstractmethod
+    def open(self, name: str, compression: str, number: int = 0, offset: int = 0) -> "RecordReader":
+        """The records of a file from the one with this number on, which begins at this byte (when decompressed).
+
+        Raises:
+            StorageError: the file cannot be opened, or is shorter.
+        """
+
+    def count(self, name: str, compression: str) -> int:
+        """The number of records in a file, without looking into them.
+
+        Raises:
+            StorageError: the file cannot be read, or its records cannot be told apart.
+        """
+        reader = self.open(name, compression)
+        try:
+            return reader.skip(_ALL)
+        finally:
+            reader.close()
+
+
+class RecordReader(ABC):
+    """One pass over the records of a file, a chunk of it at a time.
+
+    After an exception it goes on with the next record, unless `ended` says that nothing behind it can be trusted.
+
+    Attributes:
+        number: the number of the next record in its file.
+        ended: whether no more records can come.
+    """
+
+    def __init__(self, name: str, compression: str, number: int, offset: int) -> None:
+        self.number = number
+        self.ended = False
+        self._name = name
+        self._bytes = open_bytes(name, compression)
+        self._start = offset
+        self._data = b""
+        self._ends = np.empty(0, np.int64)
+        self._next = 0
+        self._decoded = range(0)
+        self._column = np.empty(0, object)
+        if not self._bytes.seek(offset):
+            self.close()
+            raise StorageError(f"{name!r} has fewer than {offset} bytes: it was longer when the state was saved")
+
+    @property
+    def offset(self) -> int:
+        """The byte at which the next record begins."""
+        return self._start + self._begin(self._next)
+
+    def _begin(self, record: int) -> int:
+        """Where a record of the chunk begins in it."""
+        return int(self._ends[record - 1]) if record else 0
+
+    def read(self, limit: int) -> Column | None:
+        """The next records as an object column: at least one, at most `limit`; None at the end.
+
+        Raises:
+            StorageError: the file is damaged there, truncated, or cannot be read.
+            ElementError: the next record is not what the format promises.
+        """
+        if not self._loaded(skipping=False):
+            return None
+        if self._next not in self._decoded:
+            self._decoded = range(0)
+            self._column = self._decode(self._next)
+            self._decoded = range(self._next, self._next + len(self._column))
+        first = self._next - self._decoded.start
+        column = self._column[first : first + limit]
+        self._pass(len(column))
+        return column
+
+    def skip(self, count: int) -> int:
+        """Pass over up to `count` records without looking into them; gives how many there were.
+
+        Raises:
+            StorageError: the records cannot be told apart, or cannot be read.
+        """
+        done = 0
+        while done < count and self._loaded(skipping=True):
+            step = min(count - done, len(self._ends) - self._next)
+            self._pass(step)
+            done += step
+        return done
+
+    def close(self) -> None:
+        """Close the file. May be called again."""
+        self._bytes.close()
+
+    def _pass(self, records: int) -> None:
+        self._next += records
+        self.number += records
+
+    def _loaded(self, skipping: bool) -> bool:
+        """Whether there is a next record; its chunk is then there."""
+        if self._next < len(self._ends):
+            return True
+        begin = self._begin(self._next)
+        self._data, self._start = self._data[begin:], self._start + begin
+        self._ends, self._next, self._decoded = np.empty(0, np.int64), 0, range(0)
+        if self.ended:
+            return False
+        try:
+            self._ends = np.asarray(self._load(skipping), np.int64)
+        except StorageError:
+            self.ended = True
+            raise
+        self.ended = len(self._ends) == 0
+        return not self.ended
+
+    @abstractmethod
+    def _load(self, skipping: bool) -> "list[int] | npt.NDArray[np.int64]":
+        """Append to `_data` until it holds a whole record; gives where each whole record in it ends, none at the end.
+
+        When `skipping`, the next record may be passed over in the file, and only its end be given.
+        """
+
+    @abstractmethod
+    def _decode(self, first: int) -> Column:
+        """The records of the chunk from `first` on, up to one that is damaged; if that is the first, pass it."""

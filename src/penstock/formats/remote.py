@@ -1,0 +1,23 @@
+"""Files whose names have a protocol, such as "s3://bucket/name": through fsspec."""
+
+from typing import Any
+
+try:
+    import fsspec
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "files with a protocol, such as s3:// or gs://, need fsspec: pip install 'penstock[cloud]'"
+    ) from error
+
+
+def open_file(name: str) -> Any:
+    """The file, opened for reading bytes."""
+    system, path = fsspec.url_to_fs(name)
+    return system.open(path, "rb")
+
+
+def matching(pattern: str) -> list[str]:
+    """The names of the files that match a pattern, each with its protocol."""
+    system, path = fsspec.url_to_fs(pattern)
+    found = system.glob(path, detail=True)
+    return [system.unstrip_protocol(name) for name, detail in found.items() if detail["type"] == "file"]

@@ -1,0 +1,66 @@
+r"""Lines of text: UTF-8, ended by "\n" or "\r\n"."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import ElementError
+from penstock.formats.files import open_bytes
+from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader
+
+_NEWLINE = ord("\n")
+
+
+@dataclass(frozen=True)
+class TextLines(RecordFormat):
+    """The lines of a file as strings, without their ends. A last line needs none."""
+
+    def open(self, name: str, compression: str, number: int = 0, offset: int = 0) -> "LineReader":
+        return LineReader(name, compression, number, offset)
+
+    def count(self, name: str, compression: str) -> int:
+        source = open_bytes(name, compression)
+        try:
+            lines, last = 0, b"\n"
+            while piece := source.read(CHUNK_BYTES):
+                lines += piece.count(b"\n")
+                last = piece
+            return lines + (not last.endswith(b"\n"))
+        finally:
+            source.close()
+
+
+class LineReader(RecordReader):
+    """Lines are told apart and decoded a chunk at a time."""
+
+    def _load(self, skipping: bool) -> npt.NDArray[np.int64]:
+        parts = [self._data]
+        while piece := self._bytes.read(CHUNK_BYTES):
+            parts.append(piece)
+            if b"\n" in piece:
+                break
+        self._data = b"".join(parts)
+        if not piece:  # what is left is a line without an end, or nothing
+            return np.array([len(self._data)] if self._data else [], np.int64)
+        return np.flatnonzero(np.frombuffer(self._data, np.uint8) == _NEWLINE) + 1
+
+    def _decode(self, first: int) -> Column:
+        begin, end = self._begin(first), int(self._ends[-1])
+        try:
+            text = self._data[begin:end].decode()
+        except UnicodeDecodeError as error:
+            bad = int(np.searchsorted(self._ends, begin + error.start, side="right"))
+            if bad == first:
+                raise self._damaged(error) from None
+            text = self._data[begin : self._begin(bad)].decode()
+        lines = text.replace("\r\n", "\n").split("\n")
+        if text.endswith("\n"):
+            lines.pop()
+        return np.array(lines, dtype=object)
+
+    def _damaged(self, error: UnicodeDecodeError) -> ElementError:
+        place = f"{self._name!r}, line {self.number + 1}, at byte {self.offset}"
+        message = f"{place}: expected UTF-8, got the byte 0x{error.object[error.start]:02x} ({error.reason})"
+        self._pass(1)
+        return ElementError(message)

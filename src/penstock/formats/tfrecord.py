@@ -1,0 +1,133 @@
+"""TFRecord files: records of bytes, each between two checksums.
+
+    length of the data            8 bytes, little-endian
+    checksum of the length        4 bytes
+    data
+    checksum of the data          4 bytes
+
+A checksum is the CRC-32C, rotated right by 15 bits, plus a constant.
+"""
+
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import google_crc32c
+import numpy as np
+
+from penstock.errors import StorageError
+from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader
+
+_HEADER = struct.Struct("<QI")
+_CHECKSUM = struct.Struct("<I")
+_MASK = 0xA282EAD8
+_GZIP_MAGIC = b"\x1f\x8b"
+
+# When records are passed over, those longer than this are not read.
+_SKIP_BYTES = 1 << 16
+# A length is believed no further than this before its bytes have come.
+_MAXIMUM_READ = 1 << 26
+
+
+def frame(data: bytes) -> bytes:
+    """The record of these bytes as it lies in a file."""
+    length = struct.pack("<Q", len(data))
+    return b"".join((length, _CHECKSUM.pack(_checksum(length)), data, _CHECKSUM.pack(_checksum(data))))
+
+
+def _checksum(data: bytes) -> int:
+    value: int = google_crc32c.value(data)
+    return ((value >> 15 | value << 17) + _MASK) & 0xFFFFFFFF
+
+
+@lru_cache(maxsize=1 << 12)  # lengths repeat
+def _length(header: bytes) -> int:
+    """The length in a header; -1 if its checksum is wrong."""
+    length: int
+    length, checksum = _HEADER.unpack(header)
+    return length if _checksum(header[:8]) == checksum else -1
+
+
+@dataclass(frozen=True)
+class TFRecords(RecordFormat):
+    """The records of a file as bytes, their checksums verified."""
+
+    def open(self, name: str, compression: str, number: int = 0, offset: int = 0) -> "TFRecordReader":
+        return TFRecordReader(name, compression, number, offset)
+
+
+class TFRecordReader(RecordReader):
+    """A chunk's headers are walked one by one, its checksums compared together."""
+
+    def _load(self, skipping: bool) -> list[int]:
+        ends: list[int] = []
+        needed = _HEADER.size
+        while not ends:
+            self._extend(needed, _SKIP_BYTES if skipping else CHUNK_BYTES)
+            if not self._data:
+                return []
+            if len(self._data) < needed:
+                raise self._truncated(needed)
+            ends, needed = self._walk()
+            if skipping and not ends and needed > len(self._data) >= _HEADER.size:
+                if not self._bytes.seek(self._start + needed):
+                    raise self._truncated(needed)
+                ends = [needed]
+        return ends
+
+    def _extend(self, needed: int, chunk: int) -> None:
+        """Read on until there are `needed` bytes, or no more."""
+        parts, size = [self._data], len(self._data)
+        while size < needed and (piece := self._bytes.read(max(chunk, min(needed - size, _MAXIMUM_READ)))):
+            parts.append(piece)
+            size += len(piece)
+        self._data = b"".join(parts)
+
+    def _walk(self) -> tuple[list[int], int]:
+        """Where each whole record of the chunk ends, and how many bytes there must be for one more."""
+        data, size = self._data, len(self._data)
+        ends: list[int] = []
+        end, body = 0, _HEADER.size
+        while body <= size:
+            length = _length(data[end:body])
+            if length < 0:
+                if not ends:
+                    raise self._not_a_record()
+                break  # the records before it come first
+            after = body + length + _CHECKSUM.size
+            if after > size:
+                return ends, after
+            ends.append(after)
+            end, body = after, after + _HEADER.size
+        return ends, body
+
+    def _decode(self, first: int) -> Column:
+        data = self._data
+        ends = np.concatenate(([self._begin(first)], self._ends[first:]))
+        header, footer = _HEADER.size, _CHECKSUM.size
+        records = [data[begin + header : end - footer] for begin, end in pairwise(ends.tolist())]
+        found = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
+        found = (found >> np.uint32(15) | found << np.uint32(17)) + np.uint32(_MASK)
+        places = ends[1:, None] + np.arange(-footer, 0)
+        stored = np.frombuffer(data, np.uint8)[places].view("<u4")[:, 0]
+        wrong = np.flatnonzero(found != stored)
+        if wrong.size and wrong[0] == 0:
+            error = StorageError(f"{self._place()}: the checksum of its {len(records[0])} bytes of data is wrong")
+            self._pass(1)
+            raise error
+        return np.array(records[: wrong[0] if wrong.size else None], dtype=object)
+
+    def _place(self) -> str:
+        return f"{self._name!r}, record {self.number} at byte {self.offset}"
+
+    def _truncated(self, needed: int) -> StorageError:
+        return StorageError(f"{self._place()}: the file is truncated: expected {needed} more bytes from there")
+
+    def _not_a_record(self) -> StorageError:
+        if self.offset == 0 and self._data.startswith(_GZIP_MAGIC):
+            return StorageError(f"{self._name!r} is not a TFRecord file, but GZIP: set compression_type='GZIP'")
+        return StorageError(
+            f"{self._place()}: the checksum of its length is wrong: the file is damaged, or not a TFRecord file; "
+            "its records before that are whole, what follows is left out"
+        )

@@ -1,0 +1,93 @@
+"""Writing TFRecord files."""
+
+import os
+import zlib
+from typing import Any
+
+from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError
+from penstock.formats.files import WINDOW_BITS, check_compression, has_protocol
+from penstock.formats.tfrecord import frame
+
+
+class TFRecordWriter:
+    """Writes the records of one TFRecord file, which appears under its name when it is complete.
+
+    Until `close`, or the end of a `with` block, the records are in `<path>.writing`: whoever lists or reads files meets
+    whole ones only. A `with` block that is left by an exception removes what was written. A file that had the name is
+    replaced.
+
+    Args:
+        path: a local path.
+        compression_type: None or "" for none, "GZIP" or "ZLIB".
+
+    Raises:
+        InvalidArgumentError: another compression type, or a path with a protocol.
+
+    Example:
+        >>> import os, tempfile
+        >>> import penstock as ps
+        >>> path = os.path.join(tempfile.mkdtemp(), "words.tfrecord")
+        >>> with ps.TFRecordWriter(path) as writer:
+        ...     writer.write(b"one")
+        ...     writer.write(b"two")
+        >>> list(ps.TFRecordDataset(path))
+        [b'one', b'two']
+    """
+
+    def __init__(self, path: str | os.PathLike[str], compression_type: str | None = None) -> None:
+        self._path = os.fspath(path)
+        compression = check_compression("TFRecordWriter", compression_type)
+        if has_protocol(self._path):
+            raise InvalidArgumentError(
+                f"TFRecordWriter takes a local path, got {self._path!r}: write the file here, then copy it there"
+            )
+        self._work = f"{self._path}.writing"
+        self._compressor: Any = zlib.compressobj(wbits=WINDOW_BITS[compression]) if compression else None
+        self._file = open(self._work, "wb")  # noqa: SIM115  # `close` closes it
+
+    def write(self, record: bytes) -> None:
+        """Append one record.
+
+        Raises:
+            InvalidTypeError: not bytes.
+            ClosedError: the writer was closed.
+        """
+        if not isinstance(record, (bytes, bytearray, memoryview)):
+            raise InvalidTypeError(f"TFRecordWriter.write takes bytes, got {type(record).__name__}: encode it first")
+        self._check_open()
+        framed = frame(bytes(record))
+        self._file.write(framed if self._compressor is None else self._compressor.compress(framed))
+
+    def flush(self) -> None:
+        """Hand everything written so far to the operating system: it then survives the end of this process.
+
+        Raises:
+            ClosedError: the writer was closed.
+        """
+        self._check_open()
+        if self._compressor is not None:
+            self._file.write(self._compressor.flush(zlib.Z_SYNC_FLUSH))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Complete the file and give it its name. May be called again."""
+        if self._file.closed:
+            return
+        with self._file:
+            if self._compressor is not None:
+                self._file.write(self._compressor.flush())
+        os.replace(self._work, self._path)
+
+    def _check_open(self) -> None:
+        if self._file.closed:
+            raise ClosedError(f"the writer of {self._path!r} was closed")
+
+    def __enter__(self) -> "TFRecordWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if kind is None:
+            self.close()
+        elif not self._file.closed:
+            self._file.close()
+            os.unlink(self._work)

@@ -1,0 +1,521 @@
+"""Files of lines and of records: what is in them, what is damaged in them, and where a state enters them."""
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import zlib
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.formats.records import CHUNK_BYTES
+from penstock.formats.text_lines import TextLines
+from penstock.formats.tfrecord import TFRecords
+from penstock.testing import check_conformance
+
+PACK = {None: lambda data: data, "": lambda data: data, "GZIP": gzip.compress, "ZLIB": zlib.compress}
+SEVERAL = [b"", b"a", b"\0" * 40, b"word " * 9, bytes(range(256)), b"\n", b"last"]
+
+
+def masked(data):
+    """The checksum of the format's definition."""
+    value = google_crc32c.value(data)
+    return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def record(data):
+    """A record, byte by byte from the format's definition."""
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", masked(length)) + data + struct.pack("<I", masked(data))
+
+
+def written(path, content):
+    path.write_bytes(content)
+    return str(path)
+
+
+def small_chunks(size):
+    """Files read `size` bytes at a time."""
+    patch = pytest.MonkeyPatch()
+    for module in ("text_lines", "tfrecord"):
+        patch.setattr(f"penstock.formats.{module}.CHUNK_BYTES", size)
+    patch.setattr("penstock.formats.tfrecord._SKIP_BYTES", size)
+    patch.setattr("penstock.formats.files._RAW_BYTES", size)
+    patch.setattr("penstock.formats.files._PIECE_BYTES", size)
+    return patch
+
+
+@pytest.fixture(params=[1, 7, 64, CHUNK_BYTES])
+def chunk(request):
+    """The suites below at several chunk sizes: nothing may depend on it."""
+    patch = small_chunks(request.param)
+    yield request.param
+    patch.undo()
+
+
+def drain(iterator):
+    """All elements, with the error in place of those that failed."""
+    found = []
+    while True:
+        try:
+            found.append(next(iterator))
+        except StopIteration:
+            return found
+        except ps.PenstockError as error:
+            found.append(error)
+
+
+def shown(found):
+    return [type(entry).__name__ if isinstance(entry, Exception) else entry for entry in found]
+
+
+LINES = {
+    b"": [],
+    b"\n": [""],
+    b"one": ["one"],
+    b"one\ntwo\n": ["one", "two"],
+    b"one\r\ntwo\r\n": ["one", "two"],
+    b"one\n\n\nfour": ["one", "", "", "four"],
+    b"a\rb\r\r\nc\r": ["a\rb\r", "c\r"],
+    "caf\xe9\n\u2028 \x85 \x0b\n\U0001f600".encode(): ["caf\xe9", "\u2028 \x85 \x0b", "\U0001f600"],
+    b"x" * 300 + b"\nshort\n" + b"y" * 200: ["x" * 300, "short", "y" * 200],
+}
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
+@pytest.mark.parametrize("content", LINES)
+def test_lines_are_what_stands_between_newlines(tmp_path, chunk, content, compression):
+    path = written(tmp_path / "a", PACK[compression](content))
+    assert list(ps.TextLineDataset(path, compression)) == LINES[content]
+    assert TextLines().count(path, compression or "") == len(LINES[content])
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
+def test_records_are_read_as_the_format_defines_them(tmp_path, chunk, compression):
+    path = written(tmp_path / "a", PACK[compression](b"".join(map(record, SEVERAL))))
+    assert list(ps.TFRecordDataset(path, compression)) == SEVERAL
+    assert TFRecords().count(path, compression or "") == len(SEVERAL)
+
+
+def test_the_checksum_is_crc_32c():
+    assert google_crc32c.value(b"123456789") == 0xE3069283
+    assert record(b"") == bytes(8) + bytes.fromhex("29039807") + bytes.fromhex("d8ea82a2")
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
+def test_the_writer_writes_what_the_format_defines(tmp_path, compression):
+    path = tmp_path / "a"
+    with ps.TFRecordWriter(path, compression) as writer:
+        for data in SEVERAL:
+            writer.write(data)
+            writer.flush()
+    unpack = {None: bytes, "GZIP": gzip.decompress, "ZLIB": zlib.decompress}[compression]
+    assert unpack(path.read_bytes()) == b"".join(map(record, SEVERAL))
+
+
+@given(
+    records=st.lists(st.binary(max_size=60), max_size=12),
+    chunk=st.integers(1, 200),
+    compression=st.sampled_from([None, "GZIP", "ZLIB"]),
+    start=st.integers(0, 13),
+)
+@settings(max_examples=150, deadline=None)
+def test_what_was_written_is_read_at_any_chunk_size(tmp_path_factory, records, chunk, compression, start):
+    path = tmp_path_factory.mktemp("files") / "a"
+    with ps.TFRecordWriter(path, compression) as writer:
+        for data in records:
+            writer.write(data)
+    patch = small_chunks(chunk)
+    try:
+        assert list(ps.TFRecordDataset(path, compression)) == records
+        ranged = ps.Dataset.from_tensors((str(path), start, -1))
+        assert list(ps.TFRecordDataset(ranged, compression)) == records[start:]
+        assert TFRecords().count(str(path), compression or "") == len(records)
+    finally:
+        patch.undo()
+
+
+@given(text=st.text(max_size=80), chunk=st.integers(1, 100))
+@settings(max_examples=150, deadline=None)
+def test_lines_are_those_of_python_at_any_chunk_size(tmp_path_factory, text, chunk):
+    content = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode()
+    path = written(tmp_path_factory.mktemp("files") / "a", content)
+    expected = [line.removesuffix("\n") for line in io.StringIO(content.decode().replace("\r\n", "\n"), newline="\n")]
+    patch = small_chunks(chunk)
+    try:
+        assert list(ps.TextLineDataset(path)) == expected
+        assert TextLines().count(path, "") == len(expected)
+    finally:
+        patch.undo()
+
+
+def test_a_writer_that_fails_leaves_nothing_and_one_that_goes_on_shows_nothing(tmp_path):
+    path = tmp_path / "a"
+    with pytest.raises(ZeroDivisionError), ps.TFRecordWriter(path) as writer:
+        writer.write(bytes([1 // 0]))
+    assert os.listdir(tmp_path) == []
+    writer = ps.TFRecordWriter(path)
+    writer.write(memoryview(b"one"))
+    writer.flush()
+    assert not path.exists()
+    writer.close()
+    writer.close()
+    assert os.listdir(tmp_path) == ["a"]
+    assert list(ps.TFRecordDataset(path)) == [b"one"]
+    for refused in (lambda: writer.write(b"two"), writer.flush):
+        with pytest.raises(ps.ClosedError, match="closed"):
+            refused()
+    with ps.TFRecordWriter(path) as writer, pytest.raises(ps.InvalidTypeError, match=r"takes bytes, got str"):
+        writer.write("text")
+    assert list(ps.TFRecordDataset(path)) == []
+
+
+def test_files_of_several_names_come_one_after_the_other(tmp_path, chunk):
+    names = [written(tmp_path / name, name.encode()) for name in "abc"]
+    names.insert(1, written(tmp_path / "nothing", b""))
+    for files in (names, tuple(map(pathlib.Path, names)), ps.Dataset.from_tensor_slices(names)):
+        assert list(ps.TextLineDataset(files)) == ["a", "b", "c"]
+    assert list(ps.TextLineDataset(ps.Dataset.from_tensor_slices(np.array(names)))) == ["a", "b", "c"]
+    assert list(ps.TextLineDataset(sorted(tmp_path.glob("[ab]")))) == ["a", "b"]
+    assert list(ps.TextLineDataset([])) == []
+    assert ps.TextLineDataset([]).cardinality() == 0
+    assert ps.TextLineDataset(names).cardinality() == ps.UNKNOWN_CARDINALITY
+    assert ps.TFRecordDataset(names).element_spec == ps.TensorSpec((), object)
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+@pytest.mark.parametrize("bounds", [(2, 5), (0, 0), (3, -1), (6, 99), (99, -1), (0, 7)])
+def test_a_range_of_a_file_is_those_records_of_it(tmp_path, chunk, bounds, compression):
+    start, stop = bounds
+    path = written(tmp_path / "a", PACK[compression](b"".join(map(record, SEVERAL))))
+    ranges = ps.Dataset.from_tensor_slices(([path, path], [start] * 2, [stop] * 2))
+    expected = SEVERAL[start : None if stop < 0 else stop] * 2
+    assert list(ps.TFRecordDataset(ranges, compression)) == expected
+    check_conformance(lambda: ps.TFRecordDataset(ranges, compression))
+
+
+def test_records_are_passed_over_by_seeking(tmp_path):
+    path = tmp_path / "a"
+    with ps.TFRecordWriter(path) as writer:
+        for number in range(9):
+            writer.write(bytes([number]) * (5 * CHUNK_BYTES // 4))
+    reader = TFRecords().open(str(path), "")
+    read = []
+    source = reader._bytes.read
+    reader._bytes.read = lambda count: [piece := source(count), read.append(len(piece))][0]
+    assert reader.skip(7) == 7
+    assert sum(read) < CHUNK_BYTES
+    assert reader.number == 7
+    assert reader.read(5)[0][:1] == b"\7"
+    reader.close()
+
+
+def damaged(content, place):
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+def test_damaged_data_costs_its_record(tmp_path, chunk):
+    parts = list(map(record, SEVERAL))
+    parts[3] = damaged(parts[3], 20)
+    paths = [written(tmp_path / "a", b"".join(parts)), written(tmp_path / "b", record(b"next"))]
+    found = drain(iter(ps.TFRecordDataset(paths)))
+    assert shown(found) == [*SEVERAL[:3], "StorageError", *SEVERAL[4:], b"next"]
+    place = sum(map(len, parts[:3]))
+    assert str(found[3]) == f"{paths[0]!r}, record 3 at byte {place}: the checksum of its 45 bytes of data is wrong"
+    assert found[3].__notes__[0].startswith("penstock: in TFRecordDataset() at ") and __file__ in found[3].__notes__[0]
+    assert TFRecords().count(paths[0], "") == len(SEVERAL)
+
+
+def test_a_damaged_length_costs_the_rest_of_its_file(tmp_path, chunk):
+    parts = list(map(record, SEVERAL))
+    parts[3] = damaged(parts[3], 1)
+    paths = [written(tmp_path / "a", b"".join(parts)), written(tmp_path / "b", record(b"next"))]
+    found = drain(iter(ps.TFRecordDataset(paths)))
+    assert shown(found) == [*SEVERAL[:3], "StorageError", b"next"]
+    place = sum(map(len, parts[:3]))
+    assert f"{paths[0]!r}, record 3 at byte {place}: the checksum of its length is wrong" in str(found[3])
+    with pytest.raises(ps.StorageError, match="record 3"):
+        TFRecords().count(paths[0], "")
+
+
+@pytest.mark.parametrize("left", [1, 4, 11, 12, 13, 60])
+def test_a_truncated_file_gives_its_whole_records_first(tmp_path, chunk, left):
+    whole = b"".join(map(record, SEVERAL[:3]))
+    paths = [written(tmp_path / "a", whole + record(SEVERAL[3])[:left]), written(tmp_path / "b", record(b"next"))]
+    found = drain(iter(ps.TFRecordDataset(paths)))
+    assert shown(found) == [*SEVERAL[:3], "StorageError", b"next"]
+    assert f"{paths[0]!r}, record 3 at byte {len(whole)}: the file is truncated" in str(found[3])
+    with pytest.raises(ps.StorageError, match="truncated"):
+        TFRecords().count(paths[0], "")
+
+
+def test_a_length_that_was_never_written_takes_no_memory(tmp_path):
+    length = struct.pack("<Q", 1 << 62)
+    path = written(tmp_path / "a", length + struct.pack("<I", masked(length)) + b"little")
+    (error,) = drain(iter(ps.TFRecordDataset(path)))
+    assert "truncated" in str(error)
+
+
+@pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
+def test_truncated_compressed_data_gives_its_whole_records_first(tmp_path, compression):
+    records = [os.urandom(300) for _ in range(40)]
+    packed = PACK[compression](b"".join(map(record, records)))
+    paths = [written(tmp_path / "a", packed[: len(packed) // 2]), written(tmp_path / "b", PACK[compression](b""))]
+    *whole, error = drain(iter(ps.TFRecordDataset(paths, compression)))
+    assert 15 <= len(whole) < 25
+    assert whole == records[: len(whole)]
+    assert f"{paths[0]!r} is truncated: it ends after" in str(error)
+
+
+def test_compressed_parts_one_after_the_other_are_one_file(tmp_path, chunk):
+    content = gzip.compress(b"a\nb") + gzip.compress(b"") + gzip.compress(b"c\nd") + bytes(600)
+    assert list(ps.TextLineDataset(written(tmp_path / "a", content), "GZIP")) == ["a", "bc", "d"]
+
+
+def test_the_wrong_compression_is_named(tmp_path):
+    packed = written(tmp_path / "a", gzip.compress(record(b"x")))
+    plain = written(tmp_path / "b", record(b"x"))
+    with pytest.raises(ps.StorageError, match=r"not a TFRecord file, but GZIP: set compression_type='GZIP'"):
+        list(ps.TFRecordDataset(packed))
+    for compression in ("GZIP", "ZLIB"):
+        with pytest.raises(ps.StorageError, match=r"damaged, or not compressed as compression_type says"):
+            list(ps.TFRecordDataset(plain, compression))
+    with pytest.raises(ps.InvalidArgumentError, match=r"takes None, '', 'GZIP' or 'ZLIB', got 'gzip'"):
+        ps.TFRecordDataset(packed, "gzip")
+    with pytest.raises(ps.InvalidArgumentError, match=r"TFRecordWriter\(compression_type"):
+        ps.TFRecordWriter(tmp_path / "c", "gzip")
+
+
+def test_a_line_that_is_not_utf_8_costs_itself(tmp_path, chunk):
+    path = written(tmp_path / "a", b"one\ntw\xff\ncaf\xc3\nfour\n\xe9")
+    found = drain(iter(ps.TextLineDataset([path, path])))
+    assert shown(found) == ["one", "ElementError", "ElementError", "four", "ElementError"] * 2
+    assert str(found[1]) == f"{path!r}, line 2, at byte 4: expected UTF-8, got the byte 0xff (invalid start byte)"
+    assert f"{path!r}, line 5, at byte 18: expected UTF-8" in str(found[4])
+
+
+def test_a_missing_file_is_refused_at_the_call_or_named_when_it_is_met(tmp_path):
+    there, missing = written(tmp_path / "a", b"one"), str(tmp_path / "missing")
+    for files in (missing, [there, missing]):
+        with pytest.raises(ps.StorageError, match=f"TextLineDataset: there is no file '{missing}'"):
+            ps.TextLineDataset(files)
+    with pytest.raises(ps.StorageError, match="is a directory"):
+        ps.TextLineDataset(tmp_path)
+    found = drain(iter(ps.TextLineDataset(ps.Dataset.from_tensor_slices([missing, there, str(tmp_path), there]))))
+    assert shown(found) == ["StorageError", "one", "StorageError", "one"]
+    assert str(found[0]) == f"{missing!r} cannot be opened: No such file or directory"
+
+
+@pytest.mark.parametrize("files", [3, b"name", {"a": 1}, [b"name"], [3], ps.Dataset.range(3), None])
+def test_something_else_than_names_is_refused(files):
+    with pytest.raises(ps.InvalidTypeError, match=r"TFRecordDataset takes .*name"):
+        ps.TFRecordDataset(files)
+
+
+def test_a_name_that_is_no_string_costs_itself(tmp_path):
+    path = written(tmp_path / "a", b"one")
+    names = ps.Dataset.from_tensor_slices([0, 1, 2]).map(lambda x: path if x != 1 else None)
+    found = drain(iter(ps.TextLineDataset(ps.Dataset.from_generator(lambda: iter([path, b"x", path])))))
+    assert shown(found) == ["one", "InvalidTypeError", "one"]
+    assert "expected the name of a file as a string" in str(found[1])
+    assert names.cardinality() == 3
+
+
+def failing_files(tmp_path):
+    parts = list(map(record, SEVERAL))
+    worse = [*parts[:2], damaged(parts[3], 1), *parts[3:]]
+    parts[2] = damaged(parts[2], 20)
+    written(tmp_path / "1 damaged data", b"".join(parts))
+    written(tmp_path / "2 damaged length", b"".join(worse))
+    written(tmp_path / "3 nothing", b"")
+    written(tmp_path / "4 truncated", b"".join(parts)[:-3])
+    written(tmp_path / "5 whole", record(b"end"))
+    return ps.Dataset.list_files(str(tmp_path / "*")).concatenate(ps.Dataset.from_tensors(str(tmp_path / "missing")))
+
+
+def test_a_state_taken_next_to_an_error_meets_it_once(tmp_path, chunk):
+    def make():
+        return ps.TFRecordDataset(failing_files(tmp_path)).prefetch(2)
+
+    with iter(make()) as iterator:
+        expected = shown(drain(iterator))
+    assert expected.count("StorageError") == 5
+    for given_before in range(len(expected) + 1):
+        with iter(make()) as iterator:
+            for _ in range(given_before):
+                with contextlib.suppress(ps.StorageError):
+                    next(iterator)
+            state = json.loads(json.dumps(iterator.state_dict()))
+        with iter(make()) as resumed:
+            resumed.load_state_dict(state)
+            assert shown(drain(resumed)) == expected[given_before:], given_before
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_files_conform_at_any_chunk_size(tmp_path, chunk, compression):
+    pack = PACK[compression]
+    for name, content in {"a": b"one\r\ntwo\n", "b": b"", "c": b"3\n\n" + b"4" * 99}.items():
+        written(tmp_path / f"{name}.txt", pack(content))
+        written(tmp_path / f"{name}.rec", pack(b"".join(map(record, content.split(b"\n")))))
+    for make, ending in ((ps.TextLineDataset, "txt"), (ps.TFRecordDataset, "rec")):
+        check_conformance(lambda make=make, ending=ending: make(sorted(tmp_path.glob(f"*.{ending}")), compression))
+
+
+SCRIPT = """
+import json, sys
+import penstock as ps
+names = ps.Dataset.list_files(sys.argv[1], shuffle=True, seed=4)
+iterator = iter(names.interleave(ps.TextLineDataset, cycle_length=2, block_length=3).batch(2))
+state = json.loads(sys.argv[2])
+if state:
+    iterator.load_state_dict(state)
+found = [next(iterator).tolist() for _ in range(int(sys.argv[3]))]
+print(json.dumps([found, iterator.state_dict()]))
+"""
+
+
+def test_a_fresh_process_continues_in_the_middle_of_the_files(tmp_path):
+    for name in "abc":
+        written(tmp_path / name, "".join(f"{name}{number}\n" for number in range(10)).encode())
+
+    def run(state, count):
+        command = [sys.executable, "-c", SCRIPT, str(tmp_path / "*"), json.dumps(state), str(count)]
+        return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    expected, _ = run(None, 15)
+    first, state = run(None, 7)
+    assert len(json.dumps(state)) < 1000
+    assert first + run(state, 8)[0] == expected
+    assert sorted(line for lines in expected for line in lines) == [
+        f"{name}{number}" for name in "abc" for number in range(10)
+    ]
+
+
+def test_a_state_enters_a_file_at_its_byte(tmp_path):
+    path = written(tmp_path / "a", b"".join(b"line %07d\n" % number for number in range(300_000)))
+    iterator = iter(ps.TextLineDataset(path))
+    for _ in range(200_001):
+        last = next(iterator)
+    assert last == "line 0200000"
+    state = iterator.state_dict()
+    iterator.close()
+    _, number, offset = state["position"][0]
+    assert offset == number * 13 and number <= 200_001
+    (tmp_path / "a").write_bytes(b"\0" * offset + (tmp_path / "a").read_bytes()[offset:])
+    with iter(ps.TextLineDataset(path)) as resumed:
+        resumed.load_state_dict(state)
+        assert next(resumed) == "line 0200001"
+    (tmp_path / "a").write_bytes(b"")
+    with iter(ps.TextLineDataset(path)) as resumed:
+        with pytest.raises(ps.StorageError, match="was longer when the state was saved"):
+            resumed.load_state_dict(state)
+
+
+def test_a_file_is_closed_when_its_iterator_ends_or_is_forgotten(tmp_path):
+    paths = [written(tmp_path / name, b"one\ntwo\n") for name in "ab"]
+
+    def opened():
+        return [name for name in map(str, pathlib.Path("/proc/self/fd").iterdir()) if str(tmp_path) in real(name)]
+
+    def real(name):
+        return os.readlink(name) if os.path.lexists(name) else ""
+
+    if not os.path.exists("/proc/self/fd"):
+        pytest.skip("this system does not list open files")
+    iterator = iter(ps.TextLineDataset(paths))
+    for left in (1, 1, 1, 1):
+        next(iterator)
+        assert len(opened()) == left
+    assert next(iterator, None) is None
+    assert opened() == []
+    iterator = iter(ps.TextLineDataset(paths))
+    next(iterator)
+    iterator.close()
+    assert opened() == []
+    iterator = iter(ps.TextLineDataset(paths))
+    next(iterator)
+    del iterator
+    assert opened() == []
+
+
+def test_list_files_gives_sorted_names_each_once(tmp_path):
+    for name in ("b.txt", "a.txt", "c.csv", "d [1].txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "directory.txt").mkdir()
+    (tmp_path / "directory.txt" / "e.txt").touch()
+
+    def listed(*patterns, **arguments):
+        dataset = ps.Dataset.list_files([str(tmp_path / pattern) for pattern in patterns], **arguments)
+        return [str(pathlib.Path(name).relative_to(tmp_path)) for name in dataset]
+
+    assert listed("*.txt") == ["a.txt", "b.txt", "d [1].txt"]
+    assert listed("*.csv", "[ab].txt", "a*") == ["a.txt", "b.txt", "c.csv"]
+    assert listed("**/*.txt")[-1] == "directory.txt/e.txt"
+    assert listed("*.txt", shuffle=False) == listed("*.txt")
+    dataset = ps.Dataset.list_files(tmp_path / "*.txt", shuffle=True, seed=3)
+    orders = {tuple(dataset) for _ in range(12)}
+    assert len(orders) > 1 and {tuple(sorted(order)) for order in orders} == {
+        tuple(ps.Dataset.list_files(tmp_path / "*.txt"))
+    }
+    assert len(dataset) == 3 and type(next(iter(dataset))) is str
+    assert dataset.node.name == "shuffle" and dataset.node.input.label == "list_files(object[3])"
+
+
+def test_list_files_refuses_at_the_call(tmp_path):
+    (tmp_path / "a.txt").touch()
+    for patterns in (tmp_path / "*.csv", [tmp_path / "*.txt", tmp_path / "*.csv"]):
+        with pytest.raises(ps.InvalidArgumentError, match=r"no file matches '.*\*\.csv'"):
+            ps.Dataset.list_files(patterns)
+    with pytest.raises(ps.InvalidArgumentError, match="at least one pattern"):
+        ps.Dataset.list_files([])
+    with pytest.raises(ps.InvalidArgumentError, match="needs shuffle=True"):
+        ps.Dataset.list_files(tmp_path / "*", seed=3)
+    with pytest.raises(ps.InvalidTypeError, match="takes a pattern"):
+        ps.Dataset.list_files(3)
+
+
+def test_files_with_a_protocol_are_read_through_fsspec():
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    try:
+        for name in "ba":
+            memory.pipe(f"/penstock/{name}.rec.gz", gzip.compress(record(name.encode()) + record(b"x")))
+        names = ps.Dataset.list_files("memory://penstock/*.gz")
+        assert list(names) == ["memory:///penstock/a.rec.gz", "memory:///penstock/b.rec.gz"]
+        assert check_conformance(lambda: ps.TFRecordDataset(names, "GZIP")) == [b"a", b"x", b"b", b"x"]
+        assert list(ps.TFRecordDataset("memory://penstock/b.rec.gz", "GZIP")) == [b"b", b"x"]
+        with pytest.raises(ps.StorageError, match="'memory://penstock/none' cannot be opened"):
+            list(ps.TFRecordDataset("memory://penstock/none"))
+        with pytest.raises(ps.InvalidArgumentError, match="no file matches 'memory://penstock/none"):
+            ps.Dataset.list_files("memory://penstock/none*")
+        with pytest.raises(ps.InvalidArgumentError, match="takes a local path"):
+            ps.TFRecordWriter("memory://penstock/a")
+    finally:
+        memory.rm("/penstock", recursive=True)
+
+
+def test_without_fsspec_a_protocol_says_what_to_install():
+    script = """
+import sys
+sys.modules["fsspec"] = None
+import penstock as ps
+ps.Dataset.list_files("s3://bucket/*")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "need fsspec: pip install 'penstock[cloud]'" in done.stderr
+
+
+def test_explain_says_what_is_held(tmp_path):
+    path = written(tmp_path / "a", b"one")
+    expected = "TFRecordDataset(compression_type='GZIP')  stream, unknown  holds 1 MB of one file\n  files(object[1])"
+    assert ps.TFRecordDataset(path, "GZIP").explain().startswith(expected)
