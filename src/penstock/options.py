@@ -12,16 +12,30 @@ INFINITE_CARDINALITY: Final = -1
 """The cardinality of a dataset that never ends."""
 UNKNOWN_CARDINALITY: Final = -2
 """The cardinality of a dataset whose length is not known before it was read."""
+SHARD_HINT: Final = -1
+"""In `shard(SHARD_HINT, SHARD_HINT)`: the number of workers and the worker, where `AutoShardPolicy.HINT` is set."""
 
 
 class AutoShardPolicy(IntEnum):
-    """How `distribute_dataset` divides a dataset over several workers."""
+    """How `distribute_dataset` divides a dataset over several workers.
+
+    Attributes:
+        OFF: every worker reads everything.
+        AUTO: FILE where every source reads files, otherwise DATA; a line of the log says which and why.
+        FILE: whole files, every n-th for a worker, which makes batches of its own from them.
+        DATA: of each global batch the slices of the worker's replicas. Where the batches can be read by index, a worker
+            reads only these rows, otherwise all.
+        HINT: at the places marked by `shard(SHARD_HINT, SHARD_HINT)`.
+        FILE_RANGE: as FILE, but in parts with equally many records, which may begin and end within a file. The records
+            are counted when the dataset is distributed.
+    """
 
     OFF = -1
     AUTO = 0
     FILE = 1
     DATA = 2
     HINT = 3
+    FILE_RANGE = 4
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,9 @@ def steps_of(strategy: Any, dataset: ps.Dataset, **options: Any) -> list[list[li
 def test_batches_are_cut_by_the_one_rule(strategy_of, length, replicas, expected, prefetch) -> None:
     if replicas > 4 and strategy_of is not ps.HostStrategy:
         strategy_of = ps.HostStrategy  # as many devices do not exist here
-    assert steps_of(strategy_of(replicas), ps.Dataset.range(length).batch(4), prefetch=prefetch) == expected
+    assert (
+        steps_of(strategy_of(replicas), ps.Dataset.range(length).batch(4), per_replica_buffer_size=prefetch) == expected
+    )
 
 
 def test_empty_shares_keep_dtype_and_trailing_shape(strategy_of) -> None:
@@ -89,8 +91,8 @@ def test_what_cannot_be_distributed_is_refused_at_the_call(strategy_of) -> None:
         strategy.distribute_dataset(ps.Dataset.range(4))
     with pytest.raises(ps.InvalidTypeError, match=r"input_options=\.\.\."):
         strategy.distribute_dataset(ps.Dataset.range(4).batch(2), {"prefetch": 1})
-    with pytest.raises(ps.InvalidArgumentError, match="prefetch"):
-        ps.InputOptions(prefetch=-1)
+    with pytest.raises(ps.InvalidArgumentError, match="per_replica_buffer_size"):
+        ps.InputOptions(per_replica_buffer_size=-1)
 
 
 def test_leaves_of_unequal_length_are_refused(strategy_of) -> None:
@@ -137,7 +139,7 @@ def test_input_is_not_read_inside_run(strategy_of) -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 def test_a_state_resumes_at_every_boundary(strategy_of, prefetch: int) -> None:
-    strategy, options = strategy_of(2), ps.InputOptions(prefetch=prefetch)
+    strategy, options = strategy_of(2), ps.InputOptions(per_replica_buffer_size=prefetch)
     dataset = ps.Dataset.range(22).shuffle(22, seed=3).batch(4)
     with iter(strategy.distribute_dataset(dataset, options)) as steps:
         states, expected = [steps.state_dict()], []
@@ -194,7 +196,7 @@ def test_an_exception_comes_at_its_step_and_iteration_goes_on(strategy_of, prefe
         return batch
 
     dataset = ps.Dataset.range(8).batch(2).map(picky)
-    with iter(strategy_of(2).distribute_dataset(dataset, ps.InputOptions(prefetch=prefetch))) as steps:
+    with iter(strategy_of(2).distribute_dataset(dataset, ps.InputOptions(per_replica_buffer_size=prefetch))) as steps:
         first = [np.asarray(next(steps).values[0]).tolist() for _ in range(2)]
         with pytest.raises(KeyError, match="four"):
             next(steps)

@@ -11,7 +11,7 @@ def test_the_guides_optional_iteration(strategy_of, prefetch) -> None:
     strategy = strategy_of(4)
     dataset = ps.Dataset.range(9).batch(4)
     printed = []
-    with iter(strategy.distribute_dataset(dataset, ps.InputOptions(prefetch=prefetch))) as iterator:
+    with iter(strategy.distribute_dataset(dataset, ps.InputOptions(per_replica_buffer_size=prefetch))) as iterator:
         for _ in range(5):
             optional_data = iterator.get_next_as_optional()
             if not optional_data.has_value():

@@ -6,6 +6,7 @@ JAX is imported only when `MirroredStrategy` is asked for.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from penstock.distribute.contexts import InputContext as InputContext
 from penstock.distribute.contexts import ReduceOp as ReduceOp
 from penstock.distribute.contexts import ReplicaContext as ReplicaContext
 from penstock.distribute.contexts import ValueContext as ValueContext
@@ -13,7 +14,9 @@ from penstock.distribute.contexts import get_replica_context as get_replica_cont
 from penstock.distribute.host import HostStrategy as HostStrategy
 from penstock.distribute.input import DistributedDataset as DistributedDataset
 from penstock.distribute.input import DistributedIterator as DistributedIterator
-from penstock.distribute.input import InputOptions as InputOptions
+from penstock.distribute.input_options import InputOptions as InputOptions
+from penstock.distribute.input_options import InputReplicationMode as InputReplicationMode
+from penstock.distribute.input_options import PartialBatch as PartialBatch
 from penstock.distribute.optional import Optional as Optional
 from penstock.distribute.strategy import Strategy as Strategy
 from penstock.distribute.values import PerReplica as PerReplica

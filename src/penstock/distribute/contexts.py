@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.options import check_integer
 
 
 class ReduceOp(StrEnum):
@@ -51,6 +52,44 @@ class ValueContext:
             f"ps.ValueContext(replica id {self.replica_id_in_sync_group}, "
             f"total replicas in sync: {self.num_replicas_in_sync})"
         )
+
+
+@dataclass(frozen=True)
+class InputContext:
+    """What the function given to `distribute_datasets_from_function` gets.
+
+    Attributes:
+        num_input_pipelines: how many datasets are made in all: one for each worker, or one for each replica.
+        input_pipeline_id: which of them this one is, from 0.
+        num_replicas_in_sync: the number of replicas on all workers.
+
+    Example:
+        >>> context = InputContext(3, 1, 6)
+        >>> print(context, context.get_per_replica_batch_size(24))
+        ps.InputContext(input pipeline id 1, total: 3) 4
+    """
+
+    num_input_pipelines: int = 1
+    input_pipeline_id: int = 0
+    num_replicas_in_sync: int = 1
+
+    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
+        """The rows of each replica in a step of `global_batch_size` rows.
+
+        Raises:
+            InvalidTypeError: not an integer.
+            InvalidArgumentError: a size that the replicas do not divide.
+        """
+        size = check_integer("get_per_replica_batch_size", "global_batch_size", global_batch_size, minimum=1)
+        if size % self.num_replicas_in_sync:
+            raise InvalidArgumentError(
+                f"get_per_replica_batch_size got a global batch of {size} rows, which {self.num_replicas_in_sync} "
+                "replicas do not divide evenly: choose a multiple"
+            )
+        return size // self.num_replicas_in_sync
+
+    def __str__(self) -> str:
+        return f"ps.InputContext(input pipeline id {self.input_pipeline_id}, total: {self.num_input_pipelines})"
 
 
 class ReplicaContext(ABC):

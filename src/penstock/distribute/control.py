@@ -211,12 +211,15 @@ class Control:
             _logger.debug("a message could not be sent: %r", error)
 
     def _receive(self) -> None:
-        while not self._closed:
+        connected = True
+        while connected:
             try:
                 message = _decoder.decode(self._connection.recv_bytes())
             except (EOFError, OSError):
-                message = _Left(0) if self._closed or 0 in self._left else _Failed(0, "was lost: its process has ended")
-                self._closed = True
+                if self._closed:
+                    return
+                connected = False
+                message = _Left(0) if 0 in self._left else _Failed(0, "was lost: its process has ended")
             if isinstance(message, _Failed):
                 self._note_failure(message)
             else:

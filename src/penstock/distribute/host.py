@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
-from penstock.distribute.input import ReplicaLayout, sliced
 from penstock.distribute.rendezvous import Abandoned, Rendezvous
-from penstock.distribute.strategy import Strategy, check_axis, check_equal_shapes, reduced
-from penstock.distribute.values import check_agreement, leaves_of, map_leaves, share_of
+from penstock.distribute.shards import Workers
+from penstock.distribute.steps import Shares
+from penstock.distribute.strategy import Strategy, check_axis, check_equal_shapes, placed_on_host, reduced
+from penstock.distribute.values import PerReplica, check_agreement, leaves_of, map_leaves, share_of
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 from penstock.spec import as_leaf
@@ -45,27 +46,29 @@ class HostStrategy(Strategy):
 
     def __init__(self, replicas_per_worker: int = 1, num_workers: int = 1, worker_index: int = 0) -> None:
         self._replicas = check_integer("HostStrategy", "replicas_per_worker", replicas_per_worker, minimum=1)
-        self._workers = check_integer("HostStrategy", "num_workers", num_workers, minimum=1)
+        self._worker_count = check_integer("HostStrategy", "num_workers", num_workers, minimum=1)
         self._worker = check_integer("HostStrategy", "worker_index", worker_index, minimum=0)
-        if self._worker >= self._workers:
+        if self._worker >= self._worker_count:
             raise InvalidArgumentError(
-                f"HostStrategy(worker_index=...) must be below num_workers={self._workers}, got {self._worker}: "
+                f"HostStrategy(worker_index=...) must be below num_workers={self._worker_count}, got {self._worker}: "
                 "workers count from 0"
             )
 
     def __repr__(self) -> str:
-        workers = f", num_workers={self._workers}, worker_index={self._worker}" if self._workers > 1 else ""
+        workers = f", num_workers={self._worker_count}, worker_index={self._worker}" if self._worker_count > 1 else ""
         return f"HostStrategy(replicas_per_worker={self._replicas}{workers})"
 
     @property
     def num_replicas_in_sync(self) -> int:
         """The number of replicas on all workers."""
-        return self._replicas * self._workers
+        return self._replicas * self._worker_count
 
     @property
-    def _layout(self) -> ReplicaLayout:
-        first = self._worker * self._replicas
-        return ReplicaLayout(self.num_replicas_in_sync, range(first, first + self._replicas), sliced)
+    def _workers(self) -> Workers:
+        return Workers(self._worker_count, self._worker, self._replicas)
+
+    def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
+        return placed_on_host(leaves, even)
 
     def run(self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Call `fn(*args, **kwargs)` once per local replica, each in a thread of its own; a single one in the caller's.
@@ -113,11 +116,10 @@ class HostStrategy(Strategy):
 
     def check_alone(self, call: str) -> None:
         """Refuse what would need values of other workers."""
-        if self._workers > 1:
+        if self._worker_count > 1:
             raise InvalidArgumentError(
-                f"{call} needs the values of all {self._workers} workers, but HostStrategy exchanges nothing between "
-                "workers: "
-                "use local_results and exchange them by what connects your processes"
+                f"{call} needs the values of all {self._worker_count} workers, but HostStrategy exchanges nothing "
+                "between workers: use local_results and exchange them by what connects your processes"
             )
 
 
@@ -129,7 +131,7 @@ class _HostReplica(ReplicaContext):
 
     @property
     def replica_id_in_sync_group(self) -> int:
-        return self.strategy._layout.local[self.local]
+        return self.strategy._workers.local[self.local]
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -201,7 +203,7 @@ class _Session:
         replica = min(own)
         error = self._failures[replica]
         if len(self._shares) > 1:
-            error.add_note(f"raised on replica {self._strategy._layout.local[replica]} of {self._strategy!r}")
+            error.add_note(f"raised on replica {self._strategy._workers.local[replica]} of {self._strategy!r}")
         self._failures.clear()
         raise error
 

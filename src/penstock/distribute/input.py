@@ -1,140 +1,219 @@
-"""Distributed input: a dataset of global batches as steps, cut into a slice per replica and placed ahead of time."""
+"""Distributed input as the user holds it: a dataset of steps, and one pass over it."""
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+import logging
+import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
-from penstock.data.dataset import Dataset
+from penstock.distribute.agreement import Agreement, Alone, Asked, Counted
 from penstock.distribute.contexts import refuse_in_replica
+from penstock.distribute.control import Control
+from penstock.distribute.explain import explain
+from penstock.distribute.feed import Feed, Place
+from penstock.distribute.input_options import InputOptions, PartialBatch
+from penstock.distribute.inputs import DividedInput, Inputs, Lengths, longest
 from penstock.distribute.optional import Optional
-from penstock.distribute.prefetch import End, Failure, Outcome, Prefetcher, Step
+from penstock.distribute.prefetch import Failure, Outcome, Prefetcher, Step
+from penstock.distribute.steps import StepSource
 from penstock.distribute.values import PerReplica
-from penstock.errors import ClosedError, ElementError, InvalidTypeError, OutOfRangeError
-from penstock.options import check_integer
+from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, OutOfRangeError, WorkerError
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.rng import draw_seed
 from penstock.runtime.channel import Closed
-from penstock.sharding import slice_bounds
 from penstock.spec import TensorSpec
-from penstock.structure import Structure, flatten
+from penstock.structure import flatten
 
-Bounds = Sequence[tuple[int, int]]
+_logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, kw_only=True)
-class InputOptions:
-    """How `distribute_dataset` feeds the replicas.
-
-    Args:
-        prefetch: how many steps a background thread keeps ready on the devices; with 0 each step is made when it is
-            asked for.
-
-    Raises:
-        InvalidTypeError: a `prefetch` that is not an integer.
-        InvalidArgumentError: a negative `prefetch`.
-    """
-
-    prefetch: int = 2
-
-    def __post_init__(self) -> None:
-        check_integer("InputOptions", "prefetch", self.prefetch, minimum=0)
+SETUP_SECONDS = 300.0
+"""How long a call that all workers must make waits for the others to make it too."""
 
 
 @dataclass(frozen=True)
-class ReplicaLayout:
-    """Which replicas this process feeds, and how.
+class _AllWorkers:
+    """What the workers have told each other when the dataset was distributed.
 
     Attributes:
-        replicas_in_sync: the number of replicas on all workers: every batch is cut into as many slices.
-        local: the numbers of this process's replicas.
-        place: given the leaves of a batch and the bounds of the local slices, what to hand out for each leaf.
+        cardinality: the number of steps, for the worker that has most.
+        lengths: of each worker's own data, where every worker knows its own.
     """
 
-    replicas_in_sync: int
-    local: range
-    place: Callable[[list[Any], Bounds], list[PerReplica]]
-
-    def cut(self, batch: Any) -> Any:
-        """The batch with its leaves cut by the splitting rule and placed; bare ones for a single replica in sync."""
-        leaves, structure = flatten(batch)
-        rows = _rows_of(leaves, structure)
-        bounds = slice_bounds(rows, self.replicas_in_sync)[self.local.start : self.local.stop]
-        placed = self.place(leaves, bounds)
-        return structure.unflatten([leaf.values[0] for leaf in placed] if self.replicas_in_sync == 1 else placed)
-
-
-def sliced(leaves: list[Any], bounds: Bounds) -> list[PerReplica]:
-    """Slices as they lie in host memory, as views."""
-    return [PerReplica([leaf[start:stop] for start, stop in bounds]) for leaf in leaves]
+    cardinality: int
+    lengths: list[Lengths] | None
 
 
 class DistributedDataset:
-    """A dataset of global batches that gives every replica its slice; from `strategy.distribute_dataset(...)`.
+    """Steps for the replicas of a strategy; from `distribute_dataset` or `distribute_datasets_from_function`.
 
-    Each `iter` starts the dataset anew.
+    Each `iter` starts the data anew.
     """
 
-    def __init__(self, dataset: Any, layout: ReplicaLayout, options: InputOptions | None = None) -> None:
-        if isinstance(dataset, DistributedDataset):
-            raise InvalidTypeError(
-                "distribute_dataset(dataset) got a dataset that is distributed already: give it the plain ps.Dataset"
+    def __init__(
+        self, inputs: Inputs, place: Place, options: InputOptions, control: Control | None = None, call: str = ""
+    ) -> None:
+        self._inputs = inputs
+        self._place = place
+        self._options = options
+        self._control = control
+        self._call = call
+        self._iterations = itertools.count()
+        self._partial = PartialBatch(options.partial_batch)
+        self._check_drop()
+        self._all = self._settled()
+
+    def _check_drop(self) -> None:
+        size, cut = self._inputs.batch_size, self._inputs.cut
+        if self._partial is PartialBatch.DROP and size % cut:
+            raise InvalidArgumentError(
+                f'InputOptions(partial_batch="drop") would leave out every step: {cut} replicas do not divide batches '
+                f'of {size} rows evenly; choose another batch size, or "pad"'
             )
-        if not isinstance(dataset, Dataset):
-            raise InvalidTypeError(
-                f"distribute_dataset(dataset) takes a ps.Dataset, got {type(dataset).__name__}: "
-                "make one by ps.Dataset.from_tensor_slices(...) or ps.Dataset.from_generator(...)"
-            )
-        if options is not None and not isinstance(options, InputOptions):
-            raise InvalidTypeError(f"distribute_dataset(input_options=...) takes ps.InputOptions, got {options!r}")
-        _check_spec(dataset.node.spec)
-        self._dataset = dataset
-        self._layout = layout
-        self._options = options or InputOptions()
+
+    def _settled(self) -> _AllWorkers:
+        """Let the workers agree on what they read."""
+        inputs, control = self._inputs, self._control
+        lengths, layout, cardinality = inputs.lengths, inputs.layout(), inputs.cardinality()
+        if isinstance(inputs, DividedInput) and inputs.workers.count > 1:
+            _logger.info("%s shards by %s: %s", self._call, inputs.share.policy.name, inputs.share.reason)
+        if control is None:
+            if isinstance(inputs, DividedInput):
+                inputs.settle_alone()
+            return _AllWorkers(cardinality, [lengths] if lengths and inputs.workers.count == 1 else None)
+        own = [inputs.labels, draw_seed(), lengths and [lengths.count, lengths.rows, lengths.last], layout, cardinality]
+        told = control.gather(self._call, own, timeout=SETUP_SECONDS)
+        for worker, (labels, *_) in enumerate(told):
+            if labels != told[0][0]:
+                pairs = itertools.zip_longest(told[0][0], labels, fillvalue="nothing")
+                first, other = next(pair for pair in pairs if pair[0] != pair[1])
+                raise WorkerError(
+                    f"{self._call}: the workers distribute different datasets: {first} on worker 0 is {other} on "
+                    f"worker {worker}"
+                )
+        if isinstance(inputs, DividedInput):
+            inputs.settle(told[0][1])
+        known = all(one[2] and one[3] and one[3] == layout for one in told)
+        return _AllWorkers(longest([one[4] for one in told]), [Lengths(*one[2]) for one in told] if known else None)
 
     @property
     def element_spec(self) -> Any:
         """The specification of a step: at each leaf a `PerReplica` of `TensorSpec`; bare ones for one replica in sync.
 
-        The leading length is given where every batch has the same one and the replicas divide it evenly, else it is
-        None.
+        The leading length is given where every replica has as many rows in every step, else it is None.
         """
-        spec = self._dataset.element_spec
-        if spec is None or self._layout.replicas_in_sync == 1:
+        spec = self._inputs.dataset.element_spec
+        workers = self._inputs.workers
+        if self._partial is PartialBatch.RAGGED and workers.replicas_in_sync == 1:
             return spec
         leaves, structure = flatten(spec)
-        return structure.unflatten([self._leaf_spec(leaf) for leaf in leaves])
+        rows = self._static_rows(leaves[0].shape[0])
 
-    def _leaf_spec(self, leaf: TensorSpec) -> PerReplica:
-        rows, replicas = leaf.shape[0], self._layout.replicas_in_sync
-        share = rows // replicas if rows is not None and rows % replicas == 0 else None
-        return PerReplica([leaf.row().batched(share)] * len(self._layout.local))
+        def per_replica(leaf: TensorSpec) -> Any:
+            own = leaf.row().batched(rows)
+            return own if workers.replicas_in_sync == 1 else PerReplica([own] * workers.replicas)
+
+        batch = structure.unflatten([per_replica(leaf) for leaf in leaves])
+        return batch if self._partial is not PartialBatch.PAD else (batch, per_replica(TensorSpec((None,), np.bool_)))
+
+    def _static_rows(self, batch_rows: int | None) -> int | None:
+        """The rows of every replica in every step; None where they differ or cannot be known."""
+        inputs, cut = self._inputs, self._inputs.cut
+        if self._partial is not PartialBatch.RAGGED:
+            return inputs.full_rows or None
+        if not inputs.own:
+            return batch_rows // cut if batch_rows is not None and batch_rows % cut == 0 else None
+        lengths = self._all.lengths
+        if lengths is None or any(one != lengths[0] or one.last != one.rows or one.rows % cut for one in lengths):
+            return None
+        first, last = inputs.sizes_at(lengths, 0), inputs.sizes_at(lengths, max(self._all.cardinality - 1, 0))
+        return lengths[0].rows // cut if first == last else None
 
     def cardinality(self) -> int:
         """The number of steps, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`."""
-        return int(self._dataset.cardinality())
+        steps = self._all.cardinality
+        if self._partial is not PartialBatch.DROP or steps == INFINITE_CARDINALITY:
+            return steps
+        lengths = self._all.lengths
+        if lengths is None:
+            return UNKNOWN_CARDINALITY
+        return min(self._inputs.full_steps_of(one.count - (one.last < one.rows)) for one in lengths)
+
+    def __len__(self) -> int:
+        steps = self.cardinality()
+        if steps < 0:
+            reason = "it never ends" if steps == INFINITE_CARDINALITY else "that is known only when it was read"
+            raise InvalidTypeError(f"this distributed dataset has no length: {reason}")
+        return steps
+
+    def explain(self) -> str:
+        """Which files, ranges or rows each worker reads, and how many steps that makes, as text.
+
+        Files are opened to count their records, and nothing else is read.
+        """
+        return explain(self._inputs, self.cardinality())
 
     def __iter__(self) -> "DistributedIterator":
         refuse_in_replica("iter(distributed_dataset)")
-        return DistributedIterator(iter(self._dataset), self._layout, self._options)
+        return DistributedIterator(self)
+
+    def _feed(self, source: StepSource) -> Feed:
+        """Makes the steps of one pass."""
+        inputs = self._inputs
+        return Feed(
+            source,
+            self._agreement(),
+            self._partial,
+            inputs.full_rows,
+            inputs.template,
+            self._place,
+            inputs.workers.replicas_in_sync == 1,
+            self._control,
+        )
+
+    def _agreement(self) -> Agreement:
+        inputs, lengths = self._inputs, self._all.lengths
+        layout = inputs.layout()
+        number = next(self._iterations)
+        if self._control is None or (not inputs.own and inputs.cardinality() != UNKNOWN_CARDINALITY):
+            return Alone()
+        if inputs.own and lengths is not None and layout is not None:
+            return Counted(lambda step: inputs.sizes_at(lengths, step), layout)
+        return Asked(self._control, f"{self._call}, iteration {number}", same=not inputs.own)
 
 
 class DistributedIterator(Iterator[Any]):
     """One pass over a distributed dataset.
 
-    Its state is that of the dataset after the last step handed out, whatever was prefetched, so it can also be restored
-    on another number of replicas. An exception of the pipeline is raised for the step it happened in; `next` may be
+    Its state is the position after the last step handed out, whatever was prefetched. Where all workers take slices of
+    the same global batches it is that of the dataset's own iterator, and can be restored on another number of workers
+    and replicas. An exception of the pipeline is raised for the step it happened in; on a single worker `next` may be
     called again after it.
     """
 
-    def __init__(self, batches: Any, layout: ReplicaLayout, options: InputOptions) -> None:
-        self._batches = batches
-        self._produce = _Producer(batches, layout)
-        self._prefetch = options.prefetch
+    def __init__(self, dataset: DistributedDataset) -> None:
+        self._dataset = dataset
+        self._control = dataset._control
+        self._buffer_size = dataset._options.per_replica_buffer_size
+        self._source = dataset._inputs.open()
         self._prefetcher: Prefetcher | None = None
-        self._state = batches.state_dict()
+        self._state = self._source.state()
         self._ended = False
         self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._feed = self._dataset._feed(self._source)
+        # A thread that waits for other workers must not outlive an iterator that was forgotten.
+        weakref.finalize(self, self._feed.agreement.close).atexit = False
+
+    @property
+    def element_spec(self) -> Any:
+        """The specification of a step, as the dataset gives it."""
+        return self._dataset.element_spec
 
     def __iter__(self) -> Self:
         return self
@@ -145,6 +224,8 @@ class DistributedIterator(Iterator[Any]):
             raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
         if self._ended:
             raise StopIteration
+        if self._control is not None:
+            self._control.check()
         try:
             outcome = self._outcome()
         except Closed:
@@ -165,10 +246,10 @@ class DistributedIterator(Iterator[Any]):
         raise StopIteration
 
     def _outcome(self) -> Outcome:
-        if self._prefetch == 0:
-            return self._produce()
+        if self._buffer_size == 0:
+            return self._feed()
         if self._prefetcher is None:
-            self._prefetcher = Prefetcher(self._produce, self._prefetch)
+            self._prefetcher = Prefetcher(self._feed, self._buffer_size)
         return self._prefetcher.get()
 
     def get_next(self) -> Any:
@@ -190,25 +271,28 @@ class DistributedIterator(Iterator[Any]):
             return Optional.empty()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last step handed out, as plain data: the state of the dataset's own iterator."""
-        return self._state  # type: ignore[no-any-return]  # what the dataset's iterator gave
+        """The position after the last step handed out, as plain data."""
+        return self._state  # type: ignore[no-any-return]  # what the source gave
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with the step after the one that `state` was taken at.
+        """Continue with the step after the one that `state` was taken at; all workers must do so alike.
 
         Raises:
-            StateMismatchError: the state is of another dataset; this iterator then stays as it was.
+            StateMismatchError: the state is of another dataset, or of another worker's own data; this iterator then
+                stays as it was.
             ClosedError: the iterator was closed.
         """
         if self._closed:
             raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
         self._stop()
         try:
-            self._batches.load_state_dict(state)
+            self._source.restore(state)
         except BaseException:
             # The thread had read ahead: what the caller has not seen yet must come again.
-            self._batches.load_state_dict(self._state)
+            self._source.restore(self._state)
             raise
+        finally:
+            self._begin()
         self._state = state
         self._ended = False
 
@@ -216,9 +300,10 @@ class DistributedIterator(Iterator[Any]):
         """End the background thread and free what it holds; may be called more than once."""
         self._closed = True
         self._stop()
-        self._batches.close()
+        self._source.close()
 
     def _stop(self) -> None:
+        self._feed.agreement.close()
         if self._prefetcher is not None:
             self._prefetcher.close()
             self._prefetcher = None
@@ -230,60 +315,3 @@ class DistributedIterator(Iterator[Any]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-@dataclass(frozen=True)
-class _Producer:
-    """Makes the next step; it knows nothing of the iterator that hands it out, so a thread may hold it."""
-
-    batches: Any
-    layout: ReplicaLayout
-
-    def __call__(self) -> Outcome:
-        try:
-            value = self.layout.cut(next(self.batches))
-        except StopIteration:
-            return End(self.batches.state_dict())
-        except Exception as error:  # raised again by the iterator, in the caller's thread
-            return Failure(error, self.batches.state_dict())
-        return Step(value, self.batches.state_dict())
-
-
-def _rows_of(leaves: list[Any], structure: Structure) -> int:
-    """The leading length that all leaves of a batch share."""
-    rows: int | None = None
-    for number, leaf in enumerate(leaves):
-        if not isinstance(leaf, np.ndarray) or leaf.ndim == 0:
-            raise _unbatched(structure.paths()[number])
-        if rows is None:
-            rows = len(leaf)
-        elif len(leaf) != rows:
-            raise _unequal(structure, [len(array) for array in leaves])
-    if rows is None:
-        raise ElementError(f"a distributed batch must have at least one array, got an element of structure {structure}")
-    return rows
-
-
-def _unequal(structure: Structure, lengths: list[int | None]) -> ElementError:
-    rows = ", ".join(f"{path}: {length}" for path, length in zip(structure.paths(), lengths, strict=True))
-    return ElementError(f"all leaves of a distributed batch must have the same number of rows, got {rows}")
-
-
-def _unbatched(path: str) -> ElementError:
-    return ElementError(
-        "distribute_dataset takes a dataset of global batches, but its elements hold a scalar"
-        f"{' at ' + path if path else ''}: add .batch(global_batch_size) before it"
-    )
-
-
-def _check_spec(spec: Any) -> None:
-    """Refuse what is no batch when the dataset is distributed, where that is known without running user functions."""
-    if spec is None:
-        return
-    leaves, structure = flatten(spec)
-    for path, leaf in zip(structure.paths(), leaves, strict=True):
-        if len(leaf.shape) == 0:
-            raise _unbatched(path)
-    lengths = [leaf.shape[0] for leaf in leaves]
-    if len(set(lengths) - {None}) > 1:
-        raise _unequal(structure, lengths)

@@ -11,9 +11,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.devices import checked_devices
-from penstock.distribute.input import Bounds, ReplicaLayout, sliced
 from penstock.distribute.lockstep import lockstep_program
 from penstock.distribute.program import AXIS, Mode, ProgramCache, Static, is_per_replica, mode_of, spmd_program
+from penstock.distribute.shards import Workers
+from penstock.distribute.steps import Shares
 from penstock.distribute.strategy import Strategy, check_axis, check_equal_shapes, reduced
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
@@ -70,8 +71,8 @@ class MirroredStrategy(Strategy):
         return len(self._devices)
 
     @property
-    def _layout(self) -> ReplicaLayout:
-        return ReplicaLayout(len(self._devices), range(len(self._devices)), self._place)
+    def _workers(self) -> Workers:
+        return Workers(1, 0, len(self._devices))
 
     def run(self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Run `fn(*args, **kwargs)` once per replica, on JAX arrays.
@@ -172,26 +173,31 @@ class MirroredStrategy(Strategy):
             return PerReplica.of_stacked(jax.device_put(value.stacked, self._by_row), value.count)
         return PerReplica(jax.device_put(list(value.values), self._devices))
 
-    def _place(self, leaves: list[Any], bounds: Bounds) -> list[PerReplica]:
-        """The leaves of a batch, on the devices; strings and other objects stay in host memory."""
-        numbers = [leaf for leaf in leaves if _fits_device(leaf)]
-        for leaf in numbers:
-            _check_width("a batch", leaf)
-        placed = self._placed(numbers, bounds)
-        if len(numbers) == len(leaves):
-            return placed
-        remaining = iter(placed)
-        return [next(remaining) if _fits_device(leaf) else sliced([leaf], bounds)[0] for leaf in leaves]
+    def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
+        """The leaves of a step on the devices; strings and other objects stay in host memory."""
+        numbers = [shares for shares in leaves if _fits_device(shares.parts[0])]
+        for shares in numbers:
+            for part in shares.parts if shares.whole is None else [shares.whole]:
+                _check_width("a batch", part)
+        placed = iter(self._placed(numbers, even))
+        return [next(placed) if _fits_device(shares.parts[0]) else PerReplica(shares.parts) for shares in leaves]
 
-    def _placed(self, leaves: list[Any], bounds: Bounds) -> list[PerReplica]:
-        replicas = len(bounds)
+    def _placed(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
+        replicas = len(self._devices)
         if replicas == 1:
-            return [PerReplica([array]) for array in jax.device_put(leaves, self._devices[0])]
-        size = bounds[0][1] - bounds[0][0]
-        if bounds[-1][1] - bounds[-1][0] < size:  # by the splitting rule the last share is the shortest
-            return [PerReplica(jax.device_put(list(part.values), self._devices)) for part in sliced(leaves, bounds)]
+            return [
+                PerReplica([array])
+                for array in jax.device_put([shares.parts[0] for shares in leaves], self._devices[0])
+            ]
+        if not even:
+            return [PerReplica(jax.device_put(shares.parts, self._devices)) for shares in leaves]
         # One transfer of all shares is faster than one for each.
-        rows = [leaf.reshape(replicas, size, *leaf.shape[1:]) for leaf in leaves]
+        rows = [
+            np.stack(shares.parts)
+            if shares.whole is None
+            else shares.whole.reshape(replicas, len(shares.parts[0]), *shares.whole.shape[1:])
+            for shares in leaves
+        ]
         return [PerReplica.of_stacked(array, replicas) for array in jax.device_put(rows, self._by_row)]
 
     def _regrouped(self, call: str, results: list[Any]) -> Any:

@@ -5,8 +5,20 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
-from penstock.distribute.contexts import ReduceOp, ValueContext, as_reduce_op, refuse_in_replica, strategy_scope
-from penstock.distribute.input import DistributedDataset, InputOptions, ReplicaLayout
+from penstock.distribute.contexts import (
+    InputContext,
+    ReduceOp,
+    ValueContext,
+    as_reduce_op,
+    refuse_in_replica,
+    strategy_scope,
+)
+from penstock.distribute.control import Control
+from penstock.distribute.input import DistributedDataset
+from penstock.distribute.input_options import InputOptions, InputReplicationMode
+from penstock.distribute.inputs import DividedInput, FunctionInput, Inputs
+from penstock.distribute.shards import Workers
+from penstock.distribute.steps import Shares
 from penstock.distribute.values import PerReplica, regrouped
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
@@ -24,15 +36,24 @@ class Strategy(ABC):
 
     @property
     @abstractmethod
-    def _layout(self) -> ReplicaLayout:
-        """How batches are cut and placed."""
+    def _workers(self) -> Workers:
+        """This worker, and how many there are."""
+
+    _control: Control | None = None
+    """Where the workers talk to each other; None where they do not."""
+    _calls = 0
+    """How many datasets were distributed: every worker counts alike."""
+
+    @abstractmethod
+    def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
+        """The leaves of a step where the replicas want them; `even` says whether all replicas' shares are equal."""
 
     def distribute_dataset(self, dataset: Any, input_options: InputOptions | None = None) -> DistributedDataset:
         """A dataset of global batches, cut so that each step gives every replica its slice.
 
         Args:
             dataset: a `ps.Dataset` whose elements are batches: arrays, or a structure of arrays, with one common
-                leading length.
+                leading length. `ps.Options(auto_shard_policy=...)` says how several workers divide it.
             input_options: how the replicas are fed.
 
         Returns:
@@ -41,7 +62,9 @@ class Strategy(ABC):
 
         Raises:
             InvalidTypeError: not a dataset, or one that is distributed already.
+            InvalidArgumentError: the sharding policy does not fit the dataset, or the options do not fit the call.
             ElementError: the elements are not batches.
+            WorkerError: the workers distribute different datasets, or one of them did not come.
 
         Example:
             >>> import penstock as ps
@@ -52,7 +75,62 @@ class Strategy(ABC):
             (array([4]), array([5]))
         """
         refuse_in_replica("distribute_dataset")
-        return DistributedDataset(dataset, self._layout, input_options)
+        options = _checked_options("distribute_dataset", input_options)
+        if isinstance(dataset, DistributedDataset):
+            raise InvalidTypeError(
+                "distribute_dataset(dataset) got a dataset that is distributed already: give it the plain ps.Dataset"
+            )
+        if options.replication_mode is InputReplicationMode.PER_REPLICA:
+            raise InvalidArgumentError(
+                'InputOptions(replication_mode="PER_REPLICA") makes a pipeline for each replica, and '
+                "distribute_dataset has one to divide: use distribute_datasets_from_function"
+            )
+        return self._distributed("distribute_dataset", DividedInput(dataset, self._workers), options)
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Any], input_options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """A dataset of the worker's own making: in every step each replica gets one of its elements.
+
+        The function is called once, now, on each worker (or, with `replication_mode="PER_REPLICA"`, once for each
+        replica), and nothing is added to what it gives: it shards and batches, with the batch size of a replica, as it
+        likes.
+
+        Args:
+            dataset_fn: gives a `ps.Dataset` for a `ps.InputContext`.
+            input_options: how the replicas are fed.
+
+        Returns:
+            An iterable of steps of the dataset's structure; each leaf is a `PerReplica`, or a bare array where one
+            replica is in sync.
+
+        Raises:
+            InvalidTypeError: not a function, or one that gives something else.
+            ElementError: elements without a batch axis in a dataset that ends: a replica that is left without data in
+                the last step could be given no empty one.
+
+        Example:
+            >>> import penstock as ps
+            >>> strategy = ps.HostStrategy(replicas_per_worker=2)
+            >>> def dataset_fn(context):
+            ...     size = context.get_per_replica_batch_size(4)
+            ...     shard = ps.Dataset.range(6).shard(context.num_input_pipelines, context.input_pipeline_id)
+            ...     return shard.batch(size)
+            >>> for batch in strategy.distribute_datasets_from_function(dataset_fn):
+            ...     print(batch.values)
+            (array([0, 1]), array([2, 3]))
+            (array([4, 5]), array([], dtype=int64))
+        """
+        refuse_in_replica("distribute_datasets_from_function")
+        options = _checked_options("distribute_datasets_from_function", input_options)
+        mode = InputReplicationMode(options.replication_mode)
+        inputs = FunctionInput(dataset_fn, self._workers, mode)
+        return self._distributed("distribute_datasets_from_function", inputs, options)
+
+    def _distributed(self, call: str, inputs: Inputs, options: InputOptions) -> DistributedDataset:
+        self._calls += 1
+        place = self._place if options.fetch_to_device else placed_on_host
+        return DistributedDataset(inputs, place, options, self._control, f"{call} (call {self._calls})")
 
     def distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
         """One value per local replica, made now by `value_fn(context)`, in the replicas' order.
@@ -78,7 +156,7 @@ class Strategy(ABC):
             )
         refuse_in_replica("distribute_values_from_function")
         total = self.num_replicas_in_sync
-        results = [value_fn(ValueContext(replica, total)) for replica in self._layout.local]
+        results = [value_fn(ValueContext(replica, total)) for replica in self._workers.local]
         return results[0] if total == 1 else self._regrouped("value_fn", results)
 
     @abstractmethod
@@ -138,7 +216,7 @@ class Strategy(ABC):
         What is not a `PerReplica` is the same for every replica.
         """
         self._map(self._checked, value)
-        return tuple(self._share(value, replica) for replica in range(len(self._layout.local)))
+        return tuple(self._share(value, replica) for replica in range(self._workers.replicas))
 
     def _share(self, value: Any, replica: int) -> Any:
         """What one local replica has of a value."""
@@ -170,13 +248,13 @@ class Strategy(ABC):
 
     def _checked(self, leaf: Any) -> Any:
         """`leaf`, unless it is a `PerReplica` of another number of replicas."""
-        if isinstance(leaf, PerReplica) and leaf.count != len(self._layout.local):
+        if isinstance(leaf, PerReplica) and leaf.count != self._workers.replicas:
             raise_foreign(self, leaf)
         return leaf
 
     def _parts(self, leaf: Any) -> tuple[Any, ...]:
         """What every replica has of a leaf."""
-        return leaf.values if isinstance(leaf, PerReplica) else (leaf,) * len(self._layout.local)
+        return leaf.values if isinstance(leaf, PerReplica) else (leaf,) * self._workers.replicas
 
     def _check_call(self, fn: Any, args: Any, kwargs: Any) -> None:
         """Refuse arguments of `run` that can never work."""
@@ -191,10 +269,21 @@ class Strategy(ABC):
         refuse_in_replica("strategy.run")
 
 
+def _checked_options(call: str, options: InputOptions | None) -> InputOptions:
+    if options is not None and not isinstance(options, InputOptions):
+        raise InvalidTypeError(f"{call}(input_options=...) takes ps.InputOptions, got {options!r}")
+    return options or InputOptions()
+
+
+def placed_on_host(leaves: list[Shares], even: bool) -> list[PerReplica]:
+    """The replicas' shares as they lie in host memory."""
+    return [PerReplica(shares.parts) for shares in leaves]
+
+
 def raise_foreign(strategy: Strategy, value: PerReplica) -> NoReturn:
     """Refuse a `PerReplica` that another strategy made."""
     raise InvalidArgumentError(
-        f"{strategy!r} got a PerReplica of {value.count} replicas, but it runs {len(strategy._layout.local)} here: "
+        f"{strategy!r} got a PerReplica of {value.count} replicas, but it runs {strategy._workers.replicas} here: "
         "use each value with the strategy that made it"
     )
 

@@ -5,11 +5,11 @@ from typing import Self
 from penstock.data.methods.base import Methods, node_of, user_site
 from penstock.data.operators.combine import Concatenate, merged_spec
 from penstock.data.operators.keep import Cache, Kept, Prefetch
-from penstock.data.operators.order import Enumerate, Repeat, Shard, Skip, Take
+from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.sequence import Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY, check_integer
+from penstock.options import AUTOTUNE, SHARD_HINT, UNKNOWN_CARDINALITY, check_integer
 
 _EVERYTHING = 1 << 62
 
@@ -91,6 +91,8 @@ class OrderMethods(Methods):
     def shard(self, num_shards: int, index: int) -> Self:
         """Every `num_shards`-th element, beginning with element `index`.
 
+        `shard(ps.SHARD_HINT, ps.SHARD_HINT)` marks the place where `ps.AutoShardPolicy.HINT` shards for each worker.
+
         Raises:
             InvalidArgumentError: `num_shards` below 1, or `index` not in [0, num_shards).
 
@@ -99,6 +101,8 @@ class OrderMethods(Methods):
             >>> [int(x) for x in ps.Dataset.range(7).shard(3, 1)]
             [1, 4]
         """
+        if num_shards == index == SHARD_HINT:
+            return self._then(ShardHint(self.node, site=user_site()))
         num_shards = check_integer("shard", "num_shards", num_shards, minimum=1)
         index = check_integer("shard", "index", index, minimum=0)
         if index >= num_shards:

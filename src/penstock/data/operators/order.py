@@ -9,7 +9,8 @@ import numpy.typing as npt
 from penstock.data.block import Block, Indices
 from penstock.data.node import Run, SameElements, capped, scaled
 from penstock.data.stream import State, Stream
-from penstock.options import INFINITE_CARDINALITY
+from penstock.errors import InvalidArgumentError
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF, PAIR
@@ -245,6 +246,31 @@ class ShardStream(Stream):
 
     def close(self) -> None:
         self._input.close()
+
+
+@dataclass(frozen=True, eq=False)
+class ShardHint(SameElements):
+    """A place where `AutoShardPolicy.HINT` puts each worker's own `shard`; it cannot be read before."""
+
+    name: ClassVar[str] = "shard"
+
+    @property
+    def cardinality(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    @property
+    def indexable(self) -> bool:
+        return False
+
+    def arguments(self) -> list[str]:
+        return ["SHARD_HINT", "SHARD_HINT"]
+
+    def stream(self, run: Run, epoch: int) -> Stream:
+        raise InvalidArgumentError(
+            f"{self.where()} can be read only when it was distributed under AutoShardPolicy.HINT: set it by "
+            "dataset.with_options(ps.Options(auto_shard_policy=ps.AutoShardPolicy.HINT)) and use "
+            "strategy.distribute_dataset"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,87 @@
+"""How the replicas are fed: `InputOptions`."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.options import check_integer
+
+
+class InputReplicationMode(StrEnum):
+    """How many input pipelines there are; wherever one is asked for, the name will do.
+
+    Attributes:
+        PER_WORKER: one on each worker, which feeds all its replicas.
+        PER_REPLICA: one for each replica.
+    """
+
+    PER_WORKER = "PER_WORKER"
+    PER_REPLICA = "PER_REPLICA"
+
+
+class PartialBatch(StrEnum):
+    """What becomes of a batch that does not fill all replicas alike; wherever one is asked for, the name will do.
+
+    Attributes:
+        RAGGED: the replicas get shares of different sizes, empty ones too.
+        PAD: all get shares of one size, filled up with zeros, and a mask that tells the rows from the filling.
+        DROP: the step is left out.
+    """
+
+    RAGGED = "ragged"
+    PAD = "pad"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """How `distribute_dataset` and `distribute_datasets_from_function` feed the replicas.
+
+    Args:
+        per_replica_buffer_size: how many steps a background thread keeps ready for every replica; with 0 there is no
+            thread, and each step is made when it is asked for.
+        fetch_to_device: whether the steps are brought to the devices ahead of time. Otherwise they stay NumPy arrays in
+            host memory, and `run` brings them over.
+        replication_mode: one pipeline per worker, or, for `distribute_datasets_from_function`, one per replica.
+        partial_batch: "ragged", "pad" or "drop". With "pad" a step is the pair (batch, mask): at each leaf every
+            replica has as many rows as in a full step, and its mask, an array of booleans, is True for real rows.
+
+    Raises:
+        InvalidTypeError: a value of the wrong type.
+        InvalidArgumentError: a negative size, or a name that is none.
+
+    Example:
+        >>> import penstock as ps
+        >>> strategy = ps.HostStrategy(replicas_per_worker=2)
+        >>> options = ps.InputOptions(partial_batch="pad")
+        >>> for batch, mask in strategy.distribute_dataset(ps.Dataset.range(5).batch(4), options):
+        ...     print(batch.values, mask.values)
+        (array([0, 1]), array([2, 3])) (array([ True,  True]), array([ True,  True]))
+        (array([4, 0]), array([0, 0])) (array([ True, False]), array([False, False]))
+    """
+
+    per_replica_buffer_size: int = 2
+    fetch_to_device: bool = True
+    replication_mode: InputReplicationMode | str = InputReplicationMode.PER_WORKER
+    partial_batch: PartialBatch | str = PartialBatch.RAGGED
+
+    def __post_init__(self) -> None:
+        check_integer("InputOptions", "per_replica_buffer_size", self.per_replica_buffer_size, minimum=0)
+        if not isinstance(self.fetch_to_device, bool):
+            raise InvalidTypeError(
+                f"InputOptions(fetch_to_device=...) takes True or False, got {self.fetch_to_device!r}"
+            )
+        object.__setattr__(
+            self, "replication_mode", _choice("replication_mode", InputReplicationMode, self.replication_mode)
+        )
+        object.__setattr__(self, "partial_batch", _choice("partial_batch", PartialBatch, self.partial_batch))
+
+
+def _choice(name: str, kind: type[StrEnum], value: object) -> StrEnum:
+    choices = ", ".join(f'"{choice.value}"' for choice in kind)
+    if not isinstance(value, str):
+        raise InvalidTypeError(f"InputOptions({name}=...) takes one of {choices}, got {value!r}")
+    for choice in kind:
+        if value.lower() == choice.value.lower():
+            return choice
+    raise InvalidArgumentError(f"InputOptions({name}=...) takes one of {choices}, got {value!r}")

@@ -1,0 +1,303 @@
+"""Where a distributed dataset's steps come from: a dataset that is divided, or datasets that a function makes."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from penstock.data.dataset import Dataset
+from penstock.data.node import Node, OneInput, scaled
+from penstock.data.operators.batching import Batch, Batching
+from penstock.data.operators.keep import Prefetch
+from penstock.distribute.agreement import Layout, Sizes
+from penstock.distribute.contexts import InputContext
+from penstock.distribute.input_options import InputReplicationMode
+from penstock.distribute.shards import Workers, WorkerShare, share_of_worker
+from penstock.distribute.steps import Elements, GlobalBatches, OwnBatches, StepSource, Template, check_spec, unbatched
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy, Options
+from penstock.sharding import slice_bounds
+from penstock.structure import flatten
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How many batches a worker reads of its own, and their rows: all alike but the last.
+
+    Attributes:
+        count: the number of batches, or INFINITE_CARDINALITY.
+        rows: the rows of each.
+        last: the rows of the last one.
+    """
+
+    count: int
+    rows: int
+    last: int
+
+    def of_batch(self, number: int) -> int:
+        """The rows of a batch; 0 behind the end."""
+        if self.count == INFINITE_CARDINALITY or number < self.count - 1:
+            return self.rows
+        return self.last if number == self.count - 1 else 0
+
+
+class Inputs(ABC):
+    """What every way of feeding a strategy's replicas gives."""
+
+    workers: Workers
+    own: bool
+    """Whether each worker reads data of its own, so that one worker's data says nothing of another's."""
+
+    @abstractmethod
+    def open(self) -> StepSource:
+        """A new pass over this worker's steps."""
+
+    @property
+    @abstractmethod
+    def lengths(self) -> Lengths | None:
+        """How long this worker's data is, where its specification tells all of it."""
+
+    @abstractmethod
+    def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
+        """The rows of every replica at a step, per worker, given every worker's lengths."""
+
+    @abstractmethod
+    def steps_of(self, batches: int) -> int:
+        """How many steps so many batches of a worker's make."""
+
+    @abstractmethod
+    def full_steps_of(self, batches: int) -> int:
+        """How many steps without a missing batch so many batches of a worker's make."""
+
+    @abstractmethod
+    def cardinality(self) -> int:
+        """The number of this worker's steps that have data, infinite or unknown."""
+
+    @property
+    @abstractmethod
+    def dataset(self) -> Dataset:
+        """A dataset with the specification of what the steps are made of."""
+
+    @property
+    @abstractmethod
+    def cut(self) -> int:
+        """Into how many slices a batch is cut."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> list[str]:
+        """What must be the same on all workers."""
+
+    @cached_property
+    def batch_size(self) -> int:
+        """The size that batches were asked for in, by the nearest node that makes them; 0 where none is near."""
+        node = self.dataset.node
+        while isinstance(node, OneInput) and not isinstance(node, Batching):
+            node = node.input
+        return node.batch_size if isinstance(node, Batching) else 0
+
+    @property
+    def full_rows(self) -> int:
+        """The rows of a replica in a full step; 0 where no batch size is known."""
+        return -(-self.batch_size // self.cut)
+
+    def template(self) -> Template:
+        """The layout of this worker's batches, found by reading one if need be."""
+        return Template.of_spec(self.dataset.element_spec)
+
+    def layout(self) -> Layout | None:
+        """Dtype and shape without the rows of each leaf; None where they are not fixed."""
+        if self.dataset.node.spec is None:
+            return None
+        leaves, _ = flatten(self.dataset.node.spec)
+        if any(None in leaf.shape[1:] or leaf.dtype.kind == "O" for leaf in leaves):
+            return None
+        return [[str(leaf.dtype), list(leaf.shape[1:])] for leaf in leaves]
+
+
+class DividedInput(Inputs):
+    """One dataset, of which every worker reads its share.
+
+    Args:
+        dataset: the whole dataset.
+        workers: which worker this is, of how many.
+    """
+
+    def __init__(self, dataset: Any, workers: Workers) -> None:
+        if not isinstance(dataset, Dataset):
+            raise InvalidTypeError(
+                f"distribute_dataset(dataset) takes a ps.Dataset, got {type(dataset).__name__}: "
+                "make one by ps.Dataset.from_tensor_slices(...) or ps.Dataset.from_generator(...)"
+            )
+        check_spec(dataset.node.spec)
+        self.workers = workers
+        self._whole = dataset
+        self.share = self.share_of(workers.index)
+        self.own = self.share.own_batches
+        self._part = dataset
+
+    def share_of(self, worker: int) -> WorkerShare:
+        """What a worker reads."""
+        workers = Workers(self.workers.count, worker, self.workers.replicas)
+        return share_of_worker(self._whole.node, self._whole.options().auto_shard_policy, workers)
+
+    def settle(self, seed: int) -> None:
+        """Fix what this worker reads; `seed`, the same on all workers, is that of everything that has none."""
+        self._part = Dataset(self.share.node, Options(seed=seed).merged(self._whole.options()))
+
+    def settle_alone(self) -> None:
+        """Fix what this worker reads, where it cannot agree on anything with the others.
+
+        Raises:
+            InvalidArgumentError: the workers would have to draw the same random numbers.
+        """
+        options = self._whole.options()
+        together = self.workers.count > 1 and self.share.policy is AutoShardPolicy.DATA
+        if together and self._whole.node.unseeded and options.seed is None:
+            random = next(node for node in self._whole.node.walk() if node.unseeded)
+            raise InvalidArgumentError(
+                f"{random.where()} has no seed, so every worker would take its share of another order: give it one, or "
+                "the whole dataset by with_options(ps.Options(seed=...))"
+            )
+        if self.share.node is not self._whole.node:
+            self._part = Dataset(self.share.node, options)
+
+    @property
+    def dataset(self) -> Dataset:
+        return self._whole
+
+    @property
+    def labels(self) -> list[str]:
+        return [f"policy {self.share.policy.name}", *(node.label for node in self._whole.node.walk())]
+
+    @property
+    def cut(self) -> int:
+        return self.workers.replicas_in_sync
+
+    def steps_of(self, batches: int) -> int:
+        return batches * self.workers.count if self.own else batches
+
+    def full_steps_of(self, batches: int) -> int:
+        return self.steps_of(batches)
+
+    def cardinality(self) -> int:
+        return scaled(self.share.node.cardinality, self.steps_of)
+
+    @property
+    def lengths(self) -> Lengths | None:
+        node = self.share.node
+        return _lengths(node)
+
+    def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
+        batch, part = divmod(step, self.workers.count)
+        replicas = self.workers.replicas
+        slices = [slice_bounds(own.of_batch(batch), self.cut) for own in lengths]
+        return [
+            tuple(stop - start for start, stop in bounds[part * replicas : (part + 1) * replicas]) for bounds in slices
+        ]
+
+    def open(self) -> StepSource:
+        workers = self.workers
+        batches = iter(self._part)
+        if self.own:
+            return OwnBatches(batches, workers.count, workers.index, workers.replicas)
+        return GlobalBatches(batches, workers.replicas_in_sync, workers.local, pairs=self.share.pairs)
+
+
+class FunctionInput(Inputs):
+    """Datasets that the user's function makes, whose elements go to the replicas as they are.
+
+    Args:
+        dataset_fn: gives a dataset for an `InputContext`.
+        workers: which worker this is, of how many.
+        mode: whether the function is called once per worker or once per replica.
+    """
+
+    own = True
+
+    def __init__(self, dataset_fn: Callable[[InputContext], Any], workers: Workers, mode: InputReplicationMode) -> None:
+        if not callable(dataset_fn):
+            raise InvalidTypeError(
+                "distribute_datasets_from_function(dataset_fn) takes a function that gives a dataset for a "
+                f"ps.InputContext, got {dataset_fn!r}"
+            )
+        self.workers = workers
+        per_worker = workers.replicas if mode is InputReplicationMode.PER_REPLICA else 1
+        pipelines = range(workers.index * per_worker, (workers.index + 1) * per_worker)
+        total = workers.count * per_worker
+        self._datasets = [
+            self._checked(dataset_fn(InputContext(total, pipeline, workers.replicas_in_sync))) for pipeline in pipelines
+        ]
+
+    def _checked(self, dataset: Any) -> Dataset:
+        if not isinstance(dataset, Dataset):
+            raise InvalidTypeError(
+                f"the function given to distribute_datasets_from_function must return a ps.Dataset, got "
+                f"{type(dataset).__name__}"
+            )
+        spec = dataset.node.spec
+        # A replica without data gets a batch without rows; of a scalar there is no such thing.
+        if spec is not None and self.workers.replicas_in_sync > 1 and dataset.cardinality() != INFINITE_CARDINALITY:
+            leaves, structure = flatten(spec)
+            for path, leaf in zip(structure.paths(), leaves, strict=True):
+                if not leaf.shape:
+                    raise unbatched(path)
+        return dataset
+
+    @property
+    def dataset(self) -> Dataset:
+        return self._datasets[0]
+
+    @property
+    def labels(self) -> list[str]:
+        return []
+
+    @property
+    def cut(self) -> int:
+        return 1
+
+    def steps_of(self, batches: int) -> int:
+        return -(-batches // self._at_once)
+
+    def full_steps_of(self, batches: int) -> int:
+        return batches // self._at_once
+
+    @property
+    def _at_once(self) -> int:
+        """How many elements of one dataset a step takes."""
+        return self.workers.replicas if len(self._datasets) == 1 else 1
+
+    @property
+    def lengths(self) -> Lengths | None:
+        return _lengths(self.dataset.node) if len(self._datasets) == 1 else None
+
+    def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
+        replicas = self.workers.replicas
+        return [tuple(own.of_batch(step * replicas + replica) for replica in range(replicas)) for own in lengths]
+
+    def cardinality(self) -> int:
+        return longest([scaled(dataset.cardinality(), self.steps_of) for dataset in self._datasets])
+
+    def open(self) -> StepSource:
+        workers = self.workers
+        return Elements([iter(dataset) for dataset in self._datasets], workers.replicas, workers.count, workers.index)
+
+
+def longest(cardinalities: list[int]) -> int:
+    """The cardinality of what ends with the longest of several."""
+    if INFINITE_CARDINALITY in cardinalities:
+        return INFINITE_CARDINALITY
+    return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in cardinalities else max(cardinalities)
+
+
+def _lengths(node: Node) -> Lengths | None:
+    """How long a node's batches are, where that follows from how they are made."""
+    while isinstance(node, Prefetch):
+        node = node.input
+    if not isinstance(node, Batch) or node.input.cardinality == UNKNOWN_CARDINALITY:
+        return None
+    size, total = node.batch_size, node.input.cardinality
+    if total == INFINITE_CARDINALITY or total % size == 0 or node.drop_remainder:
+        return Lengths(node.cardinality, size, size)
+    return Lengths(node.cardinality, size, total % size)

@@ -1,0 +1,338 @@
+"""Steps in host memory: what each local replica gets, before it is agreed on with the other workers and placed."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.data.iterator import DatasetIterator
+from penstock.errors import ElementError, StateMismatchError
+from penstock.sharding import slice_bounds
+from penstock.spec import TensorSpec
+from penstock.structure import Structure, flatten
+
+
+@dataclass(frozen=True)
+class Shares:
+    """One leaf of a step.
+
+    Attributes:
+        parts: the rows of each local replica.
+        whole: all these rows one after the other, where they lie so in memory.
+    """
+
+    parts: list[Any]
+    whole: Any | None = None
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """One step of this worker.
+
+    Attributes:
+        structure: how the leaves belong together.
+        leaves: one entry per leaf.
+        sizes: the rows of each local replica.
+        all_sizes: the rows of each replica of all workers, where this worker knows them.
+    """
+
+    structure: Structure
+    leaves: list[Shares]
+    sizes: tuple[int, ...]
+    all_sizes: tuple[int, ...] | None = None
+
+    def layout(self) -> list[list[Any]]:
+        """Dtype and shape without the rows of every leaf, if all replicas agree in them; as plain data."""
+        return [_layout(shares.parts) for shares in self.leaves]
+
+
+def _layout(parts: Sequence[Any]) -> list[Any]:
+    shapes = {part.shape[1:] for part in parts}
+    return [str(parts[0].dtype), list(shapes.pop()) if len(shapes) == 1 else "ragged"]
+
+
+class StepSource(ABC):
+    """This worker's steps, one after the other, and where they stand.
+
+    Attributes:
+        replicas: the number of this worker's replicas.
+        number: the number of the next step, counted by who takes the steps: a worker without data takes some too.
+    """
+
+    replicas: int
+    number = 0
+
+    @abstractmethod
+    def next(self) -> HostStep:
+        """The next step.
+
+        Raises:
+            StopIteration: there is none.
+        """
+
+    @abstractmethod
+    def state(self) -> Any:
+        """The position after the last step given, as plain data."""
+
+    @abstractmethod
+    def restore(self, state: Any) -> None:
+        """Continue after the step that a state was taken at."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what runs for the steps."""
+
+
+class GlobalBatches(StepSource):
+    """The global batches, of which this worker takes the slices of its replicas.
+
+    Its state is that of the dataset's own iterator.
+
+    Args:
+        batches: gives the global batches, or the pairs of `BatchShare`.
+        replicas: the number of replicas in sync.
+        local: the numbers of this worker's.
+        pairs: whether `batches` gives pairs.
+    """
+
+    def __init__(self, batches: DatasetIterator, replicas: int, local: range, *, pairs: bool) -> None:
+        self.replicas = len(local)
+        self._batches = batches
+        self._replicas_in_sync = replicas
+        self._local = local
+        self._pairs = pairs
+
+    def next(self) -> HostStep:
+        element = next(self._batches)
+        batch, whole = element if self._pairs else (element, None)
+        leaves, structure = flatten(batch)
+        rows = rows_of(leaves, structure)
+        bounds = slice_bounds(rows if whole is None else int(whole), self._replicas_in_sync)
+        local = bounds[self._local.start : self._local.stop]
+        first, last = local[0][0], local[-1][1]
+        if whole is not None:  # the batch holds these rows and no others
+            local, first, last = [(start - first, stop - first) for start, stop in local], 0, rows
+        return HostStep(
+            structure,
+            [Shares([leaf[start:stop] for start, stop in local], leaf[first:last]) for leaf in leaves],
+            tuple(stop - start for start, stop in local),
+            tuple(stop - start for start, stop in bounds),
+        )
+
+    def state(self) -> Any:
+        return self._batches.state_dict()
+
+    def restore(self, state: Any) -> None:
+        self._batches.load_state_dict(state)
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+class OwnBatches(StepSource):
+    """Batches of the worker's own: each is cut into a slice for every replica in sync, and these are taken R at a time.
+
+    So a batch takes as many steps as there are workers.
+    """
+
+    def __init__(self, batches: DatasetIterator, workers: int, worker: int, replicas: int) -> None:
+        self.replicas = replicas
+        self._batches = batches
+        self._workers = workers
+        self._worker = worker
+        self._before = batches.state_dict()
+        self._leaves: list[Any] = []
+        self._structure = Structure("none", leaf_count=0)
+        self._bounds: list[tuple[int, int]] = []
+        self._part = 0
+
+    def next(self) -> HostStep:
+        if self._part == 0:
+            self._read()
+        first = self._part * self.replicas
+        bounds = self._bounds[first : first + self.replicas]
+        self._part = (self._part + 1) % self._workers
+        start, stop = bounds[0][0], bounds[-1][1]
+        sizes = tuple(end - begin for begin, end in bounds)
+        return HostStep(
+            self._structure,
+            [Shares([leaf[begin:end] for begin, end in bounds], leaf[start:stop]) for leaf in self._leaves],
+            sizes,
+            sizes if self._workers == 1 else None,
+        )
+
+    def _read(self) -> None:
+        self._before = self._batches.state_dict()
+        self._leaves, self._structure = flatten(next(self._batches))
+        rows = rows_of(self._leaves, self._structure)
+        self._bounds = slice_bounds(rows, self._workers * self.replicas)
+
+    def state(self) -> Any:
+        dataset = self._before if self._part else self._batches.state_dict()
+        return {"worker": [self._worker, self._workers], "step": self.number, "part": self._part, "dataset": dataset}
+
+    def restore(self, state: Any) -> None:
+        _check_worker(state, self._worker, self._workers)
+        self._batches.load_state_dict(state["dataset"])
+        self._part = 0
+        for _ in range(state["part"]):
+            self.next()
+        self.number = state["step"]
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+class Elements(StepSource):
+    """The elements of the datasets that the user's function made: in every step one for each local replica.
+
+    Args:
+        datasets: the iterators, one for all replicas or one for each.
+        replicas: the number of local replicas.
+    """
+
+    def __init__(self, datasets: list[DatasetIterator], replicas: int, workers: int, worker: int) -> None:
+        self.replicas = replicas
+        self._datasets = datasets
+        self._workers = workers
+        self._worker = worker
+        # What an exception kept from becoming a step; None stands for a dataset that has ended.
+        self._collected: list[Any] = []
+        self._before = self._position()
+
+    def next(self) -> HostStep:
+        if not self._collected:
+            self._before = self._position()
+        while len(self._collected) < self.replicas:
+            self._collected.append(next(self._datasets[len(self._collected) % len(self._datasets)], _ENDED))
+        elements, self._collected = self._collected, []
+        taken = [flatten(element) for element in elements if element is not _ENDED]
+        if not taken:
+            raise StopIteration
+        structure = taken[0][1]
+        template = Template.of(taken[0][0], structure)
+        rows = [flatten(element)[0] if element is not _ENDED else template.empty() for element in elements]
+        sizes = tuple(rows_of(leaves, structure) for leaves in rows)
+        columns = [Shares(list(parts)) for parts in zip(*rows, strict=True)]
+        return HostStep(structure, columns, sizes, sizes if self._workers == 1 else None)
+
+    def _position(self) -> Any:
+        return [dataset.state_dict() for dataset in self._datasets]
+
+    def state(self) -> Any:
+        positions = self._before if self._collected else self._position()
+        return {"worker": [self._worker, self._workers], "step": self.number, "datasets": positions}
+
+    def restore(self, state: Any) -> None:
+        _check_worker(state, self._worker, self._workers)
+        if len(state["datasets"]) != len(self._datasets):
+            raise StateMismatchError(
+                f"the state is of {len(state['datasets'])} datasets on this worker, here are {len(self._datasets)}"
+            )
+        self._collected = []
+        self.number = state["step"]
+        for dataset, position in zip(self._datasets, state["datasets"], strict=True):
+            dataset.load_state_dict(position)
+
+    def close(self) -> None:
+        for dataset in self._datasets:
+            dataset.close()
+
+
+_ENDED = object()
+
+
+@dataclass(frozen=True)
+class Template:
+    """Dtypes and shapes of a batch, of which empty ones are made for replicas without data."""
+
+    structure: Structure
+    leaves: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, leaves: list[Any], structure: Structure) -> "Template":
+        """The template of a batch."""
+        rows_of(leaves, structure)
+        return cls(structure, tuple((leaf.dtype, leaf.shape[1:]) for leaf in leaves))
+
+    @classmethod
+    def of_spec(cls, spec: Any) -> "Template":
+        """The template of batches of a specification; lengths that it leaves open are 0."""
+        leaves, structure = flatten(spec)
+        shapes = [tuple(length or 0 for length in _trailing(leaf)) for leaf in leaves]
+        return cls(structure, tuple((leaf.dtype, shape) for leaf, shape in zip(leaves, shapes, strict=True)))
+
+    def empty(self) -> list[Any]:
+        """The leaves of a batch without rows."""
+        return [np.empty((0, *shape), dtype) for dtype, shape in self.leaves]
+
+    def step(self, replicas: int) -> HostStep:
+        """A step without rows for so many replicas."""
+        return HostStep(self.structure, [Shares([leaf] * replicas, leaf) for leaf in self.empty()], (0,) * replicas)
+
+
+def _trailing(spec: TensorSpec) -> tuple[int | None, ...]:
+    return spec.shape[1:]
+
+
+def _check_worker(state: Any, worker: int, workers: int) -> None:
+    if not isinstance(state, dict) or "worker" not in state:
+        raise StateMismatchError(
+            "the state is of global batches, but here every worker reads data of its own: restore it under the "
+            "AutoShardPolicy that it was saved under"
+        )
+    number, count = state["worker"]
+    if count != workers or number != worker:
+        raise StateMismatchError(
+            f"the state is of worker {number} of {count}, which reads data of its own; this is worker {worker} of "
+            f"{workers}: under AutoShardPolicy.DATA a state can be restored on any number of workers"
+        )
+
+
+def rows_of(leaves: list[Any], structure: Structure) -> int:
+    """The leading length that all leaves of a batch share.
+
+    Raises:
+        ElementError: a leaf without one, leaves that differ in it, or no leaves.
+    """
+    rows: int | None = None
+    for number, leaf in enumerate(leaves):
+        if not isinstance(leaf, np.ndarray) or leaf.ndim == 0:
+            raise unbatched(structure.paths()[number])
+        if rows is None:
+            rows = len(leaf)
+        elif len(leaf) != rows:
+            raise unequal(structure, [len(array) for array in leaves])
+    if rows is None:
+        raise ElementError(f"a distributed batch must have at least one array, got an element of structure {structure}")
+    return rows
+
+
+def check_spec(spec: Any) -> None:
+    """Refuse what is no batch when the dataset is distributed, where that is known without running user functions."""
+    if spec is None:
+        return
+    leaves, structure = flatten(spec)
+    for path, leaf in zip(structure.paths(), leaves, strict=True):
+        if len(leaf.shape) == 0:
+            raise unbatched(path)
+    lengths = [leaf.shape[0] for leaf in leaves]
+    if len(set(lengths) - {None}) > 1:
+        raise unequal(structure, lengths)
+
+
+def unequal(structure: Structure, lengths: Sequence[int | None]) -> ElementError:
+    """The refusal of leaves that differ in length."""
+    rows = ", ".join(f"{path}: {length}" for path, length in zip(structure.paths(), lengths, strict=True))
+    return ElementError(f"all leaves of a distributed batch must have the same number of rows, got {rows}")
+
+
+def unbatched(path: str) -> ElementError:
+    """The refusal of elements that are no batches."""
+    return ElementError(
+        "a distributed dataset gives batches, but its elements hold a scalar"
+        f"{' at ' + path if path else ''}: add .batch(global_batch_size) before distribute_dataset, or the batch size "
+        "per replica inside distribute_datasets_from_function"
+    )
