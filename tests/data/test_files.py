@@ -331,7 +331,7 @@ def test_a_name_that_is_no_string_costs_itself(tmp_path):
 
 def test_a_failure_of_the_names_is_theirs(tmp_path):
     path = written(tmp_path / "a", b"one")
-    iterator = iter(ps.TextLineDataset(ps.Dataset.range(3).map(lambda x: [path, path][1 // (1 - x)])))
+    iterator = iter(ps.TextLineDataset(ps.Dataset.range(3).map(lambda x: [path, path][1 // (1 - int(x))])))
     assert next(iterator) == "one"
     with pytest.raises(ZeroDivisionError) as caught:
         next(iterator)
