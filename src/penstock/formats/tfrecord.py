@@ -116,7 +116,7 @@ class TFRecordReader(RecordReader):
             error = StorageError(f"{self._place()}: the checksum of its {len(records[0])} bytes of data is wrong")
             self._pass(1)
             raise error
-        return np.array(records[: wrong[0] if wrong.size else None], dtype=object)
+        return np.fromiter(records, object, wrong[0] if wrong.size else len(records))
 
     def _place(self) -> str:
         return f"{self._name!r}, record {self.number} at byte {self.offset}"

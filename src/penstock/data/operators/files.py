@@ -1,5 +1,7 @@
 """The records of files: one node for every format."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,36 +60,42 @@ class ReadFilesStream(Stream):
         self._stop = -1
 
     def pull(self, need: int, allow: int) -> Block | None:
-        try:
-            while (reader := self._reader or self._open()) is not None:
-                left = allow if self._stop < 0 else min(allow, self._stop - reader.number)
+        while (reader := self._reader or self._open()) is not None:
+            left = allow if self._stop < 0 else min(allow, self._stop - reader.number)
+            with self._failing_here():
                 column = reader.read(left) if left > 0 else None
-                if column is not None:
-                    return Block((column,), LEAF, len(column))
-                self.close_file()
-        except Exception as error:
-            error.add_note(f"penstock: in {self._node.where()}")
-            if self._reader is not None and self._reader.ended:
-                self.close_file()  # the rest of it is lost: the next file comes next
-            raise
+            if column is not None:
+                return Block((column,), LEAF, len(column))
+            self._close_file()
         return None
 
     def _open(self) -> RecordReader | None:
         """The records of the next file; None if there is none."""
-        self._before = self._names.state()
         enter, self._enter = self._enter, None
+        self._before = self._names.state()
         element = self._names.pull(1, 1)
         if element is None:
             return None
-        name, start, self._stop = _name_and_range(element.row(0))
-        number, offset = enter or (0, 0)
-        self._reader = self._node.format.open(name, self._node.compression_type, number, offset)
-        if enter is None:
-            self._reader.skip(start)
+        with self._failing_here():
+            name, start, self._stop = _name_and_range(element.row(0))
+            number, offset = enter or (0, 0)
+            self._reader = self._node.format.open(name, self._node.compression_type, number, offset)
+            if enter is None:
+                self._reader.skip(start)
         return self._reader
 
-    def close_file(self) -> None:
-        """Close the file that is being read, if one is."""
+    @contextmanager
+    def _failing_here(self) -> Iterator[None]:
+        """A failure says that it happened in this node; if it costs the rest of the file, the next file comes next."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"penstock: in {self._node.where()}")
+            if self._reader is not None and self._reader.ended:
+                self._close_file()
+            raise
+
+    def _close_file(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -103,7 +111,7 @@ class ReadFilesStream(Stream):
         self._enter = None if number is None else (number, offset)
 
     def close(self) -> None:
-        self.close_file()
+        self._close_file()
         self._names.close()
 
 

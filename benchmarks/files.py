@@ -1,0 +1,88 @@
+"""What reading files costs, against hand-written loops over the same files."""
+
+import struct
+import tempfile
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+
+import penstock as ps
+from benchmarks.timing import Figure, speed_ratio
+
+BATCH = 256
+LINES = 1_500_000
+RECORD_BYTES = 200 << 20
+
+
+def measure() -> list[Figure]:
+    """The figures of this file."""
+    with tempfile.TemporaryDirectory() as directory:
+        return [
+            lines(Path(directory) / "lines.txt"),
+            records(Path(directory) / "large.tfrecord", 1024, 4096, 1.2),
+            records(Path(directory) / "small.tfrecord", 100, 101, 0.9),
+        ]
+
+
+def exhaust(items: Iterable[object]) -> None:
+    """Visit every element."""
+    for _ in items:
+        pass
+
+
+def lines(path: Path) -> Figure:
+    """Batches of about 100 MB of short lines, against Python's own loop over a file."""
+    path.write_text(
+        "".join(f"line {number} of a file of short lines of text, of a few words\n" for number in range(LINES))
+    )
+    dataset = ps.TextLineDataset(path).batch(BATCH)
+
+    def bare() -> None:
+        with open(path, encoding="utf-8") as file:
+            stripped = (line.rstrip("\n") for line in file)
+            while batch := list(islice(stripped, BATCH)):
+                np.array(batch, dtype=object)
+
+    return Figure(
+        "TextLineDataset(100 MB).batch(256) / loop", speed_ratio(lambda: exhaust(dataset), bare, rounds=5), 1.2
+    )
+
+
+def records(path: Path, smallest: int, largest: int, goal: float) -> Figure:
+    """Records one by one, their checksums verified, against reading and verifying each by hand."""
+    rng = np.random.default_rng(0)
+    content = rng.bytes(RECORD_BYTES // 4 if largest < 1024 else RECORD_BYTES)
+    with ps.TFRecordWriter(path) as writer:
+        start = 0
+        while start < len(content):
+            stop = start + int(rng.integers(smallest, largest))
+            writer.write(content[start:stop])
+            start = stop
+    dataset = ps.TFRecordDataset(path)
+    question = f"TFRecordDataset, records of {smallest} to {largest - 1} bytes / loop"
+    return Figure(question, speed_ratio(lambda: exhaust(dataset), lambda: read_by_hand(path), rounds=5), goal)
+
+
+def read_by_hand(path: Path) -> None:
+    """Visit every record of a file."""
+    with open(path, "rb") as file:
+        while header := file.read(12):
+            length, checksum = struct.unpack("<QI", header)
+            assert masked(header[:8]) == checksum
+            data = file.read(length)
+            (checksum,) = struct.unpack("<I", file.read(4))
+            assert masked(data) == checksum
+
+
+def masked(data: bytes) -> int:
+    """The checksum of these bytes, as a TFRecord file holds it."""
+    value = google_crc32c.value(data)
+    return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+if __name__ == "__main__":
+    for figure in measure():
+        print(figure)
