@@ -1,4 +1,4 @@
-"""What `MirroredStrategy.run` compiles for a full step: one SPMD program per function and layout of its arguments.
+"""What `MeshStrategy.run` compiles for a full step: one SPMD program per function and layout of its arguments.
 
 Also makes `PerReplica` a JAX pytree, so that compiled programs take it and give it.
 """
@@ -133,7 +133,7 @@ def _output(leaf: Any) -> Any:
 
 
 def spmd_program(
-    fn: Callable[[], Callable[..., Any]], tree: Any, modes: tuple[Mode, ...], mesh: Mesh
+    fn: Callable[[], Callable[..., Any]], tree: Any, modes: tuple[Mode, ...], mesh: Mesh, local: int
 ) -> Callable[..., Any]:
     """The compiled program of one full step on all devices of the mesh.
 
@@ -142,6 +142,7 @@ def spmd_program(
         tree: the structure of (args, kwargs) with a leaf in place of each `PerReplica`.
         modes: how each leaf enters.
         mesh: the devices, one per replica, on one axis.
+        local: how many of them are this process's.
 
     Returns:
         A function of the leaves that are not static, arrays in the stacked form. It gives a `PerReplica` at each leaf
@@ -157,7 +158,7 @@ def spmd_program(
         result = call_replica(fn(), tree, modes, replicas, shares)
         if replicas == 1:
             return result
-        return jax.tree.map(lambda leaf: PerReplica.of_stacked(leaf[None], replicas), result)
+        return jax.tree.map(lambda leaf: PerReplica.of_stacked(leaf[None], local), result)
 
     mapped = jax.shard_map(
         step,

@@ -1,0 +1,387 @@
+"""What all strategies on JAX devices share: one replica per device, run as one compiled SPMD program."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from penstock.distribute.contexts import ReduceOp
+from penstock.distribute.control import Control
+from penstock.distribute.lockstep import lockstep_program
+from penstock.distribute.placement import Placement
+from penstock.distribute.program import Mode, ProgramCache, Static, is_per_replica, mode_of, spmd_program
+from penstock.distribute.shards import Workers
+from penstock.distribute.steps import Shares
+from penstock.distribute.strategy import Strategy, check_axis, check_equal_shapes, reduced
+from penstock.distribute.values import PerReplica
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.spec import as_leaf
+
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+Shapes = list[list[tuple[int, ...]]]
+"""Of one value the shapes of all replicas' parts, worker by worker."""
+
+
+class MeshStrategy(Strategy):
+    """One replica on each device of a mesh, which may span several processes.
+
+    Args:
+        devices: those of all workers, worker by worker.
+        workers: which worker this is, of how many.
+        control: where they talk to each other, if there are several.
+    """
+
+    def __init__(self, devices: Sequence[jax.Device], workers: Workers, control: Control | None) -> None:
+        self.__workers = workers
+        self._control = control
+        self._placement = Placement(devices, workers.local)
+        self._programs = ProgramCache()
+        self._signatures: dict[Any, _Signature] = {}
+        count = len(devices)
+        # XLA's CPU devices share one pool of threads, in which programs with collectives that overlap wait for each
+        # other's threads for ever. On a CPU, therefore, one such program ends before the next begins.
+        self._one_at_a_time = count > 1 and devices[0].platform == "cpu"
+        self._under_way: Any = None
+        by_row, same = self._placement.by_row, self._placement.same
+        self._spread = jax.jit(lambda array: jnp.broadcast_to(array, (count, *array.shape)), out_shardings=by_row)
+        self._reduce_rows = jax.jit(_reduced_rows, static_argnums=(0, 2), out_shardings=same)
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """The number of devices on all workers."""
+        return self.__workers.replicas_in_sync
+
+    @property
+    def _workers(self) -> Workers:
+        return self.__workers
+
+    @property
+    def _devices(self) -> list[jax.Device]:
+        """This worker's devices."""
+        return self._placement.local_devices
+
+    def run(self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """Run `fn(*args, **kwargs)` once per replica, on JAX arrays.
+
+        Args:
+            fn: the function; inside it `ps.get_replica_context()` knows the replica.
+            args: its arguments. Of every `PerReplica` in them each replica sees its own part; arrays and numbers are
+                given to all; strings, True and False, functions and other hashable objects are constants that the
+                program is compiled for.
+            kwargs: its keyword arguments, likewise.
+
+        Returns:
+            The structure that `fn` gives, with a `PerReplica` at each leaf; bare arrays on a single device.
+
+        Raises:
+            InvalidTypeError: an argument or a result that devices cannot hold.
+            InvalidArgumentError: a `PerReplica` of another number of replicas, or replicas that did not all call
+                `all_reduce`.
+        """
+        self._check_call(fn, args, kwargs)
+        if self._control is not None:
+            self._control.check()
+        given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
+        leaves, tree = jax.tree.flatten(given)
+        reference, programs = self._programs.of(fn)
+        program = programs.get(tree)  # kept so as well where all leaves are stacked: then the tree tells all
+        if program is not None:
+            return self._begun(program, leaves)
+        signature = self._signatures.get(tree)
+        if signature is None:
+            given, shapes = self._stacked("strategy.run", given)
+            if shapes:
+                return self._run_ragged(fn, given, shapes)
+            leaves, tree = jax.tree.flatten(given)
+            signature = self._signatures[tree] = _Signature.of(given)
+        modes = signature.modes(leaves)
+        key = (signature.tree, modes)
+        program = programs.get(key)
+        if program is None:
+            program = programs[key] = spmd_program(
+                reference, signature.tree, modes, self._placement.mesh, self._workers.replicas
+            )
+        if signature.ready:
+            programs[tree] = program
+        return self._begun(program, leaves if signature.ready else self._entering(leaves, modes, signature.stacked))
+
+    def _begun(self, program: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """The result of a program with collectives, which may still be under way."""
+        if not self._one_at_a_time:
+            return program(*arguments)
+        if self._under_way is not None:
+            self._under_way.block_until_ready()
+        result = program(*arguments)
+        self._under_way = _first_output(result)  # one output tells for all: they are there together
+        return result
+
+    def _entering(self, leaves: list[Any], modes: tuple[Mode, ...], stacked: tuple[bool, ...]) -> list[Any]:
+        """The leaves that a program takes, in the form and the place in which it takes them."""
+        return [
+            self._for_all(leaf) if mode == "array" and not own else leaf
+            for leaf, mode, own in zip(leaves, modes, stacked, strict=True)
+            if not isinstance(mode, Static)
+        ]
+
+    def _for_all(self, array: Any) -> Any:
+        """An array that every replica gets, in the stacked form."""
+        if not isinstance(array, jax.Array):
+            _check_width("an argument of strategy.run", as_leaf(array))
+        array = self._placement.for_all(array)
+        # Stacked, because what becomes of it in a step comes back stacked and must fit the same program.
+        return array if self.num_replicas_in_sync == 1 else self._spread(array)
+
+    def _run_ragged(self, fn: Callable[..., Any], given: Any, shapes: list[Shapes]) -> Any:
+        """A step whose shares differ in shape: every worker computes all replicas' parts, and keeps its own."""
+        remaining = iter(shapes)
+        total = self.num_replicas_in_sync
+        given = jax.tree.map(
+            lambda leaf: self._of_all_replicas(leaf, remaining) if is_per_replica(leaf) else leaf,
+            given,
+            is_leaf=is_per_replica,
+        )
+        shares, trees, modes = [], [], []
+        for replica in range(total):
+            leaves, tree = jax.tree.flatten(self._share(given, replica))
+            entering = tuple(map(mode_of, leaves))
+            trees.append(tree)
+            modes.append(entering)
+            shares.append(
+                [
+                    jax.device_put(leaf, self._devices[0]) if mode == "array" else leaf
+                    for leaf, mode in zip(leaves, entering, strict=True)
+                    if not isinstance(mode, Static)
+                ]
+            )
+        reference, programs = self._programs.of(fn)
+        key = (tuple(trees), tuple(modes))
+        program = programs.get(key)
+        if program is None:
+            program = programs[key] = lockstep_program(reference, *key)
+        with jax.default_device(self._devices[0]):
+            result = program(*shares)
+        return jax.tree.map(self._spread_out, result, is_leaf=is_per_replica)
+
+    def _of_all_replicas(self, value: PerReplica, shapes: Iterator[Shapes]) -> PerReplica:
+        """The parts of all replicas of all workers; `shapes` gives those of the next value that is not stacked."""
+        stacked = value.stacked is not None
+        known = [] if stacked else [shape for worker in next(shapes) for shape in worker]
+        if self._control is None:
+            return value
+        if stacked:
+            return PerReplica(list(self._placement.everywhere(value.stacked)))
+        return PerReplica(self._placement.parts_everywhere(value.values, known))
+
+    def _spread_out(self, value: PerReplica) -> PerReplica:
+        """A value of all replicas computed on one device, of which each local replica's part is brought to its own."""
+        local = self._workers.local
+        if value.stacked is not None:
+            rows = value.stacked[local.start : local.stop]
+            return PerReplica.of_stacked(self._placement.rows([rows])[0], len(local))
+        return PerReplica(jax.device_put(list(value.values[local.start : local.stop]), self._devices))
+
+    def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
+        """The leaves of a step on the devices; strings and other objects stay in host memory."""
+        numbers = [shares for shares in leaves if _fits_device(shares.parts[0])]
+        for shares in numbers:
+            for part in shares.parts if shares.whole is None else [shares.whole]:
+                _check_width("a batch", part)
+        placed = iter(self._placed(numbers, even))
+        return [next(placed) if _fits_device(shares.parts[0]) else PerReplica(shares.parts) for shares in leaves]
+
+    def _placed(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
+        replicas = self._workers.replicas
+        if self.num_replicas_in_sync == 1:
+            arrays = jax.device_put([shares.parts[0] for shares in leaves], self._devices[0])
+            return [PerReplica([array]) for array in arrays]
+        if not even:
+            return [PerReplica(jax.device_put(shares.parts, self._devices)) for shares in leaves]
+        rows = [
+            np.stack(shares.parts)
+            if shares.whole is None
+            else shares.whole.reshape(replicas, len(shares.parts[0]), *shares.whole.shape[1:])
+            for shares in leaves
+        ]
+        return [PerReplica.of_stacked(array, replicas) for array in self._placement.rows(rows)]
+
+    def _regrouped(self, call: str, results: list[Any]) -> Any:
+        structures: list[Any] = [jax.tree.structure(result) for result in results]
+        for replica, structure in enumerate(structures):
+            if structure != structures[0]:
+                raise InvalidTypeError(
+                    f"{call} must give one structure on every replica, got {structures[0]} on replica 0 and "
+                    f"{structure} on replica {replica}"
+                )
+        values = jax.tree.map(lambda *parts: PerReplica(parts), *results)
+        return self._stacked(call, values)[0]
+
+    def _stacked(self, call: str, value: Any) -> tuple[Any, list[Shapes]]:
+        """A nested value with what can be in the stacked form in it, and the shapes of each `PerReplica` that cannot.
+
+        Where there are several workers they tell each other the shapes, because all must do the same.
+        """
+        loose = [leaf for leaf in jax.tree.leaves(value, is_leaf=is_per_replica) if self._is_loose(leaf)]
+        if not loose:
+            return jax.tree.map(self._bare_if_single, value, is_leaf=is_per_replica), []
+        own = [[_shape_of(part) for part in leaf.values] for leaf in loose]
+        told = [own] if self._control is None else self._control.gather(call, own)
+        ragged: list[Shapes] = []
+        fates: dict[int, bool] = {}
+        for number, leaf in enumerate(loose):
+            shapes = [worker[number] for worker in told]
+            distinct = {str(shape) for worker in shapes for shape in worker}
+            fates[id(leaf)] = len(distinct) == 1 and shapes[0][0] is not None
+            if not fates[id(leaf)]:
+                ragged.append([[tuple(shape[0]) if shape else () for shape in worker] for worker in shapes])
+
+        def stack(leaf: Any) -> Any:
+            return self._of_parts(leaf) if fates.get(id(leaf)) else self._bare_if_single(leaf)
+
+        return jax.tree.map(stack, value, is_leaf=is_per_replica), ragged
+
+    def _is_loose(self, leaf: Any) -> bool:
+        if not is_per_replica(leaf):
+            return False
+        self._checked(leaf)
+        return leaf.stacked is None and self.num_replicas_in_sync > 1
+
+    def _bare_if_single(self, leaf: Any) -> Any:
+        return leaf.values[0] if self.num_replicas_in_sync == 1 and is_per_replica(leaf) else leaf
+
+    def _of_parts(self, value: PerReplica) -> PerReplica:
+        parts = [as_leaf(part) for part in value.values]
+        for part in parts:
+            _check_width("a PerReplica", part)
+        return PerReplica.of_stacked(self._placement.of_parts(parts), len(parts))
+
+    def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
+        return jax.tree.map(function, value, is_leaf=is_per_replica)
+
+    def _reduce_leaf(self, op: ReduceOp, leaf: Any, axis: int | None) -> Any:
+        if not isinstance(leaf, PerReplica) or leaf.stacked is None or leaf.stacked.size == 0:
+            return self._reduce_parts(op, self._on_first("strategy.reduce", leaf), axis)
+        rank = leaf.stacked.ndim - 1
+        if axis is not None and not -rank <= axis < rank:
+            check_axis("reduce", leaf.values, axis)
+        # One array on one device, as every plain array of this strategy is.
+        total = self._begun(self._reduce_rows, (op, leaf.stacked, None if axis is None else axis % rank))
+        return total.addressable_data(0)
+
+    def _reduce_parts(self, op: ReduceOp, parts: tuple[Any, ...], axis: int | None) -> Any:
+        if self._control is None:
+            return reduced(op, parts, axis)
+        everyone = self._shapes_of_all("strategy.reduce", parts)
+        if axis is not None:
+            check_axis("reduce", everyone, axis)
+        check_equal_shapes("reduce", everyone, apart_from=axis)
+        count = len(everyone) if axis is None else sum(shape.shape[axis] for shape in everyone)
+        if op is ReduceOp.MEAN and count == 0:
+            return reduced(op, parts, axis)  # which says so
+        # The sum of this worker's parts as one row, among rows of zeros.
+        own = reduced(ReduceOp.SUM, parts, axis)
+        rows = jnp.zeros((len(parts), *own.shape), own.dtype).at[0].set(own)
+        total = self._begun(self._reduce_rows, (ReduceOp.SUM, self._placement.rows([rows])[0], None))
+        return total.addressable_data(0) if op is ReduceOp.SUM else total.addressable_data(0) / count
+
+    def _gather_leaf(self, leaf: Any, axis: int) -> Any:
+        parts = self._on_first("strategy.gather", leaf)
+        if self._control is not None:
+            everyone = self._shapes_of_all("strategy.gather", parts)
+            check_axis("gather", everyone, axis)
+            parts = tuple(self._placement.parts_everywhere(parts, [shape.shape for shape in everyone]))
+        check_axis("gather", parts, axis)
+        check_equal_shapes("gather", parts, apart_from=axis)
+        return jnp.concatenate(parts, axis=axis)
+
+    def _shapes_of_all(self, call: str, parts: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """The shapes of all replicas' parts, when other workers exist."""
+        assert self._control is not None
+        told = self._control.gather(call, [_shape_of(part) for part in parts])
+        return tuple(_struct(tuple(shape), dtype) for shape, dtype in itertools.chain(*told))
+
+    def _on_first(self, call: str, leaf: Any) -> tuple[Any, ...]:
+        """Every replica's part of a leaf, on the first device."""
+        parts = [as_leaf(part) for part in self._parts(leaf)]
+        for part in parts:
+            if not isinstance(part, _ARRAYS) or not _fits_device(part):
+                raise InvalidTypeError(f"{call} takes numbers, got {part!r}")
+        return tuple(jax.device_put(parts, self._devices[0]))
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """The arguments of `run` without their values.
+
+    Attributes:
+        tree: their structure, with a leaf in place of each `PerReplica`.
+        stacked: for each leaf whether it is a `PerReplica`, which then is in the stacked form.
+        ready: whether all are, so that a program takes them as they come.
+        all_arrays: the modes where all are.
+    """
+
+    tree: Any
+    stacked: tuple[bool, ...]
+    ready: bool
+    all_arrays: tuple[Mode, ...]
+
+    @staticmethod
+    def of(given: Any) -> "_Signature":
+        tops, tree = jax.tree.flatten(given, is_leaf=is_per_replica)
+        stacked = tuple(map(is_per_replica, tops))
+        array: Mode = "array"
+        return _Signature(tree, stacked, all(stacked), (array,) * len(tops))
+
+    def modes(self, leaves: list[Any]) -> tuple[Mode, ...]:
+        """How each leaf enters a program."""
+        if self.ready:
+            return self.all_arrays
+        return tuple(["array" if own else mode_of(leaf) for own, leaf in zip(self.stacked, leaves, strict=True)])
+
+
+def _first_output(result: Any) -> Any:
+    """Some array of a result, or None; flattening all of it would cost more than the rest of a step's bookkeeping."""
+    while isinstance(result, (tuple, dict)) and result:
+        result = next(iter(result.values())) if isinstance(result, dict) else result[0]
+    if isinstance(result, PerReplica):
+        return result.stacked
+    return next(iter(jax.tree.leaves(result)), None)
+
+
+def _reduced_rows(op: ReduceOp, stacked: Any, axis: int | None) -> Any:
+    axes = (0,) if axis is None else (0, axis + 1)
+    return jnp.sum(stacked, axis=axes) if op is ReduceOp.SUM else jnp.mean(stacked, axis=axes)
+
+
+_struct: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct
+
+
+def _shape_of(part: Any) -> Any:
+    """Shape and dtype of a number or an array as plain data; None for what devices cannot hold."""
+    if not isinstance(part, (*_ARRAYS, int, float)):
+        return None
+    leaf = as_leaf(part)
+    return [list(leaf.shape), str(leaf.dtype)] if _fits_device(leaf) else None
+
+
+def _fits_device(array: Any) -> bool:
+    """Whether devices can hold values of this kind: not objects, strings and times."""
+    return isinstance(array, jax.Array) or array.dtype.kind not in "OSUMm"
+
+
+def _check_width(holder: str, leaf: Any) -> None:
+    """Refuse integers that the devices would cut down to other numbers."""
+    if isinstance(leaf, jax.Array) or leaf.dtype.kind not in "iu" or leaf.size == 0:
+        return
+    kept = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    if kept == leaf.dtype:
+        return
+    limits = np.iinfo(kept)
+    if leaf.min() < limits.min or leaf.max() > limits.max:
+        raise InvalidArgumentError(
+            f"{holder} holds {leaf.dtype} values from {leaf.min()} to {leaf.max()}, but JAX keeps only {kept}: "
+            'use jax.config.update("jax_enable_x64", True), or map the values into a smaller range'
+        )

@@ -1,0 +1,76 @@
+"""Where arrays lie on the devices of a strategy: a row on each, or the same on all, in one process or in many."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from penstock.distribute.program import AXIS
+from penstock.errors import InvalidArgumentError
+
+
+class Placement:
+    """Puts arrays on devices. Nothing here talks to other processes, except `everywhere`.
+
+    Args:
+        devices: those of all workers, worker by worker.
+        local: the places of this worker's among them.
+    """
+
+    def __init__(self, devices: Sequence[jax.Device], local: range) -> None:
+        self.local_devices = list(devices[local.start : local.stop])
+        self.mesh = Mesh(np.array(devices), (AXIS,))
+        self._local = local
+        self._alone = len(local) == len(devices)
+        self.by_row = NamedSharding(self.mesh, PartitionSpec(AXIS))  # type: ignore[no-untyped-call]
+        self.same = NamedSharding(self.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
+        local_mesh = Mesh(np.array(self.local_devices), (AXIS,))
+        self._local_by_row = NamedSharding(local_mesh, PartitionSpec(AXIS))  # type: ignore[no-untyped-call]
+        self._replicate = jax.jit(lambda array: array, out_shardings=self.same)
+
+    def rows(self, arrays: list[Any]) -> list[jax.Array]:
+        """Stacked arrays, of which each of `arrays` holds the rows of this worker's replicas."""
+        placed: list[jax.Array] = jax.device_put(arrays, self._local_by_row)  # one transfer is faster than one for each
+        if self._alone:
+            return placed
+        return [self._assembled([shard.data for shard in array.addressable_shards]) for array in placed]
+
+    def of_parts(self, parts: Sequence[Any]) -> jax.Array:
+        """A stacked array whose rows here are these, each brought to its replica's device."""
+        rows = [jax.device_put(part[None], device) for part, device in zip(parts, self.local_devices, strict=True)]
+        return self._assembled(rows)
+
+    def _assembled(self, rows: list[jax.Array]) -> jax.Array:
+        shape = (self.mesh.size, *rows[0].shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, self.by_row, rows)
+
+    def for_all(self, array: Any) -> jax.Array:
+        """An array that every device of every worker has; each worker gives the same one."""
+        if self._alone or (isinstance(array, jax.Array) and not array.is_fully_addressable):
+            whole: jax.Array = jax.device_put(array, self.same)
+            return whole
+        copies = [jax.device_put(array, device) for device in self.local_devices]
+        return jax.make_array_from_single_device_arrays(np.shape(array), self.same, copies)
+
+    def everywhere(self, stacked: jax.Array) -> jax.Array:
+        """All rows of a stacked array, on one device of this worker; every worker must ask for them."""
+        rows: jax.Array = self._replicate(stacked).addressable_data(0)
+        return rows
+
+    def parts_everywhere(self, parts: Sequence[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
+        """Every replica's part, on every worker: they travel filled up to one shape.
+
+        Args:
+            parts: those of this worker.
+            shapes: those of all.
+        """
+        if len({len(shape) for shape in shapes}) > 1:
+            raise InvalidArgumentError(f"the replicas' values must have one number of axes, got shapes {shapes}")
+        largest = tuple(max(lengths) for lengths in zip(*shapes, strict=True))
+        rows = np.zeros((len(parts), *largest), parts[0].dtype)
+        for row, part in zip(rows, parts, strict=True):
+            row[tuple(map(slice, part.shape))] = np.asarray(part)
+        gathered = self.everywhere(self.rows([rows])[0])
+        return [gathered[(number, *map(slice, shape))] for number, shape in enumerate(shapes)]
