@@ -1,7 +1,7 @@
 """The results of Keras's own layers on TensorFlow, which the file beside this one holds.
 
-There is one difference on purpose: vectors of lookups are float32 here, as Keras's documentation has them; its code gives
-int64.
+There is one difference on purpose: vectors of lookups are float32 here, as Keras's documentation has them; its code
+gives int64.
 """
 
 import json

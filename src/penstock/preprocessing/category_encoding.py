@@ -25,7 +25,8 @@ class CategoryEncoding(Layer):
         array([[0., 0., 0., 1.],
                [0., 0., 1., 0.],
                [1., 0., 0., 0.]], dtype=float32)
-        >>> CategoryEncoding(num_tokens=4, output_mode="count")([[0, 1], [0, 0]], count_weights=[[0.1, 0.2], [0.1, 0.1]])
+        >>> layer = CategoryEncoding(num_tokens=4, output_mode="count")
+        >>> layer([[0, 1], [0, 0]], count_weights=[[0.1, 0.2], [0.1, 0.1]])
         array([[0.1, 0.2, 0. , 0. ],
                [0.2, 0. , 0. , 0. ]], dtype=float32)
     """

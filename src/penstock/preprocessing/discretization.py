@@ -1,6 +1,7 @@
 """Discretization, and the summary of values that its boundaries are learned from."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -111,7 +112,7 @@ def _values(inputs: Any) -> npt.NDArray[np.float32]:
 
 def _checked(boundaries: Sequence[float]) -> list[float]:
     values = [float(boundary) for boundary in boundaries]
-    if any(a > b for a, b in zip(values, values[1:])):
+    if any(a > b for a, b in pairwise(values)):
         raise InvalidArgumentError(f"Discretization(bin_boundaries=...) must be in ascending order, got {values}")
     return values
 

@@ -194,7 +194,7 @@ def siphash(data: Bytes, starts: Positions, lengths: Positions, key: tuple[int, 
     state = _absorbed(state, last)
     state[2] ^= np.uint64(0xFF)
     state = _sip_round(_sip_round(_sip_round(_sip_round(state))))
-    return np.bitwise_xor.reduce(state, axis=0)
+    return np.asarray(state[0] ^ state[1] ^ state[2] ^ state[3])
 
 
 def _absorbed(state: Words, words: Words) -> Words:

@@ -24,8 +24,8 @@ class Hashing(Layer):
     Args:
         num_bins: the number of bins, that of the mask included.
         mask_value: the value that gets bin 0, which no other gets then.
-        salt: a key of one or two integers: the hash is then SipHash, which others cannot compute without it. The default
-            is FarmHash.
+        salt: a key of one or two integers: the hash is then SipHash, which others cannot compute without it. FarmHash
+            by default.
         output_mode: "int", or a vector: "one_hot" for each value, "multi_hot" or "count" for all values along the last
             axis.
 

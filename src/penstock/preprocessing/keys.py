@@ -17,7 +17,7 @@ _SHARE = 8
 
 
 class Keys(Protocol):
-    """Distinct keys with the numbers 0, 1, 2, …"""
+    """Distinct keys, numbered from 0."""
 
     def __len__(self) -> int: ...
 

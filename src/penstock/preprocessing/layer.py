@@ -1,4 +1,4 @@
-"""What all layers have in common: they are values that are called, on one element, on a batch, or on a block of rows."""
+"""What all layers have in common: they are called on one element, on a batch, or on a block of rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator

@@ -21,7 +21,7 @@ MODES = ("int", "one_hot", "multi_hot", "count", "tf_idf")
 
 
 class IndexLookup(Layer):
-    """Tokens to indices: 0 for the mask, if there is one, then those of unknown tokens, then those of the vocabulary."""
+    """Tokens to indices: first that of the mask, if there is one, then those of unknown tokens, then the vocabulary."""
 
     kind: ClassVar[Any]
     """The Arrow type of the tokens."""
@@ -147,7 +147,7 @@ class IndexLookup(Layer):
         expected = count + self._token_start * specials
         if weights.shape != (expected,):
             raise InvalidArgumentError(
-                f"{self._call}(idf_weights=...) takes one weight for each of {expected} tokens, got shape {weights.shape}"
+                f"{self._call}(idf_weights=...) takes a weight for each of {expected} tokens, got shape {weights.shape}"
             )
         return weights if specials else np.append(np.repeat(weights.mean(), self._token_start), weights)
 
@@ -161,8 +161,8 @@ class IndexLookup(Layer):
         """Learn the vocabulary: the most frequent tokens first, of equally frequent ones the last in order first.
 
         Args:
-            data: a finite dataset of tokens or of arrays of them, an array or a list. For "tf_idf" the last axis of each
-                array is a document, a single token is one too.
+            data: a finite dataset of tokens or of arrays of them, an array or a list. For "tf_idf" the last axis of an
+                array is a document; a single token is one too.
 
         Raises:
             InvalidArgumentError: the layer was given a vocabulary, or the dataset never ends.

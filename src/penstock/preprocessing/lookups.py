@@ -18,7 +18,7 @@ class StringLookup(IndexLookup):
     """Strings to indices.
 
     Args:
-        max_tokens: the most indices there may be, those of the mask and of unknown tokens included; no limit by default.
+        max_tokens: the most indices there may be, those of the mask and of unknown tokens included.
         num_oov_indices: the number of indices for tokens that are not in the vocabulary. Several share them by their
             FarmHash fingerprint; with 0 such a token is an error.
         mask_token: the token that stands for nothing; it gets index 0, and is left out of vectors.

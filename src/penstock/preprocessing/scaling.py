@@ -1,6 +1,6 @@
 """Normalization and Rescaling."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -71,12 +71,11 @@ class Normalization(Layer):
         self.mean = None if mean is None else np.asarray(mean, np.float32)
         self.variance = None if variance is None else np.asarray(variance, np.float32)
         self._given = self.mean is not None
-        if self.mean is not None and self.variance is not None:
-            if self.mean.shape != self.variance.shape or self.mean.ndim > len(self.axis):
-                raise InvalidArgumentError(
-                    f"Normalization: mean and variance must have one shape of at most {len(self.axis)} axes, one for each "
-                    f"of axis={self.axis}; got {self.mean.shape} and {self.variance.shape}"
-                )
+        if np.shape(mean) != np.shape(variance) or np.ndim(mean) > len(self.axis):
+            raise InvalidArgumentError(
+                f"Normalization: mean and variance must have one shape of at most {len(self.axis)} axes, one for each "
+                f"of axis={self.axis}; got {np.shape(mean)} and {np.shape(variance)}"
+            )
 
     def adapt(self, data: Any) -> Self:
         """Learn mean and variance from a finite dataset, an array or a list.
@@ -88,7 +87,7 @@ class Normalization(Layer):
         """
         if self._given:
             raise InvalidArgumentError("Normalization.adapt(data): the layer was given mean and variance")
-        pieces = (np.asarray(column) for column in columns_of("Normalization", data))
+        pieces: Iterator[Array] = (np.asarray(column) for column in columns_of("Normalization", data))
         if isinstance(data, Dataset):
             rows = (piece.reshape(-1, *piece.shape[2:]) if piece.ndim > 2 else piece for piece in pieces)
             pieces = in_pieces(rows, _ROWS_AT_ONCE)

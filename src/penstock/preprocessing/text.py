@@ -37,7 +37,7 @@ class Tokens:
 
 
 def standardized(texts: pa.LargeBinaryArray, how: str | Function | None) -> pa.LargeBinaryArray:
-    """Texts in lower case (ASCII letters only, as in TensorFlow), without punctuation, or as a function returns them."""
+    """Texts in lower case (ASCII letters only, as in TensorFlow), without punctuation, or as a function gives them."""
     if callable(how):
         changed, shape = text_array("TextVectorization(standardize=...)", how(_for_users(texts)))
         if shape != (len(texts),):

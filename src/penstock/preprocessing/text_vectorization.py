@@ -26,11 +26,11 @@ class TextVectorization(Layer):
         max_tokens: the most indices there may be, those of padding and of unknown words included.
         standardize: "lower_and_strip_punctuation", "lower", "strip_punctuation", None, or a function from an array of
             strings to another.
-        split: "whitespace", "character", None (the inputs are words already), or a function from an array of strings to a
-            list of lists.
+        split: "whitespace", "character", None (the inputs are words already), or a function from an array of strings to
+            a list of lists.
         ngrams: also use runs of up to so many words; a tuple says which lengths to use.
-        output_mode: "int" for indices, padded with 0 to the longest text, or a vector of each text: "multi_hot", "count"
-            or "tf_idf".
+        output_mode: "int" for indices, padded with 0 to the longest text, or a vector of each text: "multi_hot",
+            "count" or "tf_idf".
         output_sequence_length: cut or pad indices to this length.
         pad_to_max_tokens: make vectors as long as `max_tokens`, however small the vocabulary is.
         vocabulary: the words in order, as a list or an array, or the path of a text file with one in each line. Without

@@ -2,7 +2,7 @@
 
 Next to the file, or in a directory of the user's choice, stands an index: one file of little-endian 64-bit words.
 
-    8 words        magic number, version, size and time of change of the text file, tokens, digest, whether all are integers
+    8 words        magic number, version, size and time of change of the text file, tokens, digest, are all integers, 0
     tokens + 1     where each line begins; the last says where one more would
     tokens         the fingerprints of the tokens, sorted
     tokens / 2     32 bits each: the numbers of the tokens in that order
@@ -107,7 +107,7 @@ class FileKeys:
         self.__init__(state["path"], state["cache_dir"])  # type: ignore[misc]  # opened again, not copied
         if self.digest != state["digest"]:
             raise StorageError(
-                f"vocabulary={self.path!r} holds other tokens than when the layer was made: give changed files new names"
+                f"vocabulary={self.path!r} has changed since the layer was made: give changed files new names"
             )
 
 
@@ -177,17 +177,19 @@ def _write_index(where: Path, path: str) -> None:
 def _line_starts(text: Bytes) -> Positions:
     """Where each line begins, and where one after the last would."""
     pieces = [np.zeros(1, np.int64)]
-    for start in range(0, len(text), _BYTES_AT_ONCE):
-        pieces.append(np.flatnonzero(text[start : start + _BYTES_AT_ONCE] == ord("\n")) + (start + 1))
+    pieces += [
+        np.flatnonzero(text[start : start + _BYTES_AT_ONCE] == ord("\n")) + (start + 1)
+        for start in range(0, len(text), _BYTES_AT_ONCE)
+    ]
     starts = np.concatenate(pieces)
     return starts if starts[-1] == len(text) else np.append(starts, len(text) + 1)
 
 
 def _line_ends(text: Bytes, starts: Positions, next_starts: Positions) -> Positions:
-    """Where the lines end, without "\\n" or "\\r\\n"."""
+    """Where the lines end, without what separates them."""
     ends = next_starts - 1
     returned = (ends > starts) & (text[np.maximum(ends, 1) - 1] == ord("\r"))
-    return ends - returned
+    return np.asarray(ends - returned)
 
 
 def _fingerprints(path: str, text: Bytes, starts: Positions) -> tuple[Words, bool]:
