@@ -133,7 +133,7 @@ def _read_index(where: Path, path: str) -> Words | None:
     """The index, if it is there, whole, and made of the file as it is now."""
     try:
         words: Words = np.memmap(where, "<u8", "r")
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):  # not there, or not whole
         return None
     if len(words) < _HEADER or [int(word) for word in words[:4]] != [_MAGIC, _VERSION, *_stamp(path)]:
         return None
