@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.preprocessing import IntegerLookup, StringLookup, keys
+from penstock.testing import check_conformance
 
 LETTERS = ["a", "b", "c", "d", "f"]
 
@@ -144,6 +145,14 @@ def test_a_block_gives_what_its_rows_give(mode: str, shape: tuple[int, ...]) -> 
     assert np.array_equal(layer.map_block(column), np.stack([layer(row) for row in column]))
 
 
+@pytest.mark.parametrize("mode", ["int", "one_hot"])
+def test_a_mapped_layer_keeps_the_promises_of_every_dataset(mode: str) -> None:
+    layer = StringLookup(vocabulary=LETTERS, output_mode=mode)
+    tokens = ps.Dataset.from_tensor_slices(["a", "c", "e", "f", "b", "zz", "d"])
+    check_conformance(lambda: tokens.map(layer))
+    check_conformance(lambda: tokens.filter(lambda token: token != "b").map(layer).batch(2))
+
+
 def test_a_layer_is_a_value_that_travels_to_other_processes() -> None:
     layer = StringLookup(vocabulary=LETTERS, output_mode="tf_idf", idf_weights=[1, 2, 3, 4, 5])
     layer(["a"])
@@ -207,7 +216,7 @@ def test_what_is_no_string_is_refused(inputs: Any) -> None:
         StringLookup(vocabulary=LETTERS)(inputs)
 
 
-@pytest.mark.parametrize("inputs", [["a"], [1.5], [[1], [2, 3]], [None]])
+@pytest.mark.parametrize("inputs", [["a"], [1.5], [[1], [2, 3]], [None], np.array([1 << 63], np.uint64)])
 def test_what_is_no_integer_is_refused(inputs: Any) -> None:
     with pytest.raises(ps.InvalidTypeError, match="IntegerLookup takes"):
         IntegerLookup(vocabulary=[1])(inputs)

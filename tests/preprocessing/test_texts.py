@@ -109,6 +109,15 @@ def test_a_vocabulary_is_learned_from_a_dataset_or_a_list_alike() -> None:
     assert all(layer.get_config() == layers[0].get_config() for layer in layers)
 
 
+@pytest.mark.parametrize(
+    "arguments", [{}, {"ngrams": 2}, {"split": "character"}, {"output_mode": "count"}, {"split": None}]
+)
+def test_no_texts_and_no_words_are_texts_too(arguments: dict[str, Any]) -> None:
+    layer = TextVectorization(vocabulary=["a"], **arguments)
+    assert layer([]).size == 0
+    assert layer(["", ""]).sum() == 0
+
+
 def test_vocabulary_arguments_reach_the_lookup() -> None:
     layer = TextVectorization(max_tokens=10)
     layer.set_vocabulary(["", "[UNK]", "a"])

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
 from penstock.preprocessing.encode import encode
@@ -66,7 +67,7 @@ class Discretization(Layer):
                 "Discretization.adapt(data): the layer has bin_boundaries, make one with num_bins"
             )
         pieces: Iterator[Any] = (_values(column).reshape(-1) for column in columns_of("Discretization", data))
-        if hasattr(data, "cardinality"):  # an array is summed up as a whole, as Keras does
+        if isinstance(data, Dataset):  # an array is summed up as a whole, as Keras does
             pieces = in_pieces(pieces, _VALUES_AT_ONCE)
         summary = np.zeros((2, 0), np.float32)
         for piece in pieces:

@@ -125,7 +125,7 @@ class TextVectorization(Layer):
             vectors = self._lookup.encode_documents(
                 tokens.texts, self._lookup.indices_of(tokens.values), len(tokens.lengths)
             )
-            return vectors.reshape(*outer, -1)
+            return vectors.reshape(*outer, vectors.shape[-1])
         if len(shape) == leading and self.split is None:
             return self._lookup.indices_of(tokens.values).reshape(shape)[()]
         rows = self._padded(tokens)

@@ -86,6 +86,8 @@ def integer_array(call: str, inputs: Any) -> tuple[pa.Int64Array, Shape]:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
         raise InvalidTypeError(f"{call} takes integers, got an array of {array.dtype}")
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise InvalidTypeError(f"{call} takes integers below 2**63, got {array.max()}")
     return pa.array(np.ascontiguousarray(array, dtype=np.int64).reshape(-1)), array.shape
 
 

@@ -163,15 +163,25 @@ def _write_index(where: Path, path: str) -> None:
     numbers[: len(order)] = order
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=where.parent, prefix=where.name, delete=False) as file:
-            for part in (header, starts.astype("<i8", copy=False), ordered.astype("<u8", copy=False), numbers):
-                file.write(part.data)
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, where)
+        _write_whole(where, [header, starts.astype("<i8", copy=False), ordered.astype("<u8", copy=False), numbers])
     except OSError as error:
         raise StorageError(
             f"the index of {path} cannot be written to {where}: {error}; give a directory with cache_dir=..."
         ) from error
+
+
+def _write_whole(where: Path, parts: list[npt.NDArray[Any]]) -> None:
+    """Write a file that appears when it is complete, and leave nothing behind if that fails."""
+    with tempfile.NamedTemporaryFile(dir=where.parent, prefix=where.name, delete=False) as file:
+        try:
+            for part in parts:
+                file.write(part.data)
+            file.flush()
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, where)
+        except BaseException:
+            os.unlink(file.name)
+            raise
 
 
 def _line_starts(text: Bytes) -> Positions:
