@@ -113,6 +113,22 @@ def test_category_encoding(mode: str, inputs: Any) -> None:
     same(layer(inputs), layer.to_keras()(np.array(inputs)))
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Rescaling("x"),
+        lambda: Rescaling(1.0)(["x"]),
+        lambda: Normalization(mean=["x"], variance=["y"]),
+        lambda: Normalization(mean=[1.0], variance=[1.0])(["x"]),
+        lambda: Discretization(["x"]),
+        lambda: Discretization([1.0])(["x"]),
+    ],
+)
+def test_what_is_no_number_is_refused(make: Any) -> None:
+    with pytest.raises(ps.InvalidTypeError, match="takes numbers"):
+        make()
+
+
 def test_category_encoding_by_weights() -> None:
     inputs, weights = np.array([[0, 1], [0, 0]]), np.array([[0.1, 0.2], [0.1, 0.3]])
     theirs = keras.layers.CategoryEncoding(4, "count")(inputs, count_weights=weights)

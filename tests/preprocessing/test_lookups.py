@@ -1,5 +1,7 @@
 """StringLookup and IntegerLookup: what they take, what they learn, and what they refuse."""
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -201,6 +203,7 @@ def test_few_and_many_values_are_found_alike() -> None:
         ({"invert": True, "output_mode": "count"}, "leave output_mode out"),
         ({"pad_to_max_tokens": True}, "needs max_tokens"),
         ({"oov_token": None}, "must not be None"),
+        ({"encoding": "utf-99"}, "no such encoding"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
@@ -241,6 +244,13 @@ def test_misuse_says_what_to_do() -> None:
         IntegerLookup(oov_token="x")  # type: ignore[arg-type]
     with pytest.raises(ps.InvalidTypeError, match="takes integers"):
         StringLookup(vocabulary=LETTERS, invert=True)([1.5])
+
+
+def test_layers_load_neither_jax_nor_keras_nor_tensorflow() -> None:
+    heavy = "{'jax', 'keras', 'tensorflow'}"
+    program = f"import sys, penstock as ps; ps.preprocessing.StringLookup; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 def test_other_encodings_are_read_on_the_way_out() -> None:

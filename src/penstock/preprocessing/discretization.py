@@ -11,7 +11,7 @@ from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
 from penstock.preprocessing.encode import encode
-from penstock.preprocessing.layer import Layer, check_choice, columns_of, in_pieces
+from penstock.preprocessing.layer import Layer, as_floats, check_choice, columns_of, in_pieces
 
 _VALUES_AT_ONCE = 1 << 16
 
@@ -66,7 +66,9 @@ class Discretization(Layer):
             raise InvalidArgumentError(
                 "Discretization.adapt(data): the layer has bin_boundaries, make one with num_bins"
             )
-        pieces: Iterator[Any] = (_values(column).reshape(-1) for column in columns_of("Discretization", data))
+        pieces: Iterator[Any] = (
+            as_floats("Discretization.adapt(data)", column).reshape(-1) for column in columns_of("Discretization", data)
+        )
         if isinstance(data, Dataset):  # an array is summed up as a whole, as Keras does
             pieces = in_pieces(pieces, _VALUES_AT_ONCE)
         summary = np.zeros((2, 0), np.float32)
@@ -80,7 +82,9 @@ class Discretization(Layer):
     def _transform(self, inputs: Any, leading: int) -> Any:
         if self.bin_boundaries is None:
             raise InvalidArgumentError("Discretization has no boundaries yet: give bin_boundaries or call adapt(data)")
-        bins = np.asarray(np.digitize(_values(inputs), np.asarray(self.bin_boundaries, np.float32)), np.int32)
+        bins = np.asarray(
+            np.digitize(as_floats("Discretization", inputs), np.asarray(self.bin_boundaries, np.float32)), np.int32
+        )
         if self.output_mode == "int":
             return bins[()]
         return encode(bins, self.output_mode, len(self.bin_boundaries) + 1, leading)
@@ -107,11 +111,8 @@ class Discretization(Layer):
         return {**self.get_config(), "num_bins": None}
 
 
-def _values(inputs: Any) -> npt.NDArray[np.float32]:
-    return np.asarray(inputs, np.float32)
-
-
 def _checked(boundaries: Sequence[float]) -> list[float]:
+    as_floats("Discretization(bin_boundaries=...)", boundaries)
     values = [float(boundary) for boundary in boundaries]
     if any(a > b for a, b in pairwise(values)):
         raise InvalidArgumentError(f"Discretization(bin_boundaries=...) must be in ascending order, got {values}")

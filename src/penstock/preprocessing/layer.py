@@ -113,3 +113,11 @@ def check_choice(call: str, name: str, value: object, choices: tuple[str, ...]) 
     if value not in choices:
         raise InvalidArgumentError(f"{call}({name}=...) takes one of {', '.join(map(repr, choices))}, got {value!r}")
     return str(value)
+
+
+def as_floats(call: str, values: Any) -> npt.NDArray[np.float32]:
+    """`values`, which must be numbers, as float32."""
+    try:
+        return np.asarray(values, np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(f"{call} takes numbers: {error}") from error

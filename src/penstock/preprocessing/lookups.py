@@ -1,5 +1,6 @@
 """StringLookup and IntegerLookup."""
 
+import codecs
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,10 @@ class StringLookup(IndexLookup):
         for name, token in [("mask_token", mask_token), ("oov_token", oov_token)]:
             if token is not None and not isinstance(token, (str, bytes)):
                 raise InvalidTypeError(f"{type(self).__name__}({name}=...) takes a string, got {token!r}")
+        try:
+            codecs.lookup(encoding)
+        except (LookupError, TypeError) as error:
+            raise InvalidArgumentError(f"encoding={encoding!r}: Python knows no such encoding") from error
         self.encoding = encoding
         super().__init__(
             max_tokens,

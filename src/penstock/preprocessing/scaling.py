@@ -9,7 +9,7 @@ import numpy.typing as npt
 from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
-from penstock.preprocessing.layer import Layer, columns_of, in_pieces
+from penstock.preprocessing.layer import Layer, as_floats, columns_of, in_pieces
 
 _ROWS_AT_ONCE = 128
 _SMALLEST_DEVIATION = np.float32(1e-7)
@@ -27,11 +27,13 @@ class Rescaling(Layer):
     """
 
     def __init__(self, scale: Any, offset: Any = 0.0) -> None:
+        as_floats("Rescaling(scale=...)", scale)
+        as_floats("Rescaling(offset=...)", offset)
         self.scale = scale
         self.offset = offset
 
     def _transform(self, inputs: Any, leading: int) -> Any:
-        return np.asarray(inputs, np.float32) * np.asarray(self.scale, np.float32) + np.asarray(self.offset, np.float32)
+        return as_floats("Rescaling", inputs) * np.float32(self.scale) + np.float32(self.offset)
 
     def get_config(self) -> dict[str, Any]:
         return {"scale": self.scale, "offset": self.offset}
@@ -68,8 +70,8 @@ class Normalization(Layer):
         self.invert = bool(invert)
         if (mean is None) != (variance is None):
             raise InvalidArgumentError("Normalization takes mean and variance together, got one of them")
-        self.mean = None if mean is None else np.asarray(mean, np.float32)
-        self.variance = None if variance is None else np.asarray(variance, np.float32)
+        self.mean = None if mean is None else as_floats("Normalization(mean=...)", mean)
+        self.variance = None if variance is None else as_floats("Normalization(variance=...)", variance)
         self._given = self.mean is not None
         if np.shape(mean) != np.shape(variance) or np.ndim(mean) > len(self.axis):
             raise InvalidArgumentError(
@@ -121,7 +123,7 @@ class Normalization(Layer):
     def _transform(self, inputs: Any, leading: int) -> Any:
         if self.mean is None or self.variance is None:
             raise InvalidArgumentError("Normalization has no mean yet: give mean and variance, or call adapt(data)")
-        values = np.asarray(inputs, np.float32)
+        values = as_floats("Normalization", inputs)
         axes = values.ndim - leading
         kept = self._kept(axes)
         shape = [1] * axes

@@ -47,7 +47,7 @@ class VocabularyLayer(Layer):
         self.invert = bool(invert)
         self.output_mode = check_choice(call, "output_mode", output_mode, MODES)
         self.pad_to_max_tokens = bool(pad_to_max_tokens)
-        self.cache_dir = cache_dir
+        self.cache_dir = None if cache_dir is None else os.fspath(cache_dir)
         if self.invert and output_mode != "int":
             raise InvalidArgumentError(f"{call}(invert=True) gives tokens: leave output_mode out, got {output_mode!r}")
         if oov_token is None and (self.invert or self.num_oov_indices):
