@@ -45,6 +45,9 @@ LEVELS: dict[str, float] = {
     "penstock.distribute.": 5,
     "penstock.service": 5,
     "penstock.service.": 5,
+    # Below the layers that offer it; Keras is behind its `__getattr__`.
+    "penstock.preprocessing.convert": 4.5,
+    "penstock.preprocessing.convert.": 4.5,
     "penstock.preprocessing": 5,
     "penstock.preprocessing.": 5,
     "penstock.training": 6,
@@ -68,7 +71,7 @@ HEAVY = {
     "optax": ("penstock.demo.",),
     "sklearn": ("penstock.demo.",),
     "tqdm": ("penstock.demo.",),
-    "keras": ("penstock.training.", "penstock.demo."),
+    "keras": ("penstock.training.", "penstock.preprocessing.convert.", "penstock.demo."),
     "torch": (),
     "fsspec": ("penstock.formats.",),
     "ray": (),

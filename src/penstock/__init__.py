@@ -1,6 +1,7 @@
 """penstock carries training data from storage to every replica.
 
-`import penstock as ps` gives everything named here; nothing that needs JAX is imported before it is used.
+`import penstock as ps` gives everything named here; nothing that needs JAX is imported before it is used, and
+`ps.preprocessing` only then too.
 """
 
 import importlib
@@ -43,10 +44,13 @@ from penstock.options import Options as Options
 from penstock.spec import TensorSpec as TensorSpec
 
 if TYPE_CHECKING:
+    from penstock import preprocessing as preprocessing
     from penstock.distribute import MirroredStrategy as MirroredStrategy
 
 
 def __getattr__(name: str) -> Any:
     if name == "MirroredStrategy":
         return importlib.import_module("penstock.distribute").MirroredStrategy
+    if name == "preprocessing":
+        return importlib.import_module("penstock.preprocessing")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -29,7 +29,7 @@ class ElementMethods(Methods):
         structure and dtype; their shapes may differ.
 
         Args:
-            fn: called once per element, with NumPy values.
+            fn: called once per element, with NumPy values; a layer of `ps.preprocessing`, once for a block of them.
             num_parallel_calls: threads that call it at the same time; `ps.AUTOTUNE` for one per core.
             deterministic: False gives the results of parallel calls as soon as they are there, in whatever order; no
                 element is lost or given twice, also over a restore. Below a step that must be able to read the same

@@ -15,6 +15,7 @@ from penstock.data.unordered import Unordered
 from penstock.errors import InvalidTypeError
 from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY
 from penstock.rng import mix
+from penstock.structure import LEAF
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,9 @@ class Map(OneInput):
 
     def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
         """The function's results for a block of input, up to the first row at which it raises."""
+        at_once = self._at_once(block)
+        if at_once is not None:
+            return at_once, None
 
         def results(start: int, stop: int) -> Iterator[Any]:
             return self._results(run, epoch, block.slice(start, stop), positions[start:stop])
@@ -61,6 +65,16 @@ class Map(OneInput):
         if failure is not None:
             note(failure.error, self, int(positions[failure.row]))
         return output, failure
+
+    def _at_once(self, block: Block) -> Block | None:
+        """All results by one call of a function that offers it, as layers do; None if it must be called row by row."""
+        map_block = getattr(self.function, "map_block", None)
+        if map_block is None or self.seed is not None or block.structure != LEAF:
+            return None
+        try:
+            return Block((map_block(block.columns[0]),), LEAF, len(block))
+        except Exception:  # row by row it comes again, after the rows before it
+            return None
 
     def _results(self, run: Run, epoch: int, block: Block, positions: Any) -> Iterator[Any]:
         if self.seed is None:

@@ -1,0 +1,68 @@
+"""What looking strings up costs, against Arrow's own lookup of the same strings in the same run."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import penstock as ps
+from benchmarks.timing import Figure, seconds, speed_ratio
+
+KEYS = 100_000
+STRINGS = 1_000_000
+
+
+def measure() -> list[Figure]:
+    """The figures of this file."""
+    keys = [f"token{number}" for number in range(KEYS)]
+    strings = np.array(keys, dtype=object)[np.random.default_rng(0).integers(0, KEYS, STRINGS)]
+    layer = ps.preprocessing.StringLookup(vocabulary=keys)
+    return [*lookups(layer, keys, strings), in_file(keys, strings), mapped(layer, strings)]
+
+
+def lookups(layer: ps.preprocessing.StringLookup, keys: list[str], strings: np.ndarray) -> list[Figure]:
+    """A million strings in a vocabulary of a hundred thousand: as Arrow holds them, and as Python objects."""
+    in_arrow, known = pa.array(strings), pa.array(keys)
+
+    def index_in() -> object:
+        return pc.index_in(in_arrow, value_set=known)
+
+    def index_in_of_objects() -> object:
+        return pc.index_in(pa.array(strings), value_set=known)
+
+    return [
+        Figure("StringLookup of 1e6 strings in Arrow / index_in", speed_ratio(lambda: layer(in_arrow), index_in), 0.5),
+        Figure(
+            "StringLookup of 1e6 objects / index_in of them",
+            speed_ratio(lambda: layer(strings), index_in_of_objects),
+            0.5,
+        ),
+        Figure("StringLookup of 1e6 objects / index_in in Arrow", speed_ratio(lambda: layer(strings), index_in), 0.15),
+    ]
+
+
+def in_file(keys: list[str], strings: np.ndarray) -> Figure:
+    """The same vocabulary in a file that is mapped into memory."""
+    in_arrow, known = pa.array(strings), pa.array(keys)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "vocabulary.txt"
+        path.write_text("\n".join(keys))
+        layer = ps.preprocessing.StringLookup(vocabulary=str(path))
+        ratio = speed_ratio(lambda: layer(in_arrow), lambda: pc.index_in(in_arrow, value_set=known))
+    return Figure("the same, vocabulary in a mapped file / index_in", ratio, 0.2)
+
+
+def mapped(layer: ps.preprocessing.StringLookup, strings: np.ndarray) -> Figure:
+    """map before batch: the layer is called once for a block."""
+    dataset = ps.Dataset.from_tensor_slices(strings).map(layer).batch(1024)
+
+    def exhaust() -> None:
+        for _ in dataset:
+            pass
+
+    exhaust()
+    return Figure(
+        "map(StringLookup).batch(1024)", STRINGS / min(seconds(exhaust) for _ in range(3)) / 1e6, 1, unit="M elements/s"
+    )

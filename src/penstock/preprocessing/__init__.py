@@ -1,0 +1,13 @@
+"""Layers that turn features into numbers: Keras's names, arguments and results, without TensorFlow.
+
+They are called on NumPy arrays, on single elements in `dataset.map(layer)`, or on batches after `batch`.
+"""
+
+from penstock.preprocessing.category_encoding import CategoryEncoding as CategoryEncoding
+from penstock.preprocessing.discretization import Discretization as Discretization
+from penstock.preprocessing.hashing import Hashing as Hashing
+from penstock.preprocessing.lookups import IntegerLookup as IntegerLookup
+from penstock.preprocessing.lookups import StringLookup as StringLookup
+from penstock.preprocessing.scaling import Normalization as Normalization
+from penstock.preprocessing.scaling import Rescaling as Rescaling
+from penstock.preprocessing.text_vectorization import TextVectorization as TextVectorization

@@ -1,0 +1,143 @@
+"""Discretization, and the summary of values that its boundaries are learned from."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.data.dataset import Dataset
+from penstock.errors import InvalidArgumentError
+from penstock.options import check_integer
+from penstock.preprocessing.encode import encode
+from penstock.preprocessing.layer import Layer, as_floats, check_choice, columns_of, in_pieces
+
+_VALUES_AT_ONCE = 1 << 16
+
+Floats = npt.NDArray[np.floating[Any]]
+
+
+class Discretization(Layer):
+    """Numbers to the bins between boundaries: int32, as in Keras.
+
+    Args:
+        bin_boundaries: boundaries in ascending order. A bin holds its lower boundary, not its upper one; the first and
+            the last bin have no end.
+        num_bins: the number of bins, whose boundaries `adapt` learns. Either this or `bin_boundaries`.
+        epsilon: how far off the learned boundaries may be, as a share of the values.
+        output_mode: "int", or a vector: "one_hot" for each number, "multi_hot" or "count" for all along the last axis.
+
+    Raises:
+        InvalidArgumentError: both or none of bin_boundaries and num_bins, boundaries out of order, or an unknown mode.
+
+    Example:
+        >>> Discretization(bin_boundaries=[0.0, 1.0, 2.0])([[-1.5, 1.0, 3.4, 0.5], [0.0, 3.0, 1.3, 0.0]])
+        array([[0, 2, 3, 1],
+               [1, 3, 2, 1]], dtype=int32)
+    """
+
+    def __init__(
+        self,
+        bin_boundaries: Sequence[float] | None = None,
+        num_bins: int | None = None,
+        epsilon: float = 0.01,
+        output_mode: str = "int",
+    ) -> None:
+        if (bin_boundaries is None) == (num_bins is None):
+            raise InvalidArgumentError(
+                "Discretization takes either bin_boundaries or num_bins, which adapt learns them for"
+            )
+        if not 0 < epsilon < 1:
+            raise InvalidArgumentError(f"Discretization(epsilon=...) takes a share between 0 and 1, got {epsilon!r}")
+        self.num_bins = None if num_bins is None else check_integer("Discretization", "num_bins", num_bins, minimum=1)
+        self.epsilon = epsilon
+        modes = ("int", "one_hot", "multi_hot", "count")
+        self.output_mode = check_choice("Discretization", "output_mode", output_mode, modes)
+        self.bin_boundaries = None if bin_boundaries is None else _checked(bin_boundaries)
+
+    def adapt(self, data: Any) -> Self:
+        """Learn boundaries with about as many values between any two, from a finite dataset, an array or a list.
+
+        Raises:
+            InvalidArgumentError: the layer was given boundaries, or there are no values.
+        """
+        if self.num_bins is None:
+            raise InvalidArgumentError(
+                "Discretization.adapt(data): the layer has bin_boundaries, make one with num_bins"
+            )
+        pieces: Iterator[Any] = (
+            as_floats("Discretization.adapt(data)", column).reshape(-1) for column in columns_of("Discretization", data)
+        )
+        if isinstance(data, Dataset):  # an array is summed up as a whole, as Keras does
+            pieces = in_pieces(pieces, _VALUES_AT_ONCE)
+        summary = np.zeros((2, 0), np.float32)
+        for piece in pieces:
+            summary = _merged(_summary(piece, self.epsilon), summary, self.epsilon)
+        if summary.shape[1] == 0:
+            raise InvalidArgumentError("Discretization.adapt(data): there are no values to learn boundaries from")
+        self.bin_boundaries = _compressed(summary, 1 / self.num_bins)[0, :-1].tolist()
+        return self
+
+    def _transform(self, inputs: Any, leading: int) -> Any:
+        if self.bin_boundaries is None:
+            raise InvalidArgumentError("Discretization has no boundaries yet: give bin_boundaries or call adapt(data)")
+        bins = np.asarray(
+            np.digitize(as_floats("Discretization", inputs), np.asarray(self.bin_boundaries, np.float32)), np.int32
+        )
+        if self.output_mode == "int":
+            return bins[()]
+        return encode(bins, self.output_mode, len(self.bin_boundaries) + 1, leading)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "bin_boundaries": self.bin_boundaries,
+            "num_bins": self.num_bins,
+            "epsilon": self.epsilon,
+            "output_mode": self.output_mode,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """The layer that `get_config` described; an adapted one has both its boundaries and `num_bins`."""
+        boundaries = config["bin_boundaries"]
+        layer = cls(**config) if config["num_bins"] is None else cls(**{**config, "bin_boundaries": None})
+        layer.bin_boundaries = boundaries
+        return layer
+
+    def _keras_config(self) -> dict[str, Any]:
+        if self.bin_boundaries is None:
+            raise InvalidArgumentError("Discretization.to_keras(): call adapt(data) first")
+        return {**self.get_config(), "num_bins": None}
+
+
+def _checked(boundaries: Sequence[float]) -> list[float]:
+    as_floats("Discretization(bin_boundaries=...)", boundaries)
+    values = [float(boundary) for boundary in boundaries]
+    if any(a > b for a, b in pairwise(values)):
+        raise InvalidArgumentError(f"Discretization(bin_boundaries=...) must be in ascending order, got {values}")
+    return values
+
+
+def _summary(values: Floats, epsilon: float) -> Floats:
+    """Every so many of the sorted values, and how many each stands for: about 1 / epsilon of them."""
+    ordered = np.sort(values)
+    step = max(len(ordered) * epsilon, 1)
+    chosen = ordered[int(step - 1) :: int(step)]
+    return np.stack([chosen, np.full_like(chosen, step)])
+
+
+def _merged(new: Floats, old: Floats, epsilon: float) -> Floats:
+    both = np.concatenate([new, old], axis=1)
+    return _compressed(both[:, np.argsort(both[0])], epsilon)
+
+
+def _compressed(summary: Floats, epsilon: float) -> Floats:
+    """A summary of 1 / epsilon values, interpolated from this one."""
+    if summary.shape[1] * epsilon < 1:
+        return summary
+    shares = epsilon + np.arange(0.0, 1.0, epsilon)
+    weights = summary[1].cumsum()
+    have = weights / weights[-1]
+    new = np.interp(shares, have, weights)
+    return np.stack([np.interp(shares, have, summary[0]), np.diff(new, prepend=0)]).astype(np.float32)

@@ -1,0 +1,106 @@
+"""From texts to tokens: standardising, splitting, and grams, for all texts of an array at once in Arrow."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import InvalidTypeError
+from penstock.preprocessing.hashes import spans
+from penstock.preprocessing.tokens import TEXT, decoded, text_array
+
+_PUNCTUATION = r'[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']'
+
+Function = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """The tokens of many texts, one after the other, and how many each text has."""
+
+    values: pa.LargeBinaryArray
+    lengths: npt.NDArray[np.int64]
+
+    @property
+    def texts(self) -> npt.NDArray[np.int64]:
+        """The number of the text that each token belongs to."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+    @property
+    def places(self) -> npt.NDArray[np.int64]:
+        """The place of each token in its text, from 0."""
+        return np.arange(len(self.values)) - np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
+
+
+def standardized(texts: pa.LargeBinaryArray, how: str | Function | None) -> pa.LargeBinaryArray:
+    """Texts in lower case (ASCII letters only, as in TensorFlow), without punctuation, or as a function gives them."""
+    if callable(how):
+        changed, shape = text_array("TextVectorization(standardize=...)", how(_for_users(texts)))
+        if shape != (len(texts),):
+            raise InvalidTypeError(f"standardize must return one string for each of {len(texts)}, got shape {shape}")
+        return changed
+    if how is None:
+        return texts
+    strings = texts.view(pa.large_string())
+    if how.startswith("lower"):
+        strings = pc.ascii_lower(strings)
+    if how.endswith("strip_punctuation"):
+        strings = pc.replace_substring_regex(strings, pattern=_PUNCTUATION, replacement="")
+    return strings.view(TEXT)
+
+
+def split_texts(texts: pa.LargeBinaryArray, how: str | Function) -> Tokens:
+    """The words of each text, its characters, or what a function returns."""
+    if callable(how):
+        parts = [list(part) for part in how(_for_users(texts))]
+        if len(parts) != len(texts):
+            raise InvalidTypeError(f"split must return one list for each of {len(texts)} texts, got {len(parts)}")
+        values, _ = text_array("TextVectorization(split=...)", [token for part in parts for token in part])
+        return Tokens(values, np.fromiter(map(len, parts), np.int64, len(parts)))
+    return _words(texts) if how == "whitespace" else _characters(texts)
+
+
+def _for_users(texts: pa.LargeBinaryArray) -> npt.NDArray[Any]:
+    return decoded(texts, "utf-8").astype(np.str_)
+
+
+def _words(texts: pa.LargeBinaryArray) -> Tokens:
+    lists = pc.ascii_split_whitespace(texts.view(pa.large_string()))
+    values = lists.flatten()
+    owners = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
+    filled = pc.greater(pc.binary_length(values), 0)  # spaces at the ends leave empty words
+    lengths = np.bincount(owners[filled.to_numpy(zero_copy_only=False)], minlength=len(texts))
+    return Tokens(values.filter(filled).cast(TEXT), lengths)
+
+
+def _characters(texts: pa.LargeBinaryArray) -> Tokens:
+    data, starts, sizes = spans(texts.cast(pa.large_string()).cast(TEXT))  # refuses what is not UTF-8
+    if len(texts) == 0:
+        return Tokens(texts, np.zeros(0, np.int64))
+    first, last = int(starts[0]), int(starts[-1] + sizes[-1])
+    begins = np.flatnonzero((data[first:last] & 0xC0) != 0x80) + first
+    offsets = np.append(begins, last)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
+    values = pa.LargeBinaryArray.from_buffers(TEXT, len(begins), buffers)
+    lengths = np.searchsorted(begins, starts + sizes) - np.searchsorted(begins, starts)
+    return Tokens(values, lengths)
+
+
+def grams(tokens: Tokens, widths: Sequence[int]) -> Tokens:
+    """Runs of neighbouring tokens, joined by a space: for each text all of the first width, then all of the next."""
+    rest = np.repeat(tokens.lengths, tokens.lengths) - tokens.places
+    texts = tokens.texts
+    values, owners = [], []
+    for width in widths:
+        begins = np.flatnonzero(rest >= width)
+        parts = [tokens.values.take(pa.array(begins + offset)) for offset in range(width)]
+        values.append(pc.binary_join_element_wise(*parts, pa.scalar(b" ", TEXT)) if width > 1 else parts[0])
+        owners.append(texts[begins])
+    owner = np.concatenate(owners)
+    order = np.argsort(owner, kind="stable")
+    lengths = np.bincount(owner, minlength=len(tokens.lengths))
+    return Tokens(pa.concat_arrays(values).take(pa.array(order)), lengths)

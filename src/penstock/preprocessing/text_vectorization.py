@@ -1,0 +1,199 @@
+"""TextVectorization."""
+
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.data.block import Column, column_of, is_ragged
+from penstock.errors import InvalidArgumentError
+from penstock.options import check_integer
+from penstock.preprocessing.counts import TokenCounts
+from penstock.preprocessing.layer import Layer, check_choice, columns_of
+from penstock.preprocessing.lookups import StringLookup
+from penstock.preprocessing.text import Function, Tokens, grams, split_texts, standardized
+from penstock.preprocessing.tokens import Shape, text_array
+
+_STANDARDS = ("lower_and_strip_punctuation", "lower", "strip_punctuation")
+_MODES = ("int", "multi_hot", "count", "tf_idf")
+
+
+class TextVectorization(Layer):
+    """Texts to the indices of their words, or to one vector for each text.
+
+    Args:
+        max_tokens: the most indices there may be, those of padding and of unknown words included.
+        standardize: "lower_and_strip_punctuation", "lower", "strip_punctuation", None, or a function from an array of
+            strings to another.
+        split: "whitespace", "character", None (the inputs are words already), or a function from an array of strings to
+            a list of lists.
+        ngrams: also use runs of up to so many words; a tuple says which lengths to use.
+        output_mode: "int" for indices, padded with 0 to the longest text, or a vector of each text: "multi_hot",
+            "count" or "tf_idf".
+        output_sequence_length: cut or pad indices to this length.
+        pad_to_max_tokens: make vectors as long as `max_tokens`, however small the vocabulary is.
+        vocabulary: the words in order, as a list or an array, or the path of a text file with one in each line. Without
+            it, call `adapt`.
+        idf_weights: the weight of each word, for "tf_idf".
+        encoding: how `get_vocabulary` reads the bytes of words.
+        cache_dir: where the index of a vocabulary file is kept; next to the file by default.
+
+    Raises:
+        InvalidArgumentError: arguments that contradict each other, or a vocabulary that cannot work.
+
+    Example:
+        >>> layer = TextVectorization(vocabulary=["earth", "wind", "and", "fire"])
+        >>> layer(["Earth, wind & fire!", "fire and rain"])
+        array([[2, 3, 5],
+               [5, 4, 1]])
+    """
+
+    why_not_keras = "Keras's own needs TensorFlow, and XLA has no strings"
+
+    def __init__(
+        self,
+        max_tokens: int | None = None,
+        standardize: str | Function | None = "lower_and_strip_punctuation",
+        split: str | Function | None = "whitespace",
+        ngrams: int | tuple[int, ...] | None = None,
+        output_mode: str = "int",
+        output_sequence_length: int | None = None,
+        pad_to_max_tokens: bool = False,
+        vocabulary: Any = None,
+        idf_weights: Any = None,
+        encoding: str = "utf-8",
+        cache_dir: str | None = None,
+    ) -> None:
+        call = "TextVectorization"
+        if standardize is not None and not callable(standardize):
+            check_choice(call, "standardize", standardize, _STANDARDS)
+        if split is not None and not callable(split):
+            check_choice(call, "split", split, ("whitespace", "character"))
+        check_choice(call, "output_mode", output_mode, _MODES)
+        if output_sequence_length is not None:
+            check_integer(call, "output_sequence_length", output_sequence_length, minimum=1)
+            if output_mode != "int":
+                raise InvalidArgumentError(f"{call}(output_sequence_length=...) needs output_mode='int'")
+        self.standardize, self.split, self.ngrams = standardize, split, ngrams
+        self._widths = _widths(ngrams)
+        self.output_mode = output_mode
+        self.output_sequence_length = output_sequence_length
+        self._lookup = StringLookup(
+            max_tokens=max_tokens,
+            mask_token="",
+            vocabulary=vocabulary,
+            idf_weights=idf_weights,
+            output_mode=output_mode,
+            pad_to_max_tokens=pad_to_max_tokens,
+            encoding=encoding,
+            cache_dir=cache_dir,
+        )
+
+    def adapt(self, data: Any) -> Self:
+        """Learn the vocabulary of a finite dataset, an array or a list of texts, the most frequent words first.
+
+        Raises:
+            InvalidArgumentError: the layer was given a vocabulary, or the dataset never ends.
+        """
+        counts = self._lookup.counts()
+        for column in columns_of("TextVectorization", data):
+            texts, shape = text_array("TextVectorization", column)
+            self._count(counts, self._tokens(texts, shape if self.split or len(shape) > 1 else (*shape, 1)))
+        self._lookup.learn(counts)
+        return self
+
+    def _count(self, counts: TokenCounts, tokens: Tokens) -> None:
+        counts.add(tokens.values, tokens.texts, len(tokens.lengths))
+
+    def _tokens(self, texts: pa.LargeBinaryArray, shape: Shape) -> Tokens:
+        """The tokens of each text; without splitting those along the last axis belong together."""
+        texts = standardized(texts, self.standardize)
+        if self.split is not None:
+            tokens = split_texts(texts, self.split)
+        else:
+            length = shape[-1] if shape else 1
+            tokens = Tokens(texts, np.full(int(np.prod(shape[:-1])), length))
+        return tokens if self._widths is None else grams(tokens, self._widths)
+
+    def _transform(self, inputs: Any, leading: int) -> Any:
+        texts, shape = text_array("TextVectorization", inputs)
+        outer = self._outer_shape(shape[leading:])
+        tokens = self._tokens(texts, shape)
+        outer = (*shape[:leading], *outer)
+        if self.output_mode != "int":
+            vectors = self._lookup.encode_documents(
+                tokens.texts, self._lookup.indices_of(tokens.values), len(tokens.lengths)
+            )
+            return vectors.reshape(*outer, vectors.shape[-1])
+        if len(shape) == leading and self.split is None:
+            return self._lookup.indices_of(tokens.values).reshape(shape)[()]
+        rows = self._padded(tokens)
+        return rows.reshape(*outer, rows.shape[-1])
+
+    def _outer_shape(self, shape: Shape) -> Shape:
+        """The shape of the texts, without the axis of tokens."""
+        if self.split is None:
+            return shape[:-1]
+        if len(shape) > 1:
+            if shape[-1] != 1:
+                raise InvalidArgumentError(
+                    f"TextVectorization splits one text for each element, got shape {shape}: its last axis must be 1"
+                )
+            return shape[:-1]
+        return shape
+
+    def _padded(self, tokens: Tokens) -> npt.NDArray[np.int64]:
+        length = self.output_sequence_length
+        if length is None:
+            length = int(tokens.lengths.max(initial=0))
+        rows = np.zeros((len(tokens.lengths), length), np.int64)
+        places = tokens.places
+        kept = places < length
+        rows[tokens.texts[kept], places[kept]] = self._lookup.indices_of(tokens.values)[kept]
+        return rows
+
+    def map_block(self, column: Column) -> Column:
+        ragged = self.output_mode == "int" and self.output_sequence_length is None
+        if not ragged and not callable(self.standardize) and not callable(self.split):
+            return super().map_block(column)
+        if is_ragged(column) or column.ndim > 1 or self.split is None or callable(self.standardize):
+            return column_of([self(row) for row in column])
+        tokens = self._tokens(*text_array("TextVectorization", column))
+        indices = self._lookup.indices_of(tokens.values)
+        return column_of(np.split(indices, np.cumsum(tokens.lengths)[:-1]))
+
+    def set_vocabulary(self, vocabulary: Any, idf_weights: Any = None) -> None:
+        """Look words up in this list, array or file from now on; see `StringLookup.set_vocabulary`."""
+        self._lookup.set_vocabulary(vocabulary, idf_weights)
+
+    def get_vocabulary(self, include_special_tokens: bool = True) -> list[str]:
+        """The words in the order of their indices, with those for padding and for unknown words in front."""
+        return self._lookup.get_vocabulary(include_special_tokens)
+
+    def vocabulary_size(self) -> int:
+        """The number of indices: those of padding and of unknown words count."""
+        return self._lookup.vocabulary_size()
+
+    def get_config(self) -> dict[str, Any]:
+        names = ("max_tokens", "pad_to_max_tokens", "vocabulary", "idf_weights", "encoding", "cache_dir")
+        lookup = self._lookup.get_config()
+        return {
+            "standardize": self.standardize,
+            "split": self.split,
+            "ngrams": self.ngrams,
+            "output_mode": self.output_mode,
+            "output_sequence_length": self.output_sequence_length,
+            **{name: lookup[name] for name in names},
+        }
+
+
+def _widths(ngrams: int | tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if ngrams is None:
+        return None
+    widths = (
+        tuple(ngrams)
+        if isinstance(ngrams, (tuple, list))
+        else range(1, check_integer("TextVectorization", "ngrams", ngrams, minimum=1) + 1)
+    )
+    return tuple(check_integer("TextVectorization", "ngrams", width, minimum=1) for width in widths)

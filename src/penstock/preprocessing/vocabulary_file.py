@@ -1,0 +1,237 @@
+"""A vocabulary in a text file, one token per line, looked up without reading it into memory.
+
+Next to the file, or in a directory of the user's choice, stands an index: one file of little-endian 64-bit words.
+
+    8 words        magic number, version, size and time of change of the text file, tokens, digest, are all integers, 0
+    tokens + 1     where each line begins; the last says where one more would
+    tokens         the fingerprints of the tokens, sorted
+    tokens / 2     32 bits each: the numbers of the tokens in that order
+
+Both files are mapped into memory, so all processes of a machine share one copy. The index is written under another name
+and then renamed, so nobody sees half of one; a lock on the text file keeps other processes from doing the work twice.
+"""
+
+import contextlib
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import InvalidArgumentError, StorageError
+from penstock.preprocessing.hashes import Bytes, Positions, Words, fingerprint64, gathered, spans
+from penstock.preprocessing.keys import Numbers
+
+_MAGIC = 0x70656E73746F636B
+_VERSION = 1
+_HEADER = 8
+_LINES_AT_ONCE = 1 << 20
+_BYTES_AT_ONCE = 1 << 26
+
+
+class FileKeys:
+    """The lines of a file as keys, the first line with number 0.
+
+    Raises:
+        InvalidArgumentError: no such file, no lines, an empty line, or a token that stands there twice.
+        StorageError: the index cannot be written.
+    """
+
+    def __init__(self, path: str, cache_dir: str | None = None) -> None:
+        self.path = path
+        self.cache_dir = cache_dir
+        if not os.path.isfile(path):
+            raise InvalidArgumentError(f"vocabulary={path!r}: there is no such file")
+        if os.path.getsize(path) == 0:
+            raise InvalidArgumentError(f"vocabulary={path!r}: the file is empty, it must hold one token per line")
+        self._open()
+
+    def _open(self) -> None:
+        where = _index_path(self.path, self.cache_dir)
+        words = _read_index(where, self.path)
+        if words is None:
+            with _locked(self.path):
+                words = _read_index(where, self.path)
+                if words is None:
+                    _write_index(where, self.path)
+                    words = _read_index(where, self.path)
+        if words is None:
+            raise StorageError(f"{self.path} was changed while its index was made: try again when it is complete")
+        count = int(words[4])
+        self.digest = int(words[5])
+        self.all_integers = bool(words[6])
+        self._text: Bytes = np.memmap(self.path, np.uint8, "r")
+        self._starts = words[_HEADER : _HEADER + count + 1].view("<i8")
+        self._prints = words[_HEADER + count + 1 : _HEADER + 2 * count + 1]
+        self._order = words[_HEADER + 2 * count + 1 :].view("<u4")[:count]
+
+    def __len__(self) -> int:
+        return len(self._prints)
+
+    def find(self, values: pa.Array) -> Numbers:
+        """The number of each value, or -1. Each distinct value is looked up once."""
+        encoded = (values if values.type == pa.large_binary() else _as_text(values)).dictionary_encode()
+        found: Numbers = self._find_distinct(encoded.dictionary)[encoded.indices.to_numpy()]
+        return found
+
+    def _find_distinct(self, values: pa.LargeBinaryArray) -> Numbers:
+        prints = fingerprint64(*spans(values))
+        places = np.searchsorted(self._prints, prints)
+        result = np.full(len(values), -1)
+        left = np.arange(len(values))
+        while len(left):
+            left = left[places[left] < len(self)]
+            left = left[self._prints[places[left]] == prints[left]]
+            numbers = self._order[places[left]].astype(np.int64)
+            equal = pc.equal(self.take(numbers), values.take(pa.array(left))).to_numpy(zero_copy_only=False)
+            result[left[equal]] = numbers[equal]
+            left = left[~equal]  # another token with the same fingerprint: the next one may be it
+            places[left] += 1
+        return result
+
+    def take(self, numbers: Numbers) -> pa.LargeBinaryArray:
+        """The lines of these numbers."""
+        starts = self._starts[numbers]
+        return gathered(self._text, starts, _line_ends(self._text, starts, self._starts[numbers + 1]) - starts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "cache_dir": self.cache_dir, "digest": self.digest}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["path"], state["cache_dir"])  # type: ignore[misc]  # opened again, not copied
+        if self.digest != state["digest"]:
+            raise StorageError(
+                f"vocabulary={self.path!r} has changed since the layer was made: give changed files new names"
+            )
+
+
+def _as_text(integers: pa.Int64Array) -> pa.LargeBinaryArray:
+    return integers.cast(pa.large_string()).cast(pa.large_binary())
+
+
+def _index_path(path: str, cache_dir: str | None) -> Path:
+    file = Path(path).resolve()
+    if cache_dir is None:
+        return file.with_name(file.name + ".penstock-index")
+    code = fingerprint64(*spans(pa.array([str(file)], pa.large_binary())))[0]
+    return Path(cache_dir) / f"{file.name}-{int(code):016x}.penstock-index"
+
+
+def _stamp(path: str) -> list[int]:
+    """What changes when the file does."""
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _read_index(where: Path, path: str) -> Words | None:
+    """The index, if it is there, whole, and made of the file as it is now."""
+    try:
+        words: Words = np.memmap(where, "<u8", "r")
+    except (OSError, ValueError):  # not there, or not whole
+        return None
+    if len(words) < _HEADER or [int(word) for word in words[:4]] != [_MAGIC, _VERSION, *_stamp(path)]:
+        return None
+    count = int(words[4])
+    return words if len(words) == _HEADER + 2 * count + 1 + (count + 1) // 2 else None
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    with open(path, "rb") as file:
+        with contextlib.suppress(OSError):  # a file system without locks: then the work may be done twice
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _write_index(where: Path, path: str) -> None:
+    stamp = _stamp(path)
+    text: Bytes = np.memmap(path, np.uint8, "r")
+    starts = _line_starts(text)
+    prints, all_integers = _fingerprints(path, text, starts)
+    order = np.argsort(prints, kind="stable")
+    ordered = prints[order]
+    _refuse_repeated(path, text, starts, order, ordered)
+    digest = int((prints * (2 * np.arange(len(prints), dtype=np.uint64) + np.uint64(1))).sum())
+    header = np.array([_MAGIC, _VERSION, *stamp, len(prints), digest, all_integers, 0], "<u8")
+    numbers = np.zeros((len(order) + 1) // 2 * 2, "<u4")
+    numbers[: len(order)] = order
+    try:
+        where.parent.mkdir(parents=True, exist_ok=True)
+        _write_whole(where, [header, starts.astype("<i8", copy=False), ordered.astype("<u8", copy=False), numbers])
+    except OSError as error:
+        raise StorageError(
+            f"the index of {path} cannot be written to {where}: {error}; give a directory with cache_dir=..."
+        ) from error
+
+
+def _write_whole(where: Path, parts: list[npt.NDArray[Any]]) -> None:
+    """Write a file that appears when it is complete, and leave nothing behind if that fails."""
+    with tempfile.NamedTemporaryFile(dir=where.parent, prefix=where.name, delete=False) as file:
+        try:
+            for part in parts:
+                file.write(part.data)
+            file.flush()
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, where)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+def _line_starts(text: Bytes) -> Positions:
+    """Where each line begins, and where one after the last would."""
+    pieces = [np.zeros(1, np.int64)]
+    pieces += [
+        np.flatnonzero(text[start : start + _BYTES_AT_ONCE] == ord("\n")) + (start + 1)
+        for start in range(0, len(text), _BYTES_AT_ONCE)
+    ]
+    starts = np.concatenate(pieces)
+    return starts if starts[-1] == len(text) else np.append(starts, len(text) + 1)
+
+
+def _line_ends(text: Bytes, starts: Positions, next_starts: Positions) -> Positions:
+    """Where the lines end, without what separates them."""
+    ends = next_starts - 1
+    returned = (ends > starts) & (text[np.maximum(ends, 1) - 1] == ord("\r"))
+    return np.asarray(ends - returned)
+
+
+def _fingerprints(path: str, text: Bytes, starts: Positions) -> tuple[Words, bool]:
+    """The fingerprint of each line, and whether all lines are integers as `str` writes them."""
+    prints = np.empty(len(starts) - 1, np.uint64)
+    if len(prints) >= 1 << 32:
+        raise InvalidArgumentError(f"vocabulary={path!r} has {len(prints)} lines: at most 2**32 - 1 can be looked up")
+    all_integers = True
+    for first in range(0, len(prints), _LINES_AT_ONCE):
+        begins = starts[first : first + _LINES_AT_ONCE + 1]
+        lengths = _line_ends(text, begins[:-1], begins[1:]) - begins[:-1]
+        if (lengths == 0).any():
+            line = first + int(np.argmin(lengths)) + 1
+            raise InvalidArgumentError(f"vocabulary={path!r}: line {line} is empty, it must hold a token")
+        prints[first : first + _LINES_AT_ONCE] = fingerprint64(text, begins[:-1], lengths)
+        all_integers = all_integers and _are_integers(gathered(text, begins[:-1], lengths))
+    return prints, all_integers
+
+
+def _are_integers(lines: pa.LargeBinaryArray) -> bool:
+    try:
+        numbers = lines.cast(pa.large_string()).cast(pa.int64())
+    except pa.ArrowInvalid:
+        return False
+    return bool(_as_text(numbers).equals(lines))
+
+
+def _refuse_repeated(path: str, text: Bytes, starts: Positions, order: npt.NDArray[np.int64], ordered: Words) -> None:
+    same = ordered[1:] == ordered[:-1]
+    where = np.sort(order[np.flatnonzero(np.append(same, False) | np.append(False, same))])
+    lines = gathered(text, starts[where], _line_ends(text, starts[where], starts[where + 1]) - starts[where])
+    counted = pc.value_counts(lines)
+    repeated = counted.field("values").filter(pc.greater(counted.field("counts"), 1)).to_pylist()
+    if repeated:
+        raise InvalidArgumentError(f"vocabulary={path!r}: every token must stand there once, repeated: {repeated[:10]}")
