@@ -46,11 +46,15 @@ from penstock.spec import TensorSpec as TensorSpec
 if TYPE_CHECKING:
     from penstock import preprocessing as preprocessing
     from penstock.distribute import MirroredStrategy as MirroredStrategy
+    from penstock.distribute import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
+    from penstock.distribute import TPUStrategy as TPUStrategy
+
+_OF_JAX = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "TPUStrategy")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "MirroredStrategy":
-        return importlib.import_module("penstock.distribute").MirroredStrategy
+    if name in _OF_JAX:
+        return getattr(importlib.import_module("penstock.distribute"), name)
     if name == "preprocessing":
         return importlib.import_module("penstock.preprocessing")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

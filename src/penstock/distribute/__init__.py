@@ -1,6 +1,6 @@
 """Strategies: the same step on several replicas, each with its share of every batch.
 
-JAX is imported only when `MirroredStrategy` is asked for.
+JAX is imported only when a strategy on devices is asked for.
 """
 
 from importlib import import_module
@@ -23,9 +23,13 @@ from penstock.distribute.values import PerReplica as PerReplica
 
 if TYPE_CHECKING:
     from penstock.distribute.mirrored import MirroredStrategy as MirroredStrategy
+    from penstock.distribute.multi_worker import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
+    from penstock.distribute.multi_worker import TPUStrategy as TPUStrategy
+
+_OF_JAX = {"MirroredStrategy": "mirrored", "MultiWorkerMirroredStrategy": "multi_worker", "TPUStrategy": "multi_worker"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "MirroredStrategy":
-        return import_module("penstock.distribute.mirrored").MirroredStrategy
+    if name in _OF_JAX:
+        return getattr(import_module(f"penstock.distribute.{_OF_JAX[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

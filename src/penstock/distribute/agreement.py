@@ -33,6 +33,11 @@ class StepFacts:
     layout: Layout | None
 
     @property
+    def empty(self) -> bool:
+        """Whether no replica gets a row: there is nothing to take a step for."""
+        return self.largest == 0
+
+    @property
     def largest(self) -> int:
         """The most rows that a replica gets."""
         return max((size for sizes in self.sizes for size in sizes), default=0)
@@ -107,7 +112,7 @@ class Asked(Agreement):
         self._closed = False
 
     def on(self, number: int, step: HostStep | None) -> StepFacts:
-        said = None if step is None else [step.sizes, step.all_sizes, step.layout()]
+        said = None if step is None else [list(step.sizes), list(step.all_sizes or ()), step.layout()]
         told = self._control.gather(self._topic, said, closed=lambda: self._closed)
         if self._same and any((one is None) != (step is None) or (one and one[1] != told[0][1]) for one in told):
             raise WorkerError(

@@ -8,11 +8,13 @@ import atexit
 import logging
 import os
 import secrets
+import socket
 import sys
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any
@@ -24,8 +26,10 @@ from penstock.runtime.channel import Closed
 
 _logger = logging.getLogger(__name__)
 
-FAILURE_TIMEOUT = 60.0
+FAILURE_TIMEOUT = 30.0
 """Seconds that a process may go on, blocked in a collective say, after another worker was lost or has failed."""
+
+_BLAME_SECONDS = 2.0
 
 
 class _Item(msgspec.Struct, tag="item", array_like=True):
@@ -43,13 +47,22 @@ class _Failed(msgspec.Struct, tag="failed", array_like=True):
     reason: str
 
 
+class _InputFailed(msgspec.Struct, tag="input", array_like=True):
+    """A worker's input has no step with this number; the steps before it are there."""
+
+    worker: int
+    topic: str
+    step: int
+    reason: str
+
+
 class _Left(msgspec.Struct, tag="left", array_like=True):
     """A worker's program has ended as it should."""
 
     worker: int
 
 
-_Message = _Item | _Failed | _Left
+_Message = _Item | _Failed | _InputFailed | _Left
 _decoder = msgspec.msgpack.Decoder(_Message)
 
 
@@ -62,6 +75,7 @@ class Hub:
     """
 
     def __init__(self, host: str, workers: int) -> None:
+        self.host = host
         self.key = secrets.token_bytes(32)
         self._listener = Listener((host, 0), "AF_INET", backlog=workers, authkey=self.key)
         self._workers = workers
@@ -135,6 +149,7 @@ class Control:
         self._changed = threading.Condition()
         self._received: dict[str, dict[int, deque[Any]]] = defaultdict(lambda: defaultdict(deque))
         self._left: set[int] = set()
+        self._input_failures: dict[str, _InputFailed] = {}
         self._failure: str | None = None
         self._told = threading.Event()
         self._closed = False
@@ -164,6 +179,8 @@ class Control:
             others = [worker for worker in range(self.workers) if worker != self.worker]
             while missing := [worker for worker in others if not queues[worker]]:
                 self.check()
+                if topic in self._input_failures:
+                    raise WorkerError(self._said_of(self._input_failures[topic]))
                 if closed is not None and closed():
                     raise Closed
                 if gone := self._left.intersection(missing):
@@ -192,8 +209,44 @@ class Control:
             WorkerError: a worker failed or was lost.
         """
         if self._failure is not None:
-            self._told.set()
             raise WorkerError(self._failure)
+
+    def check_in_main(self) -> None:
+        """As `check`, for a caller whose own caller gets the error."""
+        if self._failure is not None:
+            self.told()
+        self.check()
+
+    def blame(self, error: Exception) -> None:
+        """Raise, from a collective's error, what is known of the worker that it failed for; wait a moment to learn it.
+
+        Raises:
+            WorkerError: a worker failed or was lost.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None, timeout=_BLAME_SECONDS)
+        if self._failure is not None:
+            self.told()
+            raise WorkerError(self._failure) from error
+
+    def told(self) -> None:
+        """Note that the main thread learns of a failure: it can end by itself."""
+        self._told.set()
+
+    def check_step(self, topic: str, step: int) -> None:
+        """Raise what is known of another worker's failure in its input for this step of a topic, or for one before.
+
+        Raises:
+            WorkerError: another worker has no such step.
+        """
+        failed = self._input_failures.get(topic)
+        if failed is not None and failed.step <= step:
+            self.told()
+            raise WorkerError(self._said_of(failed))
+
+    def fail_step(self, topic: str, step: int, reason: str) -> None:
+        """Tell all other workers that this one will not have this step of a topic; both go on up to it."""
+        self.post(_InputFailed(self.worker, topic, step, reason))
 
     def fail(self, reason: str) -> None:
         """Tell all workers that this one cannot go on."""
@@ -224,7 +277,9 @@ class Control:
                 self._note_failure(message)
             else:
                 with self._changed:
-                    if isinstance(message, _Item):
+                    if isinstance(message, _InputFailed):
+                        self._input_failures[message.topic] = message
+                    elif isinstance(message, _Item):
                         self._received[message.topic][message.worker].append(message.payload)
                     else:
                         self._left.add(message.worker)
@@ -251,6 +306,9 @@ class Control:
         sys.stderr.flush()
         os._exit(1)
 
+    def _said_of(self, failed: _InputFailed) -> str:
+        return f"{self._name(failed.worker)} failed at step {failed.step} of its input with {failed.reason}"
+
     def _name(self, worker: int) -> str:
         return f"worker {worker} of {self.workers}"
 
@@ -268,4 +326,8 @@ class Control:
         atexit.unregister(self._leave)
         self._closed = True
         self._told.set()
+        # A thread that waits for data is not woken by closing the connection under it.
+        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as ending:
+            ending.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
         self._connection.close()

@@ -32,6 +32,7 @@ class Feed:
         template: gives the layout of steps on a worker that has none.
         place: puts shares where the replicas want them.
         bare: whether there is one replica in sync, which gets bare values.
+        topic: what the workers call this iteration among themselves.
         control: where other workers are told of a failure.
     """
 
@@ -42,6 +43,7 @@ class Feed:
     template: Callable[[], Template]
     place: Place
     bare: bool
+    topic: str
     control: Control | None
     _seen: Template | None = field(default=None, init=False)
 
@@ -53,11 +55,9 @@ class Feed:
             return End(self.source.state())
         except Exception as error:  # raised again by the iterator, in the caller's thread
             if self.control is not None and not isinstance(error, (WorkerError, Closed)):
-                self.control.fail(
-                    f"failed at step {self.source.number} of its input with {type(error).__name__}: {error}"
-                )
+                self.control.fail_step(self.topic, self.source.number, f"{type(error).__name__}: {error}")
             return Failure(error, self.source.state())
-        return Step(value, self.source.state())
+        return Step(value, self.source.state(), self.source.number - 1)
 
     def _next(self) -> Any:
         while True:
@@ -66,6 +66,8 @@ class Feed:
             if facts.ended:
                 raise StopIteration
             self.source.number += 1
+            if facts.empty:
+                continue
             self.full = max(self.full, facts.largest)
             if self.partial is not PartialBatch.DROP or facts.all_have(self.full):
                 return self._placed(step, facts)

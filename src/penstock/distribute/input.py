@@ -83,7 +83,7 @@ class DistributedDataset:
         if control is None:
             if isinstance(inputs, DividedInput):
                 inputs.settle_alone()
-            return _AllWorkers(cardinality, [lengths] if lengths and inputs.workers.count == 1 else None)
+            return self._known(cardinality, inputs.lengths_of_all())
         own = [inputs.labels, draw_seed(), lengths and [lengths.count, lengths.rows, lengths.last], layout, cardinality]
         told = control.gather(self._call, own, timeout=SETUP_SECONDS)
         for worker, (labels, *_) in enumerate(told):
@@ -97,7 +97,13 @@ class DistributedDataset:
         if isinstance(inputs, DividedInput):
             inputs.settle(told[0][1])
         known = all(one[2] and one[3] and one[3] == layout for one in told)
-        return _AllWorkers(longest([one[4] for one in told]), [Lengths(*one[2]) for one in told] if known else None)
+        return self._known(longest([one[4] for one in told]), [Lengths(*one[2]) for one in told] if known else None)
+
+    def _known(self, cardinality: int, lengths: list[Lengths] | None) -> _AllWorkers:
+        inputs = self._inputs
+        if not inputs.own or inputs.workers.count == 1 or cardinality == INFINITE_CARDINALITY:
+            return _AllWorkers(cardinality, lengths)
+        return _AllWorkers(inputs.steps_with_rows(lengths) if lengths else UNKNOWN_CARDINALITY, lengths)
 
     @property
     def element_spec(self) -> Any:
@@ -163,26 +169,29 @@ class DistributedDataset:
     def _feed(self, source: StepSource) -> Feed:
         """Makes the steps of one pass."""
         inputs = self._inputs
+        topic = f"{self._call}, iteration {next(self._iterations)}"
         return Feed(
             source,
-            self._agreement(),
+            self._agreement(topic),
             self._partial,
             inputs.full_rows,
             inputs.template,
             self._place,
             inputs.workers.replicas_in_sync == 1,
+            topic,
             self._control,
         )
 
-    def _agreement(self) -> Agreement:
+    def _agreement(self, topic: str) -> Agreement:
         inputs, lengths = self._inputs, self._all.lengths
         layout = inputs.layout()
-        number = next(self._iterations)
-        if self._control is None or (not inputs.own and inputs.cardinality() != UNKNOWN_CARDINALITY):
+        if inputs.workers.count == 1 or (not inputs.own and inputs.cardinality() != UNKNOWN_CARDINALITY):
             return Alone()
         if inputs.own and lengths is not None and layout is not None:
             return Counted(lambda step: inputs.sizes_at(lengths, step), layout)
-        return Asked(self._control, f"{self._call}, iteration {number}", same=not inputs.own)
+        if self._control is None:
+            return Alone()
+        return Asked(self._control, topic, same=not inputs.own)
 
 
 class DistributedIterator(Iterator[Any]):
@@ -225,7 +234,7 @@ class DistributedIterator(Iterator[Any]):
         if self._ended:
             raise StopIteration
         if self._control is not None:
-            self._control.check()
+            self._control.check_in_main()
         try:
             outcome = self._outcome()
         except Closed:
@@ -235,8 +244,11 @@ class DistributedIterator(Iterator[Any]):
         if outcome.state is not None:
             self._state = outcome.state
         if isinstance(outcome, Step):
+            if self._control is not None:
+                self._control.check_step(self._feed.topic, outcome.number)
             return outcome.value
         if isinstance(outcome, Failure):
+            self._end_together(outcome.error)
             try:
                 raise outcome.error
             finally:
@@ -244,6 +256,14 @@ class DistributedIterator(Iterator[Any]):
         self._ended = True
         self._stop()
         raise StopIteration
+
+    def _end_together(self, error: BaseException) -> None:
+        """With other workers a failure is final: they cannot leave out the step that one of them lost."""
+        if self._control is None:
+            return
+        self._control.told()
+        if not isinstance(error, WorkerError):
+            self._control.fail(f"failed in its input with {type(error).__name__}: {error}")
 
     def _outcome(self) -> Outcome:
         if self._buffer_size == 0:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from penstock.data.dataset import Dataset
@@ -56,7 +57,15 @@ class Inputs(ABC):
     @property
     @abstractmethod
     def lengths(self) -> Lengths | None:
-        """How long this worker's data is, where its specification tells all of it."""
+        """How long this worker's data is, where how it is made tells all of it."""
+
+    def lengths_of_all(self) -> list[Lengths] | None:
+        """How long every worker's data is, where one worker can know that without asking."""
+        return None if self.lengths is None or self.workers.count > 1 else [self.lengths]
+
+    @abstractmethod
+    def steps_with_rows(self, lengths: list[Lengths]) -> int:
+        """The number of steps in which some replica gets a row, given every worker's lengths."""
 
     @abstractmethod
     def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
@@ -184,10 +193,16 @@ class DividedInput(Inputs):
     def cardinality(self) -> int:
         return scaled(self.share.node.cardinality, self.steps_of)
 
-    @property
+    @cached_property
     def lengths(self) -> Lengths | None:
-        node = self.share.node
-        return _lengths(node)
+        return _lengths(self.share.node)
+
+    def lengths_of_all(self) -> list[Lengths] | None:
+        if self.lengths is None or not self.own:
+            return super().lengths_of_all()
+        every = [_lengths(self.share_of(worker).node) for worker in range(self.workers.count)]
+        known = [one for one in every if one is not None]
+        return known if len(known) == len(every) else None
 
     def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
         batch, part = divmod(step, self.workers.count)
@@ -196,6 +211,19 @@ class DividedInput(Inputs):
         return [
             tuple(stop - start for start, stop in bounds[part * replicas : (part + 1) * replicas]) for bounds in slices
         ]
+
+    def steps_with_rows(self, lengths: list[Lengths]) -> int:
+        counts = [one.count for one in lengths]
+        if INFINITE_CARDINALITY in counts:
+            return INFINITE_CARDINALITY
+        # Between these batches all are alike.
+        edges = sorted({0, *counts, *(max(count - 1, 0) for count in counts)})
+        parts = range(self.workers.count)
+        return sum(
+            (stop - start)
+            * sum(any(map(any, self.sizes_at(lengths, start * self.workers.count + part))) for part in parts)
+            for start, stop in pairwise(edges)
+        )
 
     def open(self) -> StepSource:
         workers = self.workers
@@ -275,6 +303,9 @@ class FunctionInput(Inputs):
     def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
         replicas = self.workers.replicas
         return [tuple(own.of_batch(step * replicas + replica) for replica in range(replicas)) for own in lengths]
+
+    def steps_with_rows(self, lengths: list[Lengths]) -> int:
+        return longest([scaled(one.count, self.steps_of) for one in lengths])
 
     def cardinality(self) -> int:
         return longest([scaled(dataset.cardinality(), self.steps_of) for dataset in self._datasets])

@@ -84,7 +84,7 @@ class MeshStrategy(Strategy):
         """
         self._check_call(fn, args, kwargs)
         if self._control is not None:
-            self._control.check()
+            self._control.check_in_main()
         given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
         leaves, tree = jax.tree.flatten(given)
         reference, programs = self._programs.of(fn)
@@ -113,9 +113,14 @@ class MeshStrategy(Strategy):
         """The result of a program with collectives, which may still be under way."""
         if not self._one_at_a_time:
             return program(*arguments)
-        if self._under_way is not None:
-            self._under_way.block_until_ready()
-        result = program(*arguments)
+        try:
+            if self._under_way is not None:
+                self._under_way.block_until_ready()
+            result = program(*arguments)
+        except jax.errors.JaxRuntimeError as error:
+            if self._control is not None:
+                self._control.blame(error)
+            raise
         self._under_way = _first_output(result)  # one output tells for all: they are there together
         return result
 

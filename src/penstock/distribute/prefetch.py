@@ -11,10 +11,11 @@ from penstock.runtime.channel import Channel, Closed
 
 @dataclass(frozen=True)
 class Step:
-    """A step that is ready, and the position after it."""
+    """A step that is ready, the position after it, and its number."""
 
     value: Any
     state: Any
+    number: int = 0
 
 
 @dataclass(frozen=True)
