@@ -2,13 +2,22 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from penstock.distribute.arguments import (
+    ARRAYS,
+    Signature,
+    check_width,
+    first_output,
+    fits_device,
+    shape_of,
+    specified,
+    struct,
+)
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control import Control
 from penstock.distribute.lockstep import lockstep_program
@@ -18,12 +27,11 @@ from penstock.distribute.shards import Workers
 from penstock.distribute.steps import Shares
 from penstock.distribute.strategy import Strategy, check_axis, check_equal_shapes, reduced
 from penstock.distribute.values import PerReplica
-from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.spec import as_leaf
+from penstock.errors import InvalidTypeError
+from penstock.spec import TensorSpec, as_leaf
 
-_ARRAYS = (jax.Array, np.ndarray, np.generic)
-Shapes = list[list[tuple[int, ...]]]
-"""Of one value the shapes of all replicas' parts, worker by worker."""
+Shapes = list[list[tuple[int, ...] | None]]
+"""Of one value the shapes of all replicas' parts, worker by worker; None for what devices cannot hold."""
 
 
 class MeshStrategy(Strategy):
@@ -40,7 +48,7 @@ class MeshStrategy(Strategy):
         self._control = control
         self._placement = Placement(devices, workers.local)
         self._programs = ProgramCache()
-        self._signatures: dict[Any, _Signature] = {}
+        self._signatures: dict[Any, Signature] = {}
         count = len(devices)
         # XLA's CPU devices share one pool of threads, in which programs with collectives that overlap wait for each
         # other's threads for ever. On a CPU, therefore, one such program ends before the next begins.
@@ -87,7 +95,7 @@ class MeshStrategy(Strategy):
             self._control.check_in_main()
         given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
         leaves, tree = jax.tree.flatten(given)
-        reference, programs = self._programs.of(fn)
+        programs = self._programs.of(fn)[1]
         program = programs.get(tree)  # kept so as well where all leaves are stacked: then the tree tells all
         if program is not None:
             return self._begun(program, leaves)
@@ -97,17 +105,41 @@ class MeshStrategy(Strategy):
             if shapes:
                 return self._run_ragged(fn, given, shapes)
             leaves, tree = jax.tree.flatten(given)
-            signature = self._signatures[tree] = _Signature.of(given)
+            signature = self._signatures[tree] = Signature.of(given)
+        program, arguments = self._program(fn, signature, leaves)
+        if signature.ready:
+            programs[tree] = program
+        return self._begun(program, arguments)
+
+    def compile(
+        self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        self._check_call(fn, args, kwargs)
+        specs = jax.tree.map(self._specified, (tuple(args), dict(kwargs or {})), is_leaf=is_per_replica)
+        given, _ = self._stacked("strategy.compile", specs)
+        program, arguments = self._program(fn, Signature.of(given), jax.tree.leaves(given))
+        program.lower(*arguments).compile()
+
+    def _specified(self, leaf: Any) -> Any:
+        """A specification as something to compile for; all else as it is."""
+        placement, total = self._placement, self.num_replicas_in_sync
+        if isinstance(leaf, TensorSpec):
+            return specified(leaf, leaf.shape, placement.same)
+        if is_per_replica(leaf) and isinstance(leaf.values[0], TensorSpec):
+            spec = leaf.values[0]
+            return PerReplica.of_stacked(specified(spec, (total, *spec.shape), placement.by_row), leaf.count)
+        return leaf
+
+    def _program(self, fn: Callable[..., Any], signature: Signature, leaves: list[Any]) -> tuple[Any, list[Any]]:
+        """The program of a step, and the arguments in the form in which it takes them."""
         modes = signature.modes(leaves)
+        reference, programs = self._programs.of(fn)
         key = (signature.tree, modes)
         program = programs.get(key)
         if program is None:
-            program = programs[key] = spmd_program(
-                reference, signature.tree, modes, self._placement.mesh, self._workers.replicas
-            )
-        if signature.ready:
-            programs[tree] = program
-        return self._begun(program, leaves if signature.ready else self._entering(leaves, modes, signature.stacked))
+            mesh, local = self._placement.mesh, self._workers.replicas
+            program = programs[key] = spmd_program(reference, signature.tree, modes, mesh, local)
+        return program, leaves if signature.ready else self._entering(leaves, modes, signature.stacked)
 
     def _begun(self, program: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """The result of a program with collectives, which may still be under way."""
@@ -121,7 +153,7 @@ class MeshStrategy(Strategy):
             if self._control is not None:
                 self._control.blame(error)
             raise
-        self._under_way = _first_output(result)  # one output tells for all: they are there together
+        self._under_way = first_output(result)  # one output tells for all: they are there together
         return result
 
     def _entering(self, leaves: list[Any], modes: tuple[Mode, ...], stacked: tuple[bool, ...]) -> list[Any]:
@@ -134,8 +166,11 @@ class MeshStrategy(Strategy):
 
     def _for_all(self, array: Any) -> Any:
         """An array that every replica gets, in the stacked form."""
+        if isinstance(array, jax.ShapeDtypeStruct):
+            shape = array.shape if self.num_replicas_in_sync == 1 else (self.num_replicas_in_sync, *array.shape)
+            return struct(shape, array.dtype, sharding=self._placement.by_row)
         if not isinstance(array, jax.Array):
-            _check_width("an argument of strategy.run", as_leaf(array))
+            check_width("an argument of strategy.run", as_leaf(array))
         array = self._placement.for_all(array)
         # Stacked, because what becomes of it in a step comes back stacked and must fit the same program.
         return array if self.num_replicas_in_sync == 1 else self._spread(array)
@@ -174,11 +209,17 @@ class MeshStrategy(Strategy):
     def _of_all_replicas(self, value: PerReplica, shapes: Iterator[Shapes]) -> PerReplica:
         """The parts of all replicas of all workers; `shapes` gives those of the next value that is not stacked."""
         stacked = value.stacked is not None
-        known = [] if stacked else [shape for worker in next(shapes) for shape in worker]
+        every = [] if stacked else [shape for worker in next(shapes) for shape in worker]
         if self._control is None:
             return value
         if stacked:
             return PerReplica(list(self._placement.everywhere(value.stacked)))
+        known = [shape for shape in every if shape is not None]
+        if len(known) < len(every):
+            raise InvalidTypeError(
+                f"strategy.run got {value.values[0]!r} for a replica, which devices cannot hold: with several workers "
+                "only numbers and arrays of numbers can differ from replica to replica"
+            )
         return PerReplica(self._placement.parts_everywhere(value.values, known))
 
     def _spread_out(self, value: PerReplica) -> PerReplica:
@@ -191,12 +232,12 @@ class MeshStrategy(Strategy):
 
     def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
         """The leaves of a step on the devices; strings and other objects stay in host memory."""
-        numbers = [shares for shares in leaves if _fits_device(shares.parts[0])]
+        numbers = [shares for shares in leaves if fits_device(shares.parts[0])]
         for shares in numbers:
             for part in shares.parts if shares.whole is None else [shares.whole]:
-                _check_width("a batch", part)
+                check_width("a batch", part)
         placed = iter(self._placed(numbers, even))
-        return [next(placed) if _fits_device(shares.parts[0]) else PerReplica(shares.parts) for shares in leaves]
+        return [next(placed) if fits_device(shares.parts[0]) else PerReplica(shares.parts) for shares in leaves]
 
     def _placed(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
         replicas = self._workers.replicas
@@ -232,7 +273,7 @@ class MeshStrategy(Strategy):
         loose = [leaf for leaf in jax.tree.leaves(value, is_leaf=is_per_replica) if self._is_loose(leaf)]
         if not loose:
             return jax.tree.map(self._bare_if_single, value, is_leaf=is_per_replica), []
-        own = [[_shape_of(part) for part in leaf.values] for leaf in loose]
+        own = [[shape_of(part) for part in leaf.values] for leaf in loose]
         told = [own] if self._control is None else self._control.gather(call, own)
         ragged: list[Shapes] = []
         fates: dict[int, bool] = {}
@@ -241,7 +282,7 @@ class MeshStrategy(Strategy):
             distinct = {str(shape) for worker in shapes for shape in worker}
             fates[id(leaf)] = len(distinct) == 1 and shapes[0][0] is not None
             if not fates[id(leaf)]:
-                ragged.append([[tuple(shape[0]) if shape else () for shape in worker] for worker in shapes])
+                ragged.append([[tuple(shape[0]) if shape else None for shape in worker] for worker in shapes])
 
         def stack(leaf: Any) -> Any:
             return self._of_parts(leaf) if fates.get(id(leaf)) else self._bare_if_single(leaf)
@@ -260,7 +301,7 @@ class MeshStrategy(Strategy):
     def _of_parts(self, value: PerReplica) -> PerReplica:
         parts = [as_leaf(part) for part in value.values]
         for part in parts:
-            _check_width("a PerReplica", part)
+            check_width("a PerReplica", part)
         return PerReplica.of_stacked(self._placement.of_parts(parts), len(parts))
 
     def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
@@ -305,88 +346,18 @@ class MeshStrategy(Strategy):
     def _shapes_of_all(self, call: str, parts: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
         """The shapes of all replicas' parts, when other workers exist."""
         assert self._control is not None
-        told = self._control.gather(call, [_shape_of(part) for part in parts])
-        return tuple(_struct(tuple(shape), dtype) for shape, dtype in itertools.chain(*told))
+        told = self._control.gather(call, [shape_of(part) for part in parts])
+        return tuple(struct(tuple(shape), dtype) for shape, dtype in itertools.chain(*told))
 
     def _on_first(self, call: str, leaf: Any) -> tuple[Any, ...]:
         """Every replica's part of a leaf, on the first device."""
         parts = [as_leaf(part) for part in self._parts(leaf)]
         for part in parts:
-            if not isinstance(part, _ARRAYS) or not _fits_device(part):
+            if not isinstance(part, ARRAYS) or not fits_device(part):
                 raise InvalidTypeError(f"{call} takes numbers, got {part!r}")
         return tuple(jax.device_put(parts, self._devices[0]))
-
-
-@dataclass(frozen=True)
-class _Signature:
-    """The arguments of `run` without their values.
-
-    Attributes:
-        tree: their structure, with a leaf in place of each `PerReplica`.
-        stacked: for each leaf whether it is a `PerReplica`, which then is in the stacked form.
-        ready: whether all are, so that a program takes them as they come.
-        all_arrays: the modes where all are.
-    """
-
-    tree: Any
-    stacked: tuple[bool, ...]
-    ready: bool
-    all_arrays: tuple[Mode, ...]
-
-    @staticmethod
-    def of(given: Any) -> "_Signature":
-        tops, tree = jax.tree.flatten(given, is_leaf=is_per_replica)
-        stacked = tuple(map(is_per_replica, tops))
-        array: Mode = "array"
-        return _Signature(tree, stacked, all(stacked), (array,) * len(tops))
-
-    def modes(self, leaves: list[Any]) -> tuple[Mode, ...]:
-        """How each leaf enters a program."""
-        if self.ready:
-            return self.all_arrays
-        return tuple(["array" if own else mode_of(leaf) for own, leaf in zip(self.stacked, leaves, strict=True)])
-
-
-def _first_output(result: Any) -> Any:
-    """Some array of a result, or None; flattening all of it would cost more than the rest of a step's bookkeeping."""
-    while isinstance(result, (tuple, dict)) and result:
-        result = next(iter(result.values())) if isinstance(result, dict) else result[0]
-    if isinstance(result, PerReplica):
-        return result.stacked
-    return next(iter(jax.tree.leaves(result)), None)
 
 
 def _reduced_rows(op: ReduceOp, stacked: Any, axis: int | None) -> Any:
     axes = (0,) if axis is None else (0, axis + 1)
     return jnp.sum(stacked, axis=axes) if op is ReduceOp.SUM else jnp.mean(stacked, axis=axes)
-
-
-_struct: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct
-
-
-def _shape_of(part: Any) -> Any:
-    """Shape and dtype of a number or an array as plain data; None for what devices cannot hold."""
-    if not isinstance(part, (*_ARRAYS, int, float)):
-        return None
-    leaf = as_leaf(part)
-    return [list(leaf.shape), str(leaf.dtype)] if _fits_device(leaf) else None
-
-
-def _fits_device(array: Any) -> bool:
-    """Whether devices can hold values of this kind: not objects, strings and times."""
-    return isinstance(array, jax.Array) or array.dtype.kind not in "OSUMm"
-
-
-def _check_width(holder: str, leaf: Any) -> None:
-    """Refuse integers that the devices would cut down to other numbers."""
-    if isinstance(leaf, jax.Array) or leaf.dtype.kind not in "iu" or leaf.size == 0:
-        return
-    kept = jax.dtypes.canonicalize_dtype(leaf.dtype)
-    if kept == leaf.dtype:
-        return
-    limits = np.iinfo(kept)
-    if leaf.min() < limits.min or leaf.max() > limits.max:
-        raise InvalidArgumentError(
-            f"{holder} holds {leaf.dtype} values from {leaf.min()} to {leaf.max()}, but JAX keeps only {kept}: "
-            'use jax.config.update("jax_enable_x64", True), or map the values into a smaller range'
-        )

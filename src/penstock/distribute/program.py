@@ -59,7 +59,7 @@ def mode_of(leaf: Any) -> Mode:
     Raises:
         InvalidTypeError: it cannot enter one.
     """
-    if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+    if isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)):
         if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "OSUMm":
             raise InvalidTypeError(
                 f"strategy.run got an array of dtype {leaf.dtype}, which devices cannot hold: turn strings into "

@@ -163,6 +163,30 @@ class Strategy(ABC):
     def run(self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Call `fn(*args, **kwargs)` once per local replica, with its own part of every `PerReplica`."""
 
+    def compile(
+        self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        """Compile a step ahead of its first `run`, where steps are compiled; the function is traced, not run.
+
+        Args:
+            fn: the function that `run` will get.
+            args: its arguments; in place of a batch the `element_spec` of the distributed dataset, if that leaves no
+                length open.
+            kwargs: its keyword arguments, likewise.
+
+        Raises:
+            InvalidArgumentError: a specification with an open length.
+
+        Example:
+            >>> import penstock as ps
+            >>> strategy = ps.MirroredStrategy()
+            >>> dataset = strategy.distribute_dataset(ps.Dataset.range(100).batch(40, drop_remainder=True))
+            >>> double = lambda rows: rows * 2
+            >>> strategy.compile(double, args=(dataset.element_spec,))
+            >>> results = [strategy.run(double, args=(batch,)) for batch in dataset]
+        """
+        self._check_call(fn, args, kwargs)
+
     def reduce(self, op: ReduceOp | str, value: Any, axis: int | None = None) -> Any:
         """A value of all replicas as one: their sum or mean, over the replicas alone or over an axis of each as well.
 

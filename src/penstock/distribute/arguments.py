@@ -1,0 +1,99 @@
+"""What can enter a compiled program, and in which form; NumPy's and JAX's arrays, numbers, specifications."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from penstock.distribute.program import Mode, is_per_replica, mode_of
+from penstock.distribute.values import PerReplica
+from penstock.errors import InvalidArgumentError
+from penstock.spec import TensorSpec, as_leaf
+
+ARRAYS = (jax.Array, np.ndarray, np.generic)
+
+struct: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct
+"""The shape and dtype of an array without its values."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of `run` without their values.
+
+    Attributes:
+        tree: their structure, with a leaf in place of each `PerReplica`.
+        stacked: for each leaf whether it is a `PerReplica`, which then is in the stacked form.
+        ready: whether all are, so that a program takes them as they come.
+        all_arrays: the modes where all are.
+    """
+
+    tree: Any
+    stacked: tuple[bool, ...]
+    ready: bool
+    all_arrays: tuple[Mode, ...]
+
+    @staticmethod
+    def of(given: Any) -> "Signature":
+        tops, tree = jax.tree.flatten(given, is_leaf=is_per_replica)
+        stacked = tuple(map(is_per_replica, tops))
+        array: Mode = "array"
+        return Signature(tree, stacked, all(stacked), (array,) * len(tops))
+
+    def modes(self, leaves: list[Any]) -> tuple[Mode, ...]:
+        """How each leaf enters a program."""
+        if self.ready:
+            return self.all_arrays
+        return tuple(["array" if own else mode_of(leaf) for own, leaf in zip(self.stacked, leaves, strict=True)])
+
+
+def first_output(result: Any) -> Any:
+    """Some array of a result, or None; flattening all of it would cost more than the rest of a step's bookkeeping."""
+    while isinstance(result, (tuple, dict)) and result:
+        result = next(iter(result.values())) if isinstance(result, dict) else result[0]
+    if isinstance(result, PerReplica):
+        return result.stacked
+    return next(iter(jax.tree.leaves(result)), None)
+
+
+def specified(spec: TensorSpec, shape: tuple[int | None, ...], sharding: Any) -> jax.ShapeDtypeStruct:
+    """An array of a specification's dtype and of this shape, to compile for.
+
+    Raises:
+        InvalidArgumentError: a length is open.
+    """
+    if None in shape:
+        raise InvalidArgumentError(
+            f"strategy.compile got {spec}, whose shape is not fixed: every step must have one, by "
+            'batch(..., drop_remainder=True), or by ps.InputOptions(partial_batch="pad")'
+        )
+    return struct(shape, jax.dtypes.canonicalize_dtype(spec.dtype), sharding=sharding)
+
+
+def shape_of(part: Any) -> Any:
+    """Shape and dtype of a number or an array as plain data; None for what devices cannot hold."""
+    if not isinstance(part, (*ARRAYS, int, float)):
+        return None
+    leaf = as_leaf(part)
+    return [list(leaf.shape), str(leaf.dtype)] if fits_device(leaf) else None
+
+
+def fits_device(array: Any) -> bool:
+    """Whether devices can hold values of this kind: not objects, strings and times."""
+    return isinstance(array, jax.Array) or array.dtype.kind not in "OSUMm"
+
+
+def check_width(holder: str, leaf: Any) -> None:
+    """Refuse integers that the devices would cut down to other numbers."""
+    if isinstance(leaf, jax.Array) or leaf.dtype.kind not in "iu" or leaf.size == 0:
+        return
+    kept = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    if kept == leaf.dtype:
+        return
+    limits = np.iinfo(kept)
+    if leaf.min() < limits.min or leaf.max() > limits.max:
+        raise InvalidArgumentError(
+            f"{holder} holds {leaf.dtype} values from {leaf.min()} to {leaf.max()}, but JAX keeps only {kept}: "
+            'use jax.config.update("jax_enable_x64", True), or map the values into a smaller range'
+        )
