@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.timing import Figure
 
-NAMES = ("data", "files", "distribute", "preprocessing")
+NAMES = ("data", "files", "distribute", "multi_worker", "preprocessing")
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import penstock as ps
-from benchmarks.timing import Figure, cost_ratio
+from benchmarks.timing import Figure, cost_ratio, speed_ratio
 
 REPLICAS = 4
 jax.config.update("jax_num_cpu_devices", REPLICAS)
@@ -25,9 +25,32 @@ def measure() -> list[Figure]:
     strategy = ps.MirroredStrategy(jax.devices("cpu")[:REPLICAS])
     mesh = Mesh(np.array(jax.devices("cpu")[:REPLICAS]), ("replica",))
     return [
+        Figure("epoch of shuffled images on 4 replicas / NumPy gather and device_put", epoch_ratio(strategy), 0.5),
         Figure("step of distributed input / device_put of its slices", input_ratio(strategy), 1.5, at_least=False),
         Figure("strategy.run of a small step / shard_map by hand", run_ratio(strategy, mesh), 1.1, at_least=False),
     ]
+
+
+def epoch_ratio(strategy: ps.MirroredStrategy) -> float:
+    """An epoch of images like Fashion-MNIST's, shuffled and batched, against the bare loop that does the same."""
+    rng = np.random.default_rng(0)
+    images = rng.random((60_000, 28, 28, 1), dtype=np.float32)
+    labels = rng.integers(0, 10, 60_000).astype(np.int32)
+    dataset = ps.Dataset.from_tensor_slices((images, labels)).shuffle(60_000).batch(256, drop_remainder=True)
+    steps = strategy.distribute_dataset(dataset)
+    split = NamedSharding(Mesh(np.array(jax.devices("cpu")[:REPLICAS]), ("replica",)), PartitionSpec("replica"))
+
+    def ours() -> None:
+        for batch in steps:
+            jax.block_until_ready(batch)
+
+    def bare() -> None:
+        order = rng.permutation(len(images))
+        for start in range(0, len(images) - 255, 256):
+            rows = order[start : start + 256]
+            jax.block_until_ready(jax.device_put((images[rows], labels[rows]), split))
+
+    return speed_ratio(ours, bare, rounds=5)
 
 
 def input_ratio(strategy: ps.MirroredStrategy) -> float:

@@ -25,12 +25,14 @@ class StepFacts:
     Attributes:
         ended: whether no worker has one.
         sizes: the rows of each replica, per worker.
-        layout: dtype and shape without the rows of each leaf, where all replicas with rows agree in it.
+        regular: whether the replicas with rows agree in dtypes and in shapes without the rows.
+        layout: these of each leaf, where they agree and were told.
     """
 
     ended: bool
     sizes: Sizes
-    layout: Layout | None
+    regular: bool = True
+    layout: Layout | None = None
 
     @property
     def empty(self) -> bool:
@@ -69,8 +71,8 @@ class Alone(Agreement):
 
     def on(self, number: int, step: HostStep | None) -> StepFacts:
         if step is None:
-            return StepFacts(ended=True, sizes=[], layout=None)
-        return StepFacts(ended=False, sizes=[step.all_sizes or step.sizes], layout=_common([step.layout()]))
+            return StepFacts(ended=True, sizes=[])
+        return StepFacts(ended=False, sizes=[step.all_sizes or step.sizes], regular=step.regular)
 
     def close(self) -> None:
         """Nothing waits."""
@@ -126,7 +128,8 @@ class Asked(Agreement):
             )
         present = [one for one in told if one is not None]
         sizes = [() if one is None else tuple(one[0]) for one in told]
-        return StepFacts(ended=not present, sizes=sizes, layout=_common([one[2] for one in present]))
+        layout = _common([one[2] for one in present])
+        return StepFacts(ended=not present, sizes=sizes, regular=layout is not None, layout=layout)
 
     def close(self) -> None:
         self._closed = True

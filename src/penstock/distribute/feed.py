@@ -77,15 +77,16 @@ class Feed:
             step = self.source.next()
         except StopIteration:
             return None
-        self._seen = Template.of([shares.parts[0] for shares in step.leaves], step.structure)
+        if self._seen is None:
+            self._seen = Template.of([shares.parts[0] for shares in step.leaves], step.structure)
         return step
 
     def _placed(self, step: HostStep | None, facts: StepFacts) -> Any:
         if step is None:
             step = self._empty(facts)
-        even = facts.layout is not None and facts.all_have(facts.largest)
+        even = facts.regular and facts.all_have(facts.largest)
         if self.partial is PartialBatch.PAD:
-            step, even = padded(step, self.full), facts.layout is not None
+            step, even = padded(step, self.full), facts.regular
         placed = self.place(step.leaves, even)
         return step.structure.unflatten([leaf.values[0] for leaf in placed] if self.bare else placed)
 

@@ -43,6 +43,13 @@ class HostStep:
     sizes: tuple[int, ...]
     all_sizes: tuple[int, ...] | None = None
 
+    @property
+    def regular(self) -> bool:
+        """Whether the local replicas agree in shapes without the rows, as the slices of one batch do."""
+        return all(
+            shares.whole is not None or len({part.shape[1:] for part in shares.parts}) == 1 for shares in self.leaves
+        )
+
     def layout(self) -> list[list[Any]]:
         """Dtype and shape without the rows of every leaf, if all replicas agree in them; as plain data."""
         return [_layout(shares.parts) for shares in self.leaves]
