@@ -48,13 +48,24 @@ if TYPE_CHECKING:
     from penstock.distribute import MirroredStrategy as MirroredStrategy
     from penstock.distribute import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from penstock.distribute import TPUStrategy as TPUStrategy
+    from penstock.training import keras as keras
+    from penstock.training.loss import compute_average_loss as compute_average_loss
+    from penstock.training.loss import scale_regularization_loss as scale_regularization_loss
 
-_OF_JAX = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "TPUStrategy")
+# Where the names are that need JAX or Keras. What strategies need of frameworks is there once a strategy is.
+_LAZY = {
+    "MirroredStrategy": "penstock.training.strategies",
+    "MultiWorkerMirroredStrategy": "penstock.training.strategies",
+    "TPUStrategy": "penstock.training.strategies",
+    "compute_average_loss": "penstock.training.loss",
+    "scale_regularization_loss": "penstock.training.loss",
+}
+_LAZY_MODULES = {"keras": "penstock.training.keras", "preprocessing": "penstock.preprocessing"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OF_JAX:
-        return getattr(importlib.import_module("penstock.distribute"), name)
-    if name == "preprocessing":
-        return importlib.import_module("penstock.preprocessing")
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    if name in _LAZY_MODULES:
+        return importlib.import_module(_LAZY_MODULES[name])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

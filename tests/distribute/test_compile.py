@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
+from tests.distribute.conftest import mirrored
 
 import penstock as ps
-from tests.distribute.conftest import mirrored
 
 
 def image_dataset(rows: int) -> ps.Dataset:

@@ -166,3 +166,8 @@ def test_an_exception_says_which_share_it_came_with(four) -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         four.run(lambda rows: rows.reshape(rows.shape[0], -1), args=(batch,))
     assert any("shapes (0,): a share may be empty" in note for note in raised.value.__notes__)
+
+
+def test_a_ragged_step_may_give_a_constant(four) -> None:
+    steps = iter(four.distribute_dataset(ps.Dataset.range(3).batch(3)))
+    assert [int(value) for value in four.run(lambda rows: 7, args=(next(steps),)).values] == [7, 7, 7, 7]

@@ -105,6 +105,11 @@ class ReplicaContext(ABC):
     def num_replicas_in_sync(self) -> int:
         """The number of replicas on all workers."""
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether this replica has data in this step: False only in a ragged step that left it without."""
+        return True
+
     @abstractmethod
     def all_reduce(self, op: ReduceOp | str, value: Any) -> Any:
         """The sum or the mean of a value over all replicas; every replica gets it, and every replica must ask for it.
@@ -147,6 +152,11 @@ def get_replica_context() -> ReplicaContext:
             "strategy.run(function, ...)"
         )
     return context
+
+
+def in_replica() -> bool:
+    """Whether the caller runs inside `strategy.run(...)`."""
+    return _replica.get() is not None
 
 
 def refuse_in_replica(call: str) -> None:

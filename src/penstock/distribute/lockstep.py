@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun, primitives
 
-from penstock.distribute.program import AXIS, Mode, call_replica
+from penstock.distribute.program import AXIS, Call
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
@@ -42,31 +42,29 @@ class Meeting:
 Evaluation = Generator[Meeting, list[Any], list[Any]]
 
 
-def lockstep_program(
-    fn: Callable[[], Callable[..., Any]], trees: tuple[Any, ...], modes: tuple[tuple[Mode, ...], ...]
-) -> Callable[..., Any]:
+def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
     """The compiled program of one step with a share of its own size for every replica.
 
     Args:
-        fn: gives the user's function; a reference, so that the cached program does not keep the function alive.
-        trees: per replica, the structure of its (args, kwargs).
-        modes: per replica, how each leaf enters.
+        calls: per replica, the function and how its arguments enter.
 
     Returns:
-        A function of one list of leaves per replica, those that are not static. It gives a `PerReplica` at each leaf of
-        the result: in the stacked form where the replicas' outputs are equal in shape.
+        A function of one list of leaves per replica, those that are not static, which gives the result with a
+        `PerReplica` at each leaf, in the stacked form where the replicas' outputs are equal in shape. Of calls that
+        touch variables, a function as `spmd_program` describes it.
     """
 
-    def step(*shares: list[Any]) -> Any:
+    def step(written: list[Any], read: list[Any], *shares: list[Any]) -> Any:
+        values = [*written, *read]
         traces: dict[Any, tuple[ClosedJaxpr, Any]] = {}
         evaluations, structures = [], []
-        for replica, leaves in enumerate(shares):
+        for replica, (call, leaves) in enumerate(zip(calls, shares, strict=True)):
             # Replicas with equal shapes have equal traces.
-            key = (trees[replica], modes[replica], tuple(map(jax.typeof, leaves)))
+            key = (call.tree, call.modes, tuple(map(jax.typeof, leaves)))
             if key not in traces:
-                traces[key] = _traced(fn(), trees[replica], modes[replica], len(shares), leaves)
+                traces[key] = _traced(call, values, leaves)
             trace, structure = traces[key]
-            evaluations.append(_evaluate(trace, leaves, replica))
+            evaluations.append(_evaluate(trace, [*values, *leaves], replica))
             structures.append(structure)
         for replica, structure in enumerate(structures):
             if structure != structures[0]:
@@ -74,22 +72,24 @@ def lockstep_program(
                     "the function of strategy.run must give one structure on every replica, got "
                     f"{structures[0]} on replica 0 and {structure} on replica {replica}"
                 )
-        columns = zip(*_together(evaluations), strict=True)
-        return structures[0].unflatten([_joined(column) for column in columns])
+        outputs = _together(evaluations)
+        new_values = outputs[0][len(outputs[0]) - len(written) :]
+        columns = zip(*(output[: len(output) - len(written)] for output in outputs), strict=True)
+        return structures[0].unflatten([_joined(column) for column in columns]), new_values
 
-    return jax.jit(step)
+    return jax.jit(step if calls[0].framework else lambda *shares: step([], [], *shares)[0])
 
 
-def _traced(
-    fn: Callable[..., Any], tree: Any, modes: tuple[Mode, ...], replicas: int, leaves: list[Any]
-) -> tuple[ClosedJaxpr, Any]:
-    """The trace of one replica's call, and the structure of its result."""
+def _traced(call: Call, values: list[Any], leaves: list[Any]) -> tuple[ClosedJaxpr, Any]:
+    """The trace of one replica's call, and the structure of its result; the new values are its last outputs."""
 
-    def call(*leaves: Any) -> Any:
-        return call_replica(fn, tree, modes, replicas, leaves)
+    def on_replica(*arguments: Any) -> Any:
+        return call.on_replica(list(arguments[: len(values)]), list(arguments[len(values) :]))
 
     try:
-        trace, result = jax.make_jaxpr(call, axis_env=[(AXIS, replicas)], return_shape=True)(*leaves)
+        trace, (result, _) = jax.make_jaxpr(on_replica, axis_env=[(AXIS, call.replicas)], return_shape=True)(
+            *values, *leaves
+        )
     except Exception as error:
         shapes = ", ".join(str(jnp.shape(leaf)) for leaf in leaves)
         error.add_note(f"raised in a ragged step, on a replica with arguments of shapes {shapes}: a share may be empty")
@@ -170,7 +170,8 @@ def _evaluate(trace: ClosedJaxpr, arguments: list[Any], replica: int) -> Evaluat
                 "drop_remainder=True)"
             )
         values.update(zip(equation.outvars, outputs, strict=True))
-    return [read(variable) for variable in trace.jaxpr.outvars]
+    # A constant stands in a trace as a bare number.
+    return [jnp.asarray(read(variable), variable.aval.dtype) for variable in trace.jaxpr.outvars]
 
 
 def _meets(equation: Any) -> bool:

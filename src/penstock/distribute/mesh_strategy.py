@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,11 +19,13 @@ from penstock.distribute.arguments import (
     specified,
     struct,
 )
+from penstock.distribute.bound import BoundProgram
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control import Control
+from penstock.distribute.framework import active_framework
 from penstock.distribute.lockstep import lockstep_program
 from penstock.distribute.placement import Placement
-from penstock.distribute.program import Mode, ProgramCache, Static, is_per_replica, mode_of, spmd_program
+from penstock.distribute.program import Call, Mode, ProgramCache, Static, is_per_replica, mode_of, spmd_program
 from penstock.distribute.shards import Workers
 from penstock.distribute.steps import Shares
 from penstock.distribute.strategy import Strategy, check_axis, check_equal_shapes, reduced
@@ -130,16 +133,34 @@ class MeshStrategy(Strategy):
             return PerReplica.of_stacked(specified(spec, (total, *spec.shape), placement.by_row), leaf.count)
         return leaf
 
-    def _program(self, fn: Callable[..., Any], signature: Signature, leaves: list[Any]) -> tuple[Any, list[Any]]:
+    def _program(
+        self, fn: Callable[..., Any], signature: Signature, leaves: list[Any]
+    ) -> tuple[BoundProgram, list[Any]]:
         """The program of a step, and the arguments in the form in which it takes them."""
         modes = signature.modes(leaves)
+        arguments = leaves if signature.ready else self._entering(leaves, modes, signature.stacked)
         reference, programs = self._programs.of(fn)
         key = (signature.tree, modes)
         program = programs.get(key)
         if program is None:
-            mesh, local = self._placement.mesh, self._workers.replicas
-            program = programs[key] = spmd_program(reference, signature.tree, modes, mesh, local)
-        return program, leaves if signature.ready else self._entering(leaves, modes, signature.stacked)
+            call = Call(reference, signature.tree, modes, self.num_replicas_in_sync)
+            program = programs[key] = self._bound(call, arguments)
+        return program, arguments
+
+    def _bound(self, call: Call, arguments: list[Any]) -> Any:
+        """The program of a full step, with the variables that the function is found to touch."""
+        placement, local = self._placement, self._workers.replicas
+        program = spmd_program(call, placement.mesh, local)
+        framework = active_framework()
+        touched = framework.touched(lambda: jax.eval_shape(program, *arguments)) if framework else None
+        if not framework or not touched:
+            return program
+        framework.assign(
+            [*touched.written, *touched.read],
+            [placement.agreed(value) for value in framework.values([*touched.written, *touched.read])],
+        )
+        call = replace(call, framework=framework, touched=touched)
+        return BoundProgram(spmd_program(call, placement.mesh, local), framework, touched, placement.on_all, _unchanged)
 
     def _begun(self, program: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """The result of a program with collectives, which may still be under way."""
@@ -184,12 +205,12 @@ class MeshStrategy(Strategy):
             given,
             is_leaf=is_per_replica,
         )
-        shares, trees, modes = [], [], []
+        reference, programs = self._programs.of(fn)
+        shares, calls = [], []
         for replica in range(total):
             leaves, tree = jax.tree.flatten(self._share(given, replica))
             entering = tuple(map(mode_of, leaves))
-            trees.append(tree)
-            modes.append(entering)
+            calls.append(Call(reference, tree, entering, total))
             shares.append(
                 [
                     jax.device_put(leaf, self._devices[0]) if mode == "array" else leaf
@@ -197,14 +218,24 @@ class MeshStrategy(Strategy):
                     if not isinstance(mode, Static)
                 ]
             )
-        reference, programs = self._programs.of(fn)
-        key = (tuple(trees), tuple(modes))
+        key = tuple((call.tree, call.modes, tuple(map(jax.typeof, share))) for call, share in zip(calls, shares))
         program = programs.get(key)
         if program is None:
-            program = programs[key] = lockstep_program(reference, *key)
+            program = programs[key] = self._bound_ragged(calls, shares)
         with jax.default_device(self._devices[0]):
             result = program(*shares)
         return jax.tree.map(self._spread_out, result, is_leaf=is_per_replica)
+
+    def _bound_ragged(self, calls: list[Call], shares: list[list[Any]]) -> Any:
+        """As `_bound`, for a step in lockstep on this worker's first device."""
+        placement = self._placement
+        program = lockstep_program(calls)
+        framework = active_framework()
+        touched = framework.touched(lambda: jax.eval_shape(program, *shares)) if framework else None
+        if not framework or not touched:
+            return program
+        calls = [replace(call, framework=framework, touched=touched) for call in calls]
+        return BoundProgram(lockstep_program(calls), framework, touched, placement.on_first, placement.on_all)
 
     def _of_all_replicas(self, value: PerReplica, shapes: Iterator[Shapes]) -> PerReplica:
         """The parts of all replicas of all workers; `shapes` gives those of the next value that is not stacked."""
@@ -356,6 +387,10 @@ class MeshStrategy(Strategy):
             if not isinstance(part, ARRAYS) or not fits_device(part):
                 raise InvalidTypeError(f"{call} takes numbers, got {part!r}")
         return tuple(jax.device_put(parts, self._devices[0]))
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _reduced_rows(op: ReduceOp, stacked: Any, axis: int | None) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from penstock.distribute.program import AXIS
@@ -53,6 +54,25 @@ class Placement:
             return whole
         copies = [jax.device_put(array, device) for device in self.local_devices]
         return jax.make_array_from_single_device_arrays(np.shape(array), self.same, copies)
+
+    def on_all(self, value: Any) -> jax.Array:
+        """A value that is the same on every worker, on all devices; itself if it is there."""
+        if isinstance(value, jax.Array) and value.sharding == self.same:
+            return value
+        return self.for_all(value)
+
+    def on_first(self, value: Any) -> jax.Array:
+        """A value that is the same on every worker, on this worker's first device."""
+        if isinstance(value, jax.Array) and value.sharding == self.same:
+            value = value.addressable_data(0)
+        on_first: jax.Array = jax.device_put(value, self.local_devices[0])
+        return on_first
+
+    def agreed(self, value: Any) -> jax.Array:
+        """A value on all devices, as worker 0 has it; every worker must ask for it."""
+        if isinstance(value, jax.Array) and value.sharding == self.same:
+            return value
+        return self.for_all(value if self._alone else multihost_utils.broadcast_one_to_all(np.asarray(value)))
 
     def everywhere(self, stacked: jax.Array) -> jax.Array:
         """All rows of a stacked array, on one device of this worker; every worker must ask for them."""

@@ -16,6 +16,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
+from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidTypeError
 
@@ -81,12 +82,17 @@ def mode_of(leaf: Any) -> Mode:
 class MeshReplica(ReplicaContext):
     """The replica that a program is traced for: all of them, told apart by their place on the mesh axis."""
 
-    def __init__(self, replicas: int) -> None:
+    def __init__(self, replicas: int, has_rows: bool) -> None:
         self._replicas = replicas
+        self._has_rows = has_rows
 
     @property
     def num_replicas_in_sync(self) -> int:
         return self._replicas
+
+    @property
+    def has_rows(self) -> bool:
+        return self._has_rows
 
     @property
     def replica_id_in_sync_group(self) -> Any:
@@ -107,20 +113,49 @@ def _widened(leaf: Any) -> Any:
     return array if floating else array.astype(jnp.sum(jnp.zeros((), array.dtype)).dtype)
 
 
-def call_replica(fn: Callable[..., Any], tree: Any, modes: tuple[Mode, ...], replicas: int, leaves: Any) -> Any:
-    """Call the user's function, while tracing, with the arguments of one replica; its outputs become arrays.
+@dataclass(frozen=True)
+class Call:
+    """A user's function with everything that it is called with but the values.
 
-    Args:
-        fn: the function.
-        tree: the structure of its (args, kwargs).
-        modes: how each leaf entered the program.
+    Attributes:
+        fn: gives the function; a reference, so that a cached program does not keep it alive.
+        tree: the structure of its (args, kwargs), with a leaf in place of each `PerReplica`.
+        modes: how each leaf enters.
         replicas: the number of replicas in sync.
-        leaves: the leaves that are not static, as this replica has them.
+        framework: whose variables it touches, if any.
+        touched: these variables.
     """
-    remaining = iter(leaves)
-    args, kwargs = tree.unflatten([mode.value if isinstance(mode, Static) else next(remaining) for mode in modes])
-    with replica_scope(MeshReplica(replicas)):
-        return jax.tree.map(_output, fn(*args, **kwargs))
+
+    fn: Callable[[], Callable[..., Any]]
+    tree: Any
+    modes: tuple[Mode, ...]
+    replicas: int
+    framework: Framework | None = None
+    touched: Touched = NOTHING_TOUCHED
+
+    def on_replica(self, values: list[Any], leaves: list[Any]) -> tuple[Any, list[Any]]:
+        """Call the function, while tracing, for one replica.
+
+        Args:
+            values: those of the variables, written ones first.
+            leaves: the leaves that are not static, as this replica has them.
+
+        Returns:
+            The result, its leaves as arrays; and the new values of the variables that were written.
+        """
+        remaining = iter(leaves)
+        args, kwargs = self.tree.unflatten(
+            [mode.value if isinstance(mode, Static) else next(remaining) for mode in self.modes]
+        )
+        context = MeshReplica(self.replicas, has_rows=all(0 not in jnp.shape(leaf) for leaf in leaves))
+        with replica_scope(context):
+            if self.framework is None:
+                return jax.tree.map(_output, self.fn()(*args, **kwargs)), []
+            written = self.touched.written
+            variables = [*written, *self.touched.read]
+            with self.framework.lent(variables, values, context.replica_id_in_sync_group) as lent:
+                result = jax.tree.map(_output, self.fn()(*args, **kwargs))
+            return result, self.framework.merged(lent, written, values[: len(written)], context)
 
 
 def _output(leaf: Any) -> Any:
@@ -132,42 +167,47 @@ def _output(leaf: Any) -> Any:
     return jnp.asarray(leaf)
 
 
-def spmd_program(
-    fn: Callable[[], Callable[..., Any]], tree: Any, modes: tuple[Mode, ...], mesh: Mesh, local: int
-) -> Callable[..., Any]:
+def spmd_program(call: Call, mesh: Mesh, local: int) -> Callable[..., Any]:
     """The compiled program of one full step on all devices of the mesh.
 
     Args:
-        fn: gives the user's function; a reference, so that the cached program does not keep the function alive.
-        tree: the structure of (args, kwargs) with a leaf in place of each `PerReplica`.
-        modes: how each leaf enters.
+        call: the function and how its arguments enter.
         mesh: the devices, one per replica, on one axis.
         local: how many of them are this process's.
 
     Returns:
-        A function of the leaves that are not static, arrays in the stacked form. It gives a `PerReplica` at each leaf
-        of the result; with one device everything is bare.
+        A function of the leaves that are not static, arrays in the stacked form, which gives the result with a
+        `PerReplica` at each leaf, with one device bare arrays. Of a call that touches variables, a function of the
+        values of those that are written, of those that are read, and of the leaves, which gives the result and new
+        values.
     """
     replicas = mesh.size
     single, split = PartitionSpec(), PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
-    entering = [mode for mode in modes if not isinstance(mode, Static)]
+    entering = [mode for mode in call.modes if not isinstance(mode, Static)]
     own_row = [replicas > 1 and mode != "number" for mode in entering]
 
-    def step(*leaves: Any) -> Any:
+    def step(written: list[Any], read: list[Any], *leaves: Any) -> Any:
         shares = [leaf[0] if own else leaf for leaf, own in zip(leaves, own_row, strict=True)]
-        result = call_replica(fn(), tree, modes, replicas, shares)
-        if replicas == 1:
-            return result
-        return jax.tree.map(lambda leaf: PerReplica.of_stacked(leaf[None], local), result)
+        result, values = call.on_replica([*written, *read], shares)
+        if replicas > 1:
+            result = jax.tree.map(lambda leaf: PerReplica.of_stacked(leaf[None], local), result)
+        return result, values
 
+    leaf_specs = tuple(split if own else single for own in own_row)
+    result_spec = single if replicas == 1 else split
+    if call.framework is None:
+        plain = jax.shard_map(
+            lambda *leaves: step([], [], *leaves)[0],
+            mesh=mesh,
+            in_specs=leaf_specs,
+            out_specs=result_spec,
+            check_vma=False,
+        )
+        return jax.jit(plain)
     mapped = jax.shard_map(
-        step,
-        mesh=mesh,
-        in_specs=tuple(split if own else single for own in own_row),
-        out_specs=single if replicas == 1 else split,
-        check_vma=False,
+        step, mesh=mesh, in_specs=(single, single, *leaf_specs), out_specs=(result_spec, single), check_vma=False
     )
-    return jax.jit(mapped)
+    return jax.jit(mapped, donate_argnums=0)
 
 
 class ProgramCache:

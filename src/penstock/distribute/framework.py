@@ -1,0 +1,80 @@
+"""What a step may read and write besides its arguments: the variables of a framework such as Keras.
+
+A framework finds the variables that a function touches, lends them other values while it is traced, and says how
+the replicas' new values become one. `run` keeps the values on the devices from step to step.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.distribute.contexts import ReplicaContext
+
+
+@dataclass(frozen=True)
+class Touched:
+    """The variables that a function reads or writes.
+
+    Attributes:
+        written: those that get new values.
+        read: the others.
+    """
+
+    written: list[Any]
+    read: list[Any]
+
+    def __bool__(self) -> bool:
+        return bool(self.written or self.read)
+
+
+NOTHING_TOUCHED = Touched([], [])
+
+
+class Framework(ABC):
+    """A kind of variables."""
+
+    @abstractmethod
+    def active(self) -> bool:
+        """Whether this process can have any such variables."""
+
+    @abstractmethod
+    def touched(self, trace: Callable[[], object]) -> Touched:
+        """The variables that are touched while `trace` is called, none of which changes."""
+
+    @abstractmethod
+    def lent(self, variables: Sequence[Any], values: Sequence[Any], replica: Any) -> AbstractContextManager[Any]:
+        """Within it the variables have these values, for one replica; gives what `merged` needs."""
+
+    @abstractmethod
+    def merged(self, lent: Any, variables: Sequence[Any], values: Sequence[Any], context: ReplicaContext) -> list[Any]:
+        """The variables' new values, the same on all replicas, after the function was called within `lent`.
+
+        Args:
+            lent: what `lent` gave.
+            variables: those that were written.
+            values: what they held before.
+            context: the replica's.
+        """
+
+    @abstractmethod
+    def values(self, variables: Sequence[Any]) -> list[Any]:
+        """What the variables hold."""
+
+    @abstractmethod
+    def assign(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
+        """Let the variables hold new values."""
+
+
+_frameworks: list[Framework] = []
+
+
+def register(framework: Framework) -> None:
+    """Let the variables of a framework take part in steps."""
+    _frameworks.append(framework)
+
+
+def active_framework() -> Framework | None:
+    """The framework whose variables there may be."""
+    return next((framework for framework in _frameworks if framework.active()), None)

@@ -1,0 +1,109 @@
+"""Keras's variables in `strategy.run`: found by tracing the step, lent to it, and merged by what they are for.
+
+Keras is never imported here: without it there are no such variables.
+"""
+
+import gc
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from penstock.distribute.contexts import ReplicaContext
+from penstock.distribute.framework import Framework, Touched
+
+
+class KerasFramework(Framework):
+    """The variables of Keras models, optimisers, metrics and random seeds, on Keras's JAX backend.
+
+    A metric's variables grow by the sum of what all replicas add. Moving statistics become the mean of the replicas'. A
+    seed advances as on one replica, and every replica draws from a seed of its own. Trainable weights and the
+    optimiser's variables are the same on all replicas, because summed gradients are.
+    """
+
+    def active(self) -> bool:
+        return "keras" in sys.modules
+
+    def touched(self, trace: Callable[[], object]) -> Touched:
+        scope = _recording_scope()
+        with scope:
+            trace()
+        _keras().src.backend.common.variables.initialize_all_variables()  # what the trace has made
+        written = [variable for key, variable in scope.seen.items() if key in scope.updated]
+        return Touched(written, [variable for key, variable in scope.seen.items() if key not in scope.updated])
+
+    @contextmanager
+    def lent(self, variables: Sequence[Any], values: Sequence[Any], replica: Any) -> Iterator[Any]:
+        seeds = _owned_by(_keras().random.SeedGenerator, lambda owner: [owner.state])
+        own = [
+            _of_replica(value, replica) if id(variable) in seeds else value
+            for variable, value in zip(variables, values, strict=True)
+        ]
+        with _keras().StatelessScope(list(zip(variables, own, strict=True)), initialize_variables=False) as scope:
+            yield scope
+
+    def merged(self, lent: Any, variables: Sequence[Any], values: Sequence[Any], context: ReplicaContext) -> list[Any]:
+        keras = _keras()
+        metrics = _owned_by(keras.Metric, lambda owner: owner.variables)
+        optimizers = _owned_by(keras.optimizers.Optimizer, lambda owner: owner.variables)
+        seeds = _owned_by(keras.random.SeedGenerator, lambda owner: [owner.state])
+        merged = []
+        for variable, old in zip(variables, values, strict=True):
+            new = lent.get_current_value(variable)
+            if id(variable) in metrics:
+                new = old + context.all_reduce("SUM", new - old).astype(old.dtype)
+            elif id(variable) in seeds:
+                new = old.at[1].set(new[1])
+            elif not variable.trainable and id(variable) not in optimizers and jnp.issubdtype(new.dtype, jnp.floating):
+                # A replica without rows has no statistics.
+                new = new if context.has_rows else jnp.zeros_like(new)
+                new = context.all_reduce("SUM", new) / context.all_reduce("SUM", np.float32(context.has_rows))
+            merged.append(new.astype(old.dtype))
+        return merged
+
+    def values(self, variables: Sequence[Any]) -> list[Any]:
+        return [variable._value for variable in variables]
+
+    def assign(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
+        for variable, value in zip(variables, values, strict=True):
+            variable._value = value
+
+
+def _keras() -> Any:
+    return sys.modules["keras"]
+
+
+def _recording_scope() -> Any:
+    """A Keras scope that notes every variable read or written within it."""
+
+    class Recording(_keras().StatelessScope):  # type: ignore[misc]  # known only once Keras is there
+        def __init__(self) -> None:
+            super().__init__(initialize_variables=False)
+            self.seen: dict[int, Any] = {}
+            self.updated: set[int] = set()
+
+        def get_current_value(self, variable: Any) -> Any:
+            self.seen.setdefault(id(variable), variable)
+            return super().get_current_value(variable)
+
+        def add_update(self, update: Any) -> None:
+            self.seen.setdefault(id(update[0]), update[0])
+            self.updated.add(id(update[0]))
+            super().add_update(update)
+
+    return Recording()
+
+
+def _owned_by(kind: Any, variables: Callable[[Any], list[Any]]) -> set[int]:
+    """The variables of all objects of a class: a variable does not know whose it is. Asked once per program."""
+    owners = (found for found in gc.get_objects() if isinstance(found, kind))
+    return {id(variable) for owner in owners for variable in variables(owner)}
+
+
+def _of_replica(state: Any, replica: Any) -> Any:
+    """A seed of its own for each replica; that of replica 0 is the seed itself."""
+    mixed = jnp.asarray(replica).astype(jnp.uint32) * np.uint32(0x9E3779B9)
+    return jnp.stack([state[0] ^ mixed.astype(state.dtype), state[1]])

@@ -1,0 +1,169 @@
+"""Keras steps in `strategy.run`: the same numbers on any number of replicas, variables found and merged by kind."""
+
+from dataclasses import dataclass, field
+
+import keras
+import numpy as np
+import pytest
+from tests.distribute.conftest import mirrored
+
+import penstock as ps
+
+IMAGES = np.random.default_rng(0).random((70, 8, 8, 1), dtype=np.float32)
+LABELS = np.arange(70) % 10
+
+
+@dataclass
+class Training:
+    """A small model and what its training gives."""
+
+    strategy: ps.Strategy
+    optimizer: str = "adam"
+    layers: tuple[keras.layers.Layer, ...] = ()
+    traced: int = 0
+    losses: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        keras.utils.set_random_seed(0)
+        with self.strategy.scope():
+            regularizer = keras.regularizers.L2(1e-3)
+            self.model = keras.Sequential(
+                [
+                    keras.layers.Conv2D(4, 3, activation="relu", kernel_regularizer=regularizer),
+                    *self.layers,
+                    keras.layers.Flatten(),
+                    keras.layers.Dense(10, kernel_regularizer=regularizer),
+                ]
+            )
+            self.model.build((None, 8, 8, 1))
+            self.updates = keras.optimizers.get({"class_name": self.optimizer, "config": {"learning_rate": 0.01}})
+            self.loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
+            self.accuracy = keras.metrics.SparseCategoricalAccuracy()
+
+    def step(self, batch):
+        self.traced += 1
+        images, labels = batch
+
+        def loss():
+            logits = self.model(images, training=True)
+            average = ps.compute_average_loss(self.loss(labels, logits), global_batch_size="actual")
+            return average + ps.scale_regularization_loss(self.model.losses), logits
+
+        (value, logits), gradients = ps.keras.value_and_grad(loss, self.model.trainable_variables, has_aux=True)()
+        self.updates.apply_gradients(zip(gradients, self.model.trainable_variables))
+        self.accuracy.update_state(labels, logits)
+        return value
+
+    def run(self, epochs: int = 2) -> "Training":
+        dataset = ps.Dataset.from_tensor_slices((IMAGES, LABELS)).shuffle(70, seed=1).batch(16)
+        steps = self.strategy.distribute_dataset(dataset)
+        for _ in range(epochs):
+            for batch in steps:
+                losses = self.strategy.run(self.step, args=(batch,))
+                self.losses.append(float(self.strategy.reduce("SUM", losses)))
+        return self
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_losses_and_weights_do_not_depend_on_the_number_of_replicas(optimizer: str) -> None:
+    alone = Training(mirrored(1), optimizer).run()
+    for replicas in (2, 4):
+        several = Training(mirrored(replicas), optimizer).run()
+        np.testing.assert_allclose(several.losses, alone.losses, atol=2e-6)
+        for one, other in zip(several.model.weights, alone.model.weights):
+            np.testing.assert_allclose(one.value, other.value, atol=2e-6)
+        assert float(several.accuracy.result()) == float(alone.accuracy.result())
+        assert int(several.updates.iterations.value) == 10
+
+
+def test_a_step_is_traced_once_more_for_its_variables_and_then_runs_compiled(four_replicas) -> None:
+    training = Training(four_replicas).run(epochs=1)
+    traced = training.traced
+    training.run(epochs=2)
+    assert training.traced == traced
+
+
+def test_metrics_count_every_example_once(four_replicas) -> None:
+    training = Training(four_replicas).run(epochs=1)
+    total, count = (float(np.asarray(variable.value)) for variable in training.accuracy.variables)
+    assert count == 70
+    assert total == round(float(training.accuracy.result()) * 70)
+    training.accuracy.reset_state()
+    training.run(epochs=1)
+    assert float(np.asarray(training.accuracy.variables[1].value)) == 70
+
+
+def test_moving_statistics_are_the_mean_of_the_replicas_that_have_rows(four_replicas) -> None:
+    layer = keras.layers.BatchNormalization(momentum=0.0)
+    with four_replicas.scope():
+        layer.build((None, 1))
+
+    def step(rows):
+        layer(rows, training=True)
+        return 0
+
+    full = four_replicas.distribute_dataset(ps.Dataset.from_tensors(np.arange(8, dtype=np.float32)[:, None]))
+    four_replicas.run(step, args=(next(iter(full)),))
+    assert float(np.asarray(layer.moving_mean.value)[0]) == 3.5  # of 0.5, 2.5, 4.5, 6.5
+    ragged = four_replicas.distribute_dataset(ps.Dataset.from_tensors(np.arange(3, dtype=np.float32)[:, None]))
+    four_replicas.run(step, args=(next(iter(ragged)),))
+    assert float(np.asarray(layer.moving_mean.value)[0]) == 1.0  # of 0, 1, 2
+
+
+def test_normalised_models_train_over_ragged_steps(four_replicas) -> None:
+    training = Training(four_replicas, layers=(keras.layers.BatchNormalization(),)).run()
+    assert np.isfinite(training.losses).all()
+    assert training.losses[-1] < training.losses[0]
+
+
+def test_random_layers_draw_differently_on_every_replica_and_in_every_step(four_replicas) -> None:
+    with four_replicas.scope():
+        layer = keras.layers.Dropout(0.5, seed=3)
+
+    def step(rows):
+        return layer(rows, training=True)
+
+    ones = ps.Dataset.from_tensors(np.ones((256, 8), np.float32)).repeat(2)
+    masks = [
+        tuple(np.asarray(part).tobytes() for part in four_replicas.run(step, args=(batch,)).values)
+        for batch in four_replicas.distribute_dataset(ones)
+    ]
+    assert len({mask for step_masks in masks for mask in step_masks}) == 8
+    assert np.asarray(layer.seed_generator.state.value).tolist() == [3, 2]
+
+
+def test_a_model_and_its_optimiser_may_be_built_by_the_first_step(four_replicas) -> None:
+    keras.utils.set_random_seed(0)
+    with four_replicas.scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1)
+
+    def step(rows):
+        def loss():
+            return ps.compute_average_loss(model(rows)[:, 0] ** 2, global_batch_size="actual")
+
+        model(rows)
+        value, gradients = ps.keras.value_and_grad(loss, model.trainable_variables)()
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return value
+
+    dataset = ps.Dataset.from_tensor_slices(np.ones((32, 3), np.float32)).batch(8)
+    losses = [
+        float(four_replicas.reduce("SUM", four_replicas.run(step, args=(batch,))))
+        for batch in four_replicas.distribute_dataset(dataset)
+    ]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0] / 4
+    assert model.built
+
+
+def test_what_cannot_be_differentiated_is_refused() -> None:
+    with pytest.raises(ps.InvalidArgumentError, match="build the model first"):
+        ps.keras.value_and_grad(lambda: 0.0, [])
+    with pytest.raises(ps.InvalidTypeError, match="takes Keras variables"):
+        ps.keras.value_and_grad(lambda: 0.0, [np.ones(3)])
+
+
+@pytest.fixture
+def four_replicas() -> ps.MirroredStrategy:
+    return mirrored(4)

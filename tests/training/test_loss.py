@@ -1,0 +1,82 @@
+"""Scaled losses: the tutorial's numbers, short and empty shares, weights."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.distribute.conftest import mirrored
+
+import penstock as ps
+
+
+def losses_of(shares: list[list[float]], **arguments) -> tuple[list[float], float]:
+    """What each replica's part is, and their sum, on devices and in host memory alike."""
+    strategies = [mirrored(len(shares)), ps.HostStrategy(len(shares))]
+    found = []
+    for strategy in strategies:
+        parts = strategy.run(
+            lambda losses: ps.compute_average_loss(losses, **arguments),
+            args=(ps.PerReplica([np.array(share, np.float32) for share in shares]),),
+        )
+        found.append(([float(part) for part in parts.values], float(strategy.reduce("SUM", parts))))
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_the_tutorials_losses() -> None:
+    assert losses_of([[2, 3], [4, 5]], global_batch_size=4) == ([1.25, 2.25], 3.5)
+    assert losses_of([[2, 3], [4, 5]]) == ([1.25, 2.25], 3.5)
+
+
+def test_short_shares_weigh_more_unless_the_true_number_of_examples_is_asked_for() -> None:
+    assert losses_of([[2, 4], [6]]) == ([1.5, 3.0], 4.5)
+    assert losses_of([[2, 4], [6]], global_batch_size=3) == ([2.0, 2.0], 4.0)
+    assert losses_of([[2, 4], [6]], global_batch_size="actual") == ([2.0, 2.0], 4.0)
+    assert losses_of([[2, 4], [6]], global_batch_size=4) == ([1.5, 1.5], 3.0)
+
+
+@pytest.mark.parametrize("size", [None, "actual", 4])
+def test_an_empty_share_adds_nothing(size) -> None:
+    parts, total = losses_of([[2, 6], []], global_batch_size=size)
+    assert parts[1] == 0
+    assert total == (4.0 if size == "actual" else 2.0)
+
+
+def test_all_axes_of_a_loss_are_summed() -> None:
+    strategy = ps.HostStrategy()
+    loss = strategy.run(lambda: ps.compute_average_loss(jnp.array([[1.0, 2.0], [3.0, 4.0]])))
+    assert float(loss) == 5
+
+
+@pytest.mark.parametrize("weight", [[1, 0.5], [[1], [0.5]], 0.5])
+def test_sample_weights_fit_as_in_keras(weight) -> None:
+    expected = {"float": 5.0}.get(type(weight).__name__, (3 + 0.5 * 7) / 2)
+    losses = np.array([[1, 2], [3, 4]], np.float32)
+    assert float(ps.compute_average_loss(losses, np.array(weight), 2)) == expected / (2 if weight == 0.5 else 1)
+
+
+def test_the_gradient_for_an_empty_share_is_a_number() -> None:
+    gradient = jax.grad(lambda scale: ps.compute_average_loss(jnp.zeros((0,)) * scale, global_batch_size=0))(1.0)
+    assert float(gradient) == 0
+
+
+def test_what_can_be_no_loss_is_refused() -> None:
+    with pytest.raises(ps.InvalidArgumentError, match="reduction=None"):
+        ps.compute_average_loss(np.float32(1), global_batch_size=4)
+    with pytest.raises(ps.InvalidTypeError, match="floating-point"):
+        ps.compute_average_loss(np.arange(3), global_batch_size=4)
+    with pytest.raises(ps.InvalidArgumentError, match="outside strategy.run"):
+        ps.compute_average_loss(np.ones(3, np.float32))
+    with pytest.raises(ps.InvalidTypeError, match='integer or "actual"'):
+        ps.compute_average_loss(np.ones(3, np.float32), global_batch_size=2.5)
+    with pytest.raises(ps.InvalidArgumentError, match="must not be negative"):
+        ps.compute_average_loss(np.ones(3, np.float32), global_batch_size=-1)
+
+
+def test_regularisation_is_divided_by_the_replicas() -> None:
+    strategy = mirrored(4)
+    parts = strategy.run(lambda: ps.scale_regularization_loss([jnp.array([1.0, 2.0]), 5.0]))
+    assert [float(part) for part in parts.values] == [2, 2, 2, 2]
+    assert float(strategy.run(lambda: ps.scale_regularization_loss([])).values[0]) == 0
+    with pytest.raises(ps.InvalidArgumentError, match="inside a function that runs on replicas"):
+        ps.scale_regularization_loss(1.0)
