@@ -219,10 +219,10 @@ class MeshStrategy(Strategy):
                 ]
             )
         key = tuple((call.tree, call.modes, tuple(map(jax.typeof, share))) for call, share in zip(calls, shares))
-        program = programs.get(key)
-        if program is None:
-            program = programs[key] = self._bound_ragged(calls, shares)
         with jax.default_device(self._devices[0]):
+            program = programs.get(key)
+            if program is None:
+                program = programs[key] = self._bound_ragged(calls, shares)
             result = program(*shares)
         return jax.tree.map(self._spread_out, result, is_leaf=is_per_replica)
 
