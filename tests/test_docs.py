@@ -1,10 +1,10 @@
 """Every example in the README and in the documents runs, and gives what the document says it gives.
 
-The Python examples of one document are one program: later ones see the names of earlier ones. An example with `>>>` is a
-doctest. Of any other, what it prints must equal the ```text block that follows it, if one does. JAX has four devices.
+The Python examples of one document are one program: later ones see the names of earlier ones. An example with `>>>` is
+a doctest. Of any other, what it prints must equal the ```text block that follows it, if one does. JAX has four devices.
 
-An example that begins with a comment of nothing but a file name, `# train.py`, is a program of its own: it is written to
-a file of that name. A ```console block runs its commands, the lines after "$ ", and what a command prints must equal the
+An example that begins with a comment of nothing but a file name, `# train.py`, is a program of its own: it is written
+to a file of that name. A ```console block runs its commands, the lines after "$ "; what a command prints must equal the
 lines below it. The lines of one worker come in order, those of several in any.
 
 All of a document runs in one directory, which is empty when it begins.
@@ -114,9 +114,7 @@ def run_example(example: Example, names: dict[str, Any], document: Path) -> None
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_examples_run_as_the_document_says(
-    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_run_as_the_document_says(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     try:
@@ -131,6 +129,14 @@ def test_the_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_to_files_lead_somewhere(document: Path) -> None:
-    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text())
-    assert [target for target in targets if not (document.parent / target).exists()] == []
+def test_links_lead_somewhere(document: Path) -> None:
+    for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", document.read_text()):
+        page = document.parent / target if target else document
+        assert page.exists(), target
+        assert not heading or heading in headings_of(page), f"{target}#{heading}"
+
+
+def headings_of(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
