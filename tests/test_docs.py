@@ -1,24 +1,42 @@
-"""Every Python example in the README and in the documents runs, and gives what the document says it gives.
+"""Every example in the README and in the documents runs, and gives what the document says it gives.
 
-The examples of one document are one program: later ones see the names of earlier ones. An example with `>>>` is a
-doctest. Of any other, what it prints must equal the ```text block that follows it, if one does.
+The Python examples of one document are one program: later ones see the names of earlier ones. An example with `>>>` is
+a doctest. Of any other, what it prints must equal the ```text block that follows it, if one does. JAX has four devices.
+
+An example that begins with a comment of nothing but a file name, `# train.py`, is a program of its own: it is written
+to a file of that name. A ```console block runs its commands, the lines after "$ "; what a command prints must equal the
+lines below it. The lines of one worker come in order, those of several in any.
+
+All of a document runs in one directory, which is empty when it begins.
 """
 
 import contextlib
 import doctest
 import io
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
+
+import penstock as ps
+
+# Before anything starts JAX's backend: afterwards the number of devices is fixed.
+jax.config.update("jax_num_cpu_devices", 4)
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-EXAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```\n(\n*```text\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE)
+EXAMPLE = re.compile(
+    r"^```(?P<kind>python|console)\n(?P<code>.*?)^```$(\n+```text\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE
+)
+FILE_NAME = re.compile(r"# ([\w-]+\.py)\n")
 DOCTEST_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -26,6 +44,7 @@ DOCTEST_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 class Example:
     """A block of code, the line of its document that it begins at, and what it must print, if the document says so."""
 
+    kind: str
     code: str
     line: int
     output: str | None
@@ -34,7 +53,7 @@ class Example:
 def examples_of(document: Path) -> Iterator[Example]:
     text = document.read_text()
     for found in EXAMPLE.finditer(text):
-        yield Example(found["code"], text.count("\n", 0, found.start("code")) + 1, found["output"])
+        yield Example(found["kind"], found["code"], text.count("\n", 0, found.start("code")) + 1, found["output"])
 
 
 def run_doctest(example: Example, names: dict[str, Any], document: Path) -> None:
@@ -56,13 +75,51 @@ def run_program(example: Example, names: dict[str, Any], document: Path) -> None
         assert printed.getvalue().splitlines() == example.output.splitlines()
 
 
+def run_commands(example: Example) -> None:
+    # The package that is tested here, also where PYTHONPATH names it relative to another directory.
+    found = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = os.environ | {"PATH": found, "PYTHONPATH": str(Path(ps.__file__).parent.parent)}
+    for part in re.split(r"^\$ ", example.code, flags=re.MULTILINE)[1:]:
+        command, *expected = part.splitlines()
+        ran = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True, timeout=60)
+        printed = [line for line in ran.stdout.splitlines() if not is_greeting(line)]
+        assert by_worker(printed) == by_worker(expected), ran.stderr
+
+
+def is_greeting(line: str) -> bool:
+    """Whether a line is of Gloo, through which JAX's CPU devices talk: threads of it write into each other's lines."""
+    return any(words in line for words in ("[Gloo]", "is connected to", "peer ranks")) or line.endswith("] ")
+
+
+def by_worker(lines: list[str]) -> list[str]:
+    """The lines of `penstock launch`, those of one worker together and in their order."""
+
+    def worker(line: str) -> str:
+        found = re.match(r"\[\d+\] ", line)
+        return found[0] if found else ""
+
+    return sorted(lines, key=worker)
+
+
+def run_example(example: Example, names: dict[str, Any], document: Path) -> None:
+    file_name = FILE_NAME.match(example.code)
+    if example.kind == "console":
+        run_commands(example)
+    elif file_name:
+        Path(file_name[1]).write_text(example.code)
+    elif ">>>" in example.code:
+        run_doctest(example, names, document)
+    else:
+        run_program(example, names, document)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_examples_run_as_the_document_says(document: Path) -> None:
+def test_examples_run_as_the_document_says(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     try:
         for example in examples_of(document):
-            run = run_doctest if ">>>" in example.code else run_program
-            run(example, names, document)
+            run_example(example, names, document)
     finally:
         names.clear()  # as a program's end does: an iterator that was left open closes
 
@@ -72,6 +129,14 @@ def test_the_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_to_files_lead_somewhere(document: Path) -> None:
-    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text())
-    assert [target for target in targets if not (document.parent / target).exists()] == []
+def test_links_lead_somewhere(document: Path) -> None:
+    for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", document.read_text()):
+        page = document.parent / target if target else document
+        assert page.exists(), target
+        assert not heading or heading in headings_of(page), f"{target}#{heading}"
+
+
+def headings_of(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -23,8 +23,8 @@ class AutoShardPolicy(IntEnum):
         OFF: every worker reads everything.
         AUTO: FILE where every source reads files, otherwise DATA; a line of the log says which and why.
         FILE: whole files, every n-th for a worker, which makes batches of its own from them.
-        DATA: of each global batch the slices of the worker's replicas. Where the batches can be read by index, a worker
-            reads only these rows, otherwise all.
+        DATA: of each global batch the slices of the worker's replicas. Where rows can be read by index and are batched
+            last, a worker reads only these rows, otherwise all.
         HINT: at the places marked by `shard(SHARD_HINT, SHARD_HINT)`.
         FILE_RANGE: as FILE, but in parts with equally many records, which may begin and end within a file. The records
             are counted when the dataset is distributed.
