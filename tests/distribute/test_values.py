@@ -116,3 +116,7 @@ def test_host_strategy_checks_its_arguments() -> None:
 def test_mirrored_strategy_checks_its_devices(devices: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         ps.MirroredStrategy(devices)
+
+
+def test_values_of_several_lines_are_printed_in_line() -> None:
+    assert repr(ps.PerReplica([np.array([[1.0], [2.0]])])) == "PerReplica:{\n  0: array([[1.],\n            [2.]])\n}"

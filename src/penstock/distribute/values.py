@@ -70,7 +70,8 @@ class PerReplica:
         return self._parts
 
     def __repr__(self) -> str:
-        return "PerReplica:{\n" + ",\n".join(f"  {i}: {value!r}" for i, value in enumerate(self.values)) + "\n}"
+        lines = [f"  {replica}: {value!r}".replace("\n", "\n     ") for replica, value in enumerate(self.values)]
+        return "PerReplica:{\n" + ",\n".join(lines) + "\n}"
 
 
 def _refusal(doing: str) -> Callable[..., Never]:
