@@ -158,7 +158,8 @@ class DistributedDataset:
     def explain(self) -> str:
         """Which files, ranges or rows each worker reads, and how many steps that makes, as text.
 
-        Files are opened to count their records, and nothing else is read.
+        Files are opened to count their records, and nothing else is read of them; a function that makes readers of
+        names is called for each worker's first.
         """
         return explain(self._inputs, self.cardinality())
 

@@ -169,7 +169,8 @@ class DividedInput(Inputs):
                 f"{random.where()} has no seed, so every worker would take its share of another order: give it one, or "
                 "the whole dataset by with_options(ps.Options(seed=...))"
             )
-        if self.share.node is not self._whole.node:
+        # With other workers not the user's own dataset, whose iterations here would count as epochs here alone.
+        if self.workers.count > 1 or self.share.node is not self._whole.node:
             self._part = Dataset(self.share.node, options)
 
     @property

@@ -101,14 +101,14 @@ def share_of_worker(node: Node, policy: AutoShardPolicy | None, workers: Workers
         return WorkerShare(policy, "every worker reads everything", node, own_batches=True)
     if policy is AutoShardPolicy.DATA:
         return _by_data(node, workers, "it was asked for")
-    if policy is AutoShardPolicy.FILE_RANGE:
-        return _by_file(node, policy, lambda reader: _range_share(reader, workers))
     try:
+        if policy is AutoShardPolicy.FILE_RANGE:
+            return _by_file(node, policy, lambda reader: _range_share(reader, workers))
         return _by_file(node, AutoShardPolicy.FILE, lambda reader: _file_share(reader, workers))
     except _NotByFile as reason:
-        if policy is AutoShardPolicy.FILE:
+        if policy in (AutoShardPolicy.FILE, AutoShardPolicy.FILE_RANGE):
             raise InvalidArgumentError(
-                f"AutoShardPolicy.FILE does not fit: {reason}; use AutoShardPolicy.DATA"
+                f"AutoShardPolicy.{policy.name} does not fit: {reason}; use AutoShardPolicy.DATA"
             ) from None
         return _by_data(node, workers, f"{reason}")
 
@@ -155,16 +155,22 @@ def _batch_share(node: Node, workers: Workers) -> Node | None:
 
 
 def _by_file(node: Node, policy: AutoShardPolicy, share: Callable[[OneInput], Node]) -> WorkerShare:
-    def replaced(below: Node) -> Node | None:
+    readers = []
+
+    def checked(below: Node) -> Node | None:
         if isinstance(below, ReadFiles) or (isinstance(below, Interleave) and _makes_readers(below)):
-            return share(below)
+            readers.append(below)
+            return below
         if not below.inputs:
             raise _NotByFile(f"{below.where()} reads no files")
         if isinstance(below, _COUNTING) or (isinstance(below, Cache) and below.filename):
             raise _NotByFile(f"{below.where()} is about the data of all workers together")
         return None
 
-    return WorkerShare(policy, "every source reads files", _rewritten(node, replaced), own_batches=True)
+    _rewritten(node, checked)  # before any share is made: what does not fit is said of the dataset as a whole
+    shares = {id(reader): share(reader) for reader in readers}
+    divided = _rewritten(node, lambda below: shares.get(id(below)))
+    return WorkerShare(policy, "every source reads files", divided, own_batches=True)
 
 
 def _file_share(reader: OneInput, workers: Workers) -> Node:
@@ -220,7 +226,7 @@ def _makes_readers(node: Interleave) -> bool:
     made = node.function(*element) if isinstance(element, tuple) else node.function(element)
     if not isinstance(made, Dataset):
         return False
-    return any(isinstance(below, ReadFiles) for below in made.node.walk())
+    return bool(readers_of(made.node))
 
 
 def _below_order(names: Node, change: Callable[[Node], Node]) -> Node:
