@@ -336,6 +336,18 @@ def test_a_hint_works_under_hint_only(policy) -> None:
         on(0).distribute_dataset(dataset)
 
 
+def test_a_hint_above_another_is_refused() -> None:
+    dataset = ps.Dataset.range(12).shard(ps.SHARD_HINT, ps.SHARD_HINT).map(lambda x: x)
+    with pytest.raises(ps.InvalidArgumentError, match=r"stands above another shard\(SHARD_HINT, SHARD_HINT\)"):
+        on(0).distribute_dataset(under(Policy.HINT, dataset.shard(ps.SHARD_HINT, ps.SHARD_HINT).batch(4)))
+
+
+def test_a_hinted_dataset_tells_what_its_functions_give() -> None:
+    dataset = ps.Dataset.range(3).map(lambda x: np.float32(x)).shard(ps.SHARD_HINT, ps.SHARD_HINT).batch(4)
+    distributed = on(0).distribute_dataset(under(Policy.HINT, dataset))
+    assert distributed.element_spec.values == (ps.TensorSpec((None,), np.float32),)
+
+
 def test_a_hint_cannot_be_read_undistributed() -> None:
     dataset = under(Policy.HINT, ps.Dataset.range(12).shard(ps.SHARD_HINT, ps.SHARD_HINT).batch(4))
     with pytest.raises(ps.InvalidArgumentError, match=r"can be read only when it was distributed"):

@@ -188,7 +188,8 @@ class DistributedDataset:
         layout = inputs.layout()
         if inputs.workers.count == 1 or (not inputs.own and inputs.cardinality() != UNKNOWN_CARDINALITY):
             return Alone()
-        if inputs.own and lengths is not None and layout is not None:
+        # Where nothing is exchanged, nobody needs to know beforehand how the others' rows look.
+        if inputs.own and lengths is not None and (layout is not None or self._control is None):
             return Counted(lambda step: inputs.sizes_at(lengths, step), layout)
         if self._control is None:
             return Alone()

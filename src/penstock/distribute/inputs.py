@@ -14,7 +14,7 @@ from penstock.data.operators.keep import Prefetch
 from penstock.distribute.agreement import Layout, Sizes
 from penstock.distribute.contexts import InputContext
 from penstock.distribute.input_options import InputReplicationMode
-from penstock.distribute.shards import Workers, WorkerShare, share_of_worker
+from penstock.distribute.shards import Workers, WorkerShare, share_of_worker, without_hints
 from penstock.distribute.steps import Elements, GlobalBatches, OwnBatches, StepSource, Template, check_spec, unbatched
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy, Options
@@ -145,6 +145,9 @@ class DividedInput(Inputs):
         self.share = self.share_of(workers.index)
         self.own = self.share.own_batches
         self._part = dataset
+        # As it was given, except that it can be read.
+        readable = without_hints(dataset.node)
+        self._sample = dataset if readable is dataset.node else Dataset(readable, dataset.options())
 
     def share_of(self, worker: int) -> WorkerShare:
         """What a worker reads."""
@@ -175,7 +178,7 @@ class DividedInput(Inputs):
 
     @property
     def dataset(self) -> Dataset:
-        return self._whole
+        return self._sample
 
     @property
     def labels(self) -> list[str]:

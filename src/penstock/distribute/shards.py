@@ -90,6 +90,12 @@ def share_of_worker(node: Node, policy: AutoShardPolicy | None, workers: Workers
                 "AutoShardPolicy.HINT needs a place to shard at: put .shard(ps.SHARD_HINT, ps.SHARD_HINT) into the "
                 "dataset"
             )
+        for hint in hints:
+            if any(isinstance(below, ShardHint) for below in hint.input.walk()):
+                raise InvalidArgumentError(
+                    f"{hint.where()} stands above another shard(SHARD_HINT, SHARD_HINT), which would leave out all but "
+                    "a part of each worker's part: keep one of them"
+                )
         hinted = _rewritten(node, lambda hint: _sharded(hint.input, workers) if isinstance(hint, ShardHint) else None)
         return WorkerShare(policy, "shard(SHARD_HINT, SHARD_HINT) says where", hinted, own_batches=True)
     if hints:
@@ -111,6 +117,11 @@ def share_of_worker(node: Node, policy: AutoShardPolicy | None, workers: Workers
                 f"AutoShardPolicy.{policy.name} does not fit: {reason}; use AutoShardPolicy.DATA"
             ) from None
         return _by_data(node, workers, f"{reason}")
+
+
+def without_hints(node: Node) -> Node:
+    """The dataset with all data where `AutoShardPolicy.HINT` would shard it."""
+    return _rewritten(node, lambda below: without_hints(below.input) if isinstance(below, ShardHint) else None)
 
 
 def readers_of(node: Node) -> list[ReadFiles | Interleave]:
