@@ -128,8 +128,12 @@ class DistributedDataset:
     def _static_rows(self, batch_rows: int | None) -> int | None:
         """The rows of every replica in every step; None where they differ or cannot be known."""
         inputs, cut = self._inputs, self._inputs.cut
+        if self._partial is not PartialBatch.RAGGED and inputs.exact:
+            return inputs.full_rows
+        if self._partial is PartialBatch.PAD and batch_rows is not None:
+            return max(inputs.full_rows, -(-batch_rows // cut))
         if self._partial is not PartialBatch.RAGGED:
-            return inputs.full_rows or None
+            return None
         if not inputs.own:
             return batch_rows // cut if batch_rows is not None and batch_rows % cut == 0 else None
         lengths = self._all.lengths
