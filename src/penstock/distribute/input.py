@@ -139,8 +139,9 @@ class DistributedDataset:
         lengths = self._all.lengths
         if lengths is None or any(one != lengths[0] or one.last != one.rows or one.rows % cut for one in lengths):
             return None
-        first, last = inputs.sizes_at(lengths, 0), inputs.sizes_at(lengths, max(self._all.cardinality - 1, 0))
-        return lengths[0].rows // cut if first == last else None
+        rows = lengths[0].rows // cut
+        ends = inputs.sizes_at(lengths, 0) + inputs.sizes_at(lengths, max(self._all.cardinality - 1, 0))
+        return rows if all(size == rows for sizes in ends for size in sizes) else None
 
     def cardinality(self) -> int:
         """The number of steps, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`."""
