@@ -117,6 +117,7 @@ class Hub:
 
     def _greeted(self, connection: Connection) -> int:
         """The number of the worker that has connected: it knows the key, and says so within a time."""
+        _send_at_once(connection)
         _limit_silence(connection, _GREETING_SECONDS)
         deliver_challenge(connection, self.key)
         answer_challenge(connection, self.key)
@@ -128,8 +129,17 @@ class Hub:
 def _limit_silence(connection: Connection, seconds: float) -> None:
     """Let reading fail when nothing has come for so long; 0 for no limit."""
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
+    _set_option(connection, socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
+def _send_at_once(connection: Connection) -> None:
+    """Let no message wait until the one before it was acknowledged, which can take 40 ms."""
+    _set_option(connection, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _set_option(connection: Connection, level: int, option: int, value: int | bytes) -> None:
     with socket.socket(fileno=os.dup(connection.fileno())) as same:
-        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        same.setsockopt(level, option, value)
 
 
 def _received(connection: Connection, worker: int) -> tuple[_Message, bytes]:
@@ -176,6 +186,7 @@ class Control:
         self.sent = 0
         self._failure_timeout = failure_timeout
         self._connection = Client(address, "AF_INET", authkey=key)
+        _send_at_once(self._connection)
         self._connection.send_bytes(str(worker).encode())
         self._sending = threading.Lock()
         self._changed = threading.Condition()
