@@ -420,3 +420,13 @@ def test_the_specification_is_static_where_every_step_is_full(make, mode, expect
     batch, *mask = leaf_specs(distributed.element_spec, mode)
     assert batch == [ps.TensorSpec((expected,), np.int64)] * 2
     assert mask == ([[ps.TensorSpec((expected,), np.bool_)] * 2] if mode == "pad" else [])
+
+
+def test_the_specification_of_own_data_is_not_that_of_all_data() -> None:
+    """A function doubles batches of two rows, but each worker's own batch has one."""
+    dataset = ps.Dataset.range(2).shard(ps.SHARD_HINT, ps.SHARD_HINT).batch(2)
+    dataset = dataset.map(lambda rows: np.concatenate([rows, rows]))
+    dataset = dataset.with_options(ps.Options(auto_shard_policy=ps.AutoShardPolicy.HINT))
+    distributed = ps.HostStrategy(1, 2).distribute_dataset(dataset, PAD)
+    assert leaf_specs(distributed.element_spec, "pad")[0] == [ps.TensorSpec((None,), np.int64)]
+    assert steps_of(distributed) == [([[0]], [[T]]), ([[0]], [[T]])]

@@ -130,7 +130,7 @@ class DistributedDataset:
         inputs, cut = self._inputs, self._inputs.cut
         if self._partial is not PartialBatch.RAGGED and inputs.exact:
             return inputs.full_rows
-        if self._partial is PartialBatch.PAD and batch_rows is not None:
+        if self._partial is PartialBatch.PAD and batch_rows is not None and not inputs.own:
             return max(inputs.full_rows, -(-batch_rows // cut))
         if self._partial is not PartialBatch.RAGGED:
             return None
