@@ -89,3 +89,97 @@ def test_a_program_that_is_interrupted_ends() -> None:
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2, 5])
+@pytest.mark.parametrize("kind", ["divided", "from a function", "per replica"])
+def test_a_loop_that_is_left_ends_the_thread(strategy_of, kind: str, taken: int) -> None:
+    strategy, dataset = strategy_of(2), ps.Dataset.range(1000).batch(4)
+    if kind == "divided":
+        distributed = strategy.distribute_dataset(dataset)
+    else:
+        mode = "PER_REPLICA" if kind == "per replica" else "PER_WORKER"
+        options = ps.InputOptions(replication_mode=mode, per_replica_buffer_size=3)
+        distributed = strategy.distribute_datasets_from_function(lambda context: dataset, options)
+
+    def leave() -> None:
+        for number, _ in enumerate(distributed):
+            if number == taken:
+                break
+
+    def fail() -> None:
+        for number, _ in enumerate(distributed):
+            if number == taken:
+                raise KeyError("in the loop")
+
+    leave()
+    with pytest.raises(KeyError, match="in the loop"):
+        fail()
+    gc.collect()
+    for thread in prefetching():
+        thread.join(timeout=10)
+    assert prefetching() == []
+
+
+def test_a_waiting_iterator_ends_when_it_is_closed_from_elsewhere() -> None:
+    waiting, go_on = threading.Event(), threading.Event()
+
+    def slow(batch):
+        if 8 in batch:
+            waiting.set()
+            go_on.wait(timeout=30)
+        return batch
+
+    steps = iter(ps.HostStrategy(2).distribute_dataset(ps.Dataset.range(100).batch(4).map(slow)))
+    failures = []
+
+    def read() -> None:
+        try:
+            for _ in steps:
+                pass
+        except ps.ClosedError as error:
+            failures.append(str(error))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert waiting.wait(timeout=30)
+    closer = threading.Thread(target=steps.close)
+    closer.start()
+    reader.join(timeout=30)  # at once: it does not wait for the function
+    assert len(failures) == 1
+    go_on.set()
+    closer.join(timeout=30)
+    assert prefetching() == []
+
+
+@pytest.mark.parametrize("buffer_size", [0, 1, 4])
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_interrupted_loop_leaves_nothing(buffer_size: int, kept: bool) -> None:
+    program = f"""
+        import gc, os, signal, threading
+        import penstock as ps
+        def interrupt(batch):
+            if 40 in batch:
+                os.kill(os.getpid(), signal.SIGINT)
+            return batch
+        options = ps.InputOptions(per_replica_buffer_size={buffer_size})
+        dataset = ps.Dataset.range(10**9).batch(4).map(interrupt, num_parallel_calls=2).prefetch(2)
+        steps = iter(ps.HostStrategy(2).distribute_dataset(dataset, options))
+        try:
+            for step in steps:
+                pass
+        except KeyboardInterrupt:
+            print("interrupted")
+        if {kept}:
+            steps.close()
+        del steps
+        gc.collect()
+        left = [thread for thread in threading.enumerate() if thread.name.startswith("penstock")]
+        for thread in left:
+            thread.join(10)
+        print([thread.name for thread in left if thread.is_alive()])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n[]\n", "")

@@ -83,10 +83,10 @@ class Counted(Agreement):
 
     Args:
         sizes_at: for a step's number the rows of each replica, per worker.
-        layout: what the specification says of all of them.
+        layout: what the specification says of all of them, if it says it.
     """
 
-    def __init__(self, sizes_at: Callable[[int], Sizes], layout: Layout) -> None:
+    def __init__(self, sizes_at: Callable[[int], Sizes], layout: Layout | None) -> None:
         self._sizes_at = sizes_at
         self._layout = layout
 

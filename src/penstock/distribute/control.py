@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import socket
+import struct
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener, wait
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge, wait
 from typing import Any
 
 import msgspec
@@ -30,6 +31,10 @@ FAILURE_TIMEOUT = 30.0
 """Seconds that a process may go on, blocked in a collective say, after another worker was lost or has failed."""
 
 _BLAME_SECONDS = 2.0
+_GREETING_SECONDS = 10.0
+"""How long a connection that stays silent can keep the workers behind it waiting, before all have come."""
+_MAXIMUM_BYTES = 1 << 26
+"""The longest message: what claims to be longer is none."""
 
 
 class _Item(msgspec.Struct, tag="item", array_like=True):
@@ -77,7 +82,7 @@ class Hub:
     def __init__(self, host: str, workers: int) -> None:
         self.host = host
         self.key = secrets.token_bytes(32)
-        self._listener = Listener((host, 0), "AF_INET", backlog=workers, authkey=self.key)
+        self._listener = Listener((host, 0), "AF_INET", backlog=workers)
         self._workers = workers
         self._thread = threading.Thread(target=self._serve, name="penstock-control-hub", daemon=True)
         self._thread.start()
@@ -92,7 +97,7 @@ class Hub:
         while len(connections) < self._workers:
             try:
                 connection = self._listener.accept()
-                connections[connection] = int(connection.recv_bytes(maxlength=32))
+                connections[connection] = self._greeted(connection)
             except (AuthenticationError, EOFError, OSError, ValueError) as error:  # not one of the workers
                 _logger.warning("the control channel turned a connection away: %r", error)
         self._listener.close()
@@ -101,17 +106,54 @@ class Hub:
             for ready in wait(list(connections)):
                 assert isinstance(ready, Connection)
                 worker = connections[ready]
-                try:
-                    data = ready.recv_bytes()
-                except (EOFError, OSError):
+                message, data = _received(ready, worker)
+                if ready.closed:
                     del connections[ready]
-                    ready.close()
                     if worker in left:
                         continue
-                    data = msgspec.msgpack.encode(_Failed(worker, "was lost: its process has ended"))
-                if isinstance(_decoder.decode(data), _Left):
+                if isinstance(message, _Left):
                     left.add(worker)
                 _pass_on(data, [other for other in connections if other is not ready])
+
+    def _greeted(self, connection: Connection) -> int:
+        """The number of the worker that has connected: it knows the key, and says so within a time."""
+        _send_at_once(connection)
+        _limit_silence(connection, _GREETING_SECONDS)
+        deliver_challenge(connection, self.key)
+        answer_challenge(connection, self.key)
+        worker = int(connection.recv_bytes(maxlength=32))
+        _limit_silence(connection, 0)
+        return worker
+
+
+def _limit_silence(connection: Connection, seconds: float) -> None:
+    """Let reading fail when nothing has come for so long; 0 for no limit."""
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
+    _set_option(connection, socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
+def _send_at_once(connection: Connection) -> None:
+    """Let no message wait until the one before it was acknowledged, which can take 40 ms."""
+    _set_option(connection, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _set_option(connection: Connection, level: int, option: int, value: int | bytes) -> None:
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(level, option, value)
+
+
+def _received(connection: Connection, worker: int) -> tuple[_Message, bytes]:
+    """A worker's next message; where none can come, that the worker was lost, and the connection is closed."""
+    try:
+        data = connection.recv_bytes(_MAXIMUM_BYTES)
+        return _decoder.decode(data), data
+    except (EOFError, OSError):
+        reason = "was lost: its process has ended"
+    except msgspec.DecodeError as error:
+        reason = f"was lost: it sent what is no message ({error})"
+    connection.close()
+    lost = _Failed(worker, reason)
+    return lost, msgspec.msgpack.encode(lost)
 
 
 def _pass_on(data: bytes, connections: list[Connection]) -> None:
@@ -144,6 +186,7 @@ class Control:
         self.sent = 0
         self._failure_timeout = failure_timeout
         self._connection = Client(address, "AF_INET", authkey=key)
+        _send_at_once(self._connection)
         self._connection.send_bytes(str(worker).encode())
         self._sending = threading.Lock()
         self._changed = threading.Condition()
@@ -267,12 +310,14 @@ class Control:
         connected = True
         while connected:
             try:
-                message = _decoder.decode(self._connection.recv_bytes())
-            except (EOFError, OSError):
+                message = _decoder.decode(self._connection.recv_bytes(_MAXIMUM_BYTES))
+            except (EOFError, OSError, msgspec.DecodeError) as error:
                 if self._closed:
                     return
                 connected = False
-                message = _Left(0) if 0 in self._left else _Failed(0, "was lost: its process has ended")
+                ended = isinstance(error, (EOFError, OSError))
+                reason = "its process has ended" if ended else f"it sent what is no message ({error})"
+                message = _Left(0) if 0 in self._left else _Failed(0, f"was lost: {reason}")
             if isinstance(message, _Failed):
                 self._note_failure(message)
             else:

@@ -128,15 +128,20 @@ class DistributedDataset:
     def _static_rows(self, batch_rows: int | None) -> int | None:
         """The rows of every replica in every step; None where they differ or cannot be known."""
         inputs, cut = self._inputs, self._inputs.cut
+        if self._partial is not PartialBatch.RAGGED and inputs.exact:
+            return inputs.full_rows
+        if self._partial is PartialBatch.PAD and batch_rows is not None and not inputs.own:
+            return max(inputs.full_rows, -(-batch_rows // cut))
         if self._partial is not PartialBatch.RAGGED:
-            return inputs.full_rows or None
+            return None
         if not inputs.own:
             return batch_rows // cut if batch_rows is not None and batch_rows % cut == 0 else None
         lengths = self._all.lengths
         if lengths is None or any(one != lengths[0] or one.last != one.rows or one.rows % cut for one in lengths):
             return None
-        first, last = inputs.sizes_at(lengths, 0), inputs.sizes_at(lengths, max(self._all.cardinality - 1, 0))
-        return lengths[0].rows // cut if first == last else None
+        rows = lengths[0].rows // cut
+        ends = inputs.sizes_at(lengths, 0) + inputs.sizes_at(lengths, max(self._all.cardinality - 1, 0))
+        return rows if all(size == rows for sizes in ends for size in sizes) else None
 
     def cardinality(self) -> int:
         """The number of steps, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`."""
@@ -158,7 +163,8 @@ class DistributedDataset:
     def explain(self) -> str:
         """Which files, ranges or rows each worker reads, and how many steps that makes, as text.
 
-        Files are opened to count their records, and nothing else is read.
+        Files are opened to count their records, and nothing else is read of them; a function that makes readers of
+        names is called for each worker's first.
         """
         return explain(self._inputs, self.cardinality())
 
@@ -187,7 +193,8 @@ class DistributedDataset:
         layout = inputs.layout()
         if inputs.workers.count == 1 or (not inputs.own and inputs.cardinality() != UNKNOWN_CARDINALITY):
             return Alone()
-        if inputs.own and lengths is not None and layout is not None:
+        # Where nothing is exchanged, nobody needs to know beforehand how the others' rows look.
+        if inputs.own and lengths is not None and (layout is not None or self._control is None):
             return Counted(lambda step: inputs.sizes_at(lengths, step), layout)
         if self._control is None:
             return Alone()

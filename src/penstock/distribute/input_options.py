@@ -44,7 +44,9 @@ class InputOptions:
             host memory, and `run` brings them over.
         replication_mode: one pipeline per worker, or, for `distribute_datasets_from_function`, one per replica.
         partial_batch: "ragged", "pad" or "drop". With "pad" a step is the pair (batch, mask): at each leaf every
-            replica has as many rows as in a full step, and its mask, an array of booleans, is True for real rows.
+            replica has as many rows as in a full step, and its mask, an array of booleans, is True for real rows. What
+            a full step has follows from the size given to `batch`, whatever a function does to batches afterwards;
+            where no size is known, the largest step so far is full.
 
     Raises:
         InvalidTypeError: a value of the wrong type.

@@ -8,18 +8,24 @@ from itertools import pairwise
 from typing import Any
 
 from penstock.data.dataset import Dataset
-from penstock.data.node import Node, OneInput, scaled
+from penstock.data.node import Node, scaled
 from penstock.data.operators.batching import Batch, Batching
-from penstock.data.operators.keep import Prefetch
+from penstock.data.operators.element import Filter, Map
+from penstock.data.operators.keep import Cache, Prefetch
+from penstock.data.operators.order import Repeat, Shard, ShardHint, Skip, Take
+from penstock.data.operators.shuffle import Shuffle
 from penstock.distribute.agreement import Layout, Sizes
 from penstock.distribute.contexts import InputContext
 from penstock.distribute.input_options import InputReplicationMode
-from penstock.distribute.shards import Workers, WorkerShare, share_of_worker
+from penstock.distribute.shards import Workers, WorkerShare, share_of_worker, without_hints
 from penstock.distribute.steps import Elements, GlobalBatches, OwnBatches, StepSource, Template, check_spec, unbatched
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy, Options
 from penstock.sharding import slice_bounds
 from penstock.structure import flatten
+
+# Above batches these give the same batches, though perhaps not all, and a function is taken to keep their rows.
+_BATCH_KEEPING = (Cache, Filter, Map, Prefetch, Repeat, Shard, ShardHint, Shuffle, Skip, Take)
 
 
 @dataclass(frozen=True)
@@ -100,11 +106,19 @@ class Inputs(ABC):
 
     @cached_property
     def batch_size(self) -> int:
-        """The size that batches were asked for in, by the nearest node that makes them; 0 where none is near."""
+        """The size that batches were asked for in; 0 where none is known."""
         node = self.dataset.node
-        while isinstance(node, OneInput) and not isinstance(node, Batching):
+        while isinstance(node, _BATCH_KEEPING):
             node = node.input
         return node.batch_size if isinstance(node, Batching) else 0
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether no function that might change their rows stands above the batches."""
+        node = self.dataset.node
+        while isinstance(node, _BATCH_KEEPING) and not isinstance(node, Map):
+            node = node.input
+        return isinstance(node, Batching)
 
     @property
     def full_rows(self) -> int:
@@ -145,6 +159,9 @@ class DividedInput(Inputs):
         self.share = self.share_of(workers.index)
         self.own = self.share.own_batches
         self._part = dataset
+        # As it was given, except that it can be read.
+        readable = without_hints(dataset.node)
+        self._sample = dataset if readable is dataset.node else Dataset(readable, dataset.options())
 
     def share_of(self, worker: int) -> WorkerShare:
         """What a worker reads."""
@@ -169,12 +186,13 @@ class DividedInput(Inputs):
                 f"{random.where()} has no seed, so every worker would take its share of another order: give it one, or "
                 "the whole dataset by with_options(ps.Options(seed=...))"
             )
-        if self.share.node is not self._whole.node:
+        # With other workers not the user's own dataset, whose iterations here would count as epochs here alone.
+        if self.workers.count > 1 or self.share.node is not self._whole.node:
             self._part = Dataset(self.share.node, options)
 
     @property
     def dataset(self) -> Dataset:
-        return self._whole
+        return self._sample
 
     @property
     def labels(self) -> list[str]:

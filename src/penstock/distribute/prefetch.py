@@ -72,13 +72,17 @@ def _fill(produce: Callable[[], Outcome], channel: Channel[Outcome]) -> None:
     while not ended:
         outcome: Outcome
         try:
+            channel.room()  # a step made before there is room would be one more than was asked for
+        except Closed:  # nobody wants more
+            return
+        try:
             outcome = produce()
         except BaseException as error:  # raised again in the caller's thread, which would wait for ever otherwise
             outcome = Failure(error, None)
         ended = isinstance(outcome, End)
         try:
             channel.put(outcome)
-        except Closed:  # nobody wants more
+        except Closed:
             return
         # While the next step is made, this one belongs to the channel or to its receiver alone.
         del outcome

@@ -90,6 +90,12 @@ def share_of_worker(node: Node, policy: AutoShardPolicy | None, workers: Workers
                 "AutoShardPolicy.HINT needs a place to shard at: put .shard(ps.SHARD_HINT, ps.SHARD_HINT) into the "
                 "dataset"
             )
+        for hint in hints:
+            if any(isinstance(below, ShardHint) for below in hint.input.walk()):
+                raise InvalidArgumentError(
+                    f"{hint.where()} stands above another shard(SHARD_HINT, SHARD_HINT), which would leave out all but "
+                    "a part of each worker's part: keep one of them"
+                )
         hinted = _rewritten(node, lambda hint: _sharded(hint.input, workers) if isinstance(hint, ShardHint) else None)
         return WorkerShare(policy, "shard(SHARD_HINT, SHARD_HINT) says where", hinted, own_batches=True)
     if hints:
@@ -101,16 +107,21 @@ def share_of_worker(node: Node, policy: AutoShardPolicy | None, workers: Workers
         return WorkerShare(policy, "every worker reads everything", node, own_batches=True)
     if policy is AutoShardPolicy.DATA:
         return _by_data(node, workers, "it was asked for")
-    if policy is AutoShardPolicy.FILE_RANGE:
-        return _by_file(node, policy, lambda reader: _range_share(reader, workers))
     try:
+        if policy is AutoShardPolicy.FILE_RANGE:
+            return _by_file(node, policy, lambda reader: _range_share(reader, workers))
         return _by_file(node, AutoShardPolicy.FILE, lambda reader: _file_share(reader, workers))
     except _NotByFile as reason:
-        if policy is AutoShardPolicy.FILE:
+        if policy in (AutoShardPolicy.FILE, AutoShardPolicy.FILE_RANGE):
             raise InvalidArgumentError(
-                f"AutoShardPolicy.FILE does not fit: {reason}; use AutoShardPolicy.DATA"
+                f"AutoShardPolicy.{policy.name} does not fit: {reason}; use AutoShardPolicy.DATA"
             ) from None
         return _by_data(node, workers, f"{reason}")
+
+
+def without_hints(node: Node) -> Node:
+    """The dataset with all data where `AutoShardPolicy.HINT` would shard it."""
+    return _rewritten(node, lambda below: without_hints(below.input) if isinstance(below, ShardHint) else None)
 
 
 def readers_of(node: Node) -> list[ReadFiles | Interleave]:
@@ -155,16 +166,22 @@ def _batch_share(node: Node, workers: Workers) -> Node | None:
 
 
 def _by_file(node: Node, policy: AutoShardPolicy, share: Callable[[OneInput], Node]) -> WorkerShare:
-    def replaced(below: Node) -> Node | None:
+    readers = []
+
+    def checked(below: Node) -> Node | None:
         if isinstance(below, ReadFiles) or (isinstance(below, Interleave) and _makes_readers(below)):
-            return share(below)
+            readers.append(below)
+            return below
         if not below.inputs:
             raise _NotByFile(f"{below.where()} reads no files")
         if isinstance(below, _COUNTING) or (isinstance(below, Cache) and below.filename):
             raise _NotByFile(f"{below.where()} is about the data of all workers together")
         return None
 
-    return WorkerShare(policy, "every source reads files", _rewritten(node, replaced), own_batches=True)
+    _rewritten(node, checked)  # before any share is made: what does not fit is said of the dataset as a whole
+    shares = {id(reader): share(reader) for reader in readers}
+    divided = _rewritten(node, lambda below: shares.get(id(below)))
+    return WorkerShare(policy, "every source reads files", divided, own_batches=True)
 
 
 def _file_share(reader: OneInput, workers: Workers) -> Node:
@@ -220,7 +237,7 @@ def _makes_readers(node: Interleave) -> bool:
     made = node.function(*element) if isinstance(element, tuple) else node.function(element)
     if not isinstance(made, Dataset):
         return False
-    return any(isinstance(below, ReadFiles) for below in made.node.walk())
+    return bool(readers_of(made.node))
 
 
 def _below_order(names: Node, change: Callable[[Node], Node]) -> Node:

@@ -178,10 +178,16 @@ class OwnBatches(StepSource):
 
     def state(self) -> Any:
         dataset = self._before if self._part else self._batches.state_dict()
-        return {"worker": [self._worker, self._workers], "step": self.number, "part": self._part, "dataset": dataset}
+        place = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
+        return {**place, "part": self._part, "dataset": dataset}
 
     def restore(self, state: Any) -> None:
-        _check_worker(state, self._worker, self._workers)
+        _check_worker(state, self._worker, self._workers, "part", "dataset")
+        if state["part"] and state["replicas"] != self.replicas:
+            raise StateMismatchError(
+                f"the state was taken in the middle of a batch that was cut for {state['replicas']} replicas on each "
+                f"worker, here are {self.replicas}: only at the end of a batch can their number change"
+            )
         self._batches.load_state_dict(state["dataset"])
         self._part = 0
         for _ in range(state["part"]):
@@ -230,10 +236,16 @@ class Elements(StepSource):
 
     def state(self) -> Any:
         positions = self._before if self._collected else self._position()
-        return {"worker": [self._worker, self._workers], "step": self.number, "datasets": positions}
+        place = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
+        return {**place, "datasets": positions}
 
     def restore(self, state: Any) -> None:
-        _check_worker(state, self._worker, self._workers)
+        _check_worker(state, self._worker, self._workers, "datasets")
+        if self._workers > 1 and state["replicas"] != self.replicas:
+            raise StateMismatchError(
+                f"the state is of {state['replicas']} replicas on each worker, here are {self.replicas}: with several "
+                "workers, whose steps are counted, their number cannot change"
+            )
         if len(state["datasets"]) != len(self._datasets):
             raise StateMismatchError(
                 f"the state is of {len(state['datasets'])} datasets on this worker, here are {len(self._datasets)}"
@@ -284,7 +296,8 @@ def _trailing(spec: TensorSpec) -> tuple[int | None, ...]:
     return spec.shape[1:]
 
 
-def _check_worker(state: Any, worker: int, workers: int) -> None:
+def _check_worker(state: Any, worker: int, workers: int, *parts: str) -> None:
+    """Refuse a state that is not of this worker's own data, or does not have the parts that its kind has."""
     if not isinstance(state, dict) or "worker" not in state:
         raise StateMismatchError(
             "the state is of global batches, but here every worker reads data of its own: restore it under the "
@@ -295,6 +308,12 @@ def _check_worker(state: Any, worker: int, workers: int) -> None:
         raise StateMismatchError(
             f"the state is of worker {number} of {count}, which reads data of its own; this is worker {worker} of "
             f"{workers}: under AutoShardPolicy.DATA a state can be restored on any number of workers"
+        )
+    missing = {"replicas", "step", *parts} - state.keys()
+    if missing:
+        raise StateMismatchError(
+            f"the state is not of such steps, {', '.join(sorted(missing))} missing: distribute_dataset and "
+            "distribute_datasets_from_function take each a state of its own"
         )
 
 

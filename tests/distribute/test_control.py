@@ -1,0 +1,406 @@
+"""The control channel alone: threads of this process are the workers, the sockets are real."""
+
+import logging
+import os
+import socket
+import struct
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from multiprocessing import AuthenticationError
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.distribute import control as control_module
+from penstock.distribute.agreement import Asked
+from penstock.distribute.control import Control, Hub
+from penstock.distribute.steps import HostStep
+from penstock.errors import WorkerError
+from penstock.runtime.channel import Closed
+from penstock.structure import LEAF
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def connected(workers: int, hub: Hub | None = None) -> Iterator[list[Control]]:
+    """All workers' ends of a channel. Those still open at the end are closed, and then the hub ends too."""
+    hub = hub or Hub(HOST, workers)
+    with ExitStack() as open_ends:
+        controls = []
+        for worker in range(workers):
+            controls.append(Control((HOST, hub.port), hub.key, worker, workers))
+            open_ends.callback(controls[-1].close)
+        yield controls
+    hub._thread.join(timeout=30)
+    assert not hub._thread.is_alive()
+    assert [control._thread.is_alive() for control in controls] == [False] * workers
+
+
+@contextmanager
+def at_once(controls: list[Control], call: Callable[[Control], Any]) -> Iterator[list[Future[Any]]]:
+    """The results of `call` on every worker, each in a thread of its own."""
+    with ThreadPoolExecutor(len(controls)) as threads:
+        yield [threads.submit(call, control) for control in controls]
+
+
+def results(controls: list[Control], call: Callable[[Control], Any]) -> list[Any]:
+    with at_once(controls, call) as futures:
+        return [future.result(timeout=30) for future in futures]
+
+
+def errors(controls: list[Control], call: Callable[[Control], Any]) -> list[str]:
+    with at_once(controls, call) as futures:
+        return [f"{type(future.exception(timeout=30)).__name__}: {future.exception()}" for future in futures]
+
+
+def lose(control: Control) -> None:
+    """End a worker's connection as its death would."""
+    with socket.socket(fileno=os.dup(control._connection.fileno())) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def wait_until(control: Control, condition: Callable[[], bool]) -> None:
+    with control._changed:
+        assert control._changed.wait_for(condition, timeout=30)
+
+
+# Agreement
+
+
+def test_a_gather_gives_every_worker_all_values_in_the_workers_order() -> None:
+    with connected(3) as controls:
+        values = [None, {"rows": [1, 2.5, "three"]}, [[True], []]]
+        assert results(controls, lambda control: control.gather("a", values[control.worker])) == [values] * 3
+        assert [control.sent for control in controls] == [1, 1, 1]
+
+
+def test_turns_of_a_topic_are_taken_in_order_however_far_one_worker_is_ahead() -> None:
+    with connected(3) as controls:
+
+        def turns(control: Control) -> list[Any]:
+            return [control.gather("a", [turn, control.worker]) for turn in range(50)]
+
+        expected = [[[turn, worker] for worker in range(3)] for turn in range(50)]
+        assert results(controls, turns) == [expected] * 3
+
+
+def test_no_turn_waits_for_an_acknowledgement() -> None:
+    """Small messages in a row wait for one, 40 ms each, unless the sockets are told otherwise."""
+    with connected(3) as controls:
+        start = time.monotonic()
+        results(controls, lambda control: [control.gather("a", turn) for turn in range(200)])
+        assert time.monotonic() - start < 4  # 8 seconds otherwise; a tenth of a second usually
+
+
+def test_topics_do_not_mix_whatever_order_they_are_asked_in() -> None:
+    topics = [f"iteration {number}" for number in range(8)]
+    with connected(3) as controls, ThreadPoolExecutor(24) as threads:
+        # Every worker has a thread for each topic, as several iterations at a time have.
+        futures = {
+            (control.worker, topic): threads.submit(
+                lambda control=control, topic=topic: [
+                    control.gather(topic, [topic, turn, control.worker]) for turn in range(20)
+                ]
+            )
+            for control in controls
+            for topic in (topics if control.worker % 2 else reversed(topics))
+        }
+        for (_, topic), future in futures.items():
+            expected = [[[topic, turn, worker] for worker in range(3)] for turn in range(20)]
+            assert future.result(timeout=30) == expected
+
+
+def test_a_worker_alone_waits_for_nobody() -> None:
+    with connected(1) as (control,):
+        assert control.gather("a", 7) == [7]
+
+
+def test_long_messages_arrive_whole() -> None:
+    with connected(2) as controls:
+        sizes = [list(range(worker, 200_000)) for worker in range(2)]
+        assert results(controls, lambda control: control.gather("a", sizes[control.worker])) == [sizes] * 2
+
+
+def step_of(rows: int, *all_rows: int) -> HostStep:
+    return HostStep(LEAF, [], (rows,), all_rows or None)
+
+
+def test_workers_tell_each_other_of_every_step() -> None:
+    with connected(2) as controls:
+        lengths = [[2, 2, 1], [2]]
+
+        def facts(control: Control) -> list[Any]:
+            asked = Asked(control, "iteration 0", same=False)
+            own = [step_of(rows) for rows in lengths[control.worker]]
+            return [asked.on(number, own[number] if number < len(own) else None) for number in range(4)]
+
+        for found in results(controls, facts):
+            assert [(one.ended, one.sizes) for one in found] == [
+                (False, [(2,), (2,)]),
+                (False, [(2,), ()]),
+                (False, [(1,), ()]),
+                (True, [(), ()]),
+            ]
+
+
+def test_workers_that_should_have_the_same_batches_and_do_not_say_so() -> None:
+    def asked(control: Control) -> Any:
+        return Asked(control, "iteration 0", same=True).on(0, step_of(2, 2, 2 + control.worker))
+
+    with connected(2) as controls:
+        for message in errors(controls, asked):
+            assert "iteration 0: the workers read different data: worker 0 has a batch of 4 rows, worker 1" in message
+            assert "a batch of 5 rows. Under AutoShardPolicy.DATA the dataset must be the same" in message
+
+
+# Failures
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_lost_worker_makes_the_others_raise(lost, caplog) -> None:
+    with connected(3) as controls:
+        others = [control for control in controls if control.worker != lost]
+        with at_once(others, lambda control: control.gather("a", 1)) as futures:
+            lose(controls[lost])
+            said = {str(future.exception(timeout=30)) for future in futures}
+        assert said == {f"worker {lost} of 3 was lost: its process has ended"}
+        assert {type(future.exception()) for future in futures} == {WorkerError}
+        for control in others:  # and for good
+            with pytest.raises(WorkerError, match="was lost"):
+                control.gather("b", 1, timeout=30)
+            with pytest.raises(WorkerError, match="was lost"):
+                control.check_in_main()
+    assert f"worker {lost} of 3 was lost: its process has ended" in caplog.text
+
+
+def test_what_a_lost_worker_has_said_before_still_counts() -> None:
+    with connected(2) as controls:
+        controls[1].post(control_module._Item(1, "a", "said"))
+        lose(controls[1])
+        wait_until(controls[0], lambda: controls[0]._failure is not None)
+        assert controls[0].gather("a", "own") == ["own", "said"]
+        with pytest.raises(WorkerError, match="worker 1 of 2 was lost"):
+            controls[0].gather("a", "own")
+
+
+def test_a_failure_comes_with_its_reason() -> None:
+    with connected(3) as controls:
+        with at_once(controls[:2], lambda control: control.gather("a", 1)) as futures:
+            controls[2].fail("failed in its input with KeyError: 'x'")
+            said = {str(future.exception(timeout=30)) for future in futures}
+        assert said == {"worker 2 of 3 failed in its input with KeyError: 'x'"}
+        with pytest.raises(WorkerError, match="worker 2 of 3 failed in its input"):
+            controls[2].check()
+
+
+def test_the_first_failure_is_the_one_that_is_told() -> None:
+    with connected(2) as controls:
+        controls[1].fail("failed first")
+        controls[1].fail("failed again")
+        controls[1].close()
+        wait_until(controls[0], lambda: controls[0]._failure is not None)
+        with pytest.raises(WorkerError, match="worker 1 of 2 failed first"):
+            controls[0].gather("a", 1)
+
+
+def test_an_input_that_fails_at_a_step_ends_the_others_at_that_step() -> None:
+    with connected(2) as controls:
+        with at_once(controls, lambda control: control.gather("iteration 0", control.worker)) as futures:
+            assert [future.result(timeout=30) for future in futures] == [[0, 1]] * 2
+        controls[1].fail_step("iteration 0", 3, "KeyError: 'x'")
+        message = "worker 1 of 2 failed at step 3 of its input with KeyError: 'x'"
+        with pytest.raises(WorkerError, match=message):
+            controls[0].gather("iteration 0", 1)
+        for step in range(3):
+            controls[0].check_step("iteration 0", step)
+        controls[0].check_step("iteration 1", 3)
+        with pytest.raises(WorkerError, match=message):
+            controls[0].check_step("iteration 0", 3)
+
+
+def test_a_worker_that_does_not_come_in_time_is_named() -> None:
+    with connected(3) as controls:
+        controls[1].post(control_module._Item(1, "distribute_dataset (call 1)", 1))
+        wait_until(controls[0], lambda: bool(controls[0]._received["distribute_dataset (call 1)"][1]))
+        with pytest.raises(
+            WorkerError, match=r"worker 2 of 3 did not come to distribute_dataset \(call 1\) within 0 seconds: every"
+        ):
+            controls[0].gather("distribute_dataset (call 1)", 1, timeout=0.05)
+
+
+def test_a_worker_that_has_ended_is_not_waited_for() -> None:
+    with connected(2) as controls:
+        with at_once(controls[:1], lambda control: control.gather("iteration 0", 1)) as futures:
+            controls[1]._leave()
+            error = futures[0].exception(timeout=30)
+        assert str(error) == (
+            "worker 1 of 2 has ended its program, while worker 0 of 2 waits for it at iteration 0: every worker must "
+            "take the same steps"
+        )
+        controls[0].check()  # to end is no failure
+
+
+def test_all_workers_may_leave_in_any_order() -> None:
+    with connected(3) as controls:
+        for worker in (0, 2, 1):
+            controls[worker]._leave()
+        assert [control._failure for control in controls] == [None] * 3
+
+
+def test_a_gather_that_nobody_wants_any_more_ends() -> None:
+    closed = threading.Event()
+    with connected(2) as controls:
+        with at_once(controls[:1], lambda control: control.gather("a", 1, closed=closed.is_set)) as futures:
+            controls[0].wake()  # asks, and goes on
+            closed.set()
+            controls[0].wake()
+            assert isinstance(futures[0].exception(timeout=30), Closed)
+        asked = Asked(controls[0], "iteration 0", same=False)
+        with at_once(controls[:1], lambda control: asked.on(0, None)) as futures:
+            asked.close()
+            assert isinstance(futures[0].exception(timeout=30), Closed)
+
+
+def test_to_close_without_leaving_is_to_be_lost_and_may_be_repeated() -> None:
+    with connected(2) as controls:
+        controls[0].close()
+        controls[0].close()
+        wait_until(controls[1], lambda: controls[1]._failure is not None)
+
+
+def test_a_blamed_worker_is_named_where_its_failure_is_known() -> None:
+    with connected(2) as controls:
+        controls[1].fail("failed with KeyError")
+        collective = RuntimeError("connection reset by peer")
+        with pytest.raises(WorkerError, match="worker 1 of 2 failed with KeyError") as caught:
+            controls[0].blame(collective)
+        assert caught.value.__cause__ is collective
+
+
+def test_a_process_that_cannot_be_told_is_ended() -> None:
+    program = f"""
+        import threading
+        from penstock.distribute.control import Control, Hub
+        hub = Hub({HOST!r}, 2)
+        controls = [Control(({HOST!r}, hub.port), hub.key, worker, 2, failure_timeout=0.1) for worker in range(2)]
+        controls[1].fail("failed with KeyError")
+        threading.Event().wait()  # as a collective that the other worker never joins
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert "penstock: worker 1 of 2 failed with KeyError. worker 0 of 2 could not be told of it within 0" in done.stderr
+
+
+# Strangers
+
+
+def stranger(hub: Hub) -> socket.socket:
+    return socket.create_connection((HOST, hub.port), timeout=30)
+
+
+def agree(controls: list[Control]) -> None:
+    expected = [[control.worker for control in controls]] * len(controls)
+    assert results(controls, lambda control: control.gather("a", control.worker)) == expected
+
+
+def test_a_wrong_key_is_refused_and_the_workers_still_meet(caplog) -> None:
+    hub = Hub(HOST, 2)
+    with pytest.raises((AuthenticationError, EOFError, OSError)):
+        Control((HOST, hub.port), b"another key", 1, 2)
+    with connected(2, hub) as controls:
+        agree(controls)
+    assert "turned a connection away: AuthenticationError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        struct.pack("!i", 20) + bytes(20),
+        struct.pack("!i", -1) + struct.pack("!Q", 1 << 62),
+        struct.pack("!i", -7),
+        struct.pack("!i", 1 << 30),
+        struct.pack("!i", 20) + bytes(3),
+    ],
+    ids=["nothing", "a browser's", "wrong digest", "endless", "negative", "too long", "cut off"],
+)
+def test_garbage_does_not_keep_the_workers_from_meeting(said, caplog) -> None:
+    hub = Hub(HOST, 2)
+    with stranger(hub) as connection:
+        connection.sendall(said)
+    with connected(2, hub) as controls:
+        agree(controls)
+    assert "turned a connection away" in caplog.text
+
+
+@pytest.mark.parametrize("said", [b"", struct.pack("!i", 20) + bytes(3)], ids=["from the start", "in a message"])
+def test_a_connection_that_stays_silent_does_not_keep_the_workers_from_meeting(said, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(control_module, "_GREETING_SECONDS", 0.2)
+    hub = Hub(HOST, 2)
+    with stranger(hub) as connection:
+        connection.sendall(said)
+        with connected(2, hub) as controls:
+            agree(controls)
+    assert "turned a connection away: BlockingIOError" in caplog.text
+
+
+def test_silence_is_no_failure_once_a_worker_has_come(monkeypatch) -> None:
+    monkeypatch.setattr(control_module, "_GREETING_SECONDS", 0.05)
+    with connected(2) as controls:
+        with pytest.raises(WorkerError, match="did not come"):  # longer than a greeting may take
+            controls[0].gather("a", 0, timeout=0.2)
+        controls[1].post(control_module._Item(1, "b", 1))
+        assert controls[0].gather("b", 0) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"no message", msgspec.msgpack.encode(["item", "zero"]), msgspec.msgpack.encode(["other", 1])],
+    ids=["empty", "text", "wrong field", "unknown kind"],
+)
+def test_what_is_no_message_ends_its_sender_alone(said, caplog) -> None:
+    with connected(3) as controls:
+        controls[2]._connection.send_bytes(said)
+        others = controls[:2]
+        for message in errors(others, lambda control: control.gather("a", 1)):
+            assert message.startswith("WorkerError: worker 2 of 3 was lost: it sent what is no message (")
+        assert [control.sent for control in others] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "header", [struct.pack("!i", 1 << 30), struct.pack("!iQ", -1, 1 << 62)], ids=["long", "longer"]
+)
+def test_what_claims_to_be_endless_ends_its_sender_alone(header) -> None:
+    with connected(3) as controls:
+        os.write(controls[2]._connection.fileno(), header)
+        for message in errors(controls[:2], lambda control: control.gather("a", 1)):
+            assert message == "WorkerError: worker 2 of 3 was lost: its process has ended"
+
+
+def test_a_hub_that_says_what_is_no_message_is_a_failure_and_no_hang(monkeypatch) -> None:
+    with connected(2) as controls:
+        monkeypatch.setattr(control_module, "_pass_on", lambda data, others: [one.send_bytes(b"?") for one in others])
+        with at_once(controls[:1], lambda control: control.gather("a", 1)) as futures:
+            controls[1].post(control_module._Item(1, "a", 1))
+            assert "worker 0 of 2 was lost: it sent what is no message" in str(futures[0].exception(timeout=30))
+
+
+def test_nothing_stays_open(caplog) -> None:
+    caplog.set_level(logging.DEBUG)
+    descriptors = set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else set()
+    with connected(3) as controls:
+        agree(controls)
+    if descriptors:
+        assert set(os.listdir("/proc/self/fd")) <= descriptors
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-control")]
