@@ -1,0 +1,97 @@
+"""Real worker processes: a scenario runs in all of them, and the tests look at what each has seen."""
+
+import io
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.launch import launch
+
+# These run in the workers, where the scenarios find each other by names that do not exist here.
+collect_ignore = ["scenarios", "worker.py"]
+
+WORKER = Path(__file__).parent / "worker.py"
+# Keeps the status of every worker: the launcher's own is that of the first one that failed.
+KEEP_STATUS = '"$@"; status=$?; echo $status > status-$PENSTOCK_PROCESS_ID; exit $status'
+
+# Text files with a number in each line.
+FILES = {
+    "0-5.txt": range(6),
+    "6-11.txt": range(6, 12),
+    "long.txt": range(12),
+    "short.txt": range(100, 103),
+    "empty.txt": range(0),
+    "one.txt": range(200, 201),
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of the workers: one status for each, what they wrote to stderr, and the seconds until all had ended.
+
+    `seen` holds for each worker what every case of its scenario gave; None for a worker that could not tell.
+    """
+
+    statuses: list[int]
+    errors: str
+    seconds: float
+    seen: list[Any]
+
+    def of(self, case: str) -> list[Any]:
+        """What a case gave on each worker."""
+        return [seen[case] for seen in self.seen]
+
+    def joined(self, case: str) -> list[Any]:
+        """The steps of a case with the shares of the replicas of all workers, which took equally many."""
+        return [sum(parts, []) for parts in zip(*self.of(case), strict=True)]
+
+
+def run_workers(directory: Path, *arguments: str, workers: int, devices: int) -> Ended:
+    for name, numbers in FILES.items():
+        (directory / name).write_text("".join(f"{number}\n" for number in numbers))
+        with ps.TFRecordWriter(directory / name.replace(".txt", ".tfrecord")) as writer:
+            for number in numbers:
+                writer.write(str(number).encode())
+    script = f"cd {directory}; {KEEP_STATUS}"
+    command = ["sh", "-c", script, "sh", sys.executable, "-W", "error", str(WORKER), *arguments]
+    output, errors = io.BytesIO(), io.BytesIO()
+    begin = time.monotonic()
+    launch(command, num_workers=workers, devices_per_worker=devices, grace_seconds=30, stdout=output, stderr=errors)
+    seconds = time.monotonic() - begin
+    statuses = [int((directory / f"status-{worker}").read_text()) for worker in range(workers)]
+    told = [directory / f"seen-{worker}.json" for worker in range(workers)]
+    seen = [json.loads(path.read_text()) if path.exists() else None for path in told]
+    return Ended(statuses, (output.getvalue() + errors.getvalue()).decode(), seconds, seen)
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Callable[..., Ended]:
+    """Runs one case of a scenario, which may end as it likes."""
+
+    def run(scenario: str, case: str, workers: int = 2, devices: int = 1) -> Ended:
+        return run_workers(tmp_path, scenario, case, workers=workers, devices=devices)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
+    """Runs all cases of a scenario, once for each number of workers and devices, and without a word of complaint."""
+    ended: dict[Any, Ended] = {}
+
+    def run(name: str, workers: int = 2, devices: int = 2) -> Ended:
+        key = name, workers, devices
+        if key not in ended:
+            directory = tmp_path_factory.mktemp(f"{name}-{workers}x{devices}-")
+            ended[key] = run_workers(directory, name, workers=workers, devices=devices)
+        assert (ended[key].errors, ended[key].statuses) == ("", [0] * workers)
+        return ended[key]
+
+    return run
