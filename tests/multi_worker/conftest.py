@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -61,14 +62,25 @@ def run_workers(directory: Path, *arguments: str, workers: int, devices: int) ->
                 writer.write(str(number).encode())
     script = f"cd {directory}; {KEEP_STATUS}"
     command = ["sh", "-c", script, "sh", sys.executable, "-W", "error", str(WORKER), *arguments]
+    # The workers leave this directory, and must find the same penstock from there.
+    environment = os.environ | {"PYTHONPATH": str(Path(ps.__file__).parents[1])}
     output, errors = io.BytesIO(), io.BytesIO()
     begin = time.monotonic()
-    launch(command, num_workers=workers, devices_per_worker=devices, grace_seconds=30, stdout=output, stderr=errors)
+    launch(
+        command,
+        num_workers=workers,
+        devices_per_worker=devices,
+        environment=environment,
+        grace_seconds=30,
+        stdout=output,
+        stderr=errors,
+    )
     seconds = time.monotonic() - begin
     statuses = [int((directory / f"status-{worker}").read_text()) for worker in range(workers)]
+    # stdout is JAX's own: its collectives tell there whom they have met.
     told = [directory / f"seen-{worker}.json" for worker in range(workers)]
     seen = [json.loads(path.read_text()) if path.exists() else None for path in told]
-    return Ended(statuses, (output.getvalue() + errors.getvalue()).decode(), seconds, seen)
+    return Ended(statuses, errors.getvalue().decode(), seconds, seen)
 
 
 @pytest.fixture
