@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 import numpy as np
-from scenarios.steps import all_of, shares_of, steps_of
+from scenarios.steps import all_of, said, shares_of, steps_of
 
 import penstock as ps
 
@@ -118,6 +118,10 @@ def pad(strategy: Any) -> Any:
     return _partial(strategy, rows(9).batch(4), "pad")
 
 
+def pad_uneven(strategy: Any) -> Any:
+    return steps_of(strategy, rows(11).batch(7), partial_batch="pad")
+
+
 def drop(strategy: Any) -> Any:
     return _partial(strategy, rows(9).batch(4), "drop")
 
@@ -128,6 +132,14 @@ def ragged_of_unknown_length(strategy: Any) -> Any:
 
 def pad_of_unknown_length(strategy: Any) -> Any:
     return _partial(strategy, rows(10).filter(lambda row: row != 3).batch(4), "pad")
+
+
+def drop_uneven(strategy: Any) -> Any:
+    try:
+        strategy.distribute_dataset(rows(9).batch(7), ps.InputOptions(partial_batch="drop"))
+    except ps.InvalidArgumentError as error:
+        return said(error)
+    return None
 
 
 def drop_of_unknown_length(strategy: Any) -> Any:
@@ -199,10 +211,26 @@ def two_at_once(strategy: Any) -> Any:
         return [shares_of(strategy, next(steps)) for steps in (first, second, second, first)]
 
 
-def threads_that_are_left(strategy: Any) -> Any:
+def closed_while_waiting_for_the_other(strategy: Any) -> Any:
+    # Worker 0 reads ahead and asks for a second step, which worker 1 never comes to.
+    reads_ahead = strategy._workers.index == 0
+    options = ps.InputOptions(per_replica_buffer_size=2 if reads_ahead else 0)
+    distributed = strategy.distribute_dataset(rows(9).filter(lambda row: row != 4).batch(4), options)
+    control, posted = strategy._control, threading.Semaphore(0)
+    post = control.post
+    control.post = lambda message: (post(message), posted.release())
+    steps = iter(distributed)
+    seen = [shares_of(strategy, next(steps))]
+    for _ in range(2 if reads_ahead else 0):
+        posted.acquire()
+    steps.close()
+    del control.post
+    return seen
 
-    gc.collect()
+
+def threads_that_are_left(strategy: Any) -> Any:
+    gc.collect()  # iterators of loops that were left
     for thread in threading.enumerate():
         if thread.name == "penstock-distribute":
             thread.join(timeout=10)
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock")]
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("penstock"))
