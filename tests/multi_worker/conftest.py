@@ -54,7 +54,10 @@ class Ended:
         return [sum(parts, []) for parts in zip(*self.of(case), strict=True)]
 
 
-def run_workers(directory: Path, *arguments: str, workers: int, devices: int) -> Ended:
+def run_workers(directory: Path, *arguments: str, workers: int, devices: int, given: Any = None) -> Ended:
+    """Run a scenario, or one case of it, in a directory with some files and, as JSON, what is `given`."""
+    if given is not None:
+        (directory / "given.json").write_text(json.dumps(given))
     for name, numbers in FILES.items():
         (directory / name).write_text("".join(f"{number}\n" for number in numbers))
         with ps.TFRecordWriter(directory / name.replace(".txt", ".tfrecord")) as writer:
@@ -98,11 +101,11 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
     """Runs all cases of a scenario, once for each number of workers and devices, and without a word of complaint."""
     ended: dict[Any, Ended] = {}
 
-    def run(name: str, workers: int = 2, devices: int = 2) -> Ended:
+    def run(name: str, workers: int = 2, devices: int = 2, given: Any = None) -> Ended:
         key = name, workers, devices
         if key not in ended:
             directory = tmp_path_factory.mktemp(f"{name}-{workers}x{devices}-")
-            ended[key] = run_workers(directory, name, workers=workers, devices=devices)
+            ended[key] = run_workers(directory, name, workers=workers, devices=devices, given=given)
         assert (ended[key].errors, ended[key].statuses) == ("", [0] * workers)
         return ended[key]
 
