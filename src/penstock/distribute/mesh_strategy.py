@@ -1,6 +1,7 @@
 """What all strategies on JAX devices share: one replica per device, run as one compiled SPMD program."""
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.spec import as_leaf
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
+_STATUS = re.compile("[A-Z_]+: ")
 Shapes = list[list[tuple[int, ...]]]
 """Of one value the shapes of all replicas' parts, worker by worker."""
 
@@ -117,8 +119,8 @@ class MeshStrategy(Strategy):
             if self._under_way is not None:
                 self._under_way.block_until_ready()
             result = program(*arguments)
-        except jax.errors.JaxRuntimeError as error:
-            if self._control is not None:
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            if self._control is not None and _is_of_a_device(error):
                 self._control.blame(error)
             raise
         self._under_way = _first_output(result)  # one output tells for all: they are there together
@@ -345,6 +347,11 @@ class _Signature:
         if self.ready:
             return self.all_arrays
         return tuple(["array" if own else mode_of(leaf) for own, leaf in zip(self.stacked, leaves, strict=True)])
+
+
+def _is_of_a_device(error: Exception) -> bool:
+    """Whether a program failed while it ran; JAX raises such an error, by its status, as a ValueError too."""
+    return isinstance(error, jax.errors.JaxRuntimeError) or _STATUS.match(str(error)) is not None
 
 
 def _first_output(result: Any) -> Any:
