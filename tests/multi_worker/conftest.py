@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,11 @@ FILES = {
 class Ended:
     """What became of the workers: one status for each, what they wrote to stderr, and the seconds until all had ended.
 
-    `seen` holds for each worker what every case of its scenario gave; None for a worker that could not tell.
+    The status is None of a worker that had to be ended. `seen` holds for each worker what every case of its scenario
+    gave; None for a worker that could not tell.
     """
 
-    statuses: list[int]
+    statuses: list[int | None]
     errors: str
     seconds: float
     seen: list[Any]
@@ -51,7 +53,7 @@ class Ended:
 
     def joined(self, case: str) -> list[Any]:
         """The steps of a case with the shares of the replicas of all workers, which took equally many."""
-        return [sum(parts, []) for parts in zip(*self.of(case), strict=True)]
+        return [list(chain(*parts)) for parts in zip(*self.of(case), strict=True)]
 
 
 def run_workers(directory: Path, *arguments: str, workers: int, devices: int, given: Any = None) -> Ended:
@@ -79,34 +81,35 @@ def run_workers(directory: Path, *arguments: str, workers: int, devices: int, gi
         stderr=errors,
     )
     seconds = time.monotonic() - begin
-    statuses = [int((directory / f"status-{worker}").read_text()) for worker in range(workers)]
+    kept = [directory / f"status-{worker}" for worker in range(workers)]
+    statuses = [int(path.read_text()) if path.exists() else None for path in kept]
     # stdout is JAX's own: its collectives tell there whom they have met.
     told = [directory / f"seen-{worker}.json" for worker in range(workers)]
     seen = [json.loads(path.read_text()) if path.exists() else None for path in told]
     return Ended(statuses, errors.getvalue().decode(), seconds, seen)
 
 
-@pytest.fixture
-def workers(tmp_path: Path) -> Callable[..., Ended]:
-    """Runs one case of a scenario, which may end as it likes."""
+@pytest.fixture(scope="session")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
+    """Runs a scenario, or one case of it, which may end as it likes."""
 
-    def run(scenario: str, case: str, workers: int = 2, devices: int = 1) -> Ended:
-        return run_workers(tmp_path, scenario, case, workers=workers, devices=devices)
+    def run(name: str, *case: str, workers: int = 2, devices: int = 1, given: Any = None) -> Ended:
+        directory = tmp_path_factory.mktemp(f"{name}-{workers}x{devices}-")
+        return run_workers(directory, name, *case, workers=workers, devices=devices, given=given)
 
     return run
 
 
 @pytest.fixture(scope="session")
-def scenario(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
+def scenario(workers: Callable[..., Ended]) -> Callable[..., Ended]:
     """Runs all cases of a scenario, once for each number of workers and devices, and without a word of complaint."""
     ended: dict[Any, Ended] = {}
 
-    def run(name: str, workers: int = 2, devices: int = 2, given: Any = None) -> Ended:
-        key = name, workers, devices
+    def run(name: str, count: int = 2, devices: int = 2, given: Any = None) -> Ended:
+        key = name, count, devices
         if key not in ended:
-            directory = tmp_path_factory.mktemp(f"{name}-{workers}x{devices}-")
-            ended[key] = run_workers(directory, name, workers=workers, devices=devices, given=given)
-        assert (ended[key].errors, ended[key].statuses) == ("", [0] * workers)
+            ended[key] = workers(name, workers=count, devices=devices, given=given)
+        assert (ended[key].errors, ended[key].statuses) == ("", [0] * count)
         return ended[key]
 
     return run

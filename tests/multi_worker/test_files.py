@@ -77,7 +77,10 @@ def test_an_epoch_ends_for_each_worker_where_its_files_end(seen) -> None:
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        ("too_few_files", "reads 1 file, fewer than the 2 workers: use AutoShardPolicy.DATA, AutoShardPolicy.FILE_RANGE"),
+        (
+            "too_few_files",
+            "reads 1 file, fewer than the 2 workers: use AutoShardPolicy.DATA, AutoShardPolicy.FILE_RANGE",
+        ),
         ("no_files", "AutoShardPolicy.FILE does not fit: range(start=0, stop=4, step=1) at"),
         ("no_hint", "AutoShardPolicy.HINT needs a place to shard at"),
         ("a_hint_under_another_policy", "works under AutoShardPolicy.HINT only"),
@@ -172,7 +175,9 @@ def padded(*rows: list[int]) -> list[list[Any]]:
 )
 def test_partial_steps_are_kept_or_filled_up_or_dropped(seen, case: str, ragged: Any, lengths: Any) -> None:
     length, full_length = lengths
-    full = [number for number, shares in enumerate(zip(*ragged, strict=True)) if all(len(share) == 2 for share in shares)]
+    full = [
+        number for number, shares in enumerate(zip(*ragged, strict=True)) if all(len(share) == 2 for share in shares)
+    ]
     for told, steps in zip(seen.of(case), ragged, strict=True):
         assert told["ragged"] == {"steps": each(*steps), "cardinality": length, "spec": spec(None)}
         assert told["pad"] == {
@@ -205,7 +210,15 @@ def test_a_state_resumes_on_the_same_workers_at_every_boundary(seen, case: str, 
 
 def test_a_state_in_the_middle_of_a_batch_says_so(seen) -> None:
     states = [json.loads(state) for state in seen.of("resumed_files")[0]["states"]]
-    assert [(state["step"], state["part"]) for state in states] == [(0, 0), (1, 1), (2, 0), (3, 1), (4, 0), (5, 1), (6, 0)]
+    assert [(state["step"], state["part"]) for state in states] == [
+        (0, 0),
+        (1, 1),
+        (2, 0),
+        (3, 1),
+        (4, 0),
+        (5, 1),
+        (6, 0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -224,6 +237,6 @@ def test_a_state_of_files_is_refused_by_another_number_of_workers(seen, tmp_path
         (tmp_path / name).write_text("0\n" * rows)
     dataset = ps.TextLineDataset([str(tmp_path / "long.txt"), str(tmp_path / "short.txt")]).map(int).batch(4)
     for state in (seen.of("resumed_files")[0]["states"][2], seen.of("resumed_files")[1]["states"][2]):
-        with iter(ps.HostStrategy().distribute_dataset(dataset)) as steps:
-            with pytest.raises(ps.StateMismatchError, match="of 2, which reads data of its own"):
-                steps.load_state_dict(json.loads(state))
+        steps = iter(ps.HostStrategy().distribute_dataset(dataset))
+        with steps, pytest.raises(ps.StateMismatchError, match="of 2, which reads data of its own"):
+            steps.load_state_dict(json.loads(state))

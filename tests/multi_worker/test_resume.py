@@ -1,5 +1,6 @@
-"""A position taken on two workers with two replicas each is one of the dataset: any number of workers goes on from it."""
+"""A position taken on two workers with two replicas each: any other number of workers and replicas goes on from it."""
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -18,12 +19,12 @@ def taken(scenario) -> Any:
 def restored(request: pytest.FixtureRequest, scenario, taken) -> Any:
     workers, devices = request.param
     given = {name: taken[0][name]["states"] for name in DATASETS}
-    return scenario("resume", workers=workers, devices=devices, given=given)
+    return scenario("resume", count=workers, devices=devices, given=given)
 
 
 def batches(workers: list[list[Any]]) -> list[list[Any]]:
     """The global batches that the workers' steps make together."""
-    return [sum((sum(shares, []) for shares in parts), []) for parts in zip(*workers, strict=True)]
+    return [list(chain(*chain(*parts))) for parts in zip(*workers, strict=True)]
 
 
 def check(workers: list[Any], taken: Any, name: str) -> None:
@@ -48,15 +49,15 @@ def test_other_numbers_of_workers_go_on_in_the_same_order(restored, taken, name:
 @pytest.mark.parametrize("name", DATASETS)
 def test_strategies_of_one_process_go_on_in_the_same_order(scenario, taken, name: str) -> None:
     given = {name: taken[0][name]["states"] for name in DATASETS}
-    (seen,) = scenario("resume", workers=1, devices=4, given=given).of("restored_in_one_process")
+    (seen,) = scenario("resume", count=1, devices=4, given=given).of("restored_in_one_process")
     for one in seen:
         check([one], taken, name)
 
 
 def test_the_next_epoch_is_the_same_on_any_number_of_workers(scenario, taken) -> None:
     given = {name: taken[0][name]["states"] for name in DATASETS}
-    three = scenario("resume", workers=3, devices=1, given=given).of("restored")
-    (alone,) = scenario("resume", workers=1, devices=4, given=given).of("restored")
+    three = scenario("resume", count=3, devices=1, given=given).of("restored")
+    (alone,) = scenario("resume", count=1, devices=4, given=given).of("restored")
     for name in DATASETS:
         for number in range(3):
             first = batches([worker[name][number]["next epoch"] for worker in three])

@@ -27,7 +27,7 @@ from penstock.runtime.channel import Closed
 _logger = logging.getLogger(__name__)
 
 FAILURE_TIMEOUT = 30.0
-"""Seconds that a process may go on, blocked in a collective say, after another worker was lost or has failed."""
+"""Seconds that a process may go on, blocked in a collective or in JAX's exit, after a worker was lost or has failed."""
 
 _BLAME_SECONDS = 2.0
 _EXIT_SECONDS = 2.0
@@ -135,7 +135,8 @@ class Control:
         worker: the number of this worker.
         workers: the number of workers.
         failure_timeout: after another worker's failure, the seconds until this process is ended if it was not told of
-            it in the meantime: it then waits in a collective for a worker that will never come.
+            it in the meantime: it then waits in a collective for a worker that will never come. So long at most, too,
+            does it wait for the others at its own end.
     """
 
     def __init__(
@@ -338,7 +339,7 @@ class Control:
         else:
             self.fail(f"ended with {type(error).__name__}: {error}")
             if self.worker != 0:  # JAX ends all others with worker 0: they may have something to do yet
-                self._exit_seconds = _EXIT_SECONDS
+                self._exit_seconds = min(_EXIT_SECONDS, self._failure_timeout / 2)
         self.close()
 
     def close(self) -> None:

@@ -74,9 +74,9 @@ def padded_steps(strategy: Any) -> Any:
 
     options = ps.InputOptions(partial_batch="pad")
     dataset = ps.TextLineDataset(["long.txt", "short.txt"]).map(int).batch(8)
-    before, seen = strategy._control.sent, []
-    for step in strategy.distribute_dataset(dataset, options):
-        seen.append(shares_of(strategy, strategy.run(masked_sum, args=step)))
+    before = strategy._control.sent
+    distributed = strategy.distribute_dataset(dataset, options)
+    seen = [shares_of(strategy, strategy.run(masked_sum, args=step)) for step in distributed]
     return {"steps": seen, "sent": strategy._control.sent - before}
 
 
@@ -93,7 +93,9 @@ def nested(strategy: Any) -> Any:
 
 def plain_values(strategy: Any) -> Any:
     """Values that every replica has."""
-    total = strategy.run(lambda weights, name: weights["w"] + len(name), args=({"w": np.ones(2)},), kwargs={"name": "ab"})
+    total = strategy.run(
+        lambda weights, name: weights["w"] + len(name), args=({"w": np.ones(2)},), kwargs={"name": "ab"}
+    )
     return {
         "run": shares_of(strategy, total),
         "sum": strategy.reduce("SUM", 3),

@@ -1,6 +1,7 @@
 """FILE and its relatives: every worker reads files of its own."""
 
 import json
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def two_unequal_files(strategy: Any) -> Any:
 def an_empty_file(strategy: Any) -> Any:
     distributed = strategy.distribute_dataset(_numbers("empty.txt", "0-5.txt").batch(4))
     seen = [[[share, str(share.dtype)] for share in shares_of(strategy, step)] for step in distributed]
-    return {"steps": [[share for share, _ in step] for step in seen], "dtypes": [kind for _, kind in sum(seen, [])]}
+    return {"steps": [[share for share, _ in step] for step in seen], "dtypes": [kind for _, kind in chain(*seen)]}
 
 
 def an_empty_file_of_lines(strategy: Any) -> Any:
@@ -80,7 +81,9 @@ def interleaved(strategy: Any) -> Any:
 
 
 def shuffled_names(strategy: Any) -> Any:
-    distributed = strategy.distribute_dataset(ps.TextLineDataset(ps.Dataset.list_files("[06so]*.txt")).map(int).batch(4))
+    distributed = strategy.distribute_dataset(
+        ps.TextLineDataset(ps.Dataset.list_files("[06so]*.txt")).map(int).batch(4)
+    )
     return [all_of(strategy, distributed) for _ in range(2)]
 
 
