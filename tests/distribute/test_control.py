@@ -145,8 +145,8 @@ def test_workers_tell_each_other_of_every_step() -> None:
         for found in results(controls, facts):
             assert [(one.ended, one.sizes) for one in found] == [
                 (False, [(2,), (2,)]),
-                (False, [(2,), ()]),
-                (False, [(1,), ()]),
+                (False, [(2,), (0,)]),
+                (False, [(1,), (0,)]),
                 (True, [(), ()]),
             ]
 

@@ -95,6 +95,25 @@ def test_what_cannot_be_distributed_is_refused_at_the_call(strategy_of) -> None:
         ps.InputOptions(per_replica_buffer_size=-1)
 
 
+def test_scalars_without_end_go_to_the_replicas_one_by_one(strategy_of) -> None:
+    distributed = strategy_of(2).distribute_datasets_from_function(lambda context: ps.Dataset.counter(5))
+    assert distributed.element_spec.values == (ps.TensorSpec((), np.int64),) * 2
+    with iter(distributed) as steps:
+        assert [[int(value) for value in next(steps).values] for _ in range(2)] == [[5, 6], [7, 8]]
+    words = ps.Dataset.from_tensor_slices(["a", "b"]).repeat()
+    with iter(strategy_of(2).distribute_datasets_from_function(lambda context: words)) as steps:
+        assert [str(value) for value in next(steps).values] == ["a", "b"]
+
+
+def test_scalars_that_end_go_to_a_single_replica_only(strategy_of) -> None:
+    (*values,) = strategy_of(1).distribute_datasets_from_function(lambda context: ps.Dataset.range(3))
+    assert [int(value) for value in values] == [0, 1, 2]
+    mapped = ps.Dataset.range(4).map(lambda row: row)  # its specification is not known beforehand
+    steps = iter(strategy_of(2).distribute_datasets_from_function(lambda context: mapped))
+    with steps, pytest.raises(ps.ElementError, match="hold a scalar"):
+        next(steps)
+
+
 def test_leaves_of_unequal_length_are_refused(strategy_of) -> None:
     dataset = ps.Dataset.from_tensors((np.zeros(3), np.zeros(4)))
     with pytest.raises(ps.ElementError, match=r"same number of rows, got \[0\]: 3, \[1\]: 4"):

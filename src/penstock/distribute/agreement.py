@@ -127,7 +127,9 @@ class Asked(Agreement):
                 "distribute_datasets_from_function for a source of each worker's own"
             )
         present = [one for one in told if one is not None]
-        sizes = [() if one is None else tuple(one[0]) for one in told]
+        # Who has no step takes part with empty shares.
+        none = (0,) * (len(present[0][0]) if present else 0)
+        sizes = [none if one is None else tuple(one[0]) for one in told]
         layout = _common([one[2] for one in present])
         return StepFacts(ended=not present, sizes=sizes, regular=layout is not None, layout=layout)
 

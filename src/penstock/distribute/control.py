@@ -28,9 +28,11 @@ from penstock.runtime.channel import Closed
 _logger = logging.getLogger(__name__)
 
 FAILURE_TIMEOUT = 30.0
-"""Seconds that a process may go on, blocked in a collective say, after another worker was lost or has failed."""
+"""Seconds that a process may go on, blocked in a collective or in JAX's exit, after a worker was lost or has failed."""
 
 _BLAME_SECONDS = 2.0
+_EXIT_SECONDS = 2.0
+"""How long a program that has failed waits in JAX's exit for the others, who may be waiting for it in a collective."""
 _GREETING_SECONDS = 10.0
 """How long a connection that stays silent can keep the workers behind it waiting, before all have come."""
 _MAXIMUM_BYTES = 1 << 26
@@ -175,7 +177,8 @@ class Control:
         worker: the number of this worker.
         workers: the number of workers.
         failure_timeout: after another worker's failure, the seconds until this process is ended if it was not told of
-            it in the meantime: it then waits in a collective for a worker that will never come.
+            it in the meantime: it then waits in a collective for a worker that will never come. So long at most, too,
+            does it wait for the others at its own end.
     """
 
     def __init__(
@@ -196,8 +199,12 @@ class Control:
         self._failure: str | None = None
         self._told = threading.Event()
         self._closed = False
+        self._exit_seconds: float | None = None
         self._thread = threading.Thread(target=self._receive, name="penstock-control", daemon=True)
         self._thread.start()
+        # Made now, because none can be made when the interpreter ends.
+        self._watch = threading.Thread(target=self._end_if_stuck, name="penstock-control-watch", daemon=True)
+        self._watch.start()
         atexit.register(self._leave)
 
     def gather(
@@ -338,16 +345,27 @@ class Control:
             self._changed.notify_all()
         if failed.worker != self.worker:
             _logger.error("%s", self._failure)
-            threading.Thread(target=self._end_if_stuck, name="penstock-control-watch", daemon=True).start()
 
     def _end_if_stuck(self) -> None:
-        """End the process where nothing can tell its main thread: a collective that another worker never joins."""
-        if self._told.wait(self._failure_timeout) or self._closed:
-            return
-        sys.stderr.write(
-            f"penstock: {self._failure}. {self._name(self.worker)} could not be told of it within "
-            f"{self._failure_timeout:.0f} seconds and is ended: it waits for a worker that will not come.\n"
-        )
+        """After a failure, end the process where it waits for a worker that never comes.
+
+        That is in a collective, where nothing can tell its main thread, or at its end, where JAX waits for all others.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None or self._closed)
+        if not self._told.wait(self._failure_timeout):
+            self._end(
+                f"could not be told of it within {self._failure_timeout:.0f} seconds and is ended: it waits for a "
+                "worker that will not come"
+            )
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed)
+        if self._failure is not None and self._exit_seconds is not None:
+            time.sleep(self._exit_seconds)
+            self._end("has ended its program and waits for the others no longer")
+
+    def _end(self, why: str) -> None:
+        sys.stderr.write(f"penstock: {self._failure}. {self._name(self.worker)} {why}.\n")
         sys.stderr.flush()
         os._exit(1)
 
@@ -360,19 +378,26 @@ class Control:
     def _leave(self) -> None:
         """At the interpreter's exit: say whether the program has ended as it should."""
         error = getattr(sys, "last_value", None)
+        self._exit_seconds = self._failure_timeout
         if error is None or self._failure is not None:
             self.post(_Left(self.worker))
         else:
-            self.post(_Failed(self.worker, f"ended with {type(error).__name__}: {error}"))
+            self.fail(f"ended with {type(error).__name__}: {error}")
+            if self.worker != 0:  # JAX ends all others with worker 0: they may have something to do yet
+                self._exit_seconds = min(_EXIT_SECONDS, self._failure_timeout / 2)
         self.close()
 
     def close(self) -> None:
         """End this worker's part. What is received afterwards is not looked at."""
         atexit.unregister(self._leave)
-        self._closed = True
         self._told.set()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
         # A thread that waits for data is not woken by closing the connection under it.
         with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as ending:
             ending.shutdown(socket.SHUT_RDWR)
         self._thread.join()
+        if self._exit_seconds is None:
+            self._watch.join()
         self._connection.close()

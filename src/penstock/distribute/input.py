@@ -116,10 +116,10 @@ class DistributedDataset:
         if self._partial is PartialBatch.RAGGED and workers.replicas_in_sync == 1:
             return spec
         leaves, structure = flatten(spec)
-        rows = self._static_rows(leaves[0].shape[0])
+        rows = self._static_rows(leaves[0].shape[0] if leaves[0].shape else None)
 
         def per_replica(leaf: TensorSpec) -> Any:
-            own = leaf.row().batched(rows)
+            own = leaf.row().batched(rows) if leaf.shape else leaf
             return own if workers.replicas_in_sync == 1 else PerReplica([own] * workers.replicas)
 
         batch = structure.unflatten([per_replica(leaf) for leaf in leaves])

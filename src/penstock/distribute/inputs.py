@@ -283,13 +283,16 @@ class FunctionInput(Inputs):
                 f"{type(dataset).__name__}"
             )
         spec = dataset.node.spec
-        # A replica without data gets a batch without rows; of a scalar there is no such thing.
-        if spec is not None and self.workers.replicas_in_sync > 1 and dataset.cardinality() != INFINITE_CARDINALITY:
+        if spec is not None and not self._takes_scalars(dataset):
             leaves, structure = flatten(spec)
             for path, leaf in zip(structure.paths(), leaves, strict=True):
                 if not leaf.shape:
                     raise unbatched(path)
         return dataset
+
+    def _takes_scalars(self, dataset: Dataset) -> bool:
+        """A replica without data gets a batch without rows; of a scalar there is no such thing."""
+        return self.workers.replicas_in_sync == 1 or dataset.cardinality() == INFINITE_CARDINALITY
 
     @property
     def dataset(self) -> Dataset:
@@ -330,7 +333,9 @@ class FunctionInput(Inputs):
 
     def open(self) -> StepSource:
         workers = self.workers
-        return Elements([iter(dataset) for dataset in self._datasets], workers.replicas, workers.count, workers.index)
+        scalars = all(map(self._takes_scalars, self._datasets))
+        iterators = [iter(dataset) for dataset in self._datasets]
+        return Elements(iterators, workers.replicas, workers.count, workers.index, scalars=scalars)
 
 
 def longest(cardinalities: list[int]) -> int:

@@ -1,6 +1,7 @@
 """What all strategies on JAX devices share: one replica per device, run as one compiled SPMD program."""
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,6 +34,7 @@ from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidTypeError
 from penstock.spec import TensorSpec, as_leaf
 
+_STATUS = re.compile("[A-Z_]+: ")
 Shapes = list[list[tuple[int, ...] | None]]
 """Of one value the shapes of all replicas' parts, worker by worker; None for what devices cannot hold."""
 
@@ -170,8 +172,8 @@ class MeshStrategy(Strategy):
             if self._under_way is not None:
                 self._under_way.block_until_ready()
             result = program(*arguments)
-        except jax.errors.JaxRuntimeError as error:
-            if self._control is not None:
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            if self._control is not None and _is_of_a_device(error):
                 self._control.blame(error)
             raise
         self._under_way = first_output(result)  # one output tells for all: they are there together
@@ -387,6 +389,11 @@ class MeshStrategy(Strategy):
             if not isinstance(part, ARRAYS) or not fits_device(part):
                 raise InvalidTypeError(f"{call} takes numbers, got {part!r}")
         return tuple(jax.device_put(parts, self._devices[0]))
+
+
+def _is_of_a_device(error: Exception) -> bool:
+    """Whether a program failed while it ran; JAX raises such an error, by its status, as a ValueError too."""
+    return isinstance(error, jax.errors.JaxRuntimeError) or _STATUS.match(str(error)) is not None
 
 
 def _unchanged(value: Any) -> Any:

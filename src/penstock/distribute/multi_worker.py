@@ -32,7 +32,8 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
     `ps.InputOptions(partial_batch="pad")` keeps every step in the one program.
 
     A worker that fails or is lost makes the others raise `WorkerError` with its name and its error at their next call;
-    a process that cannot be told, because it waits in a collective, is ended after `failure_timeout` seconds.
+    a process that cannot be told, because it waits in a collective, is ended after `failure_timeout` seconds, and so is
+    one that has ended its program after a failure and waits for the others.
     (JAX itself ends the others at once if the process of worker 0 is lost, and after 100 seconds for any other.)
 
     Args:

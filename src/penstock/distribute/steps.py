@@ -204,10 +204,14 @@ class Elements(StepSource):
     Args:
         datasets: the iterators, one for all replicas or one for each.
         replicas: the number of local replicas.
+        scalars: whether elements may hold scalars, because no replica will ever need an empty one.
     """
 
-    def __init__(self, datasets: list[DatasetIterator], replicas: int, workers: int, worker: int) -> None:
+    def __init__(
+        self, datasets: list[DatasetIterator], replicas: int, workers: int, worker: int, *, scalars: bool
+    ) -> None:
         self.replicas = replicas
+        self._rows_of = _rows_or_scalars if scalars else rows_of
         self._datasets = datasets
         self._workers = workers
         self._worker = worker
@@ -221,13 +225,13 @@ class Elements(StepSource):
         while len(self._collected) < self.replicas:
             self._collected.append(next(self._datasets[len(self._collected) % len(self._datasets)], _ENDED))
         elements, self._collected = self._collected, []
-        taken = [flatten(element) for element in elements if element is not _ENDED]
+        taken = [_as_arrays(element) for element in elements if element is not _ENDED]
         if not taken:
             raise StopIteration
         structure = taken[0][1]
         template = Template.of(taken[0][0], structure)
-        rows = [flatten(element)[0] if element is not _ENDED else template.empty() for element in elements]
-        sizes = tuple(rows_of(leaves, structure) for leaves in rows)
+        rows = [_as_arrays(element)[0] if element is not _ENDED else template.empty() for element in elements]
+        sizes = tuple(self._rows_of(leaves, structure) for leaves in rows)
         columns = [Shares(list(parts)) for parts in zip(*rows, strict=True)]
         return HostStep(structure, columns, sizes, sizes if self._workers == 1 else None)
 
@@ -263,6 +267,13 @@ class Elements(StepSource):
 _ENDED = object()
 
 
+def _as_arrays(element: Any) -> tuple[list[Any], Structure]:
+    """The leaves of an element, a single string or other object as an array without axes."""
+    leaves, structure = flatten(element)
+    arrays = (np.ndarray, np.generic)
+    return [leaf if isinstance(leaf, arrays) else np.array(leaf, dtype=object) for leaf in leaves], structure
+
+
 @dataclass(frozen=True)
 class Template:
     """Dtypes and shapes of a batch, of which empty ones are made for replicas without data."""
@@ -273,7 +284,6 @@ class Template:
     @classmethod
     def of(cls, leaves: list[Any], structure: Structure) -> "Template":
         """The template of a batch."""
-        rows_of(leaves, structure)
         return cls(structure, tuple((leaf.dtype, leaf.shape[1:]) for leaf in leaves))
 
     @classmethod
@@ -334,6 +344,14 @@ def rows_of(leaves: list[Any], structure: Structure) -> int:
     if rows is None:
         raise ElementError(f"a distributed batch must have at least one array, got an element of structure {structure}")
     return rows
+
+
+def _rows_or_scalars(leaves: list[Any], structure: Structure) -> int:
+    """As `rows_of`, where leaves may be scalars; 1 if all are."""
+    arrays = [leaf for leaf in leaves if np.ndim(leaf)]
+    if len(arrays) == len(leaves):
+        return rows_of(leaves, structure)
+    return max(map(len, arrays), default=1)
 
 
 def check_spec(spec: Any) -> None:

@@ -1,0 +1,79 @@
+"""Workers that cannot go on together. Their strategy is of no use afterwards, so each case makes one of its own."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from scenarios.steps import said
+
+import penstock as ps
+
+NEEDS_STRATEGY = False
+
+rows = ps.Dataset.range
+
+
+def _with_a_strategy(case: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @wraps(case)
+    def run(_: None) -> Any:
+        strategy = ps.MultiWorkerMirroredStrategy(failure_timeout=5)
+        seen = case(strategy)
+        return {"worker": strategy._workers.index, **seen}
+
+    return run
+
+
+def _trained(strategy: Any, dataset: ps.Dataset) -> Any:
+    """A loop with a collective in every step; how many steps were done, and what ended it."""
+    done = 0
+    try:
+        for step in strategy.distribute_dataset(dataset):
+            int(strategy.reduce("SUM", strategy.run(lambda batch: batch.sum(), args=(step,))))
+            done += 1
+    except (ps.WorkerError, ValueError) as error:
+        return {"done": done, "error": said(error)}
+    return {"done": done, "error": None}
+
+
+@_with_a_strategy
+def broken_row(strategy: Any) -> Any:
+    def picky(row: Any) -> Any:
+        if row == 27:
+            raise ValueError("27 is no good")
+        return row
+
+    return _trained(strategy, rows(400).map(picky).batch(4))
+
+
+@_with_a_strategy
+def broken_row_of_unknown_length(strategy: Any) -> Any:
+    """Every worker reads all rows, but only worker 1 cannot take one of them."""
+
+    def picky(row: Any) -> Any:
+        if row == 27 and strategy._workers.index == 1:
+            raise ValueError("27 is no good")
+        return row
+
+    return _trained(strategy, rows(400).map(picky).filter(lambda row: True).batch(4))
+
+
+@_with_a_strategy
+def different_datasets(strategy: Any) -> Any:
+    try:
+        strategy.distribute_dataset(rows(12).batch(4 + 2 * strategy._workers.index))
+    except ps.WorkerError as error:
+        return {"error": said(error)}
+    return {"error": None}
+
+
+@_with_a_strategy
+def different_data(strategy: Any) -> Any:
+    """The same nodes, but other rows."""
+    last = 9 - 4 * strategy._workers.index
+    dataset = ps.Dataset.from_generator(lambda: iter(range(last))).batch(4)
+    seen = []
+    try:
+        seen.extend(strategy.local_results(step) for step in strategy.distribute_dataset(dataset))
+    except ps.WorkerError as error:
+        return {"seen": seen, "error": said(error)}
+    return {"seen": seen, "error": None}

@@ -1,0 +1,60 @@
+"""What becomes of a worker when another one fails. Each case is run by itself."""
+
+import os
+import signal
+import threading
+from typing import Any
+
+from scenarios.steps import said
+
+import penstock as ps
+
+OPTIONS = {"failure_timeout": 3}
+
+rows = ps.Dataset.range
+
+
+def _kill_oneself(number: int) -> None:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(strategy: Any) -> Any:
+    for number, step in enumerate(strategy.distribute_dataset(rows(400).filter(lambda row: row != 3).batch(4))):
+        if strategy._workers.index == 1:
+            _kill_oneself(number)
+        strategy.reduce("SUM", step, axis=0)
+
+
+def coordinator_killed(strategy: Any) -> Any:
+    for number, step in enumerate(strategy.distribute_dataset(rows(400).batch(4))):
+        if strategy._workers.index == 0:
+            _kill_oneself(number)
+        strategy.reduce("SUM", step, axis=0)
+
+
+def broken_program(strategy: Any) -> Any:
+    for number, step in enumerate(strategy.distribute_dataset(rows(400).batch(4))):
+        if strategy._workers.index == 1 and number == 3:
+            raise RuntimeError("a mistake in the program")
+        int(strategy.reduce("SUM", step, axis=0))
+
+
+def left_early(strategy: Any) -> Any:
+    leaves = strategy._workers.index == 1
+    options = ps.InputOptions(per_replica_buffer_size=0 if leaves else 2)
+    seen = []
+    try:
+        for step in strategy.distribute_dataset(rows(40).filter(lambda row: row != 3).batch(4), options):
+            seen.append(strategy.local_results(step))
+            if leaves:
+                break
+    except ps.WorkerError as error:
+        return {"seen": seen, "error": said(error)}
+    return {"seen": seen, "error": None}
+
+
+def out_of_reach(strategy: Any) -> Any:
+    if strategy._workers.index == 1:
+        raise RuntimeError("a mistake in the program")
+    threading.Event().wait()  # as in a collective that nobody joins

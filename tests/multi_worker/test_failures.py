@@ -1,0 +1,140 @@
+"""A worker that fails, or goes its own way: the others learn of it, by its name and its error, and everything ends."""
+
+from typing import Any
+
+import pytest
+
+import penstock as ps
+
+SECONDS = 15
+"""Until all have ended: their start and the timeout of three seconds that these strategies have leave much of it."""
+
+
+@pytest.fixture(scope="module")
+def disagreements(workers) -> Any:
+    ended = workers("disagreements")
+    assert ended.statuses == [0, 0]
+    return ended
+
+
+def test_a_killed_worker_is_named(workers) -> None:
+    ended = workers("failures", "killed")
+    assert ended.statuses == [1, 137]
+    assert "[0] penstock.errors.WorkerError: worker 1 of 2 was lost: its process has ended" in ended.errors
+    assert ended.errors.endswith("penstock: worker 1 failed first: exit status 137\n")
+    assert ended.seconds < SECONDS
+
+
+def test_the_others_end_with_worker_0(workers) -> None:
+    """JAX sees to that, and may be faster than the exception."""
+    ended = workers("failures", "coordinator_killed")
+    assert ended.statuses[0] == 137
+    assert ended.statuses[1] in (1, 134)
+    assert "[1] worker 0 of 2 was lost: its process has ended" in ended.errors or ended.statuses[1] == 134
+    assert ended.errors.endswith("penstock: worker 0 failed first: exit status 137\n")
+    assert ended.seconds < SECONDS
+
+
+def test_a_program_that_fails_is_named_where_others_wait_for_it_in_a_collective(workers) -> None:
+    ended = workers("failures", "broken_program")
+    assert ended.statuses == [1, 1]
+    assert "[1] RuntimeError: a mistake in the program" in ended.errors
+    message = "worker 1 of 2 ended with RuntimeError: a mistake in the program"
+    assert f"[0] penstock.errors.WorkerError: {message}\n" in ended.errors
+    assert ended.errors.endswith("penstock: worker 1 failed first: exit status 1\n")
+    assert ended.seconds < SECONDS
+
+
+def test_a_process_that_cannot_be_told_is_ended(workers) -> None:
+    ended = workers("failures", "out_of_reach")
+    assert ended.statuses == [1, 1]
+    assert (
+        "[0] penstock: worker 1 of 2 ended with RuntimeError: a mistake in the program. worker 0 of 2 could not be "
+        "told of it within 3 seconds and is ended: it waits for a worker that will not come.\n"
+    ) in ended.errors
+    assert ended.seconds < SECONDS
+
+
+def test_a_worker_that_leaves_its_loop_is_named_where_others_ask_for_a_step(workers) -> None:
+    ended = workers("failures", "left_early")
+    assert ended.statuses == [0, 0]
+    assert ended.of("left_early") == [
+        {
+            "seen": [[[0, 1]]],
+            "error": [
+                "WorkerError",
+                "worker 1 of 2 has ended its program, while worker 0 of 2 waits for it at distribute_dataset (call 1), "
+                "iteration 0: every worker must take the same steps",
+            ],
+        },
+        {"seen": [[[2, 4]]], "error": None},
+    ]
+    assert ended.seconds < SECONDS
+
+
+@pytest.mark.parametrize("case", ["broken_row", "broken_row_of_unknown_length"])
+def test_a_row_that_one_worker_cannot_take(disagreements, case: str) -> None:
+    """Rows 24 to 27 are the batch of step 6, of which the last two are for worker 1."""
+    first, second = disagreements.of(case)
+    assert second == {"worker": 1, "done": 6, "error": ["ValueError", "27 is no good"]}
+    kind, message = first.pop("error")
+    assert first == {"worker": 0, "done": 6}
+    assert kind == "WorkerError"
+    assert message in (
+        "worker 1 of 2 failed at step 6 of its input with ValueError: 27 is no good",
+        # Worker 0 may have come to the collective of that step before the news did.
+        "worker 1 of 2 failed in its input with ValueError: 27 is no good",
+    )
+
+
+def test_different_datasets_are_named(disagreements) -> None:
+    error = [
+        "WorkerError",
+        "distribute_dataset (call 1): the workers distribute different datasets: batch(batch_size=4) on worker 0 is "
+        "batch(batch_size=6) on worker 1",
+    ]
+    assert disagreements.of("different_datasets") == [{"worker": worker, "error": error} for worker in (0, 1)]
+
+
+def test_different_data_is_named_at_its_step(disagreements) -> None:
+    first, second = disagreements.of("different_data")
+    assert (first["seen"], second["seen"]) == ([[[0, 1]]], [[[2, 3]]])
+    assert first["error"] == second["error"]
+    kind, message = first["error"]
+    assert kind == "WorkerError"
+    assert "the workers read different data: worker 0 has a batch of 4 rows, worker 1 has a batch of 1 rows" in message
+
+
+# How strategies are made.
+
+
+def test_a_strategy_is_made_before_jax_is_used(workers) -> None:
+    ended = workers("making")
+    assert (ended.errors, ended.statuses) == ("", [0, 0])
+    for kind, message in ended.of("after_jax_was_used"):
+        assert kind == "InvalidArgumentError"
+        assert message.startswith("MultiWorkerMirroredStrategy must be made before anything else uses JAX")
+
+
+def test_two_strategies_do_not_meet(scenario) -> None:
+    seen = scenario("twice", devices=1).of("second_strategy")
+    assert seen[0] == [[[[0, 1]], [[5]]]] * 4 + ["MultiWorkerMirroredStrategy(worker 0 of 2, 1 replicas each)"]
+    assert seen[1] == [[[[2, 3]], [[]]]] * 4 + ["MultiWorkerMirroredStrategy(worker 1 of 2, 1 replicas each)"]
+
+
+def test_a_process_without_others_is_the_only_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    for prefix in ("PENSTOCK_", "JAX_"):
+        monkeypatch.delenv(prefix + "NUM_PROCESSES", raising=False)
+    strategy = ps.MultiWorkerMirroredStrategy()
+    replicas = strategy.num_replicas_in_sync
+    assert replicas == len(strategy.local_results(0))
+    distributed = strategy.distribute_dataset(ps.Dataset.range(2 * replicas + 1).batch(2 * replicas))
+    totals = [int(strategy.reduce("SUM", step, axis=0)) for step in distributed]
+    assert totals == [sum(range(2 * replicas)), 2 * replicas]
+    assert len(distributed) == 2
+    strategy.close()
+
+
+def test_there_is_no_tpu_here() -> None:
+    with pytest.raises(ps.InvalidArgumentError, match="TPUStrategy needs TPU devices, and JAX finds none here"):
+        ps.TPUStrategy()
