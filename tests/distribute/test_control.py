@@ -269,11 +269,13 @@ def test_a_gather_that_nobody_wants_any_more_ends() -> None:
             assert isinstance(futures[0].exception(timeout=30), Closed)
 
 
-def test_to_close_without_leaving_is_to_be_lost_and_may_be_repeated() -> None:
+def test_to_close_is_to_leave_and_may_be_repeated() -> None:
     with connected(2) as controls:
-        controls[0].close()
-        controls[0].close()
-        wait_until(controls[1], lambda: controls[1]._failure is not None)
+        controls[1].close()
+        controls[1].close()
+        with pytest.raises(WorkerError, match="worker 1 of 2 has ended its program, while worker 0 of 2 waits for it"):
+            controls[0].gather("a", 1)
+        assert controls[0]._failure is None
 
 
 def test_a_blamed_worker_is_named_where_its_failure_is_known() -> None:

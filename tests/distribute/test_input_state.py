@@ -256,11 +256,23 @@ def test_what_is_no_state_is_refused(state) -> None:
 
 
 def test_a_state_of_divided_data_is_not_for_a_function_and_the_reverse() -> None:
-    strategy = ps.HostStrategy(2)
+    strategy = ps.HostStrategy(2, 2, 0)
     divided = strategy.distribute_dataset(under(Policy.OFF, ps.Dataset.range(8).batch(2)))
     made = strategy.distribute_datasets_from_function(lambda context: ps.Dataset.range(8).batch(2))
     refused(divided, state_of(made), "not of such steps, dataset, part missing: distribute_dataset and")
     refused(made, state_of(divided), "not of such steps, datasets missing: distribute_dataset and")
+
+
+def test_a_worker_without_others_has_states_of_global_batches_whatever_the_policy() -> None:
+    dataset = under(Policy.OFF, ps.Dataset.range(8).batch(2))
+    alone = ps.HostStrategy(2).distribute_dataset(dataset)
+    with iter(alone) as steps, iter(dataset) as plain:
+        next(steps)
+        plain.load_state_dict(steps.state_dict())
+        assert [batch.tolist() for batch in plain] == [[2, 3], [4, 5], [6, 7]]
+    several = ps.HostStrategy(2, 2, 0).distribute_dataset(dataset)
+    refused(alone, state_of(several), "of worker 0 of 2, which reads data of its own, but here all workers share")
+    refused(several, state_of(alone), "of global batches, but here every worker reads data of its own")
 
 
 def test_a_state_in_the_middle_of_a_batch_of_ones_own_is_for_as_many_replicas() -> None:

@@ -110,7 +110,7 @@ def test_hint_shards_where_it_stands_and_nowhere_else() -> None:
     hinted = numbers.shard(ps.SHARD_HINT, ps.SHARD_HINT)
     assert views(under(Policy.HINT, hinted.batch(4))) == [[[0, 2], [4, 6], [8], [10]], [[1, 3], [5, 7], [9], [11]]]
     batches = numbers.batch(4).shard(ps.SHARD_HINT, ps.SHARD_HINT)
-    assert views(under(Policy.HINT, batches)) == [[[0, 1], [2, 3], [8, 9], [10, 11]], [[4, 5], [6, 7]]]
+    assert views(under(Policy.HINT, batches)) == [[[0, 1], [2, 3], [8, 9], [10, 11]], [[4, 5], [6, 7], [], []]]
 
 
 def test_every_hint_is_a_shard() -> None:

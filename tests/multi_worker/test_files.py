@@ -196,7 +196,6 @@ def test_a_worker_without_lines_has_shares_of_every_leaf(seen) -> None:
     assert [[leaves[1], mask] for ((leaves, mask),) in pad] == [[zeros, [False, False]]] * 4
 
 
-@pytest.mark.xfail(reason="a worker without any row cannot tell what its objects would be, and fills up with None")
 def test_strings_are_filled_up_alike_on_all_workers(seen) -> None:
     for _, pad in seen.of("a_worker_without_lines"):
         for (((lines, _), mask),) in pad:

@@ -86,6 +86,7 @@ class Hub:
         self.key = secrets.token_bytes(32)
         self._listener = Listener((host, 0), "AF_INET", backlog=workers)
         self._workers = workers
+        self._first_ended = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="penstock-control-hub", daemon=True)
         self._thread.start()
 
@@ -111,11 +112,16 @@ class Hub:
                 message, data = _received(ready, worker)
                 if ready.closed:
                     del connections[ready]
-                    if worker in left:
-                        continue
                 if isinstance(message, _Left):
                     left.add(worker)
-                _pass_on(data, [other for other in connections if other is not ready])
+                if not (ready.closed and worker in left):
+                    _pass_on(data, [other for other in connections if other is not ready])
+                if ready.closed and worker == 0:
+                    self._first_ended.set()
+
+    def finish(self) -> None:
+        """At the end of this process, after worker 0 has left: wait until the others were told so."""
+        self._first_ended.wait(_EXIT_SECONDS)
 
     def _greeted(self, connection: Connection) -> int:
         """The number of the worker that has connected: it knows the key, and says so within a time."""
@@ -245,7 +251,10 @@ class Control:
                         "every worker must make the same calls in the same order"
                     )
                 self._changed.wait(remaining)
-            return [payload if worker == self.worker else queues[worker].popleft() for worker in range(self.workers)]
+            told = [payload if worker == self.worker else queues[worker].popleft() for worker in range(self.workers)]
+            if not any(queues.values()):
+                del self._received[topic]
+            return told
 
     def wake(self) -> None:
         """Let every `gather` ask again whether to give up."""
@@ -260,6 +269,19 @@ class Control:
         """
         if self._failure is not None:
             raise WorkerError(self._failure)
+
+    def check_collective(self) -> None:
+        """As `check_in_main`, before something that all workers must take part in.
+
+        Raises:
+            WorkerError: a worker failed, was lost, or has ended its program.
+        """
+        self.check_in_main()
+        if self._left:
+            raise WorkerError(
+                f"{self._name(min(self._left))} has ended its program, while {self._name(self.worker)} goes on: every "
+                "worker must take the same steps"
+            )
 
     def check_in_main(self) -> None:
         """As `check`, for a caller whose own caller gets the error."""
@@ -379,17 +401,17 @@ class Control:
         """At the interpreter's exit: say whether the program has ended as it should."""
         error = getattr(sys, "last_value", None)
         self._exit_seconds = self._failure_timeout
-        if error is None or self._failure is not None:
-            self.post(_Left(self.worker))
-        else:
+        if error is not None and self._failure is None:
             self.fail(f"ended with {type(error).__name__}: {error}")
             if self.worker != 0:  # JAX ends all others with worker 0: they may have something to do yet
                 self._exit_seconds = min(_EXIT_SECONDS, self._failure_timeout / 2)
         self.close()
 
     def close(self) -> None:
-        """End this worker's part. What is received afterwards is not looked at."""
+        """End this worker's part, which is no failure. What is received afterwards is not looked at."""
         atexit.unregister(self._leave)
+        if self._failure is None and not self._closed:
+            self.post(_Left(self.worker))
         self._told.set()
         with self._changed:
             self._closed = True

@@ -56,7 +56,7 @@ class Feed:
         except Exception as error:  # raised again by the iterator, in the caller's thread
             if self.control is not None and not isinstance(error, (WorkerError, Closed)):
                 self.control.fail_step(self.topic, self.source.number, f"{type(error).__name__}: {error}")
-            return Failure(error, self.source.state())
+            return Failure(error, self.source.state(), self.source.number)
         return Step(value, self.source.state(), self.source.number - 1)
 
     def _next(self) -> Any:
@@ -127,5 +127,5 @@ def _filling(parts: list[Any]) -> Any:
     """0, or for objects what is as empty: "" or b"" where the rows are strings, else None."""
     if parts[0].dtype.kind != "O":
         return np.zeros((), parts[0].dtype)
-    sample = next((part.flat[0] for part in parts if part.size), None)
+    sample = next((part.flat[0] for part in parts if part.size), "")
     return type(sample)() if isinstance(sample, (str, bytes)) else None

@@ -5,6 +5,7 @@ import logging
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 
@@ -105,7 +106,7 @@ class DistributedDataset:
             return _AllWorkers(cardinality, lengths)
         return _AllWorkers(inputs.steps_with_rows(lengths) if lengths else UNKNOWN_CARDINALITY, lengths)
 
-    @property
+    @cached_property
     def element_spec(self) -> Any:
         """The specification of a step: at each leaf a `PerReplica` of `TensorSpec`; bare ones for one replica in sync.
 
@@ -159,6 +160,9 @@ class DistributedDataset:
             reason = "it never ends" if steps == INFINITE_CARDINALITY else "that is known only when it was read"
             raise InvalidTypeError(f"this distributed dataset has no length: {reason}")
         return steps
+
+    def __repr__(self) -> str:
+        return f"<penstock.{type(self).__name__} of {self._inputs.dataset!r} for {self._inputs.workers}>"
 
     def explain(self) -> str:
         """Which files, ranges or rows each worker reads, and how many steps that makes, as text.
@@ -255,7 +259,7 @@ class DistributedIterator(Iterator[Any]):
                 self._control.check_step(self._feed.topic, outcome.number)
             return outcome.value
         if isinstance(outcome, Failure):
-            self._end_together(outcome.error)
+            self._end_together(outcome)
             try:
                 raise outcome.error
             finally:
@@ -264,13 +268,14 @@ class DistributedIterator(Iterator[Any]):
         self._stop()
         raise StopIteration
 
-    def _end_together(self, error: BaseException) -> None:
+    def _end_together(self, failure: Failure) -> None:
         """With other workers a failure is final: they cannot leave out the step that one of them lost."""
         if self._control is None:
             return
         self._control.told()
-        if not isinstance(error, WorkerError):
-            self._control.fail(f"failed in its input with {type(error).__name__}: {error}")
+        if not isinstance(failure.error, WorkerError):
+            what = f"{type(failure.error).__name__}: {failure.error}"
+            self._control.fail(f"failed at step {failure.number} of its input with {what}")
 
     def _outcome(self) -> Outcome:
         if self._buffer_size == 0:

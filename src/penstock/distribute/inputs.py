@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -166,7 +166,12 @@ class DividedInput(Inputs):
     def share_of(self, worker: int) -> WorkerShare:
         """What a worker reads."""
         workers = Workers(self.workers.count, worker, self.workers.replicas)
-        return share_of_worker(self._whole.node, self._whole.options().auto_shard_policy, workers)
+        share = share_of_worker(self._whole.node, self._whole.options().auto_shard_policy, workers)
+        if workers.count > 1:
+            return share
+        # A worker without others reads everything, whatever the policy, and its batches are the global ones.
+        whole = share.node if share.policy is AutoShardPolicy.HINT else self._whole.node
+        return replace(share, node=whole, own_batches=False)
 
     def settle(self, seed: int) -> None:
         """Fix what this worker reads; `seed`, the same on all workers, is that of everything that has none."""
@@ -183,8 +188,8 @@ class DividedInput(Inputs):
         if together and self._whole.node.unseeded and options.seed is None:
             random = next(node for node in self._whole.node.walk() if node.unseeded)
             raise InvalidArgumentError(
-                f"{random.where()} has no seed, so every worker would take its share of another order: give it one, or "
-                "the whole dataset by with_options(ps.Options(seed=...))"
+                f"{random.where()} has no seed, so every worker could take its share of another order: give the "
+                "dataset one by with_options(ps.Options(seed=...))"
             )
         # With other workers not the user's own dataset, whose iterations here would count as epochs here alone.
         if self.workers.count > 1 or self.share.node is not self._whole.node:
@@ -347,11 +352,15 @@ def longest(cardinalities: list[int]) -> int:
 
 def _lengths(node: Node) -> Lengths | None:
     """How long a node's batches are, where that follows from how they are made."""
+    batch = node
+    while isinstance(batch, (Prefetch, Take, Skip, Shard, Repeat, Shuffle)):
+        batch = batch.input
+    if not isinstance(batch, Batch) or UNKNOWN_CARDINALITY in (batch.input.cardinality, node.cardinality):
+        return None
+    size, total = batch.batch_size, batch.input.cardinality
+    if total == INFINITE_CARDINALITY or total % size == 0 or batch.drop_remainder:
+        return Lengths(node.cardinality, size, size)
     while isinstance(node, Prefetch):
         node = node.input
-    if not isinstance(node, Batch) or node.input.cardinality == UNKNOWN_CARDINALITY:
-        return None
-    size, total = node.batch_size, node.input.cardinality
-    if total == INFINITE_CARDINALITY or total % size == 0 or node.drop_remainder:
-        return Lengths(node.cardinality, size, size)
-    return Lengths(node.cardinality, size, total % size)
+    # Anything else may have moved the short batch.
+    return Lengths(node.cardinality, size, total % size) if node is batch else None

@@ -96,8 +96,7 @@ class MeshStrategy(Strategy):
                 `all_reduce`.
         """
         self._check_call(fn, args, kwargs)
-        if self._control is not None:
-            self._control.check_in_main()
+        self._check_others()
         given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
         leaves, tree = jax.tree.flatten(given)
         programs = self._programs.of(fn)[1]
@@ -115,6 +114,11 @@ class MeshStrategy(Strategy):
         if signature.ready:
             programs[tree] = program
         return self._begun(program, arguments)
+
+    def _check_others(self) -> None:
+        """Refuse what all workers must take part in, where one cannot any more."""
+        if self._control is not None:
+            self._control.check_collective()
 
     def compile(
         self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -341,6 +345,7 @@ class MeshStrategy(Strategy):
         return jax.tree.map(function, value, is_leaf=is_per_replica)
 
     def _reduce_leaf(self, op: ReduceOp, leaf: Any, axis: int | None) -> Any:
+        self._check_others()
         if not isinstance(leaf, PerReplica) or leaf.stacked is None or leaf.stacked.size == 0:
             return self._reduce_parts(op, self._on_first("strategy.reduce", leaf), axis)
         rank = leaf.stacked.ndim - 1
@@ -367,6 +372,7 @@ class MeshStrategy(Strategy):
         return total.addressable_data(0) if op is ReduceOp.SUM else total.addressable_data(0) / count
 
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
+        self._check_others()
         parts = self._on_first("strategy.gather", leaf)
         if self._control is not None:
             everyone = self._shapes_of_all("strategy.gather", parts)

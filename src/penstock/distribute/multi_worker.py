@@ -1,5 +1,6 @@
 """`MultiWorkerMirroredStrategy` and `TPUStrategy`: one replica on each device of several processes."""
 
+import atexit
 import socket
 from collections import Counter
 from collections.abc import Sequence
@@ -135,6 +136,7 @@ def _connected(cluster: Cluster | None, workers: Workers, failure_timeout: float
     address = b""
     if workers.index == 0:
         hub = Hub(_own_host(cluster), workers.count)
+        atexit.register(hub.finish)  # registered before the channel's own end, and so called after it
         address = msgspec.json.encode((hub.host, hub.port, hub.key.hex()))
     message = np.frombuffer(address.ljust(_MESSAGE_BYTES, b"\0"), np.uint8)
     told = np.asarray(multihost_utils.broadcast_one_to_all(message)).tobytes().rstrip(b"\0")

@@ -20,10 +20,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception in place of a step, and the position after it; None where that could not be told."""
+    """An exception in place of a step, the position after it, and its number; None where that could not be told."""
 
     error: BaseException
     state: Any | None
+    number: int | None = None
 
 
 @dataclass(frozen=True)

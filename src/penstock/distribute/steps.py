@@ -132,6 +132,12 @@ class GlobalBatches(StepSource):
         return self._batches.state_dict()
 
     def restore(self, state: Any) -> None:
+        if isinstance(state, dict) and "worker" in state:
+            number, count = state["worker"]
+            raise StateMismatchError(
+                f"the state is of worker {number} of {count}, which reads data of its own, but here all workers share "
+                "global batches: restore it under the AutoShardPolicy that it was saved under"
+            )
         self._batches.load_state_dict(state)
 
     def close(self) -> None:
