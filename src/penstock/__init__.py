@@ -48,13 +48,18 @@ if TYPE_CHECKING:
     from penstock.distribute import MirroredStrategy as MirroredStrategy
     from penstock.distribute import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from penstock.distribute import TPUStrategy as TPUStrategy
+    from penstock.training import Checkpoint as Checkpoint
+    from penstock.training import latest_checkpoint as latest_checkpoint
 
 _OF_JAX = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "TPUStrategy")
+_OF_TRAINING = ("Checkpoint", "latest_checkpoint")
 
 
 def __getattr__(name: str) -> Any:
     if name in _OF_JAX:
         return getattr(importlib.import_module("penstock.distribute"), name)
+    if name in _OF_TRAINING:
+        return getattr(importlib.import_module("penstock.training"), name)
     if name == "preprocessing":
         return importlib.import_module("penstock.preprocessing")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
