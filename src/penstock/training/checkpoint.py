@@ -173,8 +173,8 @@ class Checkpoint:
         self._ready()
         if not isinstance(path, (str, os.PathLike)):
             raise InvalidTypeError(
-                f"checkpoint.restore(path) takes the path of a checkpoint, got {path!r}: ps.latest_checkpoint(directory) "
-                "gives None where there is none yet"
+                f"checkpoint.restore(path) takes the path of a checkpoint, got {path!r}: "
+                "ps.latest_checkpoint(directory) gives None where there is none yet"
             )
         found: list[tuple[Index, list[Array]]] = []
         self._workers.call("checkpoint.restore", lambda: found.append(self._checked(Path(path), partial)))

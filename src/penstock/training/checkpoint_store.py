@@ -89,7 +89,7 @@ def _checkpointer() -> ocp.Checkpointer:
     own = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own})
     handler = ocp.CompositeCheckpointHandler(
-        composite_options=ocp.handlers.CompositeOptions(multiprocessing_options=alone),
+        composite_options=ocp.CompositeOptions(multiprocessing_options=alone),
         **{
             INDEX: ocp.JsonCheckpointHandler(multiprocessing_options=alone),
             _ARRAYS: ocp.PyTreeCheckpointHandler(multiprocessing_options=alone),
