@@ -131,6 +131,12 @@ def test_numbers_go_on_where_the_files_end(tmp_path: Path) -> None:
     assert ps.latest_checkpoint(str(tmp_path / "run")) == path
 
 
+def test_paths_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ps.Checkpoint(x=1).save("run/ckpt", x=4) == f"{tmp_path}/run/ckpt-1"
+    assert ps.Checkpoint(x=1).restore(ps.latest_checkpoint("run")) == {"x": 4}
+
+
 def test_the_newest_is_known_by_its_number(tmp_path: Path) -> None:
     for number in range(11):
         ps.Checkpoint(x=1).save(tmp_path / "ckpt", x=number)

@@ -176,14 +176,15 @@ class Checkpoint:
                 f"checkpoint.restore(path) takes the path of a checkpoint, got {path!r}: "
                 "ps.latest_checkpoint(directory) gives None where there is none yet"
             )
+        place = Path(os.path.abspath(path))
         found: list[tuple[Index, list[Array]]] = []
-        self._workers.call("checkpoint.restore", lambda: found.append(self._checked(Path(path), partial)))
+        self._workers.call("checkpoint.restore", lambda: found.append(self._checked(place, partial)))
         index, arrays = found[0]
         stored = {name: index.objects[name] for name in self._objects}
         pairs = [
             pair for name, one in self._objects.items() for pair in one.with_states(stored[name], self._workers.index)
         ]
-        load_states(str(path), pairs)
+        load_states(place, pairs)
         remaining = iter(arrays)
         of_each = {
             name: [[next(remaining) for _ in item.entries] for item in items] for name, items in index.objects.items()

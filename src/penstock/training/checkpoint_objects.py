@@ -1,6 +1,7 @@
 """One named object of a checkpoint: its parts together."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -88,7 +89,7 @@ class Object:
             )
 
 
-def load_states(path: str, pairs: list[tuple[Stateful, Any]]) -> None:
+def load_states(path: Path, pairs: list[tuple[Stateful, Any]]) -> None:
     """Let iterators continue from the states of a checkpoint: all of them, or none."""
     before = [part.target.state_dict() for part, _ in pairs]
     for number, (part, state) in enumerate(pairs):
