@@ -226,6 +226,13 @@ def test_a_save_says_what_it_wrote_and_nothing_else(
     assert capfd.readouterr() == ("", "")
 
 
+class Odd:
+    def state_dict(self) -> Any:
+        return {"rows": [np.zeros(2)]}
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("objects", "message"),
     [
@@ -237,6 +244,7 @@ def test_a_save_says_what_it_wrote_and_nothing_else(
         ({"a": np.zeros(2), "b": np.zeros(3), "c": 1}, r"has no 'c': expected \['a', 'b', 'c'\], got \['a', 'b'\]"),
         ({"a": (np.zeros(2),), "b": np.zeros(3)}, r"another 'a': expected a\[0\] .*, got a "),
         ({"a": (np.zeros(2), 1), "b": np.zeros(3)}, r"another 'a': expected a\[0\]"),
+        ({"a": Odd(), "b": np.zeros(3)}, "another 'a': expected nothing more, got a "),
         ({"a": (), "b": np.zeros(3)}, r"another 'a': expected nothing more, got a "),
     ],
 )
@@ -250,6 +258,13 @@ def test_a_checkpoint_of_other_objects_is_refused(tmp_path: Path, objects: dict[
 def test_a_part_of_a_checkpoint_can_be_restored(tmp_path: Path) -> None:
     path = ps.Checkpoint(a=1, b=2.5, c=3).save(tmp_path / "ckpt", a=1, b=2.5, c=3)
     assert ps.Checkpoint(b=0.0).restore(path, partial=True) == {"b": 2.5}
+
+
+def test_a_state_is_no_array(tmp_path: Path) -> None:
+    with iter(ps.Dataset.range(3)) as iterator:
+        path = ps.Checkpoint(x=iterator).save(tmp_path / "ckpt")
+    with pytest.raises(ps.StateMismatchError, match="another 'x': expected nothing, got iterator"):
+        ps.Checkpoint(x=()).restore(path)
 
 
 def test_another_dataset_is_refused_by_its_iterator_and_nothing_is_changed(tmp_path: Path) -> None:
@@ -321,13 +336,6 @@ def test_a_directory_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path
         ps.Checkpoint(x=1, asynchronous=True).save(tmp_path / "ckpt", x=1)
 
 
-class Odd:
-    def state_dict(self) -> Any:
-        return {"rows": [np.zeros(2)]}
-
-    def load_state_dict(self, state: Any) -> None: ...
-
-
 def test_bad_objects_and_values_are_refused(tmp_path: Path) -> None:
     prefix = tmp_path / "ckpt"
     with pytest.raises(ps.InvalidArgumentError, match="takes what to save by name"):
@@ -352,6 +360,8 @@ def test_bad_objects_and_values_are_refused(tmp_path: Path) -> None:
         ps.Checkpoint(x=np.zeros(2)).save(prefix, x=np.zeros(3))
     with pytest.raises(ps.InvalidArgumentError, match="expected the structure .*'a'.*, got "):
         ps.Checkpoint(x={"a": None}).save(prefix, x={"b": None})
+    with pytest.raises(ps.InvalidArgumentError, match="x is 18446744073709551616, which does not fit into 64 bits"):
+        ps.Checkpoint(x=1).save(prefix, x=2**64)
     gone = jnp.zeros(3)
     jax.jit(lambda x: x + 1, donate_argnums=0)(gone)
     with pytest.raises(ps.InvalidArgumentError, match="x was donated to a step and is gone"):

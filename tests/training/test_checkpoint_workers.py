@@ -1,4 +1,4 @@
-"""Checkpoints of several workers: one is written, everybody's place in the data is in it, and an error is everybody's."""
+"""Checkpoints of several workers: one is written, with everybody's place in the data; an error is everybody's."""
 
 import io
 import json
@@ -97,7 +97,8 @@ with iter(strategy.distribute_dataset(ps.Dataset.range(32).batch(8))) as iterato
 """
     errors = io.BytesIO()
     command = [sys.executable, "-c", saving, str(tmp_path / "ckpt")]
-    assert launch(command, num_workers=2, devices_per_worker=1, stdout=io.BytesIO(), stderr=errors) == 0, errors
+    status = launch(command, num_workers=2, devices_per_worker=1, stdout=io.BytesIO(), stderr=errors)
+    assert status == 0, errors.getvalue().decode()
     strategy = ps.MirroredStrategy(["cpu:0", "cpu:1"])
     with iter(strategy.distribute_dataset(ps.Dataset.range(32).batch(8))) as iterator:
         ps.Checkpoint(iterator=iterator).restore(tmp_path / "ckpt-1")

@@ -39,7 +39,14 @@ def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
             newest[prefix] = number, path
     if not newest:
         return None
-    return str(max((path for _, path in newest.values()), key=lambda path: path.stat().st_mtime_ns))
+    return str(max((path for _, path in newest.values()), key=_written))
+
+
+def _written(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:  # another process has deleted it meanwhile
+        return -1
 
 
 def _complete(directory: Path) -> list[tuple[str, int, Path]]:

@@ -36,10 +36,12 @@ class Item(msgspec.Struct, frozen=True):
     """One leaf of a named object: a Keras object with its variables, an array, or an iterator.
 
     Attributes:
+        kind: which of these, as errors say it.
         entries: its arrays.
         states: of an iterator the state of each worker's.
     """
 
+    kind: str
     entries: list[Entry]
     states: list[Any] = []
 
@@ -137,6 +139,8 @@ def difference(expected: list[Item], got: list[Item]) -> str | None:
     for mine, other in itertools.zip_longest(here, there):
         if mine != other:
             return f"expected {mine or 'nothing more'}, got {other or 'nothing more'}"
-    if [len(item.entries) for item in expected] != [len(item.entries) for item in got]:
-        return f"expected {len(expected)} objects in it, got {len(got)}"
+    parts = [[(item.kind, len(item.entries)) for item in items] for items in (expected, got)]
+    if parts[0] != parts[1]:
+        kinds = [", ".join(kind for kind, _ in one) or "nothing" for one in parts]
+        return f"expected {kinds[0]}, got {kinds[1]}"
     return None

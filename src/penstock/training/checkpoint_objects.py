@@ -31,7 +31,7 @@ class Object:
         """What a checkpoint holds of it; `states` are those of each worker, in the order of `states()`."""
         of_each: Iterator[tuple[Any, ...]] = zip(*states, strict=True)
         return [
-            Item(part.entries(), list(next(of_each)) if states and isinstance(part, Stateful) else [])
+            Item(part.kind, part.entries(), list(next(of_each)) if states and isinstance(part, Stateful) else [])
             for part in self._parts
         ]
 
@@ -44,7 +44,7 @@ class Object:
         if self.in_place:
             return [array for part in self._parts for array in part.taken(None)]
         found, tree = parts_of(self._name, value)
-        differs = difference(self.items(), [Item(part.entries()) for part, _ in found])
+        differs = difference(self.items(), [Item(part.kind, part.entries()) for part, _ in found])
         if differs is None and tree != self._tree:
             differs = f"expected the structure {self._tree}, got {tree}"
         if differs is not None:

@@ -7,7 +7,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,8 @@ from penstock.training.checkpoint_store import Array
 class Part(ABC):
     """One leaf, without its value where it is an array: a checkpoint must not keep that alive."""
 
-    in_place = True
+    kind: ClassVar[str]
+    in_place: ClassVar[bool]
 
     @abstractmethod
     def entries(self) -> list[Entry]:
@@ -44,6 +45,9 @@ class Variables(Part):
     copy of a model, to the next.
     """
 
+    kind = "Keras object"
+    in_place = True
+
     def __init__(self, path: str, target: Any) -> None:
         self._path = path
         self._target = target
@@ -60,7 +64,8 @@ class Variables(Part):
         ]
 
     def taken(self, value: Any) -> list[Array]:
-        return [host_copy(self._path, variable.value) for variable in self._variables()]
+        current = [variable.value if _on_jax(variable.value) else variable.numpy() for variable in self._variables()]
+        return [host_copy(self._path, array) for array in current]
 
     def restored(self, arrays: Sequence[Array]) -> Any:
         for variable, array in zip(self._variables(), arrays, strict=True):
@@ -91,6 +96,9 @@ _NUMBERS = re.compile(r"_[0-9]+(?=/|_|$)")
 class Stateful(Part):
     """An object with `state_dict()` and `load_state_dict()`: its state is in the index."""
 
+    kind = "iterator"
+    in_place = True
+
     def __init__(self, path: str, target: Any) -> None:
         self.path = path
         self.target = target
@@ -108,23 +116,23 @@ class Stateful(Part):
 class Value(Part):
     """An array or a number. It comes back as what the template is, and where the template lies."""
 
+    kind = "value"
     in_place = False
 
     def __init__(self, path: str, leaf: Any) -> None:
         self._path = path
-        self._shape = tuple(np.shape(leaf))
-        self._number = isinstance(leaf, (bool, int, float, complex)) and not isinstance(leaf, np.generic)
-        self._scalar = isinstance(leaf, np.generic)
-        self._sharding = getattr(leaf, "sharding", None)
-        self._committed = getattr(leaf, "committed", True)
-        dtype = getattr(leaf, "dtype", None)
         self._key = str(jax.random.key_impl(leaf)) if _is_key(leaf) else None
-        if dtype is None and not self._number or not (self._number or self._key or _is_numeric(dtype)):
+        self._scalar = isinstance(leaf, np.generic)
+        self._number = isinstance(leaf, (int, float, complex)) and not self._scalar
+        if not (self._number or self._key or isinstance(leaf, _ARRAYS) and _is_numeric(leaf.dtype)):
             raise InvalidTypeError(
                 f"a checkpoint holds Keras objects, iterators with state_dict(), arrays and numbers, got "
                 f"{type(leaf).__name__} at {path}"
             )
-        self._dtype = "number" if self._number else str(dtype)
+        self._shape = tuple(np.shape(leaf))
+        self._dtype = "number" if self._number else str(leaf.dtype)
+        self._sharding = getattr(leaf, "sharding", None)
+        self._committed = getattr(leaf, "committed", True)
 
     def entries(self) -> list[Entry]:
         return [Entry(self._path, self._shape, self._dtype)]
@@ -144,9 +152,13 @@ class Value(Part):
         return array[()] if self._scalar else array
 
 
+_ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
+
+
 class Rows(Part):
     """A `PerReplica`, as the value of each replica."""
 
+    kind = "PerReplica"
     in_place = False
 
     def __init__(self, path: str, leaf: PerReplica) -> None:
@@ -207,10 +219,13 @@ def host_copy(path: str, value: Any) -> Array:
     """A copy of an array in host memory, which nothing that is done to the array later can change.
 
     Raises:
-        InvalidArgumentError: the array is gone, or spread over several processes.
+        InvalidArgumentError: the array is gone, or spread over several processes; or a number is too large.
     """
     if not _on_jax(value):
-        return np.array(value.detach().cpu() if hasattr(value, "detach") else value, order="C")
+        copy = np.array(value, order="C")
+        if copy.dtype == object:
+            raise InvalidArgumentError(f"{path} is {value}, which does not fit into 64 bits")
+        return copy
     if value.is_deleted():
         raise InvalidArgumentError(
             f"{path} was donated to a step and is gone: save what the step has returned in its place"
