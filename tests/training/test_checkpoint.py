@@ -125,10 +125,11 @@ def test_numbers_go_on_where_the_files_end(tmp_path: Path) -> None:
     assert ps.latest_checkpoint(tmp_path / "run") is None
     assert [ps.Checkpoint(x=1).save(prefix, x=number) for number in range(2)] == [f"{prefix}-1", f"{prefix}-2"]
     assert ps.Checkpoint(x=1).save(tmp_path / "run" / "best-9", x=5) == f"{tmp_path}/run/best-9-1"
-    (tmp_path / "run" / "ckpt-77").mkdir()  # no checkpoint
     path = ps.Checkpoint(x=1).save(prefix, x=2)
     assert path == f"{prefix}-3"
+    (tmp_path / "run" / "ckpt-77").mkdir()  # no checkpoint
     assert ps.latest_checkpoint(str(tmp_path / "run")) == path
+    assert ps.Checkpoint(x=1).save(prefix, x=2) == f"{prefix}-78"
 
 
 def test_paths_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +284,9 @@ def test_another_dataset_is_refused_by_its_iterator_and_nothing_is_changed(tmp_p
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
 def test_no_damage_goes_unnoticed(tmp_path: Path, damage: str) -> None:
     values = np.random.default_rng(0).random((40, 40))
-    path = ps.Checkpoint(values=values, other=1).save(tmp_path / "ckpt", values=values, other=5)
+    with iter(ps.Dataset.range(3)) as iterator:
+        next(iterator)
+        path = ps.Checkpoint(values=values, other=iterator).save(tmp_path / "ckpt", values=values)
     refused = 0
     for file in [file for file in Path(path).rglob("*") if file.is_file()]:
         content = file.read_bytes()
@@ -295,16 +298,18 @@ def test_no_damage_goes_unnoticed(tmp_path: Path, damage: str) -> None:
             middle = len(content) // 2
             file.write_bytes(content[:middle] + bytes([content[middle] ^ 0x10]) + content[middle + 1 :])
         error = None
-        try:
-            restored = ps.Checkpoint(values=values, other=1).restore(path)
-        except ps.StorageError as raised:
-            error = str(raised)
-            refused += 1
-        if error is not None:
-            assert f"the checkpoint {path} is damaged" in error or f"{path} is no checkpoint" in error
-        else:  # a file of Orbax's that says nothing about the values
-            np.testing.assert_array_equal(restored["values"], values)
-            assert restored["other"] == 5
+        with iter(ps.Dataset.range(3)) as iterator:
+            try:
+                restored = ps.Checkpoint(values=values, other=iterator).restore(path)
+            except ps.StorageError as raised:
+                error = str(raised)
+                refused += 1
+            if error is not None:
+                assert f"the checkpoint {path} is damaged" in error or f"{path} is no checkpoint" in error
+                assert next(iterator) == 0
+            else:  # a file of Orbax's that says nothing about the values
+                np.testing.assert_array_equal(restored["values"], values)
+                assert next(iterator) == 1
         file.write_bytes(content)
     assert refused >= 4
 

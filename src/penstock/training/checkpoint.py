@@ -91,32 +91,29 @@ class Checkpoint:
         """
         refuse_in_replica("checkpoint.save")
         self._ready()
-        self._check_values(values)
         started = time.perf_counter()
-        arrays: list[Array] = []
-        files: list[Numbered] = []
-
-        def prepare() -> list[Any]:
-            for name, one in self._objects.items():
-                arrays.extend(one.taken(values.get(name)))
-            states = [one.states() for one in self._objects.values()]
-            if self._workers.index != 0:
-                return ["", states]
-            files.append(Numbered(prefix))
-            return [str(files[0].next()), states]
-
-        told = self._workers.call("checkpoint.save", prepare)
-        path = told[0][0]
+        (arrays, files), told = self._workers.call("checkpoint.save", lambda: self._taken(prefix, values))
+        path = Path(told[0][0])
         states = zip(*(states for _, states in told), strict=True)
-        index = Index(
-            {name: one.items(of_all) for (name, one), of_all in zip(self._objects.items(), states, strict=True)}
-        )
-        if files:
-            self._writer.start(lambda: self._write(files[0], path, arrays, index, started))
+        index = Index({name: one.items(own) for (name, one), own in zip(self._objects.items(), states, strict=True)})
+        if files is not None:
+            self._writer.start(lambda: self._write(files, path, arrays, index, started))
         self._under_way = True
         if not self._asynchronous:
             self.wait()
         return str(path)
+
+    def _taken(
+        self, prefix: str | os.PathLike[str], values: dict[str, Any]
+    ) -> tuple[tuple[list[Array], Numbered | None], Any]:
+        """This worker's arrays, and, on worker 0, where they belong; for all workers the path and the states."""
+        self._check_values(values)
+        arrays = [array for name, one in self._objects.items() for array in one.taken(values.get(name))]
+        states = [one.states() for one in self._objects.values()]
+        if self._workers.index != 0:
+            return (arrays, None), ["", states]
+        files = Numbered(prefix)
+        return (arrays, files), [str(files.next()), states]
 
     def _check_values(self, values: dict[str, Any]) -> None:
         for name, one in self._objects.items():
@@ -135,9 +132,9 @@ class Checkpoint:
                     f"checkpoint.save got {name!r}, expected only what ps.Checkpoint was made of: {list(self._objects)}"
                 )
 
-    def _write(self, files: Numbered, path: str, arrays: list[Array], index: Index, started: float) -> None:
+    def _write(self, files: Numbered, path: Path, arrays: list[Array], index: Index, started: float) -> None:
         files.clear()
-        write(Path(path), arrays, index)
+        write(path, arrays, index)
         if self._max_to_keep is not None:
             files.keep(self._max_to_keep)
         size, seconds = sum(array.nbytes for array in arrays), time.perf_counter() - started
@@ -150,9 +147,18 @@ class Checkpoint:
             StorageError: it could not be written.
             WorkerError: worker 0 could not write it.
         """
-        if self._under_way:
+        if not self._under_way:
+            return
+        try:
+            self._workers.call("checkpoint.wait", self._finished)
+        except Exception:
             self._under_way = False
-            self._workers.call("checkpoint.wait", self._writer.wait)
+            raise
+        self._under_way = False  # not after Ctrl-C, which the writing outlasts
+
+    def _finished(self) -> tuple[None, None]:
+        self._writer.wait()
+        return None, None
 
     def restore(self, path: str | os.PathLike[str] | None, /, *, partial: bool = False) -> dict[str, Any]:
         """Put a checkpoint's values into the objects, and give all of them by name: the values among them are new.
@@ -177,18 +183,12 @@ class Checkpoint:
                 "ps.latest_checkpoint(directory) gives None where there is none yet"
             )
         place = Path(os.path.abspath(path))
-        found: list[tuple[Index, list[Array]]] = []
-        self._workers.call("checkpoint.restore", lambda: found.append(self._checked(place, partial)))
-        index, arrays = found[0]
-        stored = {name: index.objects[name] for name in self._objects}
-        pairs = [
-            pair for name, one in self._objects.items() for pair in one.with_states(stored[name], self._workers.index)
-        ]
+        (index, arrays), _ = self._workers.call("checkpoint.restore", lambda: (self._checked(place, partial), None))
+        worker, stored = self._workers.index, index.objects
+        pairs = [pair for name, one in self._objects.items() for pair in one.with_states(stored[name], worker)]
         load_states(place, pairs)
         remaining = iter(arrays)
-        of_each = {
-            name: [[next(remaining) for _ in item.entries] for item in items] for name, items in index.objects.items()
-        }
+        of_each = {name: [[next(remaining) for _ in item.entries] for item in items] for name, items in stored.items()}
         return {name: one.restored(of_each[name]) for name, one in self._objects.items()}
 
     def _checked(self, path: Path, partial: bool) -> tuple[Index, list[Array]]:

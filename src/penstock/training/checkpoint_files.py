@@ -93,20 +93,26 @@ class Numbered:
 
     def next(self) -> Path:
         """Where the next one belongs: its number follows the highest on disk."""
-        return self._directory / f"{self._name}-{max(self._numbers(), default=0) + 1}"
-
-    def _numbers(self) -> list[int]:
-        return sorted(number for prefix, number, _ in _complete(self._directory) if prefix == self._name)
+        names = [_NUMBERED.fullmatch(path.name) for path in self._directory.iterdir()]
+        numbers = [int(name["number"]) for name in names if name and name["prefix"] == self._name]
+        return self._directory / f"{self._name}-{max(numbers, default=0) + 1}"
 
     def clear(self) -> None:
         """Delete what a killed process has left unfinished."""
         for path in self._directory.iterdir():
             name = _NUMBERED.fullmatch(path.name.removesuffix(UNFINISHED))
             if path.name.endswith(UNFINISHED) and name and name["prefix"] == self._name:
-                shutil.rmtree(path)
+                _delete(path)
 
     def keep(self, count: int) -> None:
         """Delete all but the newest ones."""
-        for number in self._numbers()[:-count]:
-            path = self._directory / f"{self._name}-{number}"
-            shutil.rmtree(path.rename(f"{path}{UNFINISHED}"))
+        complete = sorted((number, path) for prefix, number, path in _complete(self._directory) if prefix == self._name)
+        for _, path in complete[:-count]:
+            _delete(path)
+
+
+def _delete(path: Path) -> None:
+    try:
+        shutil.rmtree(path if path.name.endswith(UNFINISHED) else path.rename(f"{path}{UNFINISHED}"))
+    except OSError as error:
+        raise StorageError(f"the checkpoint {path} cannot be deleted: {error}") from error

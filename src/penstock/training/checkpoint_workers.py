@@ -1,7 +1,7 @@
 """Workers that save and restore together: none goes on before all are done, and an error of one is an error of all."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 
@@ -9,7 +9,7 @@ from penstock.distribute.contexts import get_strategy
 from penstock.distribute.control import Control
 from penstock.errors import InvalidArgumentError, WorkerError
 
-Result = TypeVar("Result")
+Own = TypeVar("Own")
 
 
 class Together:
@@ -28,25 +28,33 @@ class Together:
         self.index = 0 if control is None else control.worker
         self.count = 1 if control is None else control.workers
 
-    def call(self, name: str, work: Callable[[], Result]) -> list[Result]:
-        """What `work` gives on each worker, plain data, when all have done it.
+    def call(self, name: str, work: Callable[[], tuple[Own, Any]]) -> tuple[Own, list[Any]]:
+        """Do a piece of work, and go on when all workers have done it.
+
+        Args:
+            name: the call, as errors say it.
+            work: gives something for this worker, and plain data for all.
+
+        Returns:
+            What it gave for this worker, and what each worker's gave for all.
 
         Raises:
             WorkerError: it failed on another worker, or one was lost.
         """
         if self._control is None:
-            return [work()]
+            own, shared = work()
+            return own, [shared]
         self._control.check_in_main()
         try:
-            given = [None, work()]
+            own, shared = work()
         except Exception as error:
             self._control.gather(name, [f"{type(error).__name__}: {error}", None])
             raise
-        told = self._control.gather(name, given)
+        told = self._control.gather(name, [None, shared])
         for worker, (said, _) in enumerate(told):
             if said is not None:
                 raise WorkerError(f"{name} failed on worker {worker} of {self.count}: {said}")
-        return [result for _, result in told]
+        return own, [shared for _, shared in told]
 
 
 def workers_of(iterators: list[Control | None]) -> Together:
