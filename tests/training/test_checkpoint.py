@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -334,11 +335,27 @@ def test_bad_paths_are_refused(tmp_path: Path) -> None:
         checkpoint.save(3, x=1)  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser can write everywhere")
-def test_a_directory_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(ps.StorageError, match="cannot be written to"):
-        ps.Checkpoint(x=1, asynchronous=True).save(tmp_path / "ckpt", x=1)
+NOT_ALLOWED = """
+import os, sys
+import penstock as ps
+
+checkpoint = ps.Checkpoint(x=1, asynchronous=True)
+if os.geteuid() == 0:
+    os.setuid(65534)  # the superuser can write everywhere
+try:
+    checkpoint.save(sys.argv[1] + "/ckpt", x=1)
+except ps.StorageError as error:
+    print(error)
+"""
+
+
+def test_a_directory_that_cannot_be_written_to_is_refused_at_once() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o555)
+        command = [sys.executable, "-W", "error", "-c", NOT_ALLOWED, directory]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        os.chmod(directory, 0o755)
+    assert done.stdout == f"the directory of checkpoints {directory} cannot be written to\n"
 
 
 def test_bad_objects_and_values_are_refused(tmp_path: Path) -> None:
