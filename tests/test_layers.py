@@ -72,6 +72,7 @@ HEAVY = {
     "sklearn": ("penstock.demo.",),
     "tqdm": ("penstock.demo.",),
     "keras": ("penstock.training.", "penstock.preprocessing.convert.", "penstock.demo."),
+    "orbax": ("penstock.training.",),
     "torch": (),
     "fsspec": ("penstock.formats.",),
     "ray": (),

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from penstock.distribute import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from penstock.distribute import TPUStrategy as TPUStrategy
     from penstock.training import keras as keras
+    from penstock.training.checkpoint import Checkpoint as Checkpoint
+    from penstock.training.checkpoint_files import latest_checkpoint as latest_checkpoint
     from penstock.training.loss import compute_average_loss as compute_average_loss
     from penstock.training.loss import scale_regularization_loss as scale_regularization_loss
 
@@ -57,6 +59,8 @@ _LAZY = {
     "MirroredStrategy": "penstock.training.strategies",
     "MultiWorkerMirroredStrategy": "penstock.training.strategies",
     "TPUStrategy": "penstock.training.strategies",
+    "Checkpoint": "penstock.training.checkpoint",
+    "latest_checkpoint": "penstock.training.checkpoint_files",
     "compute_average_loss": "penstock.training.loss",
     "scale_regularization_loss": "penstock.training.loss",
 }

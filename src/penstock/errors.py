@@ -4,7 +4,7 @@
     ├── InvalidArgumentError   (ValueError)     a value that can never work
     ├── InvalidTypeError       (TypeError)      a thing of the wrong kind
     ├── ElementError           (ValueError)     elements that do not fit each other or their specification
-    ├── StateMismatchError     (ValueError)     a state of another dataset, or of an unknown version
+    ├── StateMismatchError     (ValueError)     a state or checkpoint of something else, or of an unknown version
     ├── ClosedError            (RuntimeError)   use after `close()`
     ├── WorkerError            (RuntimeError)   another worker was lost, has failed, or does something else
     ├── StorageError           (OSError)        a file that is missing, in use or damaged
@@ -32,7 +32,7 @@ class ElementError(PenstockError, ValueError):
 
 
 class StateMismatchError(PenstockError, ValueError):
-    """A state was saved from another dataset, or by a version of penstock that wrote it differently."""
+    """A state or a checkpoint was saved from another dataset or model, or by a penstock that wrote it differently."""
 
 
 class ClosedError(PenstockError, RuntimeError):

@@ -1,9 +1,10 @@
-"""Four CPU devices for these tests, and Keras on JAX."""
+"""Four CPU devices, Keras on JAX, and small things to save."""
 
 import os
 
+os.environ["KERAS_BACKEND"] = "jax"
+
 import jax
 
-os.environ.setdefault("KERAS_BACKEND", "jax")
 # Before anything starts JAX's backend: afterwards the number of devices is fixed.
 jax.config.update("jax_num_cpu_devices", 4)

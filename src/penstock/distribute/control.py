@@ -48,10 +48,11 @@ class _Item(msgspec.Struct, tag="item", array_like=True):
 
 
 class _Failed(msgspec.Struct, tag="failed", array_like=True):
-    """A worker cannot go on."""
+    """A worker cannot go on; where its input ended it, others can go on up to the same step of that topic."""
 
     worker: int
     reason: str
+    topic: str = ""
 
 
 class _InputFailed(msgspec.Struct, tag="input", array_like=True):
@@ -203,6 +204,8 @@ class Control:
         self._left: set[int] = set()
         self._input_failures: dict[str, _InputFailed] = {}
         self._failure: str | None = None
+        self._failed_topic = ""
+        self._last_call = time.monotonic()
         self._told = threading.Event()
         self._closed = False
         self._exit_seconds: float | None = None
@@ -234,7 +237,7 @@ class Control:
             queues = self._received[topic]
             others = [worker for worker in range(self.workers) if worker != self.worker]
             while missing := [worker for worker in others if not queues[worker]]:
-                self.check()
+                self.check(topic)
                 if topic in self._input_failures:
                     raise WorkerError(self._said_of(self._input_failures[topic]))
                 if closed is not None and closed():
@@ -261,13 +264,13 @@ class Control:
         with self._changed:
             self._changed.notify_all()
 
-    def check(self) -> None:
-        """Raise what is known of another worker's failure.
+    def check(self, topic: str = "") -> None:
+        """Raise what is known of another worker's failure, unless it only ends this topic, which knows the step.
 
         Raises:
             WorkerError: a worker failed or was lost.
         """
-        if self._failure is not None:
+        if self._failure is not None and not (topic and topic == self._failed_topic):
             raise WorkerError(self._failure)
 
     def check_collective(self) -> None:
@@ -276,18 +279,23 @@ class Control:
         Raises:
             WorkerError: a worker failed, was lost, or has ended its program.
         """
-        self.check_in_main()
+        self.check_in_main(self._failed_topic)
         if self._left:
+            self.told()
             raise WorkerError(
-                f"{self._name(min(self._left))} has ended its program, while {self._name(self.worker)} goes on: every "
-                "worker must take the same steps"
+                self._failure
+                or f"{self._name(min(self._left))} has ended its program, while {self._name(self.worker)} goes on: "
+                "every worker must take the same steps"
             )
 
-    def check_in_main(self) -> None:
+    def check_in_main(self, topic: str = "") -> None:
         """As `check`, for a caller whose own caller gets the error."""
-        if self._failure is not None:
+        self._last_call = time.monotonic()
+        try:
+            self.check(topic)
+        except WorkerError:
             self.told()
-        self.check()
+            raise
 
     def blame(self, error: Exception) -> None:
         """Raise, from a collective's error, what is known of the worker that it failed for; wait a moment to learn it.
@@ -320,10 +328,10 @@ class Control:
         """Tell all other workers that this one will not have this step of a topic; both go on up to it."""
         self.post(_InputFailed(self.worker, topic, step, reason))
 
-    def fail(self, reason: str) -> None:
-        """Tell all workers that this one cannot go on."""
+    def fail(self, reason: str, topic: str = "") -> None:
+        """Tell all workers that this one cannot go on; after `fail_step` the others may go on up to that step."""
         self._told.set()
-        self.post(_Failed(self.worker, reason))
+        self.post(_Failed(self.worker, reason, topic))
         self._note_failure(_Failed(self.worker, reason))
 
     def post(self, message: _Message) -> None:
@@ -364,6 +372,7 @@ class Control:
             if self._failure is not None:
                 return
             self._failure = f"{self._name(failed.worker)} {failed.reason}"
+            self._failed_topic = failed.topic
             self._changed.notify_all()
         if failed.worker != self.worker:
             _logger.error("%s", self._failure)
@@ -375,11 +384,13 @@ class Control:
         """
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None or self._closed)
-        if not self._told.wait(self._failure_timeout):
-            self._end(
-                f"could not be told of it within {self._failure_timeout:.0f} seconds and is ended: it waits for a "
-                "worker that will not come"
-            )
+        failed = time.monotonic()
+        while not self._told.wait(max(failed, self._last_call) + self._failure_timeout - time.monotonic()):
+            if time.monotonic() >= max(failed, self._last_call) + self._failure_timeout:
+                self._end(
+                    f"could not be told of it within {self._failure_timeout:.0f} seconds and is ended: it waits for a "
+                    "worker that will not come"
+                )
         with self._changed:
             self._changed.wait_for(lambda: self._closed)
         if self._failure is not None and self._exit_seconds is not None:

@@ -245,7 +245,7 @@ class DistributedIterator(Iterator[Any]):
         if self._ended:
             raise StopIteration
         if self._control is not None:
-            self._control.check_in_main()
+            self._control.check_in_main(self._feed.topic)
         try:
             outcome = self._outcome()
         except Closed:
@@ -275,7 +275,7 @@ class DistributedIterator(Iterator[Any]):
         self._control.told()
         if not isinstance(failure.error, WorkerError):
             what = f"{type(failure.error).__name__}: {failure.error}"
-            self._control.fail(f"failed at step {failure.number} of its input with {what}")
+            self._control.fail(f"failed at step {failure.number} of its input with {what}", self._feed.topic)
 
     def _outcome(self) -> Outcome:
         if self._buffer_size == 0:

@@ -1,4 +1,4 @@
-"""What training loops need around a step: scaled losses, Keras models in `strategy.run`."""
+"""What training loops need around a step: scaled losses, Keras models in `strategy.run`, checkpoints."""
 
 import os
 

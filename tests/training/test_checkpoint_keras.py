@@ -1,0 +1,187 @@
+"""A Keras model, its optimizer, a metric and the place in the data, with a strategy, without one, and with another."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import penstock as ps
+
+rng = np.random.default_rng(0)
+FEATURES, LABELS = rng.random((24, 4), np.float32), rng.random((24, 1), np.float32)
+
+
+def mirrored(replicas: int) -> ps.MirroredStrategy:
+    return ps.MirroredStrategy([f"cpu:{number}" for number in range(replicas)])
+
+
+def make_dataset(batch: int = 8) -> ps.Dataset:
+    return ps.Dataset.from_tensor_slices((FEATURES, LABELS)).shuffle(24, seed=5).repeat().batch(batch)
+
+
+def make_model(width: int = 3, name: str = "head") -> keras.Model:
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(width, "relu"), keras.layers.Dense(1, name=name)])
+
+
+@dataclass
+class Training:
+    """A model and all that belongs to its training, made anew, and therefore with other names of Keras's choosing."""
+
+    model: keras.Model
+    optimizer: keras.Optimizer
+    metric: keras.Metric
+
+    @classmethod
+    def make(cls, width: int = 3) -> "Training":
+        model = make_model(width)
+        optimizer = keras.optimizers.Adam(0.01)
+        optimizer.build(model.trainable_variables)
+        return cls(model, optimizer, keras.metrics.MeanSquaredError())
+
+    @property
+    def checkpoint(self) -> dict[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer, "metrics": [self.metric]}
+
+    @property
+    def variables(self) -> list[list[keras.Variable]]:
+        return [list(self.model.trainable_variables), list(self.optimizer.variables), list(self.metric.variables)]
+
+    def step(self, values: Any, features: Any, labels: Any) -> Any:
+        weights, optimizer, metric = values
+        replica = ps.get_replica_context()
+
+        def loss(weights: Any) -> Any:
+            predictions, _ = self.model.stateless_call(weights, [], features)
+            return jnp.sum((predictions - labels) ** 2) / (len(labels) * replica.num_replicas_in_sync), predictions
+
+        gradients, predictions = jax.grad(loss, has_aux=True)(weights)
+        gradients = replica.all_reduce("sum", gradients)
+        weights, optimizer = self.optimizer.stateless_apply(optimizer, gradients, weights)
+        updated = self.metric.stateless_update_state(metric, labels, predictions)
+        grown = [replica.all_reduce("sum", new - old) for new, old in zip(updated, metric, strict=True)]
+        return weights, optimizer, [old + more for old, more in zip(metric, grown, strict=True)]
+
+    def train(self, strategy: ps.Strategy, iterator: Iterator[Any], steps: int) -> None:
+        step = lambda values, batch: self.step(values, *batch)  # noqa: E731  one function for all steps
+        for _ in range(steps):
+            values = [[variable.value for variable in group] for group in self.variables]
+            result = strategy.local_results(strategy.run(step, args=(values, next(iterator))))[0]
+            for group, new in zip(self.variables, result, strict=True):
+                for variable, value in zip(group, new, strict=True):
+                    variable.assign(value)
+
+    def values(self) -> list[Any]:
+        return [np.asarray(variable.value) for group in self.variables for variable in group]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[str, list[Any]]:
+    """A checkpoint after three steps on four replicas, and the values after three more."""
+    strategy, training = mirrored(4), Training.make()
+    with iter(strategy.distribute_dataset(make_dataset())) as iterator:
+        training.train(strategy, iterator, 3)
+        path = ps.Checkpoint(**training.checkpoint, iterator=iterator).save(tmp_path / "ckpt")
+        training.train(strategy, iterator, 3)
+    return path, training.values()
+
+
+@pytest.mark.parametrize("replicas", [4, 2, 1])
+def test_training_goes_on_as_if_nothing_had_been(saved: tuple[str, list[Any]], replicas: int) -> None:
+    path, expected = saved
+    strategy, training = mirrored(replicas), Training.make()
+    with iter(strategy.distribute_dataset(make_dataset())) as iterator:
+        restored = ps.Checkpoint(**training.checkpoint, iterator=iterator).restore(path)
+        assert restored["metrics"] == [training.metric]
+        training.train(strategy, iterator, 3)
+    for found, value in zip(training.values(), expected, strict=True):
+        np.testing.assert_allclose(found, value, rtol=0 if replicas == 4 else 1e-5)
+
+
+def test_it_is_restored_without_a_strategy(saved: tuple[str, list[Any]]) -> None:
+    path, expected = saved
+    training = Training.make()
+    training.model.compile(optimizer=training.optimizer, loss="mse")
+    with iter(make_dataset()) as iterator:
+        ps.Checkpoint(**training.checkpoint, iterator=iterator).restore(path)
+        for _ in range(3):
+            training.model.train_on_batch(*next(iterator))
+    for found, value in zip(training.values()[:4], expected[:4], strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-5)
+
+
+def test_variables_stay_where_they_lie(saved: tuple[str, list[Any]]) -> None:
+    path, _ = saved
+    training = Training.make()
+    everywhere = NamedSharding(Mesh(np.array(jax.devices()), ("replica",)), PartitionSpec())
+    for variable in training.model.variables:
+        variable.assign(jax.device_put(variable.value, everywhere))
+    ps.Checkpoint(**training.checkpoint).restore(path, partial=True)
+    assert {variable.value.sharding for variable in training.model.variables} == {everywhere}
+    assert not any(variable.value.committed for variable in training.optimizer.variables)
+
+
+def test_another_model_is_refused_and_nothing_is_changed(saved: tuple[str, list[Any]]) -> None:
+    path, _ = saved
+    training = Training.make(width=5)
+    before = training.values()
+    message = r"another 'model': expected model/dense/kernel \(float32, shape \[4, 5\]\), got .*shape \[4, 3\]"
+    with iter(mirrored(2).distribute_dataset(make_dataset())) as iterator:
+        with pytest.raises(ps.StateMismatchError, match=message):
+            ps.Checkpoint(**training.checkpoint, iterator=iterator).restore(path)
+        assert iterator.state_dict()["position"] == iter(make_dataset()).state_dict()["position"]
+    for found, value in zip(training.values(), before, strict=True):
+        np.testing.assert_array_equal(found, value)
+    with pytest.raises(ps.StateMismatchError, match="expected model/output/kernel .*, got model/head/kernel"):
+        ps.Checkpoint(model=make_model(name="output")).restore(path, partial=True)
+    deeper = make_model()
+    deeper.add(keras.layers.Dense(1))
+    with pytest.raises(ps.StateMismatchError, match="another 'model': expected model/dense/kernel .*got nothing more"):
+        ps.Checkpoint(model=deeper).restore(path, partial=True)
+
+
+def test_another_dataset_leaves_the_model_as_it_was(saved: tuple[str, list[Any]]) -> None:
+    path, _ = saved
+    training = Training.make()
+    before = training.values()
+    with (
+        iter(mirrored(2).distribute_dataset(make_dataset(batch=6))) as iterator,
+        pytest.raises(ps.StateMismatchError, match="saved from another dataset"),
+    ):
+        ps.Checkpoint(**training.checkpoint, iterator=iterator).restore(path)
+    for found, value in zip(training.values(), before, strict=True):
+        np.testing.assert_array_equal(found, value)
+
+
+def test_what_is_not_built_must_be_built_first(saved: tuple[str, list[Any]], tmp_path: Path) -> None:
+    path, _ = saved
+    model = keras.Sequential([keras.layers.Dense(3, "relu"), keras.layers.Dense(1, name="head")])
+    checkpoint = ps.Checkpoint(model=model)
+    message = r"model is a Sequential that is not built yet.*call it once on a batch, or model.build\(input_shape\)"
+    with pytest.raises(ps.InvalidArgumentError, match=message):
+        checkpoint.restore(path, partial=True)
+    with pytest.raises(ps.InvalidArgumentError, match=message):
+        checkpoint.save(tmp_path / "other")
+    model.build((None, 4))
+    checkpoint.restore(path, partial=True)
+    with pytest.raises(
+        ps.InvalidArgumentError, match=r"optimizer is a Adam that.*call optimizer.build\(model.trainable"
+    ):
+        ps.Checkpoint(optimizer=keras.optimizers.Adam()).restore(path, partial=True)
+
+
+def test_single_variables_and_seeds(tmp_path: Path) -> None:
+    variable, seeds = keras.Variable([1.0, 2.0]), keras.random.SeedGenerator(4)
+    keras.random.normal((2,), seed=seeds)
+    path = ps.Checkpoint(variable=variable, seeds=seeds).save(tmp_path / "ckpt")
+    expected = keras.random.normal((2,), seed=seeds)
+    other, fresh = keras.Variable([0.0, 0.0]), keras.random.SeedGenerator(1)
+    ps.Checkpoint(variable=other, seeds=fresh).restore(path)
+    np.testing.assert_array_equal(other.value, [1.0, 2.0])
+    np.testing.assert_array_equal(keras.random.normal((2,), seed=fresh), expected)

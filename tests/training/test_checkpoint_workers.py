@@ -1,0 +1,105 @@
+"""Checkpoints of several workers: one is written, with everybody's place in the data; an error is everybody's."""
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+
+import penstock as ps
+from penstock.launch import launch
+
+WORKER = """
+import json, sys
+import jax, jax.numpy as jnp
+import penstock as ps
+
+strategy = ps.MultiWorkerMirroredStrategy()
+worker, directory = jax.process_index(), sys.argv[1]
+
+def step(total, batch):
+    return total + ps.get_replica_context().all_reduce("sum", jnp.sum(batch))
+
+def inputs():
+    shared = ps.Dataset.range(32).batch(8)
+    own = ps.Dataset.range(100 + worker, 200, 2).batch(4)
+    return {
+        "shared": iter(strategy.distribute_dataset(shared)),
+        "own": iter(strategy.distribute_datasets_from_function(lambda context: own)),
+    }
+
+def rows(batch):
+    return [number for part in strategy.local_results(batch) for number in part.tolist()]
+
+def close(inputs):
+    for iterator in inputs.values():
+        iterator.close()
+
+for asynchronous in (False, True):
+    before, total = inputs(), jnp.zeros((), int)
+    checkpoint = ps.Checkpoint(total=total, inputs=before, asynchronous=asynchronous)
+    total = strategy.run(step, args=(total, next(before["shared"])))
+    next(before["own"])
+    one = strategy.local_results(total)[0]
+    path = checkpoint.save(directory + "/ckpt", total=one)
+    checkpoint.wait()
+    expected = [rows(next(iterator)) for iterator in before.values()]
+    after = inputs()
+    with strategy.scope():
+        restored = ps.Checkpoint(total=jnp.zeros((), int), inputs=after).restore(path)
+    found = [rows(next(iterator)) for iterator in after.values()]
+    assert found == expected and int(restored["total"]) == int(one) == sum(range(8)), (found, expected)
+    close(before), close(after)
+
+try:
+    ps.Checkpoint(x=1)
+except ps.InvalidArgumentError as error:
+    outside = str(error)
+with strategy.scope():
+    try:
+        ps.Checkpoint(total=total)
+    except ps.InvalidArgumentError as error:
+        stacked = str(error)
+    checkpoint = ps.Checkpoint(x=1)
+    try:
+        checkpoint.save(path + "/_CHECKPOINT_METADATA/run/ckpt", x=1)
+    except ps.PenstockError as error:
+        failed = f"{type(error).__name__}: {error}"
+with open(f"{directory}/worker-{worker}.json", "w") as file:
+    json.dump([path, found[1], outside, stacked, failed], file)
+"""
+
+
+def test_two_workers_save_one_checkpoint_together(tmp_path: Path) -> None:
+    output, errors = io.BytesIO(), io.BytesIO()
+    command = [sys.executable, "-c", WORKER, str(tmp_path)]
+    status = launch(command, num_workers=2, devices_per_worker=2, stdout=output, stderr=errors)
+    assert status == 0, errors.getvalue().decode()
+    first, second = (json.loads((tmp_path / f"worker-{worker}.json").read_text()) for worker in range(2))
+    assert first[0] == second[0] == f"{tmp_path}/ckpt-2" == ps.latest_checkpoint(tmp_path)
+    assert (first[1][0] % 2, second[1][0] % 2) == (0, 1)  # each went on with data of its own
+    for told in (first, second):
+        assert "with 2 workers ps.Checkpoint must be made inside strategy.scope()" in told[2]
+        assert "total holds a PerReplica" in told[3] and "strategy.local_results(value)[0]" in told[3]
+    assert first[4].startswith("StorageError: the directory of checkpoints")
+    assert second[4].startswith("WorkerError: checkpoint.save failed on worker 0 of 2: StorageError: the directory")
+
+
+def test_one_worker_goes_on_from_the_shared_data_of_two(tmp_path: Path) -> None:
+    """What all workers slice is the dataset's own position, whoever restores it."""
+    saving = """
+import sys, jax, jax.numpy as jnp, penstock as ps
+strategy = ps.MultiWorkerMirroredStrategy()
+with iter(strategy.distribute_dataset(ps.Dataset.range(32).batch(8))) as iterator:
+    next(iterator)
+    ps.Checkpoint(iterator=iterator).save(sys.argv[1])
+"""
+    errors = io.BytesIO()
+    command = [sys.executable, "-c", saving, str(tmp_path / "ckpt")]
+    status = launch(command, num_workers=2, devices_per_worker=1, stdout=io.BytesIO(), stderr=errors)
+    assert status == 0, errors.getvalue().decode()
+    strategy = ps.MirroredStrategy(["cpu:0", "cpu:1"])
+    with iter(strategy.distribute_dataset(ps.Dataset.range(32).batch(8))) as iterator:
+        ps.Checkpoint(iterator=iterator).restore(tmp_path / "ckpt-1")
+        assert int(jnp.sum(strategy.gather(next(iterator), 0))) == sum(range(8, 16))
