@@ -39,6 +39,10 @@ Shapes = list[list[tuple[int, ...] | None]]
 """Of one value the shapes of all replicas' parts, worker by worker; None for what devices cannot hold."""
 
 
+_flatten = jax.tree_util.default_registry.flatten
+"""`jax.tree.flatten` without its wrapper: a step of a small model takes little more time than some calls in Python."""
+
+
 class MeshStrategy(Strategy):
     """One replica on each device of a mesh, which may span several processes.
 
@@ -98,7 +102,7 @@ class MeshStrategy(Strategy):
         self._check_call(fn, args, kwargs)
         self._check_others()
         given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
-        leaves, tree = jax.tree.flatten(given)
+        leaves, tree = _flatten(given)
         programs = self._programs.of(fn)[1]
         program = programs.get(tree)  # kept so as well where all leaves are stacked: then the tree tells all
         if program is not None:

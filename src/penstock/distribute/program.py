@@ -17,24 +17,16 @@ from jax.sharding import Mesh, PartitionSpec
 
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
 from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched
-from penstock.distribute.values import PerReplica
+from penstock.distribute.values import PerReplica, StackedPerReplica
 from penstock.errors import InvalidTypeError
 
 AXIS = "replica"
 """The mesh axis with one device per replica."""
 
 
-def _flatten(value: PerReplica) -> tuple[tuple[Any, ...], int | None]:
-    stacked = value.stacked
-    return ((stacked,), value.count) if stacked is not None else (value.values, None)
-
-
-def _unflatten(count: int | None, children: Any) -> PerReplica:
-    return PerReplica(children) if count is None else PerReplica.of_stacked(children[0], count)
-
-
 # The count is part of the tree's identity: a program compiled for 4 replicas is never looked up for a value of 2.
-jax.tree_util.register_pytree_node(PerReplica, _flatten, _unflatten)
+jax.tree_util.register_dataclass(StackedPerReplica, data_fields=["stacked"], meta_fields=["count"])
+jax.tree_util.register_pytree_node(PerReplica, lambda value: (value.values, None), lambda _, parts: PerReplica(parts))
 
 
 def is_per_replica(value: Any) -> bool:

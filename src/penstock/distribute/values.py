@@ -1,6 +1,6 @@
 """`PerReplica`: a value that every replica has its own part of, and the way into nested structures of such values.
 
-NumPy only: `mirrored.py` registers `PerReplica` with JAX.
+NumPy only: `program.py` registers the classes with JAX.
 """
 
 from collections.abc import Callable, Iterable
@@ -51,14 +51,10 @@ class PerReplica:
         self.stacked = None
         self.count = len(parts)
 
-    @classmethod
-    def of_stacked(cls, stacked: Any, count: int) -> "PerReplica":
+    @staticmethod
+    def of_stacked(stacked: Any, count: int) -> "PerReplica":
         """The stacked form: one global array of shape (replicas, ...), row i on device i; `count` rows are local."""
-        value = cls.__new__(cls)
-        value._parts = None
-        value.stacked = stacked
-        value.count = count
-        return value
+        return StackedPerReplica(stacked, count)
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -72,6 +68,17 @@ class PerReplica:
     def __repr__(self) -> str:
         lines = [f"  {replica}: {value!r}".replace("\n", "\n     ") for replica, value in enumerate(self.values)]
         return "PerReplica:{\n" + ",\n".join(lines) + "\n}"
+
+
+class StackedPerReplica(PerReplica):
+    """The stacked form. A class of its own, which JAX can take apart without a call of Python's."""
+
+    __slots__ = ()
+
+    def __init__(self, stacked: Any, count: int) -> None:
+        self._parts = None
+        self.stacked = stacked
+        self.count = count
 
 
 def _refusal(doing: str) -> Callable[..., Never]:
