@@ -8,6 +8,7 @@ step, over the control channel.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 from penstock.distribute.control import Control
@@ -39,7 +40,12 @@ class StepFacts:
         """Whether no replica gets a row: there is nothing to take a step for."""
         return self.largest == 0
 
-    @property
+    @cached_property
+    def even(self) -> bool:
+        """Whether all replicas' shares are equal in shape."""
+        return self.regular and self.all_have(self.largest)
+
+    @cached_property
     def largest(self) -> int:
         """The most rows that a replica gets."""
         return max((size for sizes in self.sizes for size in sizes), default=0)
@@ -72,10 +78,15 @@ class Alone(Agreement):
     def on(self, number: int, step: HostStep | None) -> StepFacts:
         if step is None:
             return StepFacts(ended=True, sizes=[])
-        return StepFacts(ended=False, sizes=[step.all_sizes or step.sizes], regular=step.regular)
+        return _facts_alone(step.all_sizes or step.sizes, step.regular)
 
     def close(self) -> None:
         """Nothing waits."""
+
+
+@lru_cache
+def _facts_alone(sizes: tuple[int, ...], regular: bool) -> StepFacts:
+    return StepFacts(ended=False, sizes=[sizes], regular=regular)
 
 
 class Counted(Agreement):

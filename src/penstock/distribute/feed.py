@@ -84,7 +84,7 @@ class Feed:
     def _placed(self, step: HostStep | None, facts: StepFacts) -> Any:
         if step is None:
             step = self._empty(facts)
-        even = facts.regular and facts.all_have(facts.largest)
+        even = facts.even
         if self.partial is PartialBatch.PAD:
             step, even = padded(step, self.full), facts.regular
         placed = self.place(step.leaves, even)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,25 @@ class StepSource(ABC):
         """End what runs for the steps."""
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """Where the slices of a global batch lie: the bounds of the local ones, their sizes, and the sizes of all."""
+
+    local: list[tuple[int, int]]
+    sizes: tuple[int, ...]
+    all_sizes: tuple[int, ...]
+
+
+@lru_cache
+def _cut_of(rows: int, replicas: int, local: range, from_zero: bool) -> _Cut:
+    """The cut of a batch of so many rows; `from_zero` counts the local bounds from the first local row."""
+    bounds = slice_bounds(rows, replicas)
+    sizes = tuple(stop - start for start, stop in bounds)
+    own = bounds[local.start : local.stop]
+    first = own[0][0] if from_zero else 0
+    return _Cut([(start - first, stop - first) for start, stop in own], sizes[local.start : local.stop], sizes)
+
+
 class GlobalBatches(StepSource):
     """The global batches, of which this worker takes the slices of its replicas.
 
@@ -116,16 +136,14 @@ class GlobalBatches(StepSource):
         batch, whole = element if self._pairs else (element, None)
         leaves, structure = flatten(batch)
         rows = rows_of(leaves, structure)
-        bounds = slice_bounds(rows if whole is None else int(whole), self._replicas_in_sync)
-        local = bounds[self._local.start : self._local.stop]
-        first, last = local[0][0], local[-1][1]
-        if whole is not None:  # the batch holds these rows and no others
-            local, first, last = [(start - first, stop - first) for start, stop in local], 0, rows
+        # In a pair the batch holds this worker's rows and no others.
+        cut = _cut_of(rows if whole is None else int(whole), self._replicas_in_sync, self._local, whole is not None)
+        first, last = cut.local[0][0], cut.local[-1][1]
         return HostStep(
             structure,
-            [Shares([leaf[start:stop] for start, stop in local], leaf[first:last]) for leaf in leaves],
-            tuple(stop - start for start, stop in local),
-            tuple(stop - start for start, stop in bounds),
+            [Shares([leaf[start:stop] for start, stop in cut.local], leaf[first:last]) for leaf in leaves],
+            cut.sizes,
+            cut.all_sizes,
         )
 
     def state(self) -> Any:
