@@ -4,6 +4,7 @@ A column is an array whose leading axis has n rows. Where the rows of a leaf dif
 Python objects, the column is an object array of shape (n,), with one array or object per row.
 """
 
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ from penstock.structure import Structure, flatten
 Column = npt.NDArray[Any]
 Indices = range | npt.NDArray[np.int64]
 """Positions: a range where they are evenly spaced (rows are views), else an array of int64 (rows are copies)."""
+
+_ALIGNMENT = 64
+"""Where an array on a CPU device must begin: https://github.com/openxla/xla, `cpu_function_runtime::MinAlign`."""
+_ALIGNED_BYTES = 1 << 16
+"""Smaller copies are not worth more than the plainest allocation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +139,19 @@ def take_rows(column: Column, indices: Indices) -> Column:
         # A negative stop would count from the end of the column.
         stop = indices[-1] + (1 if indices.step > 0 else -1)
         return column[indices.start : None if stop < 0 else stop : indices.step]
-    return column.take(indices, axis=0)
+    size = len(indices) * column.dtype.itemsize * math.prod(column.shape[1:])
+    if column.dtype.kind == "O" or size < _ALIGNED_BYTES:
+        return column.take(indices, axis=0)
+    # The mode that checks nothing writes straight into `out`; operators give positions that exist.
+    return column.take(indices, axis=0, out=_aligned((len(indices), *column.shape[1:]), column.dtype), mode="clip")
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Column:
+    """An array without values that begins where JAX can take it over on a CPU device without a copy."""
+    size = dtype.itemsize * math.prod(shape)
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def column_of(leaves: Sequence[Any]) -> Column:
