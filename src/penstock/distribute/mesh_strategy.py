@@ -268,7 +268,7 @@ class MeshStrategy(Strategy):
         local = self._workers.local
         if value.stacked is not None:
             rows = value.stacked[local.start : local.stop]
-            return PerReplica.of_stacked(self._placement.rows([rows])[0], len(local))
+            return PerReplica.of_stacked(self._placement.rows(rows), len(local))
         return PerReplica(jax.device_put(list(value.values[local.start : local.stop]), self._devices))
 
     def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
@@ -293,7 +293,7 @@ class MeshStrategy(Strategy):
             else shares.whole.reshape(replicas, len(shares.parts[0]), *shares.whole.shape[1:])
             for shares in leaves
         ]
-        return [PerReplica.of_stacked(array, replicas) for array in self._placement.rows(rows)]
+        return [PerReplica.of_stacked(self._placement.rows(array), replicas) for array in rows]
 
     def _regrouped(self, call: str, results: list[Any]) -> Any:
         structures: list[Any] = [jax.tree.structure(result) for result in results]
@@ -372,7 +372,7 @@ class MeshStrategy(Strategy):
         # The sum of this worker's parts as one row, among rows of zeros.
         own = reduced(ReduceOp.SUM, parts, axis)
         rows = jnp.zeros((len(parts), *own.shape), own.dtype).at[0].set(own)
-        total = self._begun(self._reduce_rows, (ReduceOp.SUM, self._placement.rows([rows])[0], None))
+        total = self._begun(self._reduce_rows, (ReduceOp.SUM, self._placement.rows(rows), None))
         return total.addressable_data(0) if op is ReduceOp.SUM else total.addressable_data(0) / count
 
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:

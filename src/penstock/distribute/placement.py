@@ -27,16 +27,17 @@ class Placement:
         self._alone = len(local) == len(devices)
         self.by_row = NamedSharding(self.mesh, PartitionSpec(AXIS))  # type: ignore[no-untyped-call]
         self.same = NamedSharding(self.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
-        local_mesh = Mesh(np.array(self.local_devices), (AXIS,))
-        self._local_by_row = NamedSharding(local_mesh, PartitionSpec(AXIS))  # type: ignore[no-untyped-call]
         self._replicate = jax.jit(lambda array: array, out_shardings=self.same)
 
-    def rows(self, arrays: list[Any]) -> list[jax.Array]:
-        """Stacked arrays, of which each of `arrays` holds the rows of this worker's replicas."""
-        placed: list[jax.Array] = jax.device_put(arrays, self._local_by_row)  # one transfer is faster than one for each
-        if self._alone:
-            return placed
-        return [self._assembled([shard.data for shard in array.addressable_shards]) for array in placed]
+    def rows(self, rows: Any) -> jax.Array:
+        """A stacked array, of which `rows` are those of this worker's replicas."""
+        first = self._local.start
+
+        def of_device(index: Any) -> Any:
+            return rows[index[0].start - first : index[0].stop - first]
+
+        # Faster than `device_put`, which takes the array apart in Python.
+        return jax.make_array_from_callback((self.mesh.size, *rows.shape[1:]), self.by_row, of_device)
 
     def of_parts(self, parts: Sequence[Any]) -> jax.Array:
         """A stacked array whose rows here are these, each brought to its replica's device."""
@@ -92,5 +93,5 @@ class Placement:
         rows = np.zeros((len(parts), *largest), parts[0].dtype)
         for row, part in zip(rows, parts, strict=True):
             row[tuple(map(slice, part.shape))] = np.asarray(part)
-        gathered = self.everywhere(self.rows([rows])[0])
+        gathered = self.everywhere(self.rows(rows))
         return [gathered[(number, *map(slice, shape))] for number, shape in enumerate(shapes)]
