@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -199,10 +200,8 @@ def made_in_a_process(path: str) -> list[int]:
 
 def test_processes_that_start_at_once_make_one_index(tmp_path: Path) -> None:
     path = written(tmp_path / "v.txt", [f"token{number}" for number in range(50_000)])
-    with multiprocessing.get_context("spawn").Pool(3) as pool:
-        results = pool.map(made_in_a_process, [path] * 6)
-        pool.close()
-        pool.join()
+    with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as pool:
+        results = list(pool.map(made_in_a_process, [path] * 6))
     assert results == [[6, 50_000]] * 6
     assert sorted(os.listdir(tmp_path)) == ["v.txt", "v.txt.penstock-index"]
 
