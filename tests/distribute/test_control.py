@@ -406,3 +406,13 @@ def test_nothing_stays_open(caplog) -> None:
     if descriptors:
         assert set(os.listdir("/proc/self/fd")) <= descriptors
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("penstock-control")]
+
+
+def test_a_worker_whose_input_fails_raises_that_whatever_the_others_do_meanwhile() -> None:
+    with connected(2) as controls:
+        controls[1].fail_step("iteration 0", 2, "ValueError: bad row")
+        controls[0].fail("ended with KeyError")
+        wait_until(controls[1], lambda: controls[1]._failure is not None)
+        controls[1].check_in_main("iteration 0")
+        with pytest.raises(WorkerError, match="worker 0 of 2 ended with KeyError"):
+            controls[1].check_in_main("iteration 1")

@@ -205,6 +205,7 @@ class Control:
         self._input_failures: dict[str, _InputFailed] = {}
         self._failure: str | None = None
         self._failed_topic = ""
+        self._own_failed_topic = ""
         self._last_call = time.monotonic()
         self._told = threading.Event()
         self._closed = False
@@ -270,7 +271,7 @@ class Control:
         Raises:
             WorkerError: a worker failed or was lost.
         """
-        if self._failure is not None and not (topic and topic == self._failed_topic):
+        if self._failure is not None and not (topic and topic in (self._failed_topic, self._own_failed_topic)):
             raise WorkerError(self._failure)
 
     def check_collective(self) -> None:
@@ -326,6 +327,7 @@ class Control:
 
     def fail_step(self, topic: str, step: int, reason: str) -> None:
         """Tell all other workers that this one will not have this step of a topic; both go on up to it."""
+        self._own_failed_topic = topic
         self.post(_InputFailed(self.worker, topic, step, reason))
 
     def fail(self, reason: str, topic: str = "") -> None:
@@ -412,7 +414,7 @@ class Control:
         """At the interpreter's exit: say whether the program has ended as it should."""
         error = getattr(sys, "last_value", None)
         self._exit_seconds = self._failure_timeout
-        if error is not None and self._failure is None:
+        if error is not None and not isinstance(error, WorkerError) and self._failure is None:
             self.fail(f"ended with {type(error).__name__}: {error}")
             if self.worker != 0:  # JAX ends all others with worker 0: they may have something to do yet
                 self._exit_seconds = min(_EXIT_SECONDS, self._failure_timeout / 2)
