@@ -32,6 +32,10 @@ class BoundProgram:
         self.framework.assign(self.touched.written, [self.kept(value) for value in values])
         return result
 
+    def a_written_value(self) -> Any:
+        """What one of the variables holds that are written, if there are any."""
+        return next(iter(self.framework.values(self.touched.written[:1])), None)
+
     def lower(self, *arguments: Any) -> Any:
         """As of a function compiled by `jax.jit`."""
         return self.program.lower(*self.values(), *arguments)

@@ -165,6 +165,7 @@ class MeshStrategy(Strategy):
         touched = framework.touched(lambda: jax.eval_shape(program, *arguments)) if framework else None
         if not framework or not touched:
             return program
+        self._wait()
         framework.assign(
             [*touched.written, *touched.read],
             [placement.agreed(value) for value in framework.values([*touched.written, *touched.read])],
@@ -177,15 +178,21 @@ class MeshStrategy(Strategy):
         if not self._one_at_a_time:
             return program(*arguments)
         try:
-            if self._under_way is not None:
-                self._under_way.block_until_ready()
+            self._wait()
             result = program(*arguments)
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             if self._control is not None and _is_of_a_device(error):
                 self._control.blame(error)
             raise
         self._under_way = first_output(result)  # one output tells for all: they are there together
+        if self._under_way is None and isinstance(program, BoundProgram):
+            self._under_way = program.a_written_value()
         return result
+
+    def _wait(self) -> None:
+        """Wait for the program that is under way, before another one with collectives begins."""
+        if self._one_at_a_time and self._under_way is not None and not self._under_way.is_deleted():
+            self._under_way.block_until_ready()
 
     def _entering(self, leaves: list[Any], modes: tuple[Mode, ...], stacked: tuple[bool, ...]) -> list[Any]:
         """The leaves that a program takes, in the form and the place in which it takes them."""
@@ -253,6 +260,7 @@ class MeshStrategy(Strategy):
         every = [] if stacked else [shape for worker in next(shapes) for shape in worker]
         if self._control is None:
             return value
+        self._wait()
         if stacked:
             return PerReplica(list(self._placement.everywhere(value.stacked)))
         known = [shape for shape in every if shape is not None]
@@ -381,6 +389,7 @@ class MeshStrategy(Strategy):
         if self._control is not None:
             everyone = self._shapes_of_all("strategy.gather", parts)
             check_axis("gather", everyone, axis)
+            self._wait()
             parts = tuple(self._placement.parts_everywhere(parts, [shape.shape for shape in everyone]))
         check_axis("gather", parts, axis)
         check_equal_shapes("gather", parts, apart_from=axis)

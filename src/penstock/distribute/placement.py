@@ -77,8 +77,9 @@ class Placement:
 
     def everywhere(self, stacked: jax.Array) -> jax.Array:
         """All rows of a stacked array, on one device of this worker; every worker must ask for them."""
-        rows: jax.Array = self._replicate(stacked).addressable_data(0)
-        return rows
+        rows: jax.Array = self._replicate(stacked)
+        rows.block_until_ready()  # no other program with collectives may begin before
+        return rows.addressable_data(0)
 
     def parts_everywhere(self, parts: Sequence[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
         """Every replica's part, on every worker: they travel filled up to one shape.
