@@ -178,7 +178,8 @@ class MeshStrategy(Strategy):
         if not self._one_at_a_time:
             return program(*arguments)
         try:
-            self._wait()
+            if self._under_way is not None:
+                self._under_way.block_until_ready()
             result = program(*arguments)
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             if self._control is not None and _is_of_a_device(error):
@@ -191,7 +192,7 @@ class MeshStrategy(Strategy):
 
     def _wait(self) -> None:
         """Wait for the program that is under way, before another one with collectives begins."""
-        if self._one_at_a_time and self._under_way is not None and not self._under_way.is_deleted():
+        if self._one_at_a_time and self._under_way is not None:
             self._under_way.block_until_ready()
 
     def _entering(self, leaves: list[Any], modes: tuple[Mode, ...], stacked: tuple[bool, ...]) -> list[Any]:
