@@ -23,7 +23,7 @@ from penstock.distribute.arguments import (
 from penstock.distribute.bound import BoundProgram
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control import Control
-from penstock.distribute.framework import active_framework
+from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched, active_framework
 from penstock.distribute.lockstep import lockstep_program
 from penstock.distribute.placement import Placement
 from penstock.distribute.program import Call, Mode, ProgramCache, Static, is_per_replica, mode_of, spmd_program
@@ -161,17 +161,22 @@ class MeshStrategy(Strategy):
         """The program of a full step, with the variables that the function is found to touch."""
         placement, local = self._placement, self._workers.replicas
         program = spmd_program(call, placement.mesh, local)
-        framework = active_framework()
-        touched = framework.touched(lambda: jax.eval_shape(program, *arguments)) if framework else None
-        if not framework or not touched:
+        framework, touched = self._touched(program, arguments)
+        if framework is None:
             return program
-        self._wait()
-        framework.assign(
-            [*touched.written, *touched.read],
-            [placement.agreed(value) for value in framework.values([*touched.written, *touched.read])],
-        )
         call = replace(call, framework=framework, touched=touched)
         return BoundProgram(spmd_program(call, placement.mesh, local), framework, touched, placement.on_all, _unchanged)
+
+    def _touched(self, program: Any, arguments: Sequence[Any]) -> tuple[Framework | None, Touched]:
+        """The variables that a program is found to touch, now with the values that worker 0 has, and whose they are."""
+        framework = active_framework()
+        touched = framework.touched(lambda: jax.eval_shape(program, *arguments)) if framework else NOTHING_TOUCHED
+        if framework is None or not touched:
+            return None, touched
+        self._wait()
+        variables = [*touched.written, *touched.read]
+        framework.assign(variables, [self._placement.agreed(value) for value in framework.values(variables)])
+        return framework, touched
 
     def _begun(self, program: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """The result of a program with collectives, which may still be under way."""
@@ -248,9 +253,8 @@ class MeshStrategy(Strategy):
         """As `_bound`, for a step in lockstep on this worker's first device."""
         placement = self._placement
         program = lockstep_program(calls)
-        framework = active_framework()
-        touched = framework.touched(lambda: jax.eval_shape(program, *shares)) if framework else None
-        if not framework or not touched:
+        framework, touched = self._touched(program, shares)
+        if framework is None:
             return program
         calls = [replace(call, framework=framework, touched=touched) for call in calls]
         return BoundProgram(lockstep_program(calls), framework, touched, placement.on_first, placement.on_all)
