@@ -17,7 +17,7 @@ ARGS ?=
 
 help:
 	@echo 'make setup    .venv with penstock, editable, and everything for working on it'
-	@echo 'make demo     train the small model on 4 replicas (sets up what it needs first)'
+	@echo 'make demo     train the small model on 4 replicas, or go on with it (sets up what it needs first)'
 	@echo 'make test     all tests, doctests and examples of the documents'
 	@echo 'make check    format, lint, types and the fast tests: run it before every commit'
 	@echo 'make bench    the table of benchmarks, as ratios to hand-written loops'

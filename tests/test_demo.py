@@ -1,58 +1,145 @@
 """`penstock demo` as a user runs it: in a process of its own."""
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+import penstock as ps
+from penstock.training.checkpoint_store import read_index
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 DEMO = [sys.executable, "-m", "penstock", "demo", "--dataset", "digits"]
-EPOCH = re.compile(
-    r"Epoch (\d+), Loss: ([\d.]+), Accuracy: ([\d.]+), Test Loss: ([\d.]+), Test Accuracy: ([\d.]+) "
-    r"\(input: [\d.]+ % of the time, [\d,]+ images/s\)"
+RESULT = (
+    r"Epoch (?P<epoch>\d+), Loss: (?P<loss>[\d.]+), Accuracy: [\d.]+, "
+    r"Test Loss: (?P<test_loss>[\d.]+), Test Accuracy: (?P<test_accuracy>[\d.]+)"
 )
+EPOCH = re.compile(rf"(?P<result>{RESULT}) \(input: [\d.]+ % of the time, [\d.]+ steps/s\)")
+RESTORED = re.compile(r"Accuracy of (.+), restored without a strategy: ([\d.]+) % of the 360 test images\.")
+GOES_ON = re.compile(r"Goes on in epoch (\d+) after step (\d+), from (.+); --fresh starts anew\.")
+STEPS = 23
+"""In an epoch: 1,437 images in batches of 64, of which the last holds 29."""
 
 
-def demo(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*DEMO, *arguments], capture_output=True, text=True, check=False)
+def demo(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [*DEMO, "--checkpoints", str(directory), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_four_replicas_learn_the_digits() -> None:
-    done = demo()
+def stopped(line_before: str, how: signal.Signals, directory: Path, *arguments: str) -> tuple[list[str], int, str]:
+    """A demo that gets a signal after a line: what it wrote, how it ended, and what it wrote to stderr."""
+    command = [*DEMO, "--checkpoints", str(directory), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            if line.startswith(line_before):
+                break
+        process.send_signal(how)
+        hanging = threading.Timer(30, process.kill)
+        hanging.start()
+        rest, errors = process.communicate()
+        hanging.cancel()
+    return lines + rest.splitlines(), process.returncode, errors
+
+
+def results(lines: list[str]) -> dict[int, str]:
+    """What the lines of the epochs say of each, but how long it took."""
+    return {int(found["epoch"]): found["result"] for found in map(EPOCH.fullmatch, lines) if found}
+
+
+def checksums(directory: Path) -> list[int]:
+    """What tells the arrays of the newest checkpoint of a directory from all others."""
+    (run,) = directory.iterdir()
+    return read_index(Path(ps.latest_checkpoint(run))).checksums
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> "tuple[Path, subprocess.CompletedProcess[str]]":
+    directory = tmp_path_factory.mktemp("undisturbed")
+    return directory, demo(directory)
+
+
+def test_four_replicas_learn_the_digits(undisturbed) -> None:
+    directory, done = undisturbed
     assert (done.returncode, done.stderr) == (0, "")
-    first, *epochs, last = done.stdout.splitlines()
+    first, saves, *epochs, trained, restored = done.stdout.splitlines()
     assert "1,437 images to train on, 360 to test on. 4 replicas (cpu), 16 images per replica and step." in first
-    numbers = [EPOCH.fullmatch(line) for line in epochs]
-    assert [int(found[1]) for found in numbers if found] == list(range(1, len(epochs) + 1))
-    assert float(numbers[-1][5]) >= 97.0
-    assert last.startswith(f"Trained {len(epochs)} epochs of 1,437 images on 4 replicas in ")
-    assert last.endswith(f"{numbers[-1][5]} % of the 360 test images are recognised.")
+    assert saves.startswith(f"Saves every 50 steps in {directory}/demo-digits-batch-64-seed-0: ")
+    found = [EPOCH.fullmatch(line) for line in epochs]
+    assert [int(one["epoch"]) for one in found if one] == list(range(1, 31))
+    assert re.fullmatch(r"Trained 30 epochs on 4 replicas in [\d.]+ s\.", trained)
+    path, accuracy = RESTORED.fullmatch(restored).groups()
+    assert path == f"{directory}/demo-digits-batch-64-seed-0/ckpt-{30 * STEPS // 50 + 1}"
+    assert accuracy == found[-1]["test_accuracy"]
+    assert float(accuracy) >= 97.0
 
 
-# 1,437 images in batches of 200: the last holds 37, for 5 replicas 8, 8, 8, 8 and 5. In batches of 1,436 the last holds
-# one image, and three of 4 replicas get none.
-@pytest.mark.parametrize(("replicas", "batch_size"), [(5, 200), (4, 1436)])
-def test_the_number_of_replicas_does_not_change_what_is_learnt(replicas: int, batch_size: int) -> None:
+@pytest.mark.usefixtures("interruptible")
+def test_interrupted_and_killed_it_goes_on_as_if_nothing_had_been(undisturbed, tmp_path: Path) -> None:
+    whole, expected = undisturbed
+    first, status, errors = stopped("Epoch 12,", signal.SIGINT, tmp_path)
+    assert (status, errors) == (130, "penstock: interrupted\n")
+    second, status, _ = stopped("Epoch 22,", signal.SIGKILL, tmp_path)
+    assert status == -signal.SIGKILL
+    third = demo(tmp_path).stdout.splitlines()
+    for lines, before in ((second, first), (third, second)):
+        epoch, step, path = GOES_ON.fullmatch(lines[1]).groups()
+        done = (int(epoch) - 1) * STEPS + int(step)
+        assert done == 50 * int(path.rpartition("-")[2])
+        assert max(results(before)) * STEPS - done < 2 * 50  # the newest checkpoint, or the one that was being written
+        assert min(results(lines)) == int(epoch)
+    assert {**results(first), **results(second), **results(third)} == results(expected.stdout.splitlines())
+    assert third[-1].partition(":")[2] == expected.stdout.splitlines()[-1].partition(":")[2]
+    assert checksums(tmp_path) == checksums(whole)
+
+
+def test_what_a_complete_run_leaves_can_be_gone_on_from_or_started_anew(undisturbed, tmp_path: Path) -> None:
+    run = shutil.copytree(undisturbed[0], tmp_path, dirs_exist_ok=True) / "demo-digits-batch-64-seed-0"
+    first, _, *begun, _, restored = undisturbed[1].stdout.splitlines()
+    latest = ps.latest_checkpoint(run)
+    again = demo(tmp_path).stdout.splitlines()
+    message = f"{latest} has had 30 epochs already: more --epochs go on, --fresh starts anew."
+    assert again == [first, message, restored.replace(str(undisturbed[0]), str(tmp_path))]
+    for file in Path(latest, "arrays").rglob("*"):
+        if file.is_file():
+            file.write_bytes(file.read_bytes()[:-10])
+    damaged = demo(tmp_path)
+    assert damaged.returncode == 1
+    assert damaged.stderr.startswith(f"penstock: the checkpoint {latest} is damaged: ")
+    assert damaged.stderr.endswith("Delete this checkpoint to go on from the one before, or use --fresh\n")
+    anew = demo(tmp_path, "--epochs", "1", "--fresh").stdout.splitlines()
+    assert results(anew) == results(begun[:1])
+    assert [path.name for path in run.iterdir()] == ["ckpt-1"]
+
+
+def test_the_number_of_replicas_does_not_change_what_is_learnt(tmp_path: Path) -> None:
     def losses(count: int) -> list[float]:
-        share = batch_size // count
-        done = demo("--epochs", "2", "--replicas", str(count), "--batch-size-per-replica", str(share))
-        return [float(loss) for epoch in EPOCH.findall(done.stdout) for loss in (epoch[1], epoch[3])]
+        directory = tmp_path / str(count)
+        done = demo(directory, "--epochs", "1", "--replicas", str(count), "--batch-size-per-replica", str(200 // count))
+        return [float(epoch[loss]) for epoch in EPOCH.finditer(done.stdout) for loss in ("loss", "test_loss")]
 
     alone = losses(1)
-    assert len(alone) == 4
-    assert losses(replicas) == pytest.approx(alone, abs=2e-4)
+    assert len(alone) == 2
+    # 1,437 images in batches of 200: the last holds 37, for 5 replicas 8, 8, 8, 8 and 5.
+    assert losses(5) == pytest.approx(alone, abs=2e-4)
 
 
-def test_a_missing_package_is_named_with_the_extra_that_brings_it() -> None:
-    without_jax = "import sys; sys.modules['jax'] = None; from penstock.cli import main; sys.exit(main(['demo']))"
-    done = subprocess.run([sys.executable, "-c", without_jax], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("package", ["jax", "orbax"])
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(tmp_path: Path, package: str) -> None:
+    arguments = ["demo", "--dataset", "digits", "--checkpoints", str(tmp_path)]
+    without = f"import sys; sys.modules[{package!r}] = None; from penstock.cli import main; sys.exit(main({arguments}))"
+    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == "penstock: the demo needs the package jax: pip install 'penstock[demo]'\n"
+    assert done.stderr == f"penstock: the demo needs the package {package}: pip install 'penstock[demo]'\n"
 
 
 @pytest.fixture
@@ -64,18 +151,6 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("line_before", ["scikit-learn's digits", "Epoch 2,"], ids=["compiling", "training"])
-def test_ctrl_c_ends_it_at_once_with_one_line(line_before: str) -> None:
-    command = [*DEMO, "--epochs", "1000000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith(line_before):
-                break
-        process.send_signal(signal.SIGINT)
-        stopped = threading.Timer(30, process.kill)
-        stopped.start()
-        _, errors = process.communicate()
-        stopped.cancel()
-    assert process.returncode == 130
-    assert errors == "penstock: interrupted\n"
+def test_ctrl_c_ends_it_at_once_with_one_line_also_while_it_compiles(tmp_path: Path) -> None:
+    _, status, errors = stopped("Saves every", signal.SIGINT, tmp_path)
+    assert (status, errors) == (130, "penstock: interrupted\n")

@@ -68,7 +68,7 @@ LEVELS: dict[str, float] = {
 # Heavy packages, and the only parts of penstock that may import them.
 HEAVY = {
     "jax": ("penstock.distribute.", "penstock.training.", "penstock.demo."),
-    "optax": ("penstock.demo.",),
+    "optax": (),
     "sklearn": ("penstock.demo.",),
     "tqdm": ("penstock.demo.",),
     "keras": ("penstock.training.", "penstock.preprocessing.convert.", "penstock.demo."),

@@ -13,11 +13,8 @@ import numpy.typing as npt
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from penstock.demo.backend import keras
 from penstock.demo.settings import DatasetName, DemoError
-
-# Keras reads this once, when it is imported; its default would be TensorFlow.
-os.environ["KERAS_BACKEND"] = "jax"
-import keras
 
 Labelled = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
 """Images of shape (n, height, width, 1) from 0 to 1, and their labels from 0 to 9."""
@@ -31,6 +28,7 @@ _PATIENCE_SECONDS: Final = 4.0
 class Images:
     """A data set, and how long and in how small steps the demo trains on it if it is not told."""
 
+    name: DatasetName
     title: str
     train: Labelled
     test: Labelled
@@ -62,10 +60,11 @@ def digits(seed: int) -> Images:
         scans.reshape(-1, 8, 8), labels, test_size=0.2, random_state=seed, stratify=labels
     )
     return Images(
+        name="digits",
         title="scikit-learn's digits",
         train=_prepared(16, train_scans, train_labels),
         test=_prepared(16, test_scans, test_labels),
-        epochs=40,
+        epochs=30,
         batch_size_per_replica=16,
     )
 
@@ -84,6 +83,7 @@ def fashion_mnist() -> Images:
     except Exception as error:  # bare `Exception` is what Keras raises for a failed download
         raise _unavailable(_first_line(error)) from error
     return Images(
+        name="fashion-mnist",
         title="Fashion-MNIST",
         train=_prepared(255, *train),
         test=_prepared(255, *test),

@@ -19,10 +19,12 @@ class Settings:
 
     Args:
         dataset: the images to train on; "auto" takes Fashion-MNIST where it can be had.
-        epochs: how often every image is seen; by default 10 for Fashion-MNIST and 40 for the far smaller digits.
+        epochs: how often every image is seen; by default 10 for Fashion-MNIST and 30 for the far smaller digits.
         batch_size_per_replica: images per replica and step; by default 64 for Fashion-MNIST and 16 for the digits.
         replicas: by default all local accelerators, or 4 virtual CPU devices where there are none.
         seed: decides the first weights, the order of the images, and which of the digits are kept for testing.
+        checkpoints: the directory in which each run keeps a directory of its own.
+        fresh: start anew, and delete the checkpoints of the earlier run that would otherwise be gone on with.
     """
 
     dataset: DatasetName = "auto"
@@ -30,3 +32,5 @@ class Settings:
     batch_size_per_replica: int | None = None
     replicas: int | None = None
     seed: int = 0
+    checkpoints: str = "checkpoints"
+    fresh: bool = False

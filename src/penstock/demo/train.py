@@ -1,186 +1,179 @@
-"""The training loop of the demo: one `ps.Dataset` over all replicas, a step per global batch, a line per epoch.
+"""TensorFlow's custom training tutorial with Keras 3 on JAX: model, optimizer, metrics and loop, over all replicas.
 
-Every image of an epoch counts exactly once, also those of the last, partial batch: the metrics are sums over the images
-that there are, and their count.
+Every image of an epoch counts exactly once, also those of its last, partial batch. A checkpoint holds the model, the
+optimizer, the metrics and the place in the data of one moment, so a run that was killed goes on as if it had not been.
 """
 
-import sys
+import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import optax
-from tqdm import tqdm
+import numpy as np
 
 import penstock as ps
-from penstock.demo.data import Labelled, load
-from penstock.demo.model import Array, Parameters, initial_parameters, logits, regularisation
+from penstock.demo.backend import keras
+from penstock.demo.data import Images, Labelled, load
+from penstock.demo.model import create_model
+from penstock.demo.progress import Progress
 from penstock.demo.settings import DemoError, Settings
 
 _VIRTUAL_DEVICES: Final = 4
 _LEARNING_RATE: Final = 0.001
-
-Batch = tuple[Array, Array]
-
-
-class State(NamedTuple):
-    """What a training step changes; equal on every replica."""
-
-    parameters: Parameters
-    optimiser: Any
+_STEPS_PER_SAVE: Final = 50
 
 
-class Totals(NamedTuple):
-    """Sums over the images seen since a pass began, by one replica or by all; the loss is that of the predictions."""
+class Position(NamedTuple):
+    """How far the training is: complete epochs, steps of the next one, and the sum of these steps' losses."""
 
-    loss: Any
-    correct: Any
-    count: Any
+    epoch: Any
+    step: Any
+    total_loss: Any
 
 
 class Training:
-    """A model in training: its state on every replica, its two distributed data sets and its two steps.
+    """A model in training, on all replicas of a strategy.
 
     Args:
         strategy: runs the steps.
-        train: the images to train on.
-        test: the images to test on.
+        images: what to train and to test on.
         global_batch_size: images per step on all replicas together.
         seed: decides the first weights and the order of the images.
+        prefix: of the names of the checkpoints.
     """
 
     def __init__(
-        self, strategy: ps.MirroredStrategy, train: Labelled, test: Labelled, global_batch_size: int, seed: int
+        self, strategy: ps.MirroredStrategy, images: Images, global_batch_size: int, seed: int, prefix: Path
     ) -> None:
-        self._strategy = strategy
-        self._global_batch_size = global_batch_size
-        self._optimiser = optax.adam(_LEARNING_RATE)
-        # Shuffled over the whole length, as the tutorial does. The last batch of an epoch is kept, however short.
-        train_dataset = ps.Dataset.from_tensor_slices(train).shuffle(len(train[0]), seed=seed).batch(global_batch_size)
-        test_dataset = ps.Dataset.from_tensor_slices(test).batch(global_batch_size)
-        self._train_dataset = strategy.distribute_dataset(train_dataset)
-        self._test_dataset = strategy.distribute_dataset(test_dataset)
-        parameters = initial_parameters(jax.random.key(seed), train[0].shape[1:])
-        state = State(parameters, self._optimiser.init(parameters))
-        self._state = strategy.distribute_values_from_function(lambda context: state)
+        self.strategy = strategy
+        self.prefix = prefix
+        train_dataset = ps.Dataset.from_tensor_slices(images.train)
+        train_dataset = train_dataset.shuffle(len(images.train[0]), seed=seed).batch(global_batch_size)
+        test_dataset = ps.Dataset.from_tensor_slices(images.test).batch(global_batch_size)
+        self.steps_per_epoch = train_dataset.cardinality()
+        # One iterator for all epochs: its state says which epoch it is in, and where.
+        self.train_iterator = iter(strategy.distribute_dataset(train_dataset.repeat()))
+        self.test_dist_dataset = strategy.distribute_dataset(test_dataset)
 
-    def epoch(self, number: int, say: Callable[[str], None]) -> Totals:
-        """Train on every image once, then test; gives the totals of the test."""
-        waiting = Waiting()
-        started = time.perf_counter()
-        totals = self._no_totals()
-        for batch in waiting.for_each(self._with_progress(number)):
-            self._state, totals = self._strategy.run(self._train_step, args=(self._state, totals, batch))
-        train = self._summed(totals)
-        seconds = time.perf_counter() - started
-        test = self._tested()
+        keras.utils.set_random_seed(seed)
+        with strategy.scope():
+            self.model = create_model(images.train[0].shape[1:])
+            self.optimizer = keras.optimizers.Adam(_LEARNING_RATE)
+            self.optimizer.build(self.model.trainable_variables)
+            # One loss per image: what it is divided by is decided below.
+            self.loss_object = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
+            self.test_loss = keras.metrics.Mean(name="test_loss")
+            self.train_accuracy = keras.metrics.SparseCategoricalAccuracy(name="train_accuracy")
+            self.test_accuracy = keras.metrics.SparseCategoricalAccuracy(name="test_accuracy")
+        self.position = Position(0, 0, np.float32(0))
+        self.checkpoint = ps.Checkpoint(
+            model=self.model,
+            optimizer=self.optimizer,
+            train_accuracy=self.train_accuracy,
+            iterator=self.train_iterator,
+            position=self.position,
+            max_to_keep=2,
+            asynchronous=True,
+        )
+
+    def train_step(self, inputs: Any) -> Any:
+        """One replica's share of a training step; gives its part of the loss."""
+        images, labels = inputs
+
+        def compute_loss() -> tuple[Any, Any]:
+            predictions = self.model(images, training=True)
+            per_example_loss = self.loss_object(labels, predictions)
+            loss = ps.compute_average_loss(per_example_loss, global_batch_size="actual")
+            return loss + ps.scale_regularization_loss(self.model.losses), predictions
+
+        variables = self.model.trainable_variables
+        (loss, predictions), gradients = ps.keras.value_and_grad(compute_loss, variables, has_aux=True)()
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        self.train_accuracy.update_state(labels, predictions)
+        return loss
+
+    def test_step(self, inputs: Any) -> None:
+        """One replica's share of a test step."""
+        images, labels = inputs
+        predictions = self.model(images, training=False)
+        self.test_loss.update_state(self.loss_object(labels, predictions))
+        self.test_accuracy.update_state(labels, predictions)
+
+    def epoch(self, say: Callable[[str], None]) -> None:
+        """Train to the end of the epoch, then test, and say how good the model is."""
+        epoch, step, total_loss = self.position
+        progress = Progress(epoch + 1, self.steps_per_epoch, step)
+        for inputs in progress.over(self.train_iterator):
+            per_replica_losses = self.strategy.run(self.train_step, args=(inputs,))
+            total_loss += self.strategy.reduce("SUM", per_replica_losses)
+            step += 1
+            if (epoch * self.steps_per_epoch + step) % _STEPS_PER_SAVE == 0:
+                self.save(Position(epoch, step, np.float32(total_loss)))
+        train_loss = float(total_loss) / self.steps_per_epoch
+        pace = progress.pace()
+
+        for inputs in self.test_dist_dataset:
+            self.strategy.run(self.test_step, args=(inputs,))
         say(
-            f"Epoch {number}, Loss: {train.loss / train.count:.4f}, Accuracy: {_percentage(train):.2f}, "
-            f"Test Loss: {test.loss / test.count:.4f}, Test Accuracy: {_percentage(test):.2f} "
-            f"(input: {100 * waiting.seconds / seconds:.1f} % of the time, {train.count / seconds:,.0f} images/s)"
+            f"Epoch {epoch + 1}, Loss: {train_loss:.4f}, Accuracy: {100 * self.train_accuracy.result():.2f}, "
+            f"Test Loss: {self.test_loss.result():.4f}, Test Accuracy: {100 * self.test_accuracy.result():.2f} "
+            f"({pace})"
         )
-        return test
+        for metric in (self.train_accuracy, self.test_loss, self.test_accuracy):
+            metric.reset_state()
+        self.position = Position(epoch + 1, 0, np.float32(0))
 
-    def _with_progress(self, number: int) -> Iterable[Any]:
-        """The steps of an epoch, with a bar where somebody watches."""
-        total = self._train_dataset.cardinality()
-        hidden = not sys.stderr.isatty()
-        bar: Iterable[Any] = tqdm(
-            self._train_dataset, f"Epoch {number}", total, leave=False, unit="step", disable=hidden
-        )
-        return bar
+    def save(self, position: Position) -> None:
+        """Write a checkpoint in the background."""
+        self.checkpoint.save(self.prefix, position=position)
 
-    def _tested(self) -> Totals:
-        totals = self._no_totals()
-        for batch in self._test_dataset:
-            totals = self._strategy.run(self._test_step, args=(self._state, totals, batch))
-        return self._summed(totals)
+    def restore(self, path: str) -> None:
+        """Go on from a checkpoint."""
+        self.position = Position(*self.checkpoint.restore(path)["position"])
 
-    def _train_step(self, state: State, totals: Totals, batch: Batch) -> tuple[State, Totals]:
-        """One replica's share of a step; the optimiser sees the gradients of all replicas together."""
-        images, labels = batch
-        replica = ps.get_replica_context()
-
-        def loss_of(parameters: Parameters) -> tuple[Array, tuple[Array, Array]]:
-            scores = logits(parameters, images)
-            losses = optax.softmax_cross_entropy_with_integer_labels(scores, labels)
-            # Constant divisors: an image weighs the same in a short batch, and the replicas' losses add up to the loss.
-            loss = losses.sum() / self._global_batch_size + regularisation(parameters) / replica.num_replicas_in_sync
-            return loss, (losses, scores)
-
-        gradients, (losses, scores) = jax.grad(loss_of, has_aux=True)(state.parameters)
-        gradients = replica.all_reduce("sum", gradients)
-        updates, optimiser = self._optimiser.update(gradients, state.optimiser, state.parameters)
-        parameters = optax.apply_updates(state.parameters, updates)
-        return State(parameters, optimiser), _added(totals, losses, scores, labels)
-
-    def _test_step(self, state: State, totals: Totals, batch: Batch) -> Totals:
-        images, labels = batch
-        scores = logits(state.parameters, images)
-        losses = optax.softmax_cross_entropy_with_integer_labels(scores, labels)
-        return _added(totals, losses, scores, labels)
-
-    def _no_totals(self) -> Any:
-        """Nothing seen yet, on every replica."""
-        nothing = Totals(jnp.zeros(()), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
-        return self._strategy.distribute_values_from_function(lambda context: nothing)
-
-    def _summed(self, totals: Any) -> Totals:
-        """The totals of all replicas, as Python numbers: the one place in a pass that waits for the devices."""
-        return Totals(*(value.item() for value in self._strategy.reduce("sum", totals)))
-
-
-class Waiting:
-    """How long the loop waited for its input.
-
-    The devices may still be busy with the steps before, so this is the most that a faster input could save.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def for_each(self, steps: Iterable[Any]) -> Iterator[Any]:
-        """What `steps` gives; the time it takes to give it is added up."""
-        iterator = iter(steps)
-        while True:
-            started = time.perf_counter()
-            try:
-                step = next(iterator)
-            except StopIteration:
-                return
-            finally:
-                self.seconds += time.perf_counter() - started
-            yield step
+    def close(self) -> None:
+        """Wait until the last checkpoint is complete."""
+        self.checkpoint.close()
+        self.train_iterator.close()
 
 
 def run(settings: Settings, say: Callable[[str], None]) -> None:
-    """Train as the settings say; `say` gets the lines meant for the user.
+    """Train as the settings say, from the newest checkpoint if there is one; `say` gets the lines meant for the user.
 
     Raises:
-        DemoError: more replicas than devices, or a data set that cannot be had.
+        DemoError: more replicas than devices, a data set that cannot be had, or a checkpoint that cannot be gone on
+            from.
+        StorageError: the directory of checkpoints cannot be written to.
     """
-    started = time.perf_counter()
     strategy = _strategy(settings.replicas)
     images = load(settings.dataset, settings.seed, say)
     replicas = strategy.num_replicas_in_sync
     epochs = settings.epochs or images.epochs
     per_replica = settings.batch_size_per_replica or images.batch_size_per_replica
-    train_count = len(images.train[0])
+    global_batch_size = per_replica * replicas
     say(
-        f"{images.title}: {train_count:,} images to train on, {len(images.test[0]):,} to test on. "
+        f"{images.title}: {len(images.train[0]):,} images to train on, {len(images.test[0]):,} to test on. "
         f"{_counted(replicas, 'replica')} ({jax.default_backend()}), {per_replica} images per replica and step."
     )
-    training = Training(strategy, images.train, images.test, per_replica * replicas, settings.seed)
-    for number in range(1, epochs + 1):
-        test = training.epoch(number, say)
-    seconds = time.perf_counter() - started
-    say(
-        f"Trained {_counted(epochs, 'epoch')} of {train_count:,} images on {_counted(replicas, 'replica')} "
-        f"in {seconds:.1f} s: "
-        f"{_percentage(test):.2f} % of the {test.count:,} test images are recognised."
-    )
+    # What must be the same for a run to go on is in the name; the number of replicas is not.
+    directory = Path(settings.checkpoints, f"demo-{images.name}-batch-{global_batch_size}-seed-{settings.seed}")
+    if settings.fresh and directory.exists():
+        shutil.rmtree(directory)
+    training = Training(strategy, images, global_batch_size, settings.seed, directory / "ckpt")
+    with closing(training):
+        _go_on(training, directory, epochs, say)
+        remaining = epochs - training.position.epoch
+        if remaining > 0:
+            started = time.perf_counter()
+            for _ in range(remaining):
+                training.epoch(say)
+            training.save(training.position)
+            seconds = time.perf_counter() - started
+            say(f"Trained {_counted(remaining, 'epoch')} on {_counted(replicas, 'replica')} in {seconds:.1f} s.")
+    _evaluate(directory, images.test, global_batch_size, say)
 
 
 def _strategy(replicas: int | None) -> ps.MirroredStrategy:
@@ -193,14 +186,37 @@ def _strategy(replicas: int | None) -> ps.MirroredStrategy:
     return ps.MirroredStrategy(devices[:replicas])
 
 
-def _added(totals: Totals, losses: Array, scores: Array, labels: Array) -> Totals:
-    correct = jnp.sum(scores.argmax(axis=-1) == labels, dtype=jnp.int32)
-    return Totals(totals.loss + losses.sum(), totals.correct + correct, totals.count + len(labels))
+def _go_on(training: Training, directory: Path, epochs: int, say: Callable[[str], None]) -> None:
+    """Restore the newest checkpoint, where an earlier run has left one."""
+    latest = ps.latest_checkpoint(directory)
+    if latest is None:
+        say(f"Saves every {_STEPS_PER_SAVE} steps in {directory}: interrupt it, start it again, and it goes on.")
+        return
+    try:
+        training.restore(latest)
+    except (ps.StorageError, ps.StateMismatchError) as error:
+        raise DemoError(f"{error}. Delete this checkpoint to go on from the one before, or use --fresh") from error
+    epoch, step, _ = training.position
+    if epoch < epochs:
+        say(f"Goes on in epoch {epoch + 1} after step {step}, from {latest}; --fresh starts anew.")
+    else:
+        say(f"{latest} has had {_counted(epoch, 'epoch')} already: more --epochs go on, --fresh starts anew.")
+
+
+def _evaluate(directory: Path, test: Labelled, batch_size: int, say: Callable[[str], None]) -> None:
+    """Restore the newest checkpoint into a new model, without a strategy, and test that one."""
+    eval_accuracy = keras.metrics.SparseCategoricalAccuracy(name="eval_accuracy")
+    new_model = create_model(test[0].shape[1:])
+    latest = ps.latest_checkpoint(directory)
+    ps.Checkpoint(model=new_model).restore(latest, partial=True)
+    for images, labels in ps.Dataset.from_tensor_slices(test).batch(batch_size):
+        predictions = new_model(images, training=False)
+        eval_accuracy.update_state(labels, predictions)
+    say(
+        f"Accuracy of {latest}, restored without a strategy: {100 * eval_accuracy.result():.2f} % "
+        f"of the {len(test[0]):,} test images."
+    )
 
 
 def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
-def _percentage(totals: Totals) -> float:
-    return float(100 * totals.correct / totals.count)

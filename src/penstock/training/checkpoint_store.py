@@ -20,7 +20,7 @@ from penstock.training.checkpoint_index import Index, decoded, encoded
 try:
     import orbax.checkpoint as ocp
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("ps.Checkpoint needs Orbax: pip install 'penstock[checkpoint]'") from error
+    raise ModuleNotFoundError("ps.Checkpoint needs Orbax: pip install 'penstock[checkpoint]'", name="orbax") from error
 
 Array = npt.NDArray[Any]
 
