@@ -1,11 +1,13 @@
 """Real processes that are killed while they save: what is on disk afterwards can always be gone on from."""
 
+import io
 import json
 import random
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.launch import launch
 
 SAVING = """
 import os, sys
@@ -75,87 +78,96 @@ def test_a_kill_at_any_moment_leaves_the_last_complete_checkpoint(tmp_path: Path
     assert unfinished >= 2  # otherwise no kill has met a save
 
 
-TRAINING = """
-import json, os, signal, sys
-import jax, jax.numpy as jnp, numpy as np, optax
-import penstock as ps
+@dataclass(frozen=True)
+class Kill:
+    """When a training run is killed, on which of its workers, and after which steps the next one may go on."""
 
-directory, killed_after, moment = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-EPOCHS, EXAMPLES, BATCH, EVERY = 3, 50, 8, 4
-
-features = np.random.default_rng(1).random((EXAMPLES, 3), np.float32)
-dataset = ps.Dataset.from_tensor_slices({"id": np.arange(EXAMPLES), "x": features})
-dataset = dataset.shuffle(EXAMPLES, seed=3).batch(BATCH).repeat(EPOCHS).prefetch(2)
-optimizer = optax.adam(0.05)
-
-@jax.jit
-def train_step(params, state, x):
-    loss = lambda params: jnp.mean((jnp.tanh(x @ params["w"]) - x[:, 0] + params["b"]) ** 2)
-    updates, state = optimizer.update(jax.grad(loss)(params), state)
-    return optax.apply_updates(params, updates), state
-
-def die(at):
-    if step == killed_after and moment == at:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-step, params, ledger = 0, {"w": jnp.ones(3), "b": jnp.zeros(())}, os.path.join(directory, "ledger")
-state = optimizer.init(params)
-with iter(dataset) as iterator:
-    train = (params, state, step)
-    checkpoint = ps.Checkpoint(train=train, iterator=iterator, max_to_keep=2, asynchronous=True)
-    latest = ps.latest_checkpoint(directory)
-    if latest is not None:
-        params, state, step = checkpoint.restore(latest)["train"]
-    # The history that survives: what was done after the checkpoint is done again.
-    lines = [json.loads(line) for line in open(ledger)] if os.path.exists(ledger) else []
-    with open(ledger, "w") as file:
-        file.writelines(json.dumps(line) + "\\n" for line in lines if line["step"] <= step)
-    for batch in iterator:
-        params, state = train_step(params, state, batch["x"])
-        step += 1
-        with open(ledger, "a") as file:
-            file.write(json.dumps({"step": step, "ids": batch["id"].tolist()}) + "\\n")
-        die("before saving")
-        if step % EVERY == 0:
-            checkpoint.save(os.path.join(directory, "ckpt"), train=(params, state, step))
-            die("while saving")
-            checkpoint.wait()
-            die("after saving")
-    checkpoint.close()
-np.savez(os.path.join(directory, "weights.npz"), **params)
-"""
+    step: int
+    moment: str
+    goes_on_after: tuple[int, ...]
+    worker: int | None = None
 
 
-def train(directory: Path, killed_after: int = 0, moment: str = "never") -> int:
-    with start(TRAINING, directory, killed_after, moment) as process:
-        return process.wait()
+KILLS = [
+    Kill(2, "before saving", (0,)),  # nothing is saved yet
+    Kill(5, "before the step", (3,)),
+    Kill(9, "while saving", (6, 9)),
+    Kill(12, "after saving", (12,)),
+]
 
 
-def history(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (directory / "ledger").read_text().splitlines()]
+def train(directory: Path, kind: str, workers: int, kill: Kill | None = None) -> tuple[int, str]:
+    """The status of a training run, 137 if it was killed, and what it wrote to stderr."""
+    arguments: list[Any] = ["-", "-"] if kill is None else [kill.step, kill.moment]
+    if kill is not None and kill.worker is not None:
+        arguments.append(kill.worker)
+    command = [sys.executable, "-W", "error", Path(__file__).with_name("training_run.py"), kind, directory, *arguments]
+    output, errors = io.BytesIO(), io.BytesIO()
+    status = launch(
+        list(map(str, command)),
+        num_workers=workers,
+        devices_per_worker=4 // workers,
+        grace_seconds=0.5 if kill else 30,
+        stdout=output,
+        stderr=errors,
+    )
+    return status, errors.getvalue().decode()
+
+
+def history(directory: Path, worker: int) -> tuple[list[int], list[dict[str, Any]]]:
+    """After which steps a worker's processes went on, and the steps that its final weights are made of.
+
+    A process that is killed loses what it did after its last complete checkpoint: the weights have never been made of
+    that. The next process says after which step it goes on, and what its ledger holds of later steps is superseded.
+    It takes the same steps again.
+    """
+    began, steps = [], []
+    for line in map(json.loads, (directory / f"ledger-{worker}").read_text().splitlines()):
+        if "after" in line:
+            began.append(line["after"])
+            lost, steps = steps[line["after"] :], steps[: line["after"]]
+            continue
+        assert line["step"] == len(steps) + 1
+        steps.append(line)
+        if lost:
+            assert line == lost.pop(0)
+    return began, steps
 
 
 @pytest.mark.slow
-def test_a_training_run_that_is_killed_again_and_again_ends_with_the_same_weights(tmp_path: Path) -> None:
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("kind", "workers", "kills"),
+    [
+        ("jax", 1, KILLS),
+        ("keras", 1, KILLS),
+        ("keras", 2, [Kill(5, "before saving", (3,), worker=1), Kill(9, "while saving", (6, 9))]),
+    ],
+    ids=["jax", "keras on four replicas", "keras on two workers"],
+)
+def test_a_training_run_that_is_killed_again_and_again_ends_with_the_same_weights(
+    tmp_path: Path, kind: str, workers: int, kills: list[Kill]
+) -> None:
     quiet, stormy = tmp_path / "quiet", tmp_path / "stormy"
     quiet.mkdir()
     stormy.mkdir()
-    assert train(quiet) == 0
-    kills = [
-        (2, "before saving"),
-        (8, "while saving"),
-        (12, "after saving"),
-        (15, "before saving"),
-    ]
-    for killed_after, moment in kills:
-        assert train(stormy, killed_after, moment) == -signal.SIGKILL
-    assert train(stormy) == 0
-    with np.load(quiet / "weights.npz") as expected, np.load(stormy / "weights.npz") as found:
-        for name in expected:
-            np.testing.assert_array_equal(found[name], expected[name])
-    steps = history(stormy)
-    assert steps == history(quiet)
-    assert [line["step"] for line in steps] == list(range(1, 22))
-    for epoch in range(3):
-        ids = [number for line in steps[epoch * 7 : epoch * 7 + 7] for number in line["ids"]]
+    assert train(quiet, kind, workers) == (0, "")
+    for kill in kills:
+        status, errors = train(stormy, kind, workers, kill)
+        assert status == 128 + signal.SIGKILL, errors
+    assert train(stormy, kind, workers) == (0, "")
+    shares = []
+    for worker in range(workers):
+        with np.load(quiet / f"result-{worker}.npz") as expected, np.load(stormy / f"result-{worker}.npz") as found:
+            for name in expected:
+                np.testing.assert_array_equal(found[name], expected[name])
+        began, steps = history(stormy, worker)
+        assert began[0] == 0
+        for after, kill in zip(began[1:], kills, strict=True):
+            assert after in kill.goes_on_after
+        assert ([0], steps) == history(quiet, worker)
+        shares.append([step["ids"] for step in steps])
+    assert len(shares[0]) == 14
+    for epoch in range(2):
+        ids = [number for share in shares for step in share[epoch * 7 : epoch * 7 + 7] for number in step]
         assert sorted(ids) == list(range(50))
