@@ -115,7 +115,9 @@ def test_what_a_complete_run_leaves_can_be_gone_on_from_or_started_anew(undistur
     damaged = demo(tmp_path)
     assert damaged.returncode == 1
     assert damaged.stderr.startswith(f"penstock: the checkpoint {latest} is damaged: ")
-    assert damaged.stderr.endswith("Delete this checkpoint to go on from the one before, or use --fresh\n")
+    assert damaged.stderr.endswith(
+        f"; restore the one before, {run}/ckpt-13. Delete it to go on from the one before, or start anew with --fresh\n"
+    )
     anew = demo(tmp_path, "--epochs", "1", "--fresh").stdout.splitlines()
     assert results(anew) == results(begun[:1])
     assert [path.name for path in run.iterdir()] == ["ckpt-1"]

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -103,7 +104,7 @@ def test_the_rows_of_a_per_replica_come_back_to_their_devices(tmp_path: Path) ->
     assert [int(value) for value in restored[1].values] == [0, 4, 8, 12]
     assert restored[1].stacked.sharding == state[1].stacked.sharding
     two = mirrored(2).run(lambda: (jnp.zeros((), int), jnp.zeros((), int)))
-    with pytest.raises(ps.StateMismatchError, match="expected state.* got state.*of replica 2"):
+    with pytest.raises(ps.StateMismatchError, match="expected nothing, got state.*of replica 2"):
         ps.Checkpoint(state=two).restore(path)
 
 
@@ -246,8 +247,8 @@ class Odd:
         ({"a": np.zeros(2), "b": np.zeros(3), "c": 1}, r"has no 'c': expected \['a', 'b', 'c'\], got \['a', 'b'\]"),
         ({"a": (np.zeros(2),), "b": np.zeros(3)}, r"another 'a': expected a\[0\] .*, got a "),
         ({"a": (np.zeros(2), 1), "b": np.zeros(3)}, r"another 'a': expected a\[0\]"),
-        ({"a": Odd(), "b": np.zeros(3)}, "another 'a': expected nothing more, got a "),
-        ({"a": (), "b": np.zeros(3)}, r"another 'a': expected nothing more, got a "),
+        ({"a": Odd(), "b": np.zeros(3)}, "another 'a': expected nothing, got a "),
+        ({"a": (), "b": np.zeros(3)}, r"another 'a': expected nothing, got a "),
     ],
 )
 def test_a_checkpoint_of_other_objects_is_refused(tmp_path: Path, objects: dict[str, Any], message: str) -> None:
@@ -278,6 +279,25 @@ def test_another_dataset_is_refused_by_its_iterator_and_nothing_is_changed(tmp_p
             ps.Checkpoint(first=first, second=second).restore(path)
         assert caught.value.__notes__ == [f"second was being restored from the checkpoint {path}"]
         assert next(first) == 0
+
+
+@pytest.mark.filterwarnings("ignore:Exception ignored.*:pytest.PytestUnraisableExceptionWarning")
+def test_the_one_before_a_truncated_checkpoint_is_named_and_can_be_restored(tmp_path: Path) -> None:
+    values = np.arange(1000.0)
+    checkpoint = ps.Checkpoint(values=values)
+    for number in range(10):
+        checkpoint.save(tmp_path / "ckpt", values=values + number)
+    for number in (10, 1):
+        path = Path(f"{tmp_path}/ckpt-{number}")
+        for file in (path / "arrays").rglob("*"):
+            if file.is_file():
+                os.truncate(file, file.stat().st_size // 2)
+        advice = f"restore the one before, {tmp_path}/ckpt-9" if number == 10 else "there is none before it"
+        with pytest.raises(ps.StorageError, match=f"the checkpoint {path} is damaged: .*; {advice}$"):
+            checkpoint.restore(path)
+    assert ps.latest_checkpoint(tmp_path) == f"{tmp_path}/ckpt-10"
+    shutil.rmtree(tmp_path / "ckpt-10")
+    assert checkpoint.restore(ps.latest_checkpoint(tmp_path))["values"][0] == 8.0
 
 
 # A read that fails leaves others of Orbax's under way, which find its event loop closed.

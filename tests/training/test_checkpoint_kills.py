@@ -96,7 +96,7 @@ KILLS = [
 ]
 
 
-def train(directory: Path, kind: str, workers: int, kill: Kill | None = None) -> tuple[int, str]:
+def train(directory: Path, kind: str, workers: int, kill: Kill | None = None, replicas: int = 4) -> tuple[int, str]:
     """The status of a training run, 137 if it was killed, and what it wrote to stderr."""
     arguments: list[Any] = ["-", "-"] if kill is None else [kill.step, kill.moment]
     if kill is not None and kill.worker is not None:
@@ -106,7 +106,7 @@ def train(directory: Path, kind: str, workers: int, kill: Kill | None = None) ->
     status = launch(
         list(map(str, command)),
         num_workers=workers,
-        devices_per_worker=4 // workers,
+        devices_per_worker=replicas // workers,
         grace_seconds=0.5 if kill else 30,
         stdout=output,
         stderr=errors,
@@ -140,7 +140,7 @@ def history(directory: Path, worker: int) -> tuple[list[int], list[dict[str, Any
     ("kind", "workers", "kills"),
     [
         ("jax", 1, KILLS),
-        ("keras", 1, KILLS),
+        ("keras", 1, KILLS[1:]),
         ("keras", 2, [Kill(5, "before saving", (3,), worker=1), Kill(9, "while saving", (6, 9))]),
     ],
     ids=["jax", "keras on four replicas", "keras on two workers"],
@@ -171,3 +171,27 @@ def test_a_training_run_that_is_killed_again_and_again_ends_with_the_same_weight
     for epoch in range(2):
         ids = [number for share in shares for step in share[epoch * 7 : epoch * 7 + 7] for number in step]
         assert sorted(ids) == list(range(50))
+
+
+@pytest.mark.slow
+def test_a_training_run_goes_on_with_other_numbers_of_workers_and_replicas(tmp_path: Path) -> None:
+    kind = "keras, any number of replicas"
+    quiet, moving = tmp_path / "quiet", tmp_path / "moving"
+    quiet.mkdir()
+    moving.mkdir()
+    assert train(quiet, kind, workers=1, replicas=1) == (0, "")
+    killed = 128 + signal.SIGKILL
+    assert train(moving, kind, 2, Kill(6, "after saving", (6,)), replicas=4)[0] == killed
+    assert train(moving, kind, 1, Kill(9, "after saving", (9,)), replicas=2)[0] == killed
+    assert train(moving, kind, 1, replicas=1) == (0, "")
+    with np.load(quiet / "result-0.npz") as expected, np.load(moving / "result-0.npz") as found:
+        for name in expected:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-6)
+    _, alone = history(quiet, 0)
+    began, steps = history(moving, 0)
+    assert began == [0, 6, 9]
+    shares = [step["ids"] for step in steps]
+    for number, step in enumerate(history(moving, 1)[1]):
+        shares[number] += step["ids"]
+    assert shares == [step["ids"] for step in alone]
+    np.testing.assert_allclose([step["loss"] for step in steps], [step["loss"] for step in alone], rtol=1e-4)

@@ -1,4 +1,4 @@
-"""A training run that tests kill: `training_run.py jax|keras DIRECTORY STEP MOMENT [WORKER]`, by `penstock launch`.
+"""A training run that tests kill: `training_run.py KIND DIRECTORY STEP MOMENT [WORKER]`, started by `penstock launch`.
 
 It saves as it goes, goes on from the newest checkpoint, and kills itself, or only one worker of several, at a moment of
 a step. Every worker keeps a ledger. A process that begins to train writes a line with the step that it goes on after;
@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,21 +67,21 @@ class JaxTraining:
 
 
 class KerasTraining:
-    """A model with random layers and moving statistics, its optimizer and a metric, on all replicas."""
+    """A model, its optimizer and a metric, on all replicas.
 
-    def __init__(self, dataset: ps.Dataset) -> None:
+    Args:
+        depends_on_replicas: whether the model has layers that see how many replicas there are: a random one, which
+            draws differently on each, and one with statistics of its share of the batch.
+    """
+
+    def __init__(self, dataset: ps.Dataset, depends_on_replicas: bool) -> None:
+        inner = [keras.layers.BatchNormalization(), keras.layers.Dropout(0.3, seed=4)] if depends_on_replicas else []
         alone = os.environ["PENSTOCK_NUM_PROCESSES"] == "1"
         self.strategy = ps.MirroredStrategy() if alone else ps.MultiWorkerMirroredStrategy()
         keras.utils.set_random_seed(1)
         with self.strategy.scope():
             self.model = keras.Sequential(
-                [
-                    keras.Input((3,)),
-                    keras.layers.Dense(8, "relu"),
-                    keras.layers.BatchNormalization(),
-                    keras.layers.Dropout(0.3, seed=4),
-                    keras.layers.Dense(1),
-                ]
+                [keras.Input((3,)), keras.layers.Dense(8, "relu"), *inner, keras.layers.Dense(1)]
             )
             self.optimizer = keras.optimizers.Adam(0.05)
             self.optimizer.build(self.model.trainable_variables)
@@ -129,11 +130,14 @@ def reached(moment: str) -> None:
 features = np.random.default_rng(1).random((EXAMPLES, 3), np.float32)
 dataset = ps.Dataset.from_tensor_slices({"id": np.arange(EXAMPLES), "x": features})
 dataset = dataset.shuffle(EXAMPLES, seed=3).batch(BATCH).repeat(EPOCHS).prefetch(2)
-training = {"jax": JaxTraining, "keras": KerasTraining}[kind](dataset)
+kinds = {
+    "jax": JaxTraining,
+    "keras": partial(KerasTraining, depends_on_replicas=True),
+    "keras, any number of replicas": partial(KerasTraining, depends_on_replicas=False),
+}
+training = kinds[kind](dataset)
 step = 0
-checkpoint = ps.Checkpoint(
-    **training.objects, step=step, iterator=training.iterator, max_to_keep=2, asynchronous=True
-)
+checkpoint = ps.Checkpoint(**training.objects, step=step, iterator=training.iterator, max_to_keep=2, asynchronous=True)
 latest = ps.latest_checkpoint(directory)
 if latest is not None:
     values = checkpoint.restore(latest)

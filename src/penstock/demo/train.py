@@ -195,7 +195,7 @@ def _go_on(training: Training, directory: Path, epochs: int, say: Callable[[str]
     try:
         training.restore(latest)
     except (ps.StorageError, ps.StateMismatchError) as error:
-        raise DemoError(f"{error}. Delete this checkpoint to go on from the one before, or use --fresh") from error
+        raise DemoError(f"{error}. Delete it to go on from the one before, or start anew with --fresh") from error
     epoch, step, _ = training.position
     if epoch < epochs:
         say(f"Goes on in epoch {epoch + 1} after step {step}, from {latest}; --fresh starts anew.")

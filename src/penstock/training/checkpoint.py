@@ -186,7 +186,7 @@ class Checkpoint:
         (index, arrays), _ = self._workers.call("checkpoint.restore", lambda: (self._checked(place, partial), None))
         worker, stored = self._workers.index, index.objects
         pairs = [pair for name, one in self._objects.items() for pair in one.with_states(stored[name], worker)]
-        load_states(place, pairs)
+        load_states(place, pairs, self._workers)
         remaining = iter(arrays)
         of_each = {name: [[next(remaining) for _ in item.entries] for item in items] for name, items in stored.items()}
         return {name: one.restored(of_each[name]) for name, one in self._objects.items()}
@@ -194,10 +194,10 @@ class Checkpoint:
     def _checked(self, path: Path, partial: bool) -> tuple[Index, list[Array]]:
         index = read_index(path)
         check_names(str(path), index, self._objects, partial=partial)
-        for name, one in self._objects.items():
-            differs = difference(one.items(), index.objects[name])
-            if differs is not None:
-                raise StateMismatchError(f"the checkpoint {path} has another {name!r}: {differs}")
+        differences = {name: difference(one.items(), index.objects[name]) for name, one in self._objects.items()}
+        others = [f"another {name!r}: {differs}" for name, differs in differences.items() if differs is not None]
+        if others:
+            raise StateMismatchError(f"the checkpoint {path} has {', and '.join(others)}")
         return index, read_arrays(path, index)
 
     def _ready(self) -> None:

@@ -57,6 +57,18 @@ def _complete(directory: Path) -> list[tuple[str, int, Path]]:
     return [(name["prefix"], int(name["number"]), path) for name, path in found if name and (path / INDEX).is_dir()]
 
 
+def damaged(path: Path, why: str) -> StorageError:
+    """The error for a checkpoint that cannot be read; it names the one before, which nothing has happened to."""
+    own = _NUMBERED.fullmatch(path.name)
+    before = [
+        (number, other)
+        for prefix, number, other in _complete(path.parent)
+        if own and prefix == own["prefix"] and number < int(own["number"])
+    ]
+    advice = f"restore the one before, {max(before)[1]}" if before else "there is none before it"
+    return StorageError(f"the checkpoint {path} is damaged: {why}; {advice}")
+
+
 class Numbered:
     """The checkpoints of one prefix.
 

@@ -5,14 +5,19 @@ It is written beside the arrays, in the same atomic step, as JSON with a checksu
 
 import itertools
 import json
+from difflib import SequenceMatcher
+from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import msgspec
 
-from penstock.errors import InvalidTypeError, StateMismatchError, StorageError
+from penstock.errors import InvalidTypeError, StateMismatchError
+from penstock.training.checkpoint_files import damaged
 
 VERSION = 1
+
+_DIFFERENCES_SAID = 5
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -70,7 +75,7 @@ def encoded(index: Index) -> dict[str, Any]:
     return {"content": content, "crc32c": _checksum(content)}
 
 
-def decoded(data: Any, path: str) -> Index:
+def decoded(data: Any, path: Path) -> Index:
     """The index of the checkpoint at `path`.
 
     Raises:
@@ -78,9 +83,7 @@ def decoded(data: Any, path: str) -> Index:
         StateMismatchError: it is of another version.
     """
     if not isinstance(data, dict) or data.get("crc32c") != _checksum(data.get("content")):
-        raise StorageError(
-            f"the checkpoint {path} is damaged: its index does not have the checksum it was written with"
-        )
+        raise damaged(path, "its index does not have the checksum it was written with")
     version = data["content"]["version"]
     if version != VERSION:
         raise StateMismatchError(
@@ -133,12 +136,19 @@ def check_names(path: str, stored: Index, here: dict[str, Any], *, partial: bool
 
 
 def difference(expected: list[Item], got: list[Item]) -> str | None:
-    """The first array in which two objects differ, as words for an error; None where they agree."""
+    """What two objects differ in, array by array, as words for an error; None where they agree."""
     here = [entry for item in expected for entry in item.entries]
     there = [entry for item in got for entry in item.entries]
-    for mine, other in itertools.zip_longest(here, there):
-        if mine != other:
-            return f"expected {mine or 'nothing more'}, got {other or 'nothing more'}"
+    differing = [
+        pair
+        for tag, *(i, j, m, n) in SequenceMatcher(None, here, there, autojunk=False).get_opcodes()
+        if tag != "equal"
+        for pair in itertools.zip_longest(here[i:j], there[m:n])
+    ]
+    if differing:
+        said = [f"expected {mine or 'nothing'}, got {other or 'nothing'}" for mine, other in differing]
+        more = len(said) - _DIFFERENCES_SAID
+        return "; ".join(said[:_DIFFERENCES_SAID]) + (f"; and {more} more" if more > 0 else "")
     parts = [[(item.kind, len(item.entries)) for item in items] for items in (expected, got)]
     if parts[0] != parts[1]:
         kinds = [", ".join(kind for kind, _ in one) or "nothing" for one in parts]

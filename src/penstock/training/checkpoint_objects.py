@@ -12,6 +12,7 @@ from penstock.errors import InvalidArgumentError
 from penstock.training.checkpoint_index import Item, difference, plain
 from penstock.training.checkpoint_parts import Rows, Stateful, parts_of
 from penstock.training.checkpoint_store import Array
+from penstock.training.checkpoint_workers import Together
 
 
 class Object:
@@ -89,14 +90,30 @@ class Object:
             )
 
 
-def load_states(path: Path, pairs: list[tuple[Stateful, Any]]) -> None:
-    """Let iterators continue from the states of a checkpoint: all of them, or none."""
+def load_states(path: Path, pairs: list[tuple[Stateful, Any]], workers: Together) -> None:
+    """Let iterators continue from the states of a checkpoint: all of them on all workers, or none."""
     before = [part.target.state_dict() for part, _ in pairs]
-    for number, (part, state) in enumerate(pairs):
-        try:
-            part.target.load_state_dict(state)
-        except Exception as error:
-            for (loaded, _), old in zip(pairs[:number], before, strict=False):
-                loaded.target.load_state_dict(old)
-            error.add_note(f"{part.path} was being restored from the checkpoint {path}")
-            raise
+
+    def load() -> tuple[None, None]:
+        refusals = [error for pair in pairs if (error := _refusal(path, *pair)) is not None]
+        if refusals:
+            raise refusals[0]
+        return None, None
+
+    try:
+        workers.call("checkpoint.restore", load)
+    except Exception:
+        # All of them: iterators of several workers count how often they begin, and must agree on that.
+        for (part, _), old in zip(pairs, before, strict=True):
+            part.target.load_state_dict(old)
+        raise
+
+
+def _refusal(path: Path, part: Stateful, state: Any) -> Exception | None:
+    """The error with which an iterator refuses a state, None where it continues from it."""
+    try:
+        part.target.load_state_dict(state)
+    except Exception as error:
+        error.add_note(f"{part.path} was being restored from the checkpoint {path}")
+        return error
+    return None

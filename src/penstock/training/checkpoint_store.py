@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import StorageError
-from penstock.training.checkpoint_files import INDEX
+from penstock.training.checkpoint_files import INDEX, damaged
 from penstock.training.checkpoint_index import Index, decoded, encoded
 
 try:
@@ -57,7 +57,7 @@ def read_index(path: Path) -> Index:
     if not (path / INDEX).is_dir():
         raise StorageError(f"{path} is no checkpoint that ps.Checkpoint has written: it has no {INDEX}")
     data = _restored(path, INDEX, ocp.args.JsonRestore())
-    return decoded(data, str(path))
+    return decoded(data, path)
 
 
 def read_arrays(path: Path, index: Index) -> list[Array]:
@@ -73,9 +73,7 @@ def read_arrays(path: Path, index: Index) -> list[Array]:
         if array is None and 0 in entry.shape:
             array = np.empty(entry.shape, jnp.dtype(entry.dtype))
         if array is None or _checksum(array) != checksum:
-            raise StorageError(
-                f"the checkpoint {path} is damaged: {entry} does not have the checksum it was written with"
-            )
+            raise damaged(path, f"{entry} does not have the checksum it was written with")
         arrays.append(array)
     return arrays
 
@@ -85,7 +83,7 @@ def _restored(path: Path, item: str, arguments: Any) -> Any:
         with _checkpointer() as checkpointer:
             return checkpointer.restore(path, ocp.args.Composite(**{item: arguments}))[item]
     except Exception as error:
-        raise StorageError(f"the checkpoint {path} is damaged: {error}") from error
+        raise damaged(path, (str(error).splitlines() or [type(error).__name__])[0]) from error
 
 
 def _checkpointer() -> ocp.Checkpointer:
