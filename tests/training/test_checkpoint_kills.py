@@ -114,6 +114,11 @@ def train(directory: Path, kind: str, workers: int, kill: Kill | None = None, re
     return status, errors.getvalue().decode()
 
 
+def complete(directory: Path, kind: str, workers: int, replicas: int = 4) -> None:
+    status, errors = train(directory, kind, workers, replicas=replicas)
+    assert status == 0, errors
+
+
 def history(directory: Path, worker: int) -> tuple[list[int], list[dict[str, Any]]]:
     """After which steps a worker's processes went on, and the steps that its final weights are made of.
 
@@ -151,11 +156,11 @@ def test_a_training_run_that_is_killed_again_and_again_ends_with_the_same_weight
     quiet, stormy = tmp_path / "quiet", tmp_path / "stormy"
     quiet.mkdir()
     stormy.mkdir()
-    assert train(quiet, kind, workers) == (0, "")
+    complete(quiet, kind, workers)
     for kill in kills:
         status, errors = train(stormy, kind, workers, kill)
         assert status == 128 + signal.SIGKILL, errors
-    assert train(stormy, kind, workers) == (0, "")
+    complete(stormy, kind, workers)
     shares = []
     for worker in range(workers):
         with np.load(quiet / f"result-{worker}.npz") as expected, np.load(stormy / f"result-{worker}.npz") as found:
@@ -174,16 +179,17 @@ def test_a_training_run_that_is_killed_again_and_again_ends_with_the_same_weight
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_training_run_goes_on_with_other_numbers_of_workers_and_replicas(tmp_path: Path) -> None:
     kind = "keras, any number of replicas"
     quiet, moving = tmp_path / "quiet", tmp_path / "moving"
     quiet.mkdir()
     moving.mkdir()
-    assert train(quiet, kind, workers=1, replicas=1) == (0, "")
+    complete(quiet, kind, workers=1, replicas=1)
     killed = 128 + signal.SIGKILL
     assert train(moving, kind, 2, Kill(6, "after saving", (6,)), replicas=4)[0] == killed
     assert train(moving, kind, 1, Kill(9, "after saving", (9,)), replicas=2)[0] == killed
-    assert train(moving, kind, 1, replicas=1) == (0, "")
+    complete(moving, kind, workers=1, replicas=1)
     with np.load(quiet / "result-0.npz") as expected, np.load(moving / "result-0.npz") as found:
         for name in expected:
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-6)

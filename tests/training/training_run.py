@@ -75,11 +75,13 @@ class KerasTraining:
     """
 
     def __init__(self, dataset: ps.Dataset, depends_on_replicas: bool) -> None:
-        inner = [keras.layers.BatchNormalization(), keras.layers.Dropout(0.3, seed=4)] if depends_on_replicas else []
         alone = os.environ["PENSTOCK_NUM_PROCESSES"] == "1"
         self.strategy = ps.MirroredStrategy() if alone else ps.MultiWorkerMirroredStrategy()
         keras.utils.set_random_seed(1)
         with self.strategy.scope():
+            inner = (
+                [keras.layers.BatchNormalization(), keras.layers.Dropout(0.3, seed=4)] if depends_on_replicas else []
+            )
             self.model = keras.Sequential(
                 [keras.Input((3,)), keras.layers.Dense(8, "relu"), *inner, keras.layers.Dense(1)]
             )
