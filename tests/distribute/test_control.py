@@ -18,9 +18,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.distribute import control as control_module
+from penstock.distribute import hub as hub_module
 from penstock.distribute.agreement import Asked
-from penstock.distribute.control import Control, Hub
+from penstock.distribute.control import Control
+from penstock.distribute.control_messages import Item
+from penstock.distribute.hub import Hub
 from penstock.distribute.steps import HostStep
 from penstock.errors import WorkerError
 from penstock.runtime.channel import Closed
@@ -183,7 +185,7 @@ def test_a_lost_worker_makes_the_others_raise(lost, caplog) -> None:
 
 def test_what_a_lost_worker_has_said_before_still_counts() -> None:
     with connected(2) as controls:
-        controls[1].post(control_module._Item(1, "a", "said"))
+        controls[1].post(Item(1, "a", "said"))
         lose(controls[1])
         wait_until(controls[0], lambda: controls[0]._failure is not None)
         assert controls[0].gather("a", "own") == ["own", "said"]
@@ -228,7 +230,7 @@ def test_an_input_that_fails_at_a_step_ends_the_others_at_that_step() -> None:
 
 def test_a_worker_that_does_not_come_in_time_is_named() -> None:
     with connected(3) as controls:
-        controls[1].post(control_module._Item(1, "distribute_dataset (call 1)", 1))
+        controls[1].post(Item(1, "distribute_dataset (call 1)", 1))
         wait_until(controls[0], lambda: bool(controls[0]._received["distribute_dataset (call 1)"][1]))
         with pytest.raises(
             WorkerError, match=r"worker 2 of 3 did not come to distribute_dataset \(call 1\) within 0 seconds: every"
@@ -290,7 +292,8 @@ def test_a_blamed_worker_is_named_where_its_failure_is_known() -> None:
 def test_a_process_that_cannot_be_told_is_ended() -> None:
     program = f"""
         import threading
-        from penstock.distribute.control import Control, Hub
+        from penstock.distribute.control import Control
+        from penstock.distribute.hub import Hub
         hub = Hub({HOST!r}, 2)
         controls = [Control(({HOST!r}, hub.port), hub.key, worker, 2, failure_timeout=0.1) for worker in range(2)]
         controls[1].fail("failed with KeyError")
@@ -348,7 +351,7 @@ def test_garbage_does_not_keep_the_workers_from_meeting(said, caplog) -> None:
 
 @pytest.mark.parametrize("said", [b"", struct.pack("!i", 20) + bytes(3)], ids=["from the start", "in a message"])
 def test_a_connection_that_stays_silent_does_not_keep_the_workers_from_meeting(said, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(control_module, "_GREETING_SECONDS", 0.2)
+    monkeypatch.setattr(hub_module, "_GREETING_SECONDS", 0.2)
     hub = Hub(HOST, 2)
     with stranger(hub) as connection:
         connection.sendall(said)
@@ -358,11 +361,11 @@ def test_a_connection_that_stays_silent_does_not_keep_the_workers_from_meeting(s
 
 
 def test_silence_is_no_failure_once_a_worker_has_come(monkeypatch) -> None:
-    monkeypatch.setattr(control_module, "_GREETING_SECONDS", 0.05)
+    monkeypatch.setattr(hub_module, "_GREETING_SECONDS", 0.05)
     with connected(2) as controls:
         with pytest.raises(WorkerError, match="did not come"):  # longer than a greeting may take
             controls[0].gather("a", 0, timeout=0.2)
-        controls[1].post(control_module._Item(1, "b", 1))
+        controls[1].post(Item(1, "b", 1))
         assert controls[0].gather("b", 0) == [0, 1]
 
 
@@ -392,9 +395,9 @@ def test_what_claims_to_be_endless_ends_its_sender_alone(header) -> None:
 
 def test_a_hub_that_says_what_is_no_message_is_a_failure_and_no_hang(monkeypatch) -> None:
     with connected(2) as controls:
-        monkeypatch.setattr(control_module, "_pass_on", lambda data, others: [one.send_bytes(b"?") for one in others])
+        monkeypatch.setattr(hub_module, "_pass_on", lambda data, others: [one.send_bytes(b"?") for one in others])
         with at_once(controls[:1], lambda control: control.gather("a", 1)) as futures:
-            controls[1].post(control_module._Item(1, "a", 1))
+            controls[1].post(Item(1, "a", 1))
             assert "worker 0 of 2 was lost: it sent what is no message" in str(futures[0].exception(timeout=30))
 
 

@@ -7,21 +7,29 @@ wants them in the same order in every process, and a thread that reads ahead has
 import atexit
 import logging
 import os
-import secrets
 import socket
-import struct
 import sys
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge, wait
+from multiprocessing.connection import Client
 from typing import Any
 
 import msgspec
 
+from penstock.distribute.control_messages import (
+    EXIT_SECONDS,
+    MAXIMUM_BYTES,
+    Failed,
+    InputFailed,
+    Item,
+    Left,
+    Message,
+    decoded,
+    send_at_once,
+)
 from penstock.errors import WorkerError
 from penstock.runtime.channel import Closed
 
@@ -31,146 +39,6 @@ FAILURE_TIMEOUT = 30.0
 """Seconds that a process may go on, blocked in a collective or in JAX's exit, after a worker was lost or has failed."""
 
 _BLAME_SECONDS = 2.0
-_EXIT_SECONDS = 2.0
-"""How long a program that has failed waits in JAX's exit for the others, who may be waiting for it in a collective."""
-_GREETING_SECONDS = 10.0
-"""How long a connection that stays silent can keep the workers behind it waiting, before all have come."""
-_MAXIMUM_BYTES = 1 << 26
-"""The longest message: what claims to be longer is none."""
-
-
-class _Item(msgspec.Struct, tag="item", array_like=True):
-    """One worker's part of a `gather`."""
-
-    worker: int
-    topic: str
-    payload: Any
-
-
-class _Failed(msgspec.Struct, tag="failed", array_like=True):
-    """A worker cannot go on; where its input ended it, others can go on up to the same step of that topic."""
-
-    worker: int
-    reason: str
-    topic: str = ""
-
-
-class _InputFailed(msgspec.Struct, tag="input", array_like=True):
-    """A worker's input has no step with this number; the steps before it are there."""
-
-    worker: int
-    topic: str
-    step: int
-    reason: str
-
-
-class _Left(msgspec.Struct, tag="left", array_like=True):
-    """A worker's program has ended as it should."""
-
-    worker: int
-
-
-_Message = _Item | _Failed | _InputFailed | _Left
-_decoder = msgspec.msgpack.Decoder(_Message)
-
-
-class Hub:
-    """Passes the messages of each worker on to all others; runs in worker 0.
-
-    Args:
-        host: the name or address at which the other workers reach this process.
-        workers: how many will connect, worker 0 itself among them.
-    """
-
-    def __init__(self, host: str, workers: int) -> None:
-        self.host = host
-        self.key = secrets.token_bytes(32)
-        self._listener = Listener((host, 0), "AF_INET", backlog=workers)
-        self._workers = workers
-        self._first_ended = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="penstock-control-hub", daemon=True)
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """The port that the system chose."""
-        return int(self._listener.address[1])
-
-    def _serve(self) -> None:
-        connections: dict[Connection, int] = {}
-        while len(connections) < self._workers:
-            try:
-                connection = self._listener.accept()
-                connections[connection] = self._greeted(connection)
-            except (AuthenticationError, EOFError, OSError, ValueError) as error:  # not one of the workers
-                _logger.warning("the control channel turned a connection away: %r", error)
-        self._listener.close()
-        left: set[int] = set()
-        while connections:
-            for ready in wait(list(connections)):
-                assert isinstance(ready, Connection)
-                worker = connections[ready]
-                message, data = _received(ready, worker)
-                if ready.closed:
-                    del connections[ready]
-                if isinstance(message, _Left):
-                    left.add(worker)
-                if not (ready.closed and worker in left):
-                    _pass_on(data, [other for other in connections if other is not ready])
-                if ready.closed and worker == 0:
-                    self._first_ended.set()
-
-    def finish(self) -> None:
-        """At the end of this process, after worker 0 has left: wait until the others were told so."""
-        self._first_ended.wait(_EXIT_SECONDS)
-
-    def _greeted(self, connection: Connection) -> int:
-        """The number of the worker that has connected: it knows the key, and says so within a time."""
-        _send_at_once(connection)
-        _limit_silence(connection, _GREETING_SECONDS)
-        deliver_challenge(connection, self.key)
-        answer_challenge(connection, self.key)
-        worker = int(connection.recv_bytes(maxlength=32))
-        _limit_silence(connection, 0)
-        return worker
-
-
-def _limit_silence(connection: Connection, seconds: float) -> None:
-    """Let reading fail when nothing has come for so long; 0 for no limit."""
-    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
-    _set_option(connection, socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-
-
-def _send_at_once(connection: Connection) -> None:
-    """Let no message wait until the one before it was acknowledged, which can take 40 ms."""
-    _set_option(connection, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def _set_option(connection: Connection, level: int, option: int, value: int | bytes) -> None:
-    with socket.socket(fileno=os.dup(connection.fileno())) as same:
-        same.setsockopt(level, option, value)
-
-
-def _received(connection: Connection, worker: int) -> tuple[_Message, bytes]:
-    """A worker's next message; where none can come, that the worker was lost, and the connection is closed."""
-    try:
-        data = connection.recv_bytes(_MAXIMUM_BYTES)
-        return _decoder.decode(data), data
-    except (EOFError, OSError):
-        reason = "was lost: its process has ended"
-    except msgspec.DecodeError as error:
-        reason = f"was lost: it sent what is no message ({error})"
-    connection.close()
-    lost = _Failed(worker, reason)
-    return lost, msgspec.msgpack.encode(lost)
-
-
-def _pass_on(data: bytes, connections: list[Connection]) -> None:
-    for connection in connections:
-        try:
-            connection.send_bytes(data)
-        except OSError as error:  # it has gone, which its own connection will say
-            _logger.debug("a message could not be passed on: %r", error)
 
 
 class Control:
@@ -196,13 +64,13 @@ class Control:
         self.sent = 0
         self._failure_timeout = failure_timeout
         self._connection = Client(address, "AF_INET", authkey=key)
-        _send_at_once(self._connection)
+        send_at_once(self._connection)
         self._connection.send_bytes(str(worker).encode())
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         self._received: dict[str, dict[int, deque[Any]]] = defaultdict(lambda: defaultdict(deque))
         self._left: set[int] = set()
-        self._input_failures: dict[str, _InputFailed] = {}
+        self._input_failures: dict[str, InputFailed] = {}
         self._failure: str | None = None
         self._failed_topic = ""
         self._own_failed_topic = ""
@@ -232,7 +100,7 @@ class Control:
             WorkerError: another worker failed, has left, or did not come in time.
             Closed: `closed()` says so.
         """
-        self.post(_Item(self.worker, topic, payload))
+        self.post(Item(self.worker, topic, payload))
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             queues = self._received[topic]
@@ -328,15 +196,15 @@ class Control:
     def fail_step(self, topic: str, step: int, reason: str) -> None:
         """Tell all other workers that this one will not have this step of a topic; both go on up to it."""
         self._own_failed_topic = topic
-        self.post(_InputFailed(self.worker, topic, step, reason))
+        self.post(InputFailed(self.worker, topic, step, reason))
 
     def fail(self, reason: str, topic: str = "") -> None:
         """Tell all workers that this one cannot go on; after `fail_step` the others may go on up to that step."""
         self._told.set()
-        self.post(_Failed(self.worker, reason, topic))
-        self._note_failure(_Failed(self.worker, reason))
+        self.post(Failed(self.worker, reason, topic))
+        self._note_failure(Failed(self.worker, reason))
 
-    def post(self, message: _Message) -> None:
+    def post(self, message: Message) -> None:
         """Send a message to all other workers."""
         try:
             with self._sending:
@@ -349,27 +217,27 @@ class Control:
         connected = True
         while connected:
             try:
-                message = _decoder.decode(self._connection.recv_bytes(_MAXIMUM_BYTES))
+                message = decoded(self._connection.recv_bytes(MAXIMUM_BYTES))
             except (EOFError, OSError, msgspec.DecodeError) as error:
                 if self._closed:
                     return
                 connected = False
                 ended = isinstance(error, (EOFError, OSError))
                 reason = "its process has ended" if ended else f"it sent what is no message ({error})"
-                message = _Left(0) if 0 in self._left else _Failed(0, f"was lost: {reason}")
-            if isinstance(message, _Failed):
+                message = Left(0) if 0 in self._left else Failed(0, f"was lost: {reason}")
+            if isinstance(message, Failed):
                 self._note_failure(message)
             else:
                 with self._changed:
-                    if isinstance(message, _InputFailed):
+                    if isinstance(message, InputFailed):
                         self._input_failures[message.topic] = message
-                    elif isinstance(message, _Item):
+                    elif isinstance(message, Item):
                         self._received[message.topic][message.worker].append(message.payload)
                     else:
                         self._left.add(message.worker)
                     self._changed.notify_all()
 
-    def _note_failure(self, failed: _Failed) -> None:
+    def _note_failure(self, failed: Failed) -> None:
         with self._changed:
             if self._failure is not None:
                 return
@@ -404,7 +272,7 @@ class Control:
         sys.stderr.flush()
         os._exit(1)
 
-    def _said_of(self, failed: _InputFailed) -> str:
+    def _said_of(self, failed: InputFailed) -> str:
         return f"{self._name(failed.worker)} failed at step {failed.step} of its input with {failed.reason}"
 
     def _name(self, worker: int) -> str:
@@ -417,14 +285,14 @@ class Control:
         if error is not None and not isinstance(error, WorkerError) and self._failure is None:
             self.fail(f"ended with {type(error).__name__}: {error}")
             if self.worker != 0:  # JAX ends all others with worker 0: they may have something to do yet
-                self._exit_seconds = min(_EXIT_SECONDS, self._failure_timeout / 2)
+                self._exit_seconds = min(EXIT_SECONDS, self._failure_timeout / 2)
         self.close()
 
     def close(self) -> None:
         """End this worker's part, which is no failure. What is received afterwards is not looked at."""
         atexit.unregister(self._leave)
         if self._failure is None and not self._closed:
-            self.post(_Left(self.worker))
+            self.post(Left(self.worker))
         self._told.set()
         with self._changed:
             self._closed = True

@@ -12,7 +12,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from penstock.distribute.cluster import Cluster, find_cluster
-from penstock.distribute.control import FAILURE_TIMEOUT, Control, Hub
+from penstock.distribute.control import FAILURE_TIMEOUT, Control
+from penstock.distribute.hub import Hub
 from penstock.distribute.mesh_strategy import MeshStrategy
 from penstock.distribute.shards import Workers
 from penstock.errors import InvalidArgumentError, WorkerError
