@@ -10,7 +10,8 @@ from penstock.distribute.agreement import Agreement, StepFacts
 from penstock.distribute.control import Control
 from penstock.distribute.input_options import PartialBatch
 from penstock.distribute.prefetch import End, Failure, Outcome, Step
-from penstock.distribute.steps import HostStep, Shares, StepSource, Template
+from penstock.distribute.step_sources import StepSource
+from penstock.distribute.steps import HostStep, Shares, Template
 from penstock.distribute.values import PerReplica
 from penstock.errors import ElementError, WorkerError
 from penstock.runtime.channel import Closed

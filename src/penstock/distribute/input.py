@@ -20,7 +20,7 @@ from penstock.distribute.input_options import InputOptions, PartialBatch
 from penstock.distribute.inputs import DividedInput, Inputs, Lengths, longest
 from penstock.distribute.optional import Optional
 from penstock.distribute.prefetch import Failure, Outcome, Prefetcher, Step
-from penstock.distribute.steps import StepSource
+from penstock.distribute.step_sources import StepSource
 from penstock.distribute.values import PerReplica
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, OutOfRangeError, WorkerError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY

@@ -18,7 +18,8 @@ from penstock.distribute.agreement import Layout, Sizes
 from penstock.distribute.contexts import InputContext
 from penstock.distribute.input_options import InputReplicationMode
 from penstock.distribute.shards import Workers, WorkerShare, share_of_worker, without_hints
-from penstock.distribute.steps import Elements, GlobalBatches, OwnBatches, StepSource, Template, check_spec, unbatched
+from penstock.distribute.step_sources import Elements, GlobalBatches, OwnBatches, StepSource
+from penstock.distribute.steps import Template, check_spec, unbatched
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy, Options
 from penstock.sharding import slice_bounds
