@@ -1,12 +1,13 @@
 """Programs with the variables that they read and write: values in before each step, new values out after it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from penstock.distribute.framework import Framework, Touched
+from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched, active_framework
+from penstock.distribute.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -46,3 +47,20 @@ class BoundProgram:
             [self.placed(value) for value in self.framework.values(self.touched.written)],
             [self.placed(value) for value in self.framework.values(self.touched.read)],
         )
+
+
+def touched_variables(
+    program: Any, arguments: Sequence[Any], placement: Placement, wait: Callable[[], None]
+) -> tuple[Framework | None, Touched]:
+    """The variables that a program is found to touch, now with the values that worker 0 has, and whose they are.
+
+    `wait` is called before the workers meet for that.
+    """
+    framework = active_framework()
+    touched = framework.touched(lambda: jax.eval_shape(program, *arguments)) if framework else NOTHING_TOUCHED
+    if framework is None or not touched:
+        return None, touched
+    wait()
+    variables = [*touched.written, *touched.read]
+    framework.assign(variables, [placement.agreed(value) for value in framework.values(variables)])
+    return framework, touched

@@ -1,8 +1,7 @@
 """What all strategies on JAX devices share: one replica per device, run as one compiled SPMD program."""
 
 import itertools
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,30 +13,24 @@ from penstock.distribute.arguments import (
     ARRAYS,
     Signature,
     check_width,
-    first_output,
     fits_device,
     shape_of,
     specified,
     struct,
 )
-from penstock.distribute.bound import BoundProgram
+from penstock.distribute.bound import BoundProgram, touched_variables
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control import Control
-from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched, active_framework
-from penstock.distribute.lockstep import lockstep_program
+from penstock.distribute.launcher import Launcher
 from penstock.distribute.placement import Placement
-from penstock.distribute.program import Call, Mode, ProgramCache, Static, is_per_replica, mode_of, spmd_program
+from penstock.distribute.program import Call, Mode, ProgramCache, Static, is_per_replica, spmd_program
+from penstock.distribute.ragged import RaggedSteps, Shapes
 from penstock.distribute.shards import Workers
 from penstock.distribute.steps import Shares
 from penstock.distribute.strategy import Strategy, check_axis, check_equal_shapes, reduced
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidTypeError
 from penstock.spec import TensorSpec, as_leaf
-
-_STATUS = re.compile("[A-Z_]+: ")
-Shapes = list[list[tuple[int, ...] | None]]
-"""Of one value the shapes of all replicas' parts, worker by worker; None for what devices cannot hold."""
-
 
 _flatten = jax.tree_util.default_registry.flatten
 """`jax.tree.flatten` without its wrapper: a step of a small model takes little more time than some calls in Python."""
@@ -59,10 +52,8 @@ class MeshStrategy(Strategy):
         self._programs = ProgramCache()
         self._signatures: dict[Any, Signature] = {}
         count = len(devices)
-        # XLA's CPU devices share one pool of threads, in which programs with collectives that overlap wait for each
-        # other's threads for ever. On a CPU, therefore, one such program ends before the next begins.
-        self._one_at_a_time = count > 1 and devices[0].platform == "cpu"
-        self._under_way: Any = None
+        self._launcher = Launcher(devices, control)
+        self._ragged = RaggedSteps(self._placement, workers, control, self._launcher, self._programs)
         by_row, same = self._placement.by_row, self._placement.same
         self._spread = jax.jit(lambda array: jnp.broadcast_to(array, (count, *array.shape)), out_shardings=by_row)
         self._reduce_rows = jax.jit(_reduced_rows, static_argnums=(0, 2), out_shardings=same)
@@ -106,18 +97,18 @@ class MeshStrategy(Strategy):
         programs = self._programs.of(fn)[1]
         program = programs.get(tree)  # kept so as well where all leaves are stacked: then the tree tells all
         if program is not None:
-            return self._begun(program, leaves)
+            return self._launcher.begun(program, leaves)
         signature = self._signatures.get(tree)
         if signature is None:
             given, shapes = self._stacked("strategy.run", given)
             if shapes:
-                return self._run_ragged(fn, given, shapes)
+                return self._ragged.run(fn, given, shapes)
             leaves, tree = jax.tree.flatten(given)
             signature = self._signatures[tree] = Signature.of(given)
         program, arguments = self._program(fn, signature, leaves)
         if signature.ready:
             programs[tree] = program
-        return self._begun(program, arguments)
+        return self._launcher.begun(program, arguments)
 
     def _check_others(self) -> None:
         """Refuse what all workers must take part in, where one cannot any more."""
@@ -161,44 +152,11 @@ class MeshStrategy(Strategy):
         """The program of a full step, with the variables that the function is found to touch."""
         placement, local = self._placement, self._workers.replicas
         program = spmd_program(call, placement.mesh, local)
-        framework, touched = self._touched(program, arguments)
+        framework, touched = touched_variables(program, arguments, placement, self._launcher.wait)
         if framework is None:
             return program
         call = replace(call, framework=framework, touched=touched)
         return BoundProgram(spmd_program(call, placement.mesh, local), framework, touched, placement.on_all, _unchanged)
-
-    def _touched(self, program: Any, arguments: Sequence[Any]) -> tuple[Framework | None, Touched]:
-        """The variables that a program is found to touch, now with the values that worker 0 has, and whose they are."""
-        framework = active_framework()
-        touched = framework.touched(lambda: jax.eval_shape(program, *arguments)) if framework else NOTHING_TOUCHED
-        if framework is None or not touched:
-            return None, touched
-        self._wait()
-        variables = [*touched.written, *touched.read]
-        framework.assign(variables, [self._placement.agreed(value) for value in framework.values(variables)])
-        return framework, touched
-
-    def _begun(self, program: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-        """The result of a program with collectives, which may still be under way."""
-        if not self._one_at_a_time:
-            return program(*arguments)
-        try:
-            if self._under_way is not None:
-                self._under_way.block_until_ready()
-            result = program(*arguments)
-        except (jax.errors.JaxRuntimeError, ValueError) as error:
-            if self._control is not None and _is_of_a_device(error):
-                self._control.blame(error)
-            raise
-        self._under_way = first_output(result)  # one output tells for all: they are there together
-        if self._under_way is None and isinstance(program, BoundProgram):
-            self._under_way = program.a_written_value()
-        return result
-
-    def _wait(self) -> None:
-        """Wait for the program that is under way, before another one with collectives begins."""
-        if self._one_at_a_time and self._under_way is not None:
-            self._under_way.block_until_ready()
 
     def _entering(self, leaves: list[Any], modes: tuple[Mode, ...], stacked: tuple[bool, ...]) -> list[Any]:
         """The leaves that a program takes, in the form and the place in which it takes them."""
@@ -218,71 +176,6 @@ class MeshStrategy(Strategy):
         array = self._placement.for_all(array)
         # Stacked, because what becomes of it in a step comes back stacked and must fit the same program.
         return array if self.num_replicas_in_sync == 1 else self._spread(array)
-
-    def _run_ragged(self, fn: Callable[..., Any], given: Any, shapes: list[Shapes]) -> Any:
-        """A step whose shares differ in shape: every worker computes all replicas' parts, and keeps its own."""
-        remaining = iter(shapes)
-        total = self.num_replicas_in_sync
-        given = jax.tree.map(
-            lambda leaf: self._of_all_replicas(leaf, remaining) if is_per_replica(leaf) else leaf,
-            given,
-            is_leaf=is_per_replica,
-        )
-        reference, programs = self._programs.of(fn)
-        shares, calls = [], []
-        for replica in range(total):
-            leaves, tree = jax.tree.flatten(self._share(given, replica))
-            entering = tuple(map(mode_of, leaves))
-            calls.append(Call(reference, tree, entering, total))
-            shares.append(
-                [
-                    jax.device_put(leaf, self._devices[0]) if mode == "array" else leaf
-                    for leaf, mode in zip(leaves, entering, strict=True)
-                    if not isinstance(mode, Static)
-                ]
-            )
-        key = tuple((call.tree, call.modes, tuple(map(jax.typeof, share))) for call, share in zip(calls, shares))
-        with jax.default_device(self._devices[0]):
-            program = programs.get(key)
-            if program is None:
-                program = programs[key] = self._bound_ragged(calls, shares)
-            result = program(*shares)
-        return jax.tree.map(self._spread_out, result, is_leaf=is_per_replica)
-
-    def _bound_ragged(self, calls: list[Call], shares: list[list[Any]]) -> Any:
-        """As `_bound`, for a step in lockstep on this worker's first device."""
-        placement = self._placement
-        program = lockstep_program(calls)
-        framework, touched = self._touched(program, shares)
-        if framework is None:
-            return program
-        calls = [replace(call, framework=framework, touched=touched) for call in calls]
-        return BoundProgram(lockstep_program(calls), framework, touched, placement.on_first, placement.on_all)
-
-    def _of_all_replicas(self, value: PerReplica, shapes: Iterator[Shapes]) -> PerReplica:
-        """The parts of all replicas of all workers; `shapes` gives those of the next value that is not stacked."""
-        stacked = value.stacked is not None
-        every = [] if stacked else [shape for worker in next(shapes) for shape in worker]
-        if self._control is None:
-            return value
-        self._wait()
-        if stacked:
-            return PerReplica(list(self._placement.everywhere(value.stacked)))
-        known = [shape for shape in every if shape is not None]
-        if len(known) < len(every):
-            raise InvalidTypeError(
-                f"strategy.run got {value.values[0]!r} for a replica, which devices cannot hold: with several workers "
-                "only numbers and arrays of numbers can differ from replica to replica"
-            )
-        return PerReplica(self._placement.parts_everywhere(value.values, known))
-
-    def _spread_out(self, value: PerReplica) -> PerReplica:
-        """A value of all replicas computed on one device, of which each local replica's part is brought to its own."""
-        local = self._workers.local
-        if value.stacked is not None:
-            rows = value.stacked[local.start : local.stop]
-            return PerReplica.of_stacked(self._placement.rows(rows), len(local))
-        return PerReplica(jax.device_put(list(value.values[local.start : local.stop]), self._devices))
 
     def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
         """The leaves of a step on the devices; strings and other objects stay in host memory."""
@@ -369,7 +262,7 @@ class MeshStrategy(Strategy):
         if axis is not None and not -rank <= axis < rank:
             check_axis("reduce", leaf.values, axis)
         # One array on one device, as every plain array of this strategy is.
-        total = self._begun(self._reduce_rows, (op, leaf.stacked, None if axis is None else axis % rank))
+        total = self._launcher.begun(self._reduce_rows, (op, leaf.stacked, None if axis is None else axis % rank))
         return total.addressable_data(0)
 
     def _reduce_parts(self, op: ReduceOp, parts: tuple[Any, ...], axis: int | None) -> Any:
@@ -385,7 +278,7 @@ class MeshStrategy(Strategy):
         # The sum of this worker's parts as one row, among rows of zeros.
         own = reduced(ReduceOp.SUM, parts, axis)
         rows = jnp.zeros((len(parts), *own.shape), own.dtype).at[0].set(own)
-        total = self._begun(self._reduce_rows, (ReduceOp.SUM, self._placement.rows(rows), None))
+        total = self._launcher.begun(self._reduce_rows, (ReduceOp.SUM, self._placement.rows(rows), None))
         return total.addressable_data(0) if op is ReduceOp.SUM else total.addressable_data(0) / count
 
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
@@ -394,7 +287,7 @@ class MeshStrategy(Strategy):
         if self._control is not None:
             everyone = self._shapes_of_all("strategy.gather", parts)
             check_axis("gather", everyone, axis)
-            self._wait()
+            self._launcher.wait()
             parts = tuple(self._placement.parts_everywhere(parts, [shape.shape for shape in everyone]))
         check_axis("gather", parts, axis)
         check_equal_shapes("gather", parts, apart_from=axis)
@@ -413,11 +306,6 @@ class MeshStrategy(Strategy):
             if not isinstance(part, ARRAYS) or not fits_device(part):
                 raise InvalidTypeError(f"{call} takes numbers, got {part!r}")
         return tuple(jax.device_put(parts, self._devices[0]))
-
-
-def _is_of_a_device(error: Exception) -> bool:
-    """Whether a program failed while it ran; JAX raises such an error, by its status, as a ValueError too."""
-    return isinstance(error, jax.errors.JaxRuntimeError) or _STATUS.match(str(error)) is not None
 
 
 def _unchanged(value: Any) -> Any:
