@@ -192,9 +192,9 @@ def test_a_program_is_forgotten_with_its_function(four) -> None:
         return value * 2
 
     four.run(double, args=(np.float32(1),))
-    assert len(four._programs._entries) == 1
+    assert len(four._programs.cache._entries) == 1
     del double
-    assert len(four._programs._entries) == 0
+    assert len(four._programs.cache._entries) == 0
 
 
 def test_a_bound_method_is_compiled_once(four) -> None:

@@ -97,3 +97,19 @@ def check_width(holder: str, leaf: Any) -> None:
             f"{holder} holds {leaf.dtype} values from {leaf.min()} to {leaf.max()}, but JAX keeps only {kept}: "
             'use jax.config.update("jax_enable_x64", True), or map the values into a smaller range'
         )
+
+
+def check_not_given_away(given: Any) -> None:
+    """Refuse arrays, in (args, kwargs), whose memory a program was given before.
+
+    Raises:
+        InvalidArgumentError: there is one.
+    """
+    (args, kwargs) = given
+    for path, leaf in jax.tree_util.tree_leaves_with_path({"args": args, **kwargs}):
+        if isinstance(leaf, jax.Array) and leaf.is_deleted():
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise InvalidArgumentError(
+                f"strategy.run got {name}, an array that is no more: it was given to a program by donate_argnums or "
+                "donate_state before; use what that call returned instead"
+            )

@@ -59,6 +59,14 @@ class Framework(ABC):
         """
 
     @abstractmethod
+    def replicated(self, variables: Sequence[Any]) -> list[int]:
+        """The places of those variables whose new values `merged` takes to be equal on all replicas."""
+
+    @abstractmethod
+    def name(self, variable: Any) -> str:
+        """What an error calls a variable."""
+
+    @abstractmethod
     def values(self, variables: Sequence[Any]) -> list[Any]:
         """What the variables hold."""
 

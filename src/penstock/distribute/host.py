@@ -2,17 +2,19 @@
 
 import contextvars
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from penstock.distribute.calls import check_stackable, checked_pair, checked_places
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
+from penstock.distribute.reduction import check_axis, check_equal_shapes, reduced
 from penstock.distribute.rendezvous import Abandoned, Rendezvous
 from penstock.distribute.shards import Workers
 from penstock.distribute.steps import Shares
-from penstock.distribute.strategy import Strategy, check_axis, check_equal_shapes, placed_on_host, reduced
+from penstock.distribute.strategy import Strategy, placed_on_host
 from penstock.distribute.values import PerReplica, check_agreement, leaves_of, map_leaves, share_of
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
@@ -70,7 +72,14 @@ class HostStrategy(Strategy):
     def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
         return placed_on_host(leaves, even)
 
-    def run(self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        donate_argnums: int | Sequence[int] = (),
+    ) -> Any:
         """Call `fn(*args, **kwargs)` once per local replica, each in a thread of its own; a single one in the caller's.
 
         Args:
@@ -78,6 +87,7 @@ class HostStrategy(Strategy):
             args: its arguments; of every `PerReplica` in them each replica sees its own part, of everything else the
                 very same object.
             kwargs: its keyword arguments, likewise.
+            donate_argnums: the places, in `args`, of what is not used afterwards: of no use to arrays in host memory.
 
         Returns:
             The structure that `fn` gives, with a `PerReplica` at each leaf; bare values where one replica is in sync.
@@ -89,6 +99,7 @@ class HostStrategy(Strategy):
                 first.
         """
         self._check_call(fn, args, kwargs)
+        checked_places(donate_argnums, len(args))
         named = dict(kwargs or {})
         map_leaves(self._checked, (tuple(args), named))
         shares = [
@@ -98,6 +109,23 @@ class HostStrategy(Strategy):
         results = _Session(self, fn, shares).results()
         return (
             results[0] if self.num_replicas_in_sync == 1 else self._regrouped("the function of strategy.run", results)
+        )
+
+    def _run_steps(
+        self, fn: Callable[..., Any], batches: list[Any], steps: int, state: Any, donate_state: bool
+    ) -> tuple[Any, Any]:
+        results = []
+        for batch in batches:
+            result = self.run(fn, (batch,) if state is None else (state, batch))
+            if state is not None:
+                state, result = checked_pair(result)
+            results.append(result)
+        flat = [flatten(result) for result in results]
+        check_agreement("the function of strategy.run_steps", [structure for _, structure in flat], "step")
+        columns = zip(*(leaves for leaves, _ in flat), strict=True)
+        paths = flat[0][1].paths()
+        return state, flat[0][1].unflatten(
+            [_stacked(path, column) for path, column in zip(paths, columns, strict=True)]
         )
 
     def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
@@ -206,6 +234,15 @@ class _Session:
             error.add_note(f"raised on replica {self._strategy._workers.local[replica]} of {self._strategy!r}")
         self._failures.clear()
         raise error
+
+
+def _stacked(path: str, column: tuple[Any, ...]) -> Any:
+    """One leaf of the results of several steps, with a leading axis of steps."""
+    if isinstance(column[0], PerReplica):
+        rows = zip(*(leaf.values for leaf in column), strict=True)
+        return PerReplica([_stacked(path, row) for row in rows])
+    check_stackable(path, [np.shape(part) for part in column])
+    return np.stack([np.asarray(as_leaf(part)) for part in column])
 
 
 def _number_array(call: str, value: Any) -> Any:

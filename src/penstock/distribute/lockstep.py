@@ -73,21 +73,23 @@ def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
                     f"{structures[0]} on replica 0 and {structure} on replica {replica}"
                 )
         outputs = _together(evaluations)
-        new_values = outputs[0][len(outputs[0]) - len(written) :]
-        columns = zip(*(output[: len(output) - len(written)] for output in outputs), strict=True)
-        return structures[0].unflatten([_joined(column) for column in columns]), new_values
+        results = structures[0].num_leaves
+        columns = zip(*(output[:results] for output in outputs), strict=True)
+        new_values, differences = outputs[0][results : results + len(written)], outputs[0][results + len(written) :]
+        result = structures[0].unflatten([_joined(column) for column in columns])
+        return result, new_values, differences[0] if differences else None
 
     return jax.jit(step if calls[0].framework else lambda *shares: step([], [], *shares)[0])
 
 
 def _traced(call: Call, values: list[Any], leaves: list[Any]) -> tuple[ClosedJaxpr, Any]:
-    """The trace of one replica's call, and the structure of its result; the new values are its last outputs."""
+    """The trace of one replica's call, and the structure of its result; new values and differences are outputs too."""
 
     def on_replica(*arguments: Any) -> Any:
         return call.on_replica(list(arguments[: len(values)]), list(arguments[len(values) :]))
 
     try:
-        trace, (result, _) = jax.make_jaxpr(on_replica, axis_env=[(AXIS, call.replicas)], return_shape=True)(
+        trace, (result, *_) = jax.make_jaxpr(on_replica, axis_env=[(AXIS, call.replicas)], return_shape=True)(
             *values, *leaves
         )
     except Exception as error:

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,24 +11,29 @@ import numpy as np
 from penstock.distribute.arguments import (
     ARRAYS,
     Signature,
+    check_not_given_away,
     check_width,
     fits_device,
     shape_of,
     specified,
     struct,
 )
-from penstock.distribute.bound import BoundProgram, touched_variables
+from penstock.distribute.calls import checked_pair, checked_places
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control import Control
 from penstock.distribute.launcher import Launcher
+from penstock.distribute.many_steps import layout_of, program_steps
+from penstock.distribute.pieces import Joiner, Piece
 from penstock.distribute.placement import Placement
-from penstock.distribute.program import Call, Mode, ProgramCache, Static, is_per_replica, spmd_program
+from penstock.distribute.program import is_per_replica
+from penstock.distribute.programs import Programs
 from penstock.distribute.ragged import RaggedSteps, Shapes
+from penstock.distribute.reduction import check_axis, check_equal_shapes, reduced
 from penstock.distribute.shards import Workers
 from penstock.distribute.steps import Shares
-from penstock.distribute.strategy import Strategy, check_axis, check_equal_shapes, reduced
+from penstock.distribute.strategy import Strategy
 from penstock.distribute.values import PerReplica
-from penstock.errors import InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.spec import TensorSpec, as_leaf
 
 _flatten = jax.tree_util.default_registry.flatten
@@ -43,20 +47,21 @@ class MeshStrategy(Strategy):
         devices: those of all workers, worker by worker.
         workers: which worker this is, of how many.
         control: where they talk to each other, if there are several.
+        check_weights: whether to compare the variables that must be equal on all replicas, after every step.
     """
 
-    def __init__(self, devices: Sequence[jax.Device], workers: Workers, control: Control | None) -> None:
+    def __init__(
+        self, devices: Sequence[jax.Device], workers: Workers, control: Control | None, check_weights: bool
+    ) -> None:
         self.__workers = workers
         self._control = control
         self._placement = Placement(devices, workers.local)
-        self._programs = ProgramCache()
         self._signatures: dict[Any, Signature] = {}
-        count = len(devices)
         self._launcher = Launcher(devices, control)
+        self._programs = Programs(self._placement, workers, self._launcher, check_weights)
         self._ragged = RaggedSteps(self._placement, workers, control, self._launcher, self._programs)
-        by_row, same = self._placement.by_row, self._placement.same
-        self._spread = jax.jit(lambda array: jnp.broadcast_to(array, (count, *array.shape)), out_shardings=by_row)
-        self._reduce_rows = jax.jit(_reduced_rows, static_argnums=(0, 2), out_shardings=same)
+        self._reduce_rows = jax.jit(_reduced_rows, static_argnums=(0, 2), out_shardings=self._placement.same)
+        self._join = Joiner(workers.replicas_in_sync, self._placement.by_row)
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -72,7 +77,14 @@ class MeshStrategy(Strategy):
         """This worker's devices."""
         return self._placement.local_devices
 
-    def run(self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        donate_argnums: int | Sequence[int] = (),
+    ) -> Any:
         """Run `fn(*args, **kwargs)` once per replica, on JAX arrays.
 
         Args:
@@ -81,23 +93,45 @@ class MeshStrategy(Strategy):
                 given to all; strings, True and False, functions and other hashable objects are constants that the
                 program is compiled for.
             kwargs: its keyword arguments, likewise.
+            donate_argnums: the places, in `args`, of arguments whose arrays are given away: the program may write its
+                results into their memory, and they cannot be used afterwards. So a state that goes in and comes out
+                takes its memory once. As in `jax.jit`.
 
         Returns:
             The structure that `fn` gives, with a `PerReplica` at each leaf; bare arrays on a single device.
 
         Raises:
             InvalidTypeError: an argument or a result that devices cannot hold.
-            InvalidArgumentError: a `PerReplica` of another number of replicas, or replicas that did not all call
-                `all_reduce`.
+            InvalidArgumentError: a `PerReplica` of another number of replicas, one that was given away before,
+                replicas that did not all call `all_reduce`, or a place in `donate_argnums` that does not exist.
+
+        Example:
+            >>> import penstock as ps
+            >>> strategy = ps.MirroredStrategy()
+            >>> state = strategy.run(lambda: 1.0)
+            >>> state = strategy.run(lambda state: state + 1, args=(state,), donate_argnums=0)
+            >>> float(strategy.reduce("MEAN", state))
+            2.0
         """
         self._check_call(fn, args, kwargs)
         self._check_others()
         given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
         leaves, tree = _flatten(given)
-        programs = self._programs.of(fn)[1]
-        program = programs.get(tree)  # kept so as well where all leaves are stacked: then the tree tells all
-        if program is not None:
-            return self._launcher.begun(program, leaves)
+        if donate_argnums != ():
+            donate_argnums = checked_places(donate_argnums, len(args))
+            check_not_given_away(given)  # JAX's CPU devices do not survive an array that is given away twice
+        # A program is kept by this key where all leaves are stacked: then the tree tells all.
+        program = self._programs.cache.of(fn)[1].get((tree, donate_argnums))
+        try:
+            if program is not None:
+                return self._launcher.begun(program, leaves)
+            return self._run_prepared(fn, given, leaves, tree, donate_argnums)
+        except RuntimeError:
+            check_not_given_away(given)
+            raise
+
+    def _run_prepared(self, fn: Callable[..., Any], given: Any, leaves: list[Any], tree: Any, donated: Any) -> Any:
+        """As `run`, where arguments must be brought into a program's form, or the program is not known yet."""
         signature = self._signatures.get(tree)
         if signature is None:
             given, shapes = self._stacked("strategy.run", given)
@@ -105,10 +139,65 @@ class MeshStrategy(Strategy):
                 return self._ragged.run(fn, given, shapes)
             leaves, tree = jax.tree.flatten(given)
             signature = self._signatures[tree] = Signature.of(given)
-        program, arguments = self._program(fn, signature, leaves)
+        program, arguments = self._programs.of_step(fn, signature, leaves, donated)
         if signature.ready:
-            programs[tree] = program
+            self._programs.cache.of(fn)[1][tree, donated] = program
         return self._launcher.begun(program, arguments)
+
+    def _run_steps(
+        self, fn: Callable[..., Any], batches: list[Any], steps: int, state: Any, donate_state: bool
+    ) -> tuple[Any, Any]:
+        self._check_others()
+        state = jax.tree.map(
+            lambda leaf: leaf if is_per_replica(leaf) else as_leaf(leaf), state, is_leaf=is_per_replica
+        )
+        pieces = []
+        for group in self._alike(batches):
+            if len(group) > 1:
+                state, results = self._run_alike(fn, group, steps, state, donate_state)
+            elif state is None:
+                results = self.run(fn, (group[0],))
+            else:
+                given = self.run(fn, (state, group[0]), donate_argnums=0 if donate_state else ())
+                state, results = checked_pair(given)
+            pieces.append(Piece(results, len(group) if len(group) > 1 else None))
+        # The program of all these steps gave what is wanted.
+        return state, results if pieces[0].count == steps else self._join(pieces)
+
+    def _alike(self, batches: list[Any]) -> list[list[Any]]:
+        """The batches, in order, where neighbours belong together that one program can take."""
+        groups: list[list[Any]] = []
+        last = None
+        for batch in batches:
+            whole, shapes = self._stacked("strategy.run_steps", batch)
+            layout = None if shapes else layout_of(whole, self.num_replicas_in_sync)
+            if layout is None or layout != last:
+                groups.append([])
+            groups[-1].append(whole)
+            last = layout
+        return groups
+
+    def _run_alike(
+        self, fn: Callable[..., Any], batches: list[Any], steps: int, state: Any, donate_state: bool
+    ) -> tuple[Any, Any]:
+        """Run batches of one layout in one program."""
+        count = len(batches)
+        taken = program_steps(count, steps)
+        state, differing = self._stacked("strategy.run_steps", state)
+        if differing:
+            raise InvalidArgumentError("strategy.run_steps(state=...) got a state whose shapes differ between replicas")
+        args = (batches[0],) if state is None else (state, batches[0])
+        signature = Signature.of((args, {}))
+        leaves = jax.tree.leaves((args, {}))
+        own = None if state is None else len(leaves) - len(jax.tree.leaves(batches[0]))
+        if donate_state:
+            check_not_given_away(((state,), {}))
+        program, entering = self._programs.of_many_steps(fn, signature, leaves, taken, own, donate_state)
+        own = own or 0
+        columns = [entering[own:], *map(jax.tree.leaves, batches[1:])]
+        columns += [columns[-1]] * (taken - count)
+        result: tuple[Any, Any] = self._launcher.begun(program, (np.int32(count), entering[:own], columns))
+        return result
 
     def _check_others(self) -> None:
         """Refuse what all workers must take part in, where one cannot any more."""
@@ -121,7 +210,7 @@ class MeshStrategy(Strategy):
         self._check_call(fn, args, kwargs)
         specs = jax.tree.map(self._specified, (tuple(args), dict(kwargs or {})), is_leaf=is_per_replica)
         given, _ = self._stacked("strategy.compile", specs)
-        program, arguments = self._program(fn, Signature.of(given), jax.tree.leaves(given))
+        program, arguments = self._programs.of_step(fn, Signature.of(given), jax.tree.leaves(given))
         program.lower(*arguments).compile()
 
     def _specified(self, leaf: Any) -> Any:
@@ -133,49 +222,6 @@ class MeshStrategy(Strategy):
             spec = leaf.values[0]
             return PerReplica.of_stacked(specified(spec, (total, *spec.shape), placement.by_row), leaf.count)
         return leaf
-
-    def _program(
-        self, fn: Callable[..., Any], signature: Signature, leaves: list[Any]
-    ) -> tuple[BoundProgram, list[Any]]:
-        """The program of a step, and the arguments in the form in which it takes them."""
-        modes = signature.modes(leaves)
-        arguments = leaves if signature.ready else self._entering(leaves, modes, signature.stacked)
-        reference, programs = self._programs.of(fn)
-        key = (signature.tree, modes)
-        program = programs.get(key)
-        if program is None:
-            call = Call(reference, signature.tree, modes, self.num_replicas_in_sync)
-            program = programs[key] = self._bound(call, arguments)
-        return program, arguments
-
-    def _bound(self, call: Call, arguments: list[Any]) -> Any:
-        """The program of a full step, with the variables that the function is found to touch."""
-        placement, local = self._placement, self._workers.replicas
-        program = spmd_program(call, placement.mesh, local)
-        framework, touched = touched_variables(program, arguments, placement, self._launcher.wait)
-        if framework is None:
-            return program
-        call = replace(call, framework=framework, touched=touched)
-        return BoundProgram(spmd_program(call, placement.mesh, local), framework, touched, placement.on_all, _unchanged)
-
-    def _entering(self, leaves: list[Any], modes: tuple[Mode, ...], stacked: tuple[bool, ...]) -> list[Any]:
-        """The leaves that a program takes, in the form and the place in which it takes them."""
-        return [
-            self._for_all(leaf) if mode == "array" and not own else leaf
-            for leaf, mode, own in zip(leaves, modes, stacked, strict=True)
-            if not isinstance(mode, Static)
-        ]
-
-    def _for_all(self, array: Any) -> Any:
-        """An array that every replica gets, in the stacked form."""
-        if isinstance(array, jax.ShapeDtypeStruct):
-            shape = array.shape if self.num_replicas_in_sync == 1 else (self.num_replicas_in_sync, *array.shape)
-            return struct(shape, array.dtype, sharding=self._placement.by_row)
-        if not isinstance(array, jax.Array):
-            check_width("an argument of strategy.run", as_leaf(array))
-        array = self._placement.for_all(array)
-        # Stacked, because what becomes of it in a step comes back stacked and must fit the same program.
-        return array if self.num_replicas_in_sync == 1 else self._spread(array)
 
     def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
         """The leaves of a step on the devices; strings and other objects stay in host memory."""
@@ -306,10 +352,6 @@ class MeshStrategy(Strategy):
             if not isinstance(part, ARRAYS) or not fits_device(part):
                 raise InvalidTypeError(f"{call} takes numbers, got {part!r}")
         return tuple(jax.device_put(parts, self._devices[0]))
-
-
-def _unchanged(value: Any) -> Any:
-    return value
 
 
 def _reduced_rows(op: ReduceOp, stacked: Any, axis: int | None) -> Any:

@@ -18,10 +18,13 @@ class MirroredStrategy(MeshStrategy):
 
     Args:
         devices: JAX devices, or names such as "cpu:0"; all local devices of JAX's default platform where None.
+        check_weights: after every step compare the Keras variables that must be equal on all replicas, weights and
+            those of optimisers, and raise an error where they differ. For finding mistakes: every step is waited for.
 
     Raises:
         InvalidTypeError: something that is no device.
-        InvalidArgumentError: no devices, unknown ones, one of them twice, or several platforms.
+        InvalidArgumentError: no devices, unknown ones, one of them twice, or several platforms; from `run`, variables
+            that `check_weights` finds to differ.
 
     Example:
         >>> import penstock as ps
@@ -32,9 +35,9 @@ class MirroredStrategy(MeshStrategy):
         15
     """
 
-    def __init__(self, devices: Sequence[Any] | None = None) -> None:
+    def __init__(self, devices: Sequence[Any] | None = None, *, check_weights: bool = False) -> None:
         found = checked_devices(devices)
-        super().__init__(found, Workers(1, 0, len(found)), control=None)
+        super().__init__(found, Workers(1, 0, len(found)), control=None, check_weights=check_weights)
 
     def __repr__(self) -> str:
         return f"MirroredStrategy({', '.join(f'{device.platform}:{device.id}' for device in self._devices)})"

@@ -44,6 +44,7 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
         process_id: the number of this worker, from 0.
         local_device_ids: which of this machine's devices belong to this process, where several share it.
         failure_timeout: seconds.
+        check_weights: as of `MirroredStrategy`.
 
     Raises:
         InvalidArgumentError: arguments or an environment that are incomplete, workers with unequal numbers of devices,
@@ -67,6 +68,7 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
         *,
         local_device_ids: Sequence[int] | None = None,
         failure_timeout: float = FAILURE_TIMEOUT,
+        check_weights: bool = False,
     ) -> None:
         cluster = find_cluster(coordinator_address, num_processes, process_id)
         if cluster is not None and cluster.num_processes != 1 and not jax.distributed.is_initialized():
@@ -78,7 +80,7 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
             raise InvalidArgumentError(f"every worker must have the same number of devices, got {each}")
         workers = Workers(len(counts), sorted(counts).index(jax.process_index()), counts[jax.process_index()])
         control = _connected(cluster, workers, failure_timeout) if workers.count > 1 else None
-        super().__init__(devices, workers, control)
+        super().__init__(devices, workers, control, check_weights)
 
     def _all_devices(self) -> list[jax.Device]:
         return jax.devices(self._platform)

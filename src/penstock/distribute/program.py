@@ -4,8 +4,9 @@ Also makes `PerReplica` a JAX pytree, so that compiled programs take it and give
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MethodType
 from typing import Any, Literal
 
@@ -116,6 +117,7 @@ class Call:
         replicas: the number of replicas in sync.
         framework: whose variables it touches, if any.
         touched: these variables.
+        check_weights: whether to compare those of them that must be equal on all replicas.
     """
 
     fn: Callable[[], Callable[..., Any]]
@@ -124,8 +126,9 @@ class Call:
     replicas: int
     framework: Framework | None = None
     touched: Touched = NOTHING_TOUCHED
+    check_weights: bool = False
 
-    def on_replica(self, values: list[Any], leaves: list[Any]) -> tuple[Any, list[Any]]:
+    def on_replica(self, values: list[Any], leaves: list[Any]) -> tuple[Any, list[Any], Any]:
         """Call the function, while tracing, for one replica.
 
         Args:
@@ -133,7 +136,8 @@ class Call:
             leaves: the leaves that are not static, as this replica has them.
 
         Returns:
-            The result, its leaves as arrays; and the new values of the variables that were written.
+            The result, its leaves as arrays; the new values of the variables that were written; and by how much those
+            differ over the replicas that must be equal, or None where that is not asked for.
         """
         remaining = iter(leaves)
         args, kwargs = self.tree.unflatten(
@@ -142,12 +146,30 @@ class Call:
         context = MeshReplica(self.replicas, has_rows=all(0 not in jnp.shape(leaf) for leaf in leaves))
         with replica_scope(context):
             if self.framework is None:
-                return jax.tree.map(_output, self.fn()(*args, **kwargs)), []
+                return jax.tree.map(_output, self.fn()(*args, **kwargs)), [], None
             written = self.touched.written
             variables = [*written, *self.touched.read]
             with self.framework.lent(variables, values, context.replica_id_in_sync_group) as lent:
                 result = jax.tree.map(_output, self.fn()(*args, **kwargs))
-            return result, self.framework.merged(lent, written, values[: len(written)], context)
+            merged = self.framework.merged(lent, written, values[: len(written)], context)
+            equal = [merged[place] for place in self.replicated] if self.check_weights else []
+            return result, merged, jnp.stack([_difference(value) for value in equal]) if equal else None
+
+    @cached_property
+    def replicated(self) -> list[int]:
+        """The places, among the variables that are written, of those that must be equal on all replicas."""
+        return self.framework.replicated(self.touched.written) if self.framework and self.replicas > 1 else []
+
+
+def _difference(value: Any) -> Any:
+    """The largest difference between a value's elements on any replica and on the first; infinite for one NaN."""
+    value = jnp.asarray(value)
+    largest: Any = lax.pmax
+    total: Any = lax.psum
+    first = total(jnp.where(lax.axis_index(AXIS) == 0, value, jnp.zeros_like(value)), AXIS)
+    equal = (value == first) | ((value != value) & (first != first))
+    gap = jnp.where(equal, 0, jnp.abs(value.astype(jnp.float32) - first.astype(jnp.float32)))
+    return largest(jnp.max(jnp.where(jnp.isnan(gap), jnp.inf, gap), initial=0), AXIS)
 
 
 def _output(leaf: Any) -> Any:
@@ -159,19 +181,20 @@ def _output(leaf: Any) -> Any:
     return jnp.asarray(leaf)
 
 
-def spmd_program(call: Call, mesh: Mesh, local: int) -> Callable[..., Any]:
+def spmd_program(call: Call, mesh: Mesh, local: int, donated: Sequence[int] = ()) -> Callable[..., Any]:
     """The compiled program of one full step on all devices of the mesh.
 
     Args:
         call: the function and how its arguments enter.
         mesh: the devices, one per replica, on one axis.
         local: how many of them are this process's.
+        donated: which of the leaves that are not static give their buffers to the program.
 
     Returns:
         A function of the leaves that are not static, arrays in the stacked form, which gives the result with a
         `PerReplica` at each leaf, with one device bare arrays. Of a call that touches variables, a function of the
-        values of those that are written, of those that are read, and of the leaves, which gives the result and new
-        values.
+        values of those that are written, of those that are read, and of the leaves, which gives the result, new
+        values, and differences as `Call.on_replica` does.
     """
     replicas = mesh.size
     single, split = PartitionSpec(), PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
@@ -180,10 +203,10 @@ def spmd_program(call: Call, mesh: Mesh, local: int) -> Callable[..., Any]:
 
     def step(written: list[Any], read: list[Any], *leaves: Any) -> Any:
         shares = [leaf[0] if own else leaf for leaf, own in zip(leaves, own_row, strict=True)]
-        result, values = call.on_replica([*written, *read], shares)
+        result, values, differences = call.on_replica([*written, *read], shares)
         if replicas > 1:
             result = jax.tree.map(lambda leaf: PerReplica.of_stacked(leaf[None], local), result)
-        return result, values
+        return result, values, differences
 
     leaf_specs = tuple(split if own else single for own in own_row)
     result_spec = single if replicas == 1 else split
@@ -195,11 +218,15 @@ def spmd_program(call: Call, mesh: Mesh, local: int) -> Callable[..., Any]:
             out_specs=result_spec,
             check_vma=False,
         )
-        return jax.jit(plain)
+        return jax.jit(plain, donate_argnums=donated)
     mapped = jax.shard_map(
-        step, mesh=mesh, in_specs=(single, single, *leaf_specs), out_specs=(result_spec, single), check_vma=False
+        step,
+        mesh=mesh,
+        in_specs=(single, single, *leaf_specs),
+        out_specs=(result_spec, single, single),
+        check_vma=False,
     )
-    return jax.jit(mapped, donate_argnums=0)
+    return jax.jit(mapped, donate_argnums=(0, *(2 + number for number in donated)))
 
 
 class ProgramCache:

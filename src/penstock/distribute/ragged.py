@@ -6,12 +6,13 @@ from typing import Any
 
 import jax
 
-from penstock.distribute.bound import BoundProgram, touched_variables
+from penstock.distribute.bound import BoundProgram, with_variables
 from penstock.distribute.control import Control
 from penstock.distribute.launcher import Launcher
 from penstock.distribute.lockstep import lockstep_program
 from penstock.distribute.placement import Placement
-from penstock.distribute.program import Call, ProgramCache, Static, is_per_replica, mode_of
+from penstock.distribute.program import Call, Static, is_per_replica, mode_of
+from penstock.distribute.programs import Programs
 from penstock.distribute.shards import Workers
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidTypeError
@@ -29,14 +30,14 @@ class RaggedSteps:
         workers: which worker this is, of how many.
         control: where they talk to each other, if there are several.
         launcher: begins the programs that must not overlap with others.
-        programs: those that were compiled.
+        programs: those of full steps.
     """
 
     placement: Placement
     workers: Workers
     control: Control | None
     launcher: Launcher
-    programs: ProgramCache
+    programs: Programs
 
     def run(self, fn: Callable[..., Any], given: Any, shapes: list[Shapes]) -> Any:
         """The result of one step.
@@ -53,12 +54,12 @@ class RaggedSteps:
             given,
             is_leaf=is_per_replica,
         )
-        reference, programs = self.programs.of(fn)
+        reference, programs = self.programs.cache.of(fn)
         shares, calls = [], []
         for replica in range(total):
             leaves, tree = jax.tree.flatten(_share(given, replica))
             entering = tuple(map(mode_of, leaves))
-            calls.append(Call(reference, tree, entering, total))
+            calls.append(Call(reference, tree, entering, total, check_weights=self.programs.check_weights))
             shares.append(
                 [
                     jax.device_put(leaf, self.placement.local_devices[0]) if mode == "array" else leaf
@@ -78,11 +79,12 @@ class RaggedSteps:
         """The program of such a step, with the variables that the function is found to touch."""
         placement = self.placement
         program = lockstep_program(calls)
-        framework, touched = touched_variables(program, shares, placement, self.launcher.wait)
-        if framework is None:
+        found = with_variables(calls[0], program, shares, placement, self.launcher.wait)
+        if found.framework is None:
             return program
-        calls = [replace(call, framework=framework, touched=touched) for call in calls]
-        return BoundProgram(lockstep_program(calls), framework, touched, placement.on_first, placement.on_all)
+        calls = [replace(call, framework=found.framework, touched=found.touched) for call in calls]
+        program = lockstep_program(calls)
+        return BoundProgram(program, found, found.framework, placement.on_first, placement.on_all)
 
     def _of_all_replicas(self, value: PerReplica, shapes: Iterator[Shapes]) -> PerReplica:
         """The parts of all replicas of all workers; `shapes` gives those of the next value that is not stacked."""

@@ -1,10 +1,11 @@
 """`Strategy`: what every way of running replicas offers, and the parts that do not depend on where they run."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
+from penstock.distribute.calls import taken
 from penstock.distribute.contexts import (
     InputContext,
     ReduceOp,
@@ -21,6 +22,7 @@ from penstock.distribute.shards import Workers
 from penstock.distribute.steps import Shares
 from penstock.distribute.values import PerReplica, regrouped
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.options import check_integer
 
 
 class Strategy(ABC):
@@ -160,8 +162,85 @@ class Strategy(ABC):
         return results[0] if total == 1 else self._regrouped("value_fn", results)
 
     @abstractmethod
-    def run(self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        donate_argnums: int | Sequence[int] = (),
+    ) -> Any:
         """Call `fn(*args, **kwargs)` once per local replica, with its own part of every `PerReplica`."""
+
+    def run_steps(
+        self,
+        fn: Callable[..., Any],
+        iterator: Iterator[Any],
+        steps: int,
+        *,
+        state: Any = None,
+        donate_state: bool = False,
+    ) -> Any:
+        """Run up to so many steps, each on the iterator's next batch, as `run` would; on devices in one program.
+
+        That is faster where a step takes little time. Ragged steps are run too, one by one, with the same numbers. All
+        batches are held on the devices at once, and twice while they are put together.
+
+        Args:
+            fn: the function of a step, given the batch, as one argument. With a state it is given the state and the
+                batch, and returns a pair of the new state and its result.
+            iterator: gives the batches: `iter(distributed_dataset)`, or any other iterator of them.
+            steps: how many steps to take, if there are so many; how many batches the program is compiled for.
+            state: what goes from step to step: arrays, numbers or values that `run` gave, in any structure. None if
+                there is nothing but Keras's variables.
+            donate_state: whether the state's arrays are given away, as by `donate_argnums` of `run`.
+
+        Returns:
+            The structure that `fn` gives, with a `PerReplica` at each leaf, bare arrays on a single device; their
+            values have a leading axis of the steps that were taken, which are fewer at the end of the data. With a
+            state a pair of the new state and that.
+
+        Raises:
+            OutOfRangeError: no step at all was left.
+            InvalidTypeError: an iterable in place of an iterator, or a function that does not give what it must.
+            InvalidArgumentError: less than one step, results whose shapes differ from step to step, or what `run`
+                refuses.
+            Exception: what the iterator raised in place of a batch, after the steps before it were run on a single
+                worker; what these gave is lost.
+
+        Example:
+            >>> import penstock as ps
+            >>> strategy = ps.MirroredStrategy()
+            >>> iterator = iter(strategy.distribute_dataset(ps.Dataset.range(40).batch(8)))
+            >>> def step(total, rows):
+            ...     sum_of_rows = ps.get_replica_context().all_reduce("SUM", rows.sum())
+            ...     return total + sum_of_rows, sum_of_rows
+            >>> total, sums = strategy.run_steps(step, iterator, 3, state=0)
+            >>> strategy.local_results(sums)[0].tolist()
+            [28, 92, 156]
+            >>> total, sums = strategy.run_steps(step, iterator, 3, state=total)
+            >>> strategy.local_results(sums)[0].tolist(), int(strategy.local_results(total)[0])
+            ([220, 284], 780)
+        """
+        self._check_call(fn, (), None)
+        check_integer("strategy.run_steps", "steps", steps, minimum=1)
+        if not isinstance(iterator, Iterator):
+            raise InvalidTypeError(
+                "strategy.run_steps(iterator) takes an iterator of batches, iter(distributed_dataset), and goes on "
+                f"where it stands; got {type(iterator).__name__}"
+            )
+        # With other workers a failure is final: they cannot go on without this one.
+        batches, failure = taken(iterator, steps, at_once=self._control is not None)
+        state_and_results = self._run_steps(fn, batches, steps, state, donate_state)
+        if failure is not None:
+            raise failure
+        return state_and_results[1] if state is None else state_and_results
+
+    @abstractmethod
+    def _run_steps(
+        self, fn: Callable[..., Any], batches: list[Any], steps: int, state: Any, donate_state: bool
+    ) -> tuple[Any, Any]:
+        """Run a step with each batch; the last state, and the results joined. There are at most `steps` batches."""
 
     def compile(
         self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -310,56 +389,3 @@ def raise_foreign(strategy: Strategy, value: PerReplica) -> NoReturn:
         f"{strategy!r} got a PerReplica of {value.count} replicas, but it runs {strategy._workers.replicas} here: "
         "use each value with the strategy that made it"
     )
-
-
-def reduced(op: ReduceOp, parts: tuple[Any, ...], axis: int | None) -> Any:
-    """The sum or mean of arrays over all of them, and over an axis of each where one is given.
-
-    Raises:
-        InvalidArgumentError: the axis does not exist, the shapes do not fit, or there is nothing to take a mean of.
-    """
-    if axis is not None:
-        check_axis("reduce", parts, axis)
-    check_equal_shapes("reduce", parts, apart_from=axis)
-    # A sum over no axes keeps the shape and widens booleans and small integers, as a sum over an axis does.
-    total = _sum([part.sum(axis=() if axis is None else axis) for part in parts])
-    count = len(parts) if axis is None else sum(part.shape[axis] for part in parts)
-    if op is ReduceOp.SUM:
-        return total
-    if count == 0:
-        raise InvalidArgumentError(
-            'strategy.reduce("MEAN", ...) got no rows on any replica: there is nothing to take a mean of'
-        )
-    return total / count
-
-
-def check_axis(call: str, parts: tuple[Any, ...], axis: int) -> None:
-    """Refuse an axis that the values do not have."""
-    for part in parts:
-        if not -part.ndim <= axis < part.ndim:
-            raise InvalidArgumentError(
-                f"strategy.{call}(axis={axis}) got a value of shape {part.shape}, which has no such axis"
-            )
-
-
-def check_equal_shapes(call: str, parts: tuple[Any, ...], apart_from: int | None = None) -> None:
-    """Refuse arrays whose shapes differ, on any axis or on any axis but one."""
-
-    def rest(shape: tuple[int, ...]) -> list[int]:
-        return [
-            length for number, length in enumerate(shape) if apart_from is None or number != apart_from % len(shape)
-        ]
-
-    if any(rest(part.shape) != rest(parts[0].shape) for part in parts):
-        advice = ": give axis=0 to reduce over rows too" if apart_from is None and call == "reduce" else ""
-        raise InvalidArgumentError(
-            f"strategy.{call} needs values of fitting shapes, got "
-            f"{', '.join(str(part.shape) for part in parts)}{advice}"
-        )
-
-
-def _sum(values: list[Any]) -> Any:
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    return total

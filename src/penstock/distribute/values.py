@@ -3,11 +3,11 @@
 NumPy only: `program.py` registers the classes with JAX.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Never
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.structure import Structure, flatten
+from penstock.structure import flatten
 
 
 class PerReplica:
@@ -147,11 +147,11 @@ def regrouped(call: str, results: list[Any]) -> Any:
     return flattened[0][1].unflatten([PerReplica(column) for column in columns])
 
 
-def check_agreement(call: str, structures: list[Structure]) -> None:
-    """Refuse structures that differ between replicas."""
-    for replica, structure in enumerate(structures):
+def check_agreement(call: str, structures: Sequence[Any], between: str = "replica") -> None:
+    """Refuse structures that differ between replicas, or between steps."""
+    for number, structure in enumerate(structures):
         if structure != structures[0]:
             raise InvalidTypeError(
-                f"{call} must give one structure on every replica, got {structures[0]} on replica 0 and {structure} on "
-                f"replica {replica}"
+                f"{call} must give one structure on every {between}, got {structures[0]} on {between} 0 and "
+                f"{structure} on {between} {number}"
             )

@@ -7,6 +7,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum, auto
 from typing import Any
 
 import jax.numpy as jnp
@@ -46,23 +47,25 @@ class KerasFramework(Framework):
             yield scope
 
     def merged(self, lent: Any, variables: Sequence[Any], values: Sequence[Any], context: ReplicaContext) -> list[Any]:
-        keras = _keras()
-        metrics = _owned_by(keras.Metric, lambda owner: owner.variables)
-        optimizers = _owned_by(keras.optimizers.Optimizer, lambda owner: owner.variables)
-        seeds = _owned_by(keras.random.SeedGenerator, lambda owner: [owner.state])
         merged = []
-        for variable, old in zip(variables, values, strict=True):
+        for variable, kind, old in zip(variables, _kinds(variables), values, strict=True):
             new = lent.get_current_value(variable)
-            if id(variable) in metrics:
+            if kind is _Kind.METRIC:
                 new = old + context.all_reduce("SUM", new - old).astype(old.dtype)
-            elif id(variable) in seeds:
+            elif kind is _Kind.SEED:
                 new = old.at[1].set(new[1])
-            elif not variable.trainable and id(variable) not in optimizers and jnp.issubdtype(new.dtype, jnp.floating):
+            elif kind is _Kind.STATISTIC:
                 # A replica without rows has no statistics.
                 new = new if context.has_rows else jnp.zeros_like(new)
                 new = context.all_reduce("SUM", new) / context.all_reduce("SUM", np.float32(context.has_rows))
             merged.append(new.astype(old.dtype))
         return merged
+
+    def replicated(self, variables: Sequence[Any]) -> list[int]:
+        return [place for place, kind in enumerate(_kinds(variables)) if kind is _Kind.REPLICATED]
+
+    def name(self, variable: Any) -> str:
+        return str(variable.path)
 
     def values(self, variables: Sequence[Any]) -> list[Any]:
         return [variable._value for variable in variables]
@@ -70,6 +73,34 @@ class KerasFramework(Framework):
     def assign(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         for variable, value in zip(variables, values, strict=True):
             variable._value = value
+
+
+class _Kind(Enum):
+    """What a variable is for, which says how the replicas' new values become one."""
+
+    METRIC = auto()
+    SEED = auto()
+    STATISTIC = auto()
+    REPLICATED = auto()
+
+
+def _kinds(variables: Sequence[Any]) -> list[_Kind]:
+    """The kinds of variables, found by whose they are."""
+    keras = _keras()
+    metrics = _owned_by(keras.Metric, lambda owner: owner.variables)
+    optimizers = _owned_by(keras.optimizers.Optimizer, lambda owner: owner.variables)
+    seeds = _owned_by(keras.random.SeedGenerator, lambda owner: [owner.state])
+
+    def kind_of(variable: Any) -> _Kind:
+        if id(variable) in metrics:
+            return _Kind.METRIC
+        if id(variable) in seeds:
+            return _Kind.SEED
+        floating = jnp.issubdtype(variable.dtype, jnp.floating)
+        moving = not variable.trainable and id(variable) not in optimizers and floating
+        return _Kind.STATISTIC if moving else _Kind.REPLICATED
+
+    return [kind_of(variable) for variable in variables]
 
 
 def _keras() -> Any:

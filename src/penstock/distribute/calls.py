@@ -1,0 +1,77 @@
+"""What `run` and `run_steps` are called with, and what their functions give: checked, on any kind of strategy."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError, OutOfRangeError
+
+
+def taken(iterator: Iterator[Any], steps: int, *, at_once: bool) -> tuple[list[Any], Exception | None]:
+    """The iterator's next batches, at most so many, and what it raised in place of a further one.
+
+    Args:
+        iterator: gives the batches.
+        steps: the largest number of them.
+        at_once: whether an exception is raised at once, though batches came before it.
+
+    Raises:
+        OutOfRangeError: there is none.
+    """
+    batches: list[Any] = []
+    try:
+        while len(batches) < steps:
+            batches.append(next(iterator))
+    except StopIteration:
+        if not batches:
+            raise OutOfRangeError("strategy.run_steps got an iterator that has no further step") from None
+    except Exception as error:
+        if at_once or not batches:
+            raise
+        return batches, error
+    return batches, None
+
+
+def checked_places(places: Any, arguments: int) -> tuple[int, ...]:
+    """The places of arguments as `donate_argnums` gives them, counted from the first.
+
+    Raises:
+        InvalidTypeError: something that is no integer.
+        InvalidArgumentError: there is no argument at a place.
+    """
+    given = places if isinstance(places, (tuple, list)) else (places,)
+    for place in given:
+        if isinstance(place, bool) or not isinstance(place, int):
+            raise InvalidTypeError(
+                f"strategy.run(donate_argnums=...) takes places of arguments, integers, got {places!r}"
+            )
+        if not -arguments <= place < arguments:
+            raise InvalidArgumentError(
+                f"strategy.run(donate_argnums={places!r}) names the argument at place {place}, but args has "
+                f"{arguments}, counted from 0; keyword arguments cannot be given away"
+            )
+    return tuple(sorted({place % arguments for place in given}))
+
+
+def checked_pair(result: Any) -> tuple[Any, Any]:
+    """What a step with a state gave, if that is a pair of a state and a result.
+
+    Raises:
+        InvalidTypeError: it is not.
+    """
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise InvalidTypeError(
+            "with a state, the function of strategy.run_steps must return a pair (new state, result), got "
+            f"{type(result).__name__}"
+        )
+    return result
+
+
+def check_stackable(path: str, shapes: Sequence[Any]) -> None:
+    """Refuse results of several steps that cannot be put together, for their shapes."""
+    for shape in shapes:
+        if shape != shapes[0] or isinstance(shape, list):
+            raise InvalidArgumentError(
+                f"strategy.run_steps puts the results of all steps together, but the result{path} has shape "
+                f"{shapes[0]} in one step and {shape} in another: return values of one shape, such as sums, or take "
+                "these steps by strategy.run"
+            )

@@ -1,0 +1,129 @@
+"""What `MeshStrategy.run_steps` compiles: a loop over batches as one SPMD program."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+
+from penstock.distribute.calls import checked_pair
+from penstock.distribute.program import AXIS, Call, is_per_replica
+from penstock.distribute.values import PerReplica
+from penstock.errors import InvalidTypeError
+
+
+def many_steps_program(
+    call: Call, mesh: Mesh, local: int, steps: int, state: int | None, donated: bool
+) -> Callable[..., Any]:
+    """The compiled program of up to `steps` full steps on all devices of the mesh, one after the other.
+
+    The number of steps to take is an argument, so that the rest of an epoch takes no program of its own.
+
+    Args:
+        call: the function and how the arguments of a step enter, all as arrays: those of the state, then the batch's.
+        mesh: the devices, one per replica, on one axis.
+        local: how many of them are this process's.
+        steps: the number of batches that the program takes.
+        state: the number of leaves of the state that the function takes and gives back; None where it has none.
+        donated: whether the state's arrays are given to the program.
+
+    Returns:
+        A function of the number of steps, of the state's leaves, and of the leaves of all batches, in the stacked form.
+        It gives the new state and the results with a leading axis of `steps`, with a `PerReplica` at each leaf, with
+        one device bare arrays. Of a call that touches variables, a function of them too, as `spmd_program` describes
+        it; differences are the largest of all steps.
+    """
+    replicas = mesh.size
+    single, split = PartitionSpec(), PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
+    by_replica = single if replicas == 1 else split
+
+    def all_steps(written: list[Any], read: list[Any], count: Any, given: list[Any], batches: list[list[Any]]) -> Any:
+        def own(leaf: Any) -> Any:
+            return leaf if replicas == 1 else leaf[0]
+
+        columns = [jnp.stack([own(leaf) for leaf in column]) for column in zip(*batches, strict=True)]
+
+        def one_step(number: Any, values: list[Any], leaves: list[Any]) -> Any:
+            batch = [lax.dynamic_index_in_dim(column, number, keepdims=False) for column in columns]
+            result, new_values, differences = call.on_replica([*values, *read], [*leaves, *batch])
+            new_leaves, result = _taken_apart(call, result, leaves, state)
+            return new_values, new_leaves, result, differences
+
+        def body(number: Any, carried: Any) -> Any:
+            values, leaves, results, largest = carried
+            values, leaves, result, differences = one_step(number, values, leaves)
+            results = jax.tree.map(
+                lambda rows, row: lax.dynamic_update_index_in_dim(rows, row, number, 0), results, result
+            )
+            return values, leaves, results, jax.tree.map(jnp.maximum, largest, differences)
+
+        leaves = [own(leaf) for leaf in given]
+        *_, result, differences = jax.eval_shape(one_step, 0, written, leaves)
+        results = jax.tree.map(lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype), result)
+        largest = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), differences)
+        values, leaves, results, largest = lax.fori_loop(0, count, body, (written, leaves, results, largest))
+        outputs: Any = (None if state is None else _state_tree(call).unflatten(leaves), results)
+        if replicas > 1:
+            outputs = jax.tree.map(lambda leaf: PerReplica.of_stacked(leaf[None], local), outputs)
+        return outputs, values, largest
+
+    in_specs = (single, by_replica, by_replica)
+    if call.framework is None:
+        plain = jax.shard_map(
+            lambda count, given, batches: all_steps([], [], count, given, batches)[0],
+            mesh=mesh,
+            in_specs=in_specs,
+            out_specs=by_replica,
+            check_vma=False,
+        )
+        return jax.jit(plain, donate_argnums=(1,) if donated else ())
+    mapped = jax.shard_map(
+        all_steps,
+        mesh=mesh,
+        in_specs=(single, single, *in_specs),
+        out_specs=(by_replica, single, single),
+        check_vma=False,
+    )
+    return jax.jit(mapped, donate_argnums=(0, 3) if donated else (0,))
+
+
+def _state_tree(call: Call) -> Any:
+    return call.tree.children()[0].children()[0]
+
+
+def _taken_apart(call: Call, result: Any, leaves: list[Any], state: int | None) -> tuple[list[Any], Any]:
+    """The new state's leaves and the result of a step, which gives both if it has a state."""
+    if state is None:
+        return [], result
+    new_state, result = checked_pair(result)
+    new, structure = jax.tree.flatten(new_state)
+    if structure != _state_tree(call):
+        raise InvalidTypeError(
+            "the function of strategy.run_steps must give back the state in the structure in which it came, got "
+            f"{structure} for {_state_tree(call)}"
+        )
+    for (path, _), old, leaf in zip(jax.tree_util.tree_leaves_with_path(new_state), leaves, new, strict=True):
+        if (old.shape, old.dtype) != (leaf.shape, leaf.dtype):
+            raise InvalidTypeError(
+                "the function of strategy.run_steps must give back the state in the shapes and dtypes in which it "
+                f"came, got {leaf.dtype}{list(leaf.shape)} for {old.dtype}{list(old.shape)} at "
+                f"state{jax.tree_util.keystr(path)}"
+            )
+    # A number that was made inside the step has a weaker type, and a loop wants the very same.
+    return [jnp.asarray(leaf, old.dtype) for leaf, old in zip(new, leaves, strict=True)], result
+
+
+def layout_of(batch: Any, replicas: int) -> Any:
+    """What batches must have in common that one program takes; None for one that such a program cannot take."""
+    leaves, tree = jax.tree.flatten(batch)
+    own = jax.tree.leaves(batch, is_leaf=is_per_replica)
+    fits = [is_per_replica(leaf) if replicas > 1 else isinstance(leaf, (jax.Array, np.ndarray)) for leaf in own]
+    return (tree, [(leaf.shape, leaf.dtype) for leaf in leaves]) if all(fits) else None
+
+
+def program_steps(count: int, steps: int) -> int:
+    """How many batches the program takes that is to run `count` of `steps` steps: one of a few numbers."""
+    return min(steps, 1 << (count - 1).bit_length())
