@@ -99,17 +99,20 @@ def check_width(holder: str, leaf: Any) -> None:
         )
 
 
-def check_not_given_away(given: Any) -> None:
-    """Refuse arrays, in (args, kwargs), whose memory a program was given before.
+def check_not_given_away(args: Any, kwargs: Any = ()) -> None:
+    """Refuse arrays whose memory a program was given before.
+
+    JAX itself ends the process when such an array comes to a program on several CPU devices.
 
     Raises:
         InvalidArgumentError: there is one.
     """
-    (args, kwargs) = given
-    for path, leaf in jax.tree_util.tree_leaves_with_path({"args": args, **kwargs}):
-        if isinstance(leaf, jax.Array) and leaf.is_deleted():
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
-            raise InvalidArgumentError(
-                f"strategy.run got {name}, an array that is no more: it was given to a program by donate_argnums or "
-                "donate_state before; use what that call returned instead"
-            )
+    if not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves((args, kwargs))):
+        return
+    for holder, value in (("args", args), ("kwargs", kwargs)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=is_per_replica):
+            if any(isinstance(array, jax.Array) and array.is_deleted() for array in jax.tree.leaves(leaf)):
+                raise InvalidArgumentError(
+                    f"strategy.run got arrays in {holder}{jax.tree_util.keystr(path)} that are no more: their memory "
+                    "was given to a program by donate_argnums or donate_state before; use what that call returned"
+                )

@@ -5,8 +5,8 @@ the replicas' new values become one. `run` keeps the values on the devices from 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,10 @@ class Framework(ABC):
     @abstractmethod
     def active(self) -> bool:
         """Whether this process can have any such variables."""
+
+    @abstractmethod
+    def scope(self) -> AbstractContextManager[None]:
+        """Entered with a strategy's scope: what is made within it belongs to strategies."""
 
     @abstractmethod
     def touched(self, trace: Callable[[], object]) -> Touched:
@@ -81,6 +85,15 @@ _frameworks: list[Framework] = []
 def register(framework: Framework) -> None:
     """Let the variables of a framework take part in steps."""
     _frameworks.append(framework)
+
+
+@contextmanager
+def frameworks_scope() -> Iterator[None]:
+    """Within it what frameworks make belongs to strategies; one may be imported only within it."""
+    with ExitStack() as scopes:
+        for framework in _frameworks:
+            scopes.enter_context(framework.scope())
+        yield
 
 
 def active_framework() -> Framework | None:

@@ -60,6 +60,7 @@ class MeshStrategy(Strategy):
         self._launcher = Launcher(devices, control)
         self._programs = Programs(self._placement, workers, self._launcher, check_weights)
         self._ragged = RaggedSteps(self._placement, workers, control, self._launcher, self._programs)
+        self._gives_away = False  # whether some call has given arrays to a program
         self._reduce_rows = jax.jit(_reduced_rows, static_argnums=(0, 2), out_shardings=self._placement.same)
         self._join = Joiner(workers.replicas_in_sync, self._placement.by_row)
 
@@ -119,16 +120,14 @@ class MeshStrategy(Strategy):
         leaves, tree = _flatten(given)
         if donate_argnums != ():
             donate_argnums = checked_places(donate_argnums, len(args))
-            check_not_given_away(given)  # JAX's CPU devices do not survive an array that is given away twice
+            self._gives_away = True
+        if self._gives_away:
+            check_not_given_away(*given)
         # A program is kept by this key where all leaves are stacked: then the tree tells all.
         program = self._programs.cache.of(fn)[1].get((tree, donate_argnums))
-        try:
-            if program is not None:
-                return self._launcher.begun(program, leaves)
-            return self._run_prepared(fn, given, leaves, tree, donate_argnums)
-        except RuntimeError:
-            check_not_given_away(given)
-            raise
+        if program is not None:
+            return self._launcher.begun(program, leaves)
+        return self._run_prepared(fn, given, leaves, tree, donate_argnums)
 
     def _run_prepared(self, fn: Callable[..., Any], given: Any, leaves: list[Any], tree: Any, donated: Any) -> Any:
         """As `run`, where arguments must be brought into a program's form, or the program is not known yet."""
@@ -148,9 +147,7 @@ class MeshStrategy(Strategy):
         self, fn: Callable[..., Any], batches: list[Any], steps: int, state: Any, donate_state: bool
     ) -> tuple[Any, Any]:
         self._check_others()
-        state = jax.tree.map(
-            lambda leaf: leaf if is_per_replica(leaf) else as_leaf(leaf), state, is_leaf=is_per_replica
-        )
+        state = self._map(lambda leaf: as_leaf(leaf) if isinstance(leaf, (int, float, complex)) else leaf, state)
         pieces = []
         for group in self._alike(batches):
             if len(group) > 1:
@@ -190,8 +187,8 @@ class MeshStrategy(Strategy):
         signature = Signature.of((args, {}))
         leaves = jax.tree.leaves((args, {}))
         own = None if state is None else len(leaves) - len(jax.tree.leaves(batches[0]))
-        if donate_state:
-            check_not_given_away(((state,), {}))
+        self._gives_away |= donate_state
+        check_not_given_away(args)
         program, entering = self._programs.of_many_steps(fn, signature, leaves, taken, own, donate_state)
         own = own or 0
         columns = [entering[own:], *map(jax.tree.leaves, batches[1:])]

@@ -52,14 +52,12 @@ class Programs:
         modes = signature.modes(leaves)
         arguments = leaves if signature.ready else self._entering(leaves, modes, signature.stacked)
         programs = self.cache.of(fn)[1]
-        key = (signature.tree, modes, donated)
+        key = ("step", signature.tree, modes, donated)
         program = programs.get(key)
         if program is None:
-            call = self._new_call(fn, signature, modes)
-            given_away = _donated_leaves(call, donated)
-            program = spmd_program(call, self._placement.mesh, self._workers.replicas, given_away)
-            call = self._found(call, program, arguments)
-            if call.framework is not None:
+            call, program = self._call(fn, signature, modes, arguments)
+            if call.framework is not None or donated:
+                given_away = _donated_leaves(call, donated)
                 program = spmd_program(call, self._placement.mesh, self._workers.replicas, given_away)
             program = programs[key] = self._bound(program, call)
         return program, arguments
@@ -80,23 +78,28 @@ class Programs:
         modes = signature.modes(leaves)
         arguments = self._entering(leaves, modes, signature.stacked)
         programs = self.cache.of(fn)[1]
-        key = (signature.tree, modes, steps, state, donated)
+        key = ("steps", signature.tree, modes, steps, state, donated)
         program = programs.get(key)
         if program is None:
-            call = self._new_call(fn, signature, modes)
-            program = spmd_program(call, self._placement.mesh, self._workers.replicas)
-            call = self._found(call, program, arguments)
+            call, _ = self._call(fn, signature, modes, arguments)
             program = many_steps_program(call, self._placement.mesh, self._workers.replicas, steps, state, donated)
             program = programs[key] = self._bound(program, call)
         return program, arguments
 
-    def _new_call(self, fn: Function, signature: Signature, modes: tuple[Mode, ...]) -> Call:
-        replicas = self._workers.replicas_in_sync
-        return Call(self.cache.of(fn)[0], signature.tree, modes, replicas, check_weights=self.check_weights)
-
-    def _found(self, call: Call, program: Any, arguments: list[Any]) -> Call:
-        """A call with the variables that its program is found to touch."""
-        return with_variables(call, program, arguments, self._placement, self._launcher.wait)
+    def _call(
+        self, fn: Function, signature: Signature, modes: tuple[Mode, ...], arguments: list[Any]
+    ) -> tuple[Call, Any]:
+        """The user's function with the variables that it is found to touch, and its program if there are none."""
+        reference, programs = self.cache.of(fn)
+        key = ("call", signature.tree, modes)
+        known: tuple[Call, Any] | None = programs.get(key)
+        if known is None:
+            replicas = self._workers.replicas_in_sync
+            call = Call(reference, signature.tree, modes, replicas, check_weights=self.check_weights)
+            program = spmd_program(call, self._placement.mesh, self._workers.replicas)
+            call = with_variables(call, program, arguments, self._placement, self._launcher.wait)
+            known = programs[key] = (call, program)
+        return known
 
     def _bound(self, program: Any, call: Call) -> Any:
         if call.framework is None:

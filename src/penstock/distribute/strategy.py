@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from penstock.distribute.calls import taken
@@ -15,6 +15,7 @@ from penstock.distribute.contexts import (
     strategy_scope,
 )
 from penstock.distribute.control import Control
+from penstock.distribute.framework import frameworks_scope
 from penstock.distribute.input import DistributedDataset
 from penstock.distribute.input_options import InputOptions, InputReplicationMode
 from penstock.distribute.inputs import DividedInput, FunctionInput, Inputs
@@ -325,13 +326,15 @@ class Strategy(ABC):
         """What one local replica has of a value."""
         return self._map(lambda leaf: leaf.values[replica] if isinstance(leaf, PerReplica) else leaf, value)
 
-    def scope(self) -> AbstractContextManager[Any]:
-        """A context manager within which this strategy is the current one.
+    @contextmanager
+    def scope(self) -> Iterator[Any]:
+        """A context manager within which this strategy is the current one; models are made within it.
 
         Raises:
             InvalidArgumentError: on entry, inside the scope of another strategy.
         """
-        return strategy_scope(self)
+        with strategy_scope(self), frameworks_scope():
+            yield self
 
     @abstractmethod
     def _map(self, function: Callable[[Any], Any], value: Any) -> Any:

@@ -3,10 +3,9 @@
 Keras is never imported here: without it there are no such variables.
 """
 
-import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import Enum, auto
 from typing import Any
 
@@ -15,6 +14,8 @@ import numpy as np
 
 from penstock.distribute.contexts import ReplicaContext
 from penstock.distribute.framework import Framework, Touched
+from penstock.training.keras_checks import averaging_losses_refused, check_made_inside
+from penstock.training.keras_objects import keras, noting_what_is_made, owned_by
 
 
 class KerasFramework(Framework):
@@ -28,22 +29,27 @@ class KerasFramework(Framework):
     def active(self) -> bool:
         return "keras" in sys.modules
 
+    def scope(self) -> AbstractContextManager[None]:
+        return noting_what_is_made()
+
     def touched(self, trace: Callable[[], object]) -> Touched:
         scope = _recording_scope()
-        with scope:
+        with scope, averaging_losses_refused():
             trace()
-        _keras().src.backend.common.variables.initialize_all_variables()  # what the trace has made
+        made = {key for key, variable in scope.seen.items() if variable._value is None}
+        keras().src.backend.common.variables.initialize_all_variables()  # what the trace has made
         written = [variable for key, variable in scope.seen.items() if key in scope.updated]
+        check_made_inside(written, exempt=made)
         return Touched(written, [variable for key, variable in scope.seen.items() if key not in scope.updated])
 
     @contextmanager
     def lent(self, variables: Sequence[Any], values: Sequence[Any], replica: Any) -> Iterator[Any]:
-        seeds = _owned_by(_keras().random.SeedGenerator, lambda owner: [owner.state])
+        seeds = _seeds()
         own = [
             _of_replica(value, replica) if id(variable) in seeds else value
             for variable, value in zip(variables, values, strict=True)
         ]
-        with _keras().StatelessScope(list(zip(variables, own, strict=True)), initialize_variables=False) as scope:
+        with keras().StatelessScope(list(zip(variables, own, strict=True)), initialize_variables=False) as scope:
             yield scope
 
     def merged(self, lent: Any, variables: Sequence[Any], values: Sequence[Any], context: ReplicaContext) -> list[Any]:
@@ -86,10 +92,9 @@ class _Kind(Enum):
 
 def _kinds(variables: Sequence[Any]) -> list[_Kind]:
     """The kinds of variables, found by whose they are."""
-    keras = _keras()
-    metrics = _owned_by(keras.Metric, lambda owner: owner.variables)
-    optimizers = _owned_by(keras.optimizers.Optimizer, lambda owner: owner.variables)
-    seeds = _owned_by(keras.random.SeedGenerator, lambda owner: [owner.state])
+    metrics = owned_by(keras().Metric, lambda owner: owner.variables)
+    optimizers = owned_by(keras().optimizers.Optimizer, lambda owner: owner.variables)
+    seeds = _seeds()
 
     def kind_of(variable: Any) -> _Kind:
         if id(variable) in metrics:
@@ -103,14 +108,15 @@ def _kinds(variables: Sequence[Any]) -> list[_Kind]:
     return [kind_of(variable) for variable in variables]
 
 
-def _keras() -> Any:
-    return sys.modules["keras"]
+def _seeds() -> set[int]:
+    """The states of all seed generators."""
+    return owned_by(keras().random.SeedGenerator, lambda owner: [owner.state])
 
 
 def _recording_scope() -> Any:
     """A Keras scope that notes every variable read or written within it."""
 
-    class Recording(_keras().StatelessScope):  # type: ignore[misc]  # known only once Keras is there
+    class Recording(keras().StatelessScope):  # type: ignore[misc]  # known only once Keras is there
         def __init__(self) -> None:
             super().__init__(initialize_variables=False)
             self.seen: dict[int, Any] = {}
@@ -126,12 +132,6 @@ def _recording_scope() -> Any:
             super().add_update(update)
 
     return Recording()
-
-
-def _owned_by(kind: Any, variables: Callable[[Any], list[Any]]) -> set[int]:
-    """The variables of all objects of a class: a variable does not know whose it is. Asked once per program."""
-    owners = (found for found in gc.get_objects() if isinstance(found, kind))
-    return {id(variable) for owner in owners for variable in variables(owner)}
 
 
 def _of_replica(state: Any, replica: Any) -> Any:

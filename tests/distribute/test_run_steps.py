@@ -1,0 +1,259 @@
+"""`run_steps`: several steps in one call, with the results of single ones, stacked."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.distribute.conftest import mirrored
+
+import penstock as ps
+
+
+def total_step(total, rows):
+    """Adds the sum of a batch to a total."""
+    own = ps.get_replica_context().all_reduce("SUM", rows.sum())
+    return total + own, own
+
+
+def sums(rows):
+    return ps.get_replica_context().all_reduce("SUM", rows.sum())
+
+
+def distributed(strategy: ps.Strategy, rows: int, batch: int = 8, **options: object) -> ps.DistributedDataset:
+    return strategy.distribute_dataset(ps.Dataset.range(rows).batch(batch), ps.InputOptions(**options))
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+@pytest.mark.parametrize(("rows", "steps"), [(40, 1), (40, 2), (40, 100), (37, 3), (37, 100), (5, 3)])
+def test_results_are_those_of_single_steps_however_many_are_asked_for(
+    strategy_of, replicas: int, rows: int, steps: int
+) -> None:
+    strategy = strategy_of(replicas)
+    iterator = iter(distributed(strategy, rows))
+    batches = [range(start, min(start + 8, rows)) for start in range(0, rows, 8)]
+    seen = []
+    while len(seen) < len(batches):
+        results = strategy.run_steps(sums, iterator, steps)
+        (own, *others) = [np.asarray(part).tolist() for part in strategy.local_results(results)]
+        assert others == [own] * (replicas - 1)
+        assert len(own) == min(steps, len(batches) - len(seen))
+        seen += own
+    assert seen == [sum(batch) for batch in batches]
+    with pytest.raises(ps.OutOfRangeError, match="no further step"):
+        strategy.run_steps(sums, iterator, steps)
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+@pytest.mark.parametrize("donate", [False, True])
+def test_a_state_goes_from_step_to_step(strategy_of, replicas: int, donate: bool) -> None:
+    strategy = strategy_of(replicas)
+    iterator = iter(distributed(strategy, 37))
+    state, seen = 0, []
+    for expected in (3, 2):
+        state, own = strategy.run_steps(total_step, iterator, 3, state=state, donate_state=donate)
+        seen += np.asarray(strategy.local_results(own)[0]).tolist()
+        assert len(seen[-expected:]) == expected
+    assert seen == [28, 92, 156, 220, 32 + 33 + 34 + 35 + 36]
+    assert [int(total) for total in strategy.local_results(state)] == [sum(range(37))] * replicas
+
+
+def test_training_gives_the_very_numbers_of_single_steps(four) -> None:
+    rng = np.random.default_rng(0)
+    rows = {"x": rng.normal(size=(70, 3)).astype(np.float32), "y": rng.normal(size=70).astype(np.float32)}
+    steps = four.distribute_dataset(ps.Dataset.from_tensor_slices(rows).batch(8))  # the last has 6: 2, 2, 2 and 0
+
+    def step(state, batch):
+        def loss_of(weights):
+            return jnp.sum((batch["x"] @ weights["slope"] + weights["offset"] - batch["y"]) ** 2)
+
+        loss, gradients = jax.value_and_grad(loss_of)(state["weights"])
+        loss, gradients = ps.get_replica_context().all_reduce("SUM", (loss, gradients))
+        weights = jax.tree.map(lambda weight, gradient: weight - 0.01 * gradient, state["weights"], gradients)
+        return {"weights": weights, "steps": state["steps"] + 1}, {"loss": loss, "weights": weights}
+
+    first = {"weights": {"slope": np.zeros(3, np.float32), "offset": 0.0}, "steps": 0}
+    single, expected = first, []
+    for batch in steps:
+        single, result = four.run(step, args=(single, batch))
+        expected.append(jax.tree.map(np.asarray, four.local_results(result)[2]))
+    state, results = four.run_steps(step, iter(steps), 9, state=first)
+    own = jax.tree.map(np.asarray, four.local_results(results)[2])
+    assert own["weights"]["slope"].shape == (9, 3)
+    for number, one in enumerate(expected):
+        jax.tree.map(np.testing.assert_array_equal, jax.tree.map(lambda leaf, n=number: leaf[n], own), one)
+    assert [int(part) for part in state["steps"].values] == [9] * 4
+    np.testing.assert_array_equal(state["weights"]["slope"].values[3], single["weights"]["slope"].values[3])
+
+
+def test_an_epoch_and_its_ragged_end_take_one_program_and_one_ragged_one(four) -> None:
+    traced = []
+
+    def step(rows):
+        traced.append(rows.shape[0])
+        return sums(rows)
+
+    steps = distributed(four, 85)  # 10 full steps, and 5 rows: 2, 2, 1 and 0
+    four.run_steps(step, iter(steps), 8)
+    full = len(traced)
+    assert set(traced) == {2}
+    for _ in range(3):
+        iterator = iter(steps)
+        four.run_steps(step, iterator, 8)
+        four.run_steps(step, iterator, 8)
+    assert traced[full:] == [2, 2, 2, 1, 0]  # for the shapes of a program of two steps, and it; for the ragged step
+
+
+def test_the_position_is_that_after_the_last_step_taken(strategy_of) -> None:
+    strategy = strategy_of(2)
+    steps = distributed(strategy, 40)
+    iterator = iter(steps)
+    strategy.run_steps(sums, iterator, 3)
+    state = iterator.state_dict()
+    assert [int(sum(np.sum(np.asarray(part)) for part in batch.values)) for batch in iterator] == [220, 284]
+    iterator.load_state_dict(state)
+    assert np.asarray(strategy.run_steps(sums, iterator, 100).values[0]).tolist() == [220, 284]
+
+
+def test_batches_in_host_memory_and_of_any_iterator_will_do(four) -> None:
+    steps = distributed(four, 36, fetch_to_device=False)
+    assert np.asarray(four.run_steps(sums, iter(steps), 9).values[0]).tolist() == [28, 92, 156, 220, 134]
+    doubled = (ps.PerReplica([2 * part for part in batch.values]) for batch in steps)
+    assert np.asarray(four.run_steps(sums, doubled, 2).values[0]).tolist() == [56, 184]
+    pairs = enumerate(iter(distributed(four, 16)))
+    result = four.run_steps(lambda pair: pair[0] * sums(pair[1]), pairs, 2)
+    assert np.asarray(result.values[3]).tolist() == [0, 92]
+
+
+def test_padded_steps_and_other_structures(strategy_of) -> None:
+    strategy = strategy_of(4)
+    steps = distributed(strategy, 13, partial_batch="pad")
+
+    def step(batch):
+        rows, mask = batch
+        return {"sum": sums(rows * mask), "own": rows}
+
+    results = strategy.run_steps(step, iter(steps), 2)
+    assert np.asarray(results["sum"].values[0]).tolist() == [28, 50]
+    assert [np.asarray(part).tolist() for part in results["own"].values] == [
+        [[0, 1], [8, 9]],
+        [[2, 3], [10, 11]],
+        [[4, 5], [12, 0]],
+        [[6, 7], [0, 0]],
+    ]
+
+
+def test_an_error_of_the_input_comes_after_the_steps_before_it(four) -> None:
+    done = []
+
+    def fail(row):
+        if row == 20:
+            raise KeyError("twenty")
+        return row
+
+    steps = four.distribute_dataset(ps.Dataset.range(40).map(fail).batch(8))
+    iterator = iter(steps)
+
+    def step(rows):
+        jax.debug.callback(lambda total: done.append(int(total)), rows.sum())
+        return sums(rows)
+
+    with pytest.raises(KeyError, match="twenty"):
+        four.run_steps(step, iterator, 5)
+    jax.effects_barrier()
+    assert sorted(done) == sorted([1, 5, 9, 13, 17, 21, 25, 29])
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        ({"steps": 0}, ps.InvalidArgumentError, "steps"),
+        ({"steps": 2.0}, ps.InvalidTypeError, "steps"),
+        ({"fn": 3}, ps.InvalidTypeError, "takes a function, got 3"),
+        ({"iterator": [1, 2]}, ps.InvalidTypeError, r"iter\(distributed_dataset\).*got list"),
+        ({"state": 0}, ps.InvalidTypeError, r"a pair \(new state, result\)"),
+    ],
+)
+def test_bad_calls(strategy_of, call: dict, error: type[Exception], message: str) -> None:
+    strategy = strategy_of(2)
+    given = {"fn": sums, "iterator": iter(distributed(strategy, 16)), "steps": 2} | call
+    if "state" in call:
+        given["fn"] = lambda state, rows: sums(rows)
+    with pytest.raises(error, match=message):
+        strategy.run_steps(**given)
+
+
+def test_a_dataset_is_no_iterator(strategy_of) -> None:
+    strategy = strategy_of(2)
+    with pytest.raises(ps.InvalidTypeError, match="got DistributedDataset"):
+        strategy.run_steps(sums, distributed(strategy, 16), 2)
+
+
+def test_results_that_differ_in_shape_from_step_to_step_are_refused(strategy_of) -> None:
+    strategy = strategy_of(2)
+    with pytest.raises(ps.InvalidArgumentError, match=r"the result.*rows.* has shape \(4,\).*\(1,\).*strategy\.run"):
+        strategy.run_steps(lambda rows: {"rows": rows}, iter(distributed(strategy, 10)), 2)
+
+
+def test_results_that_differ_in_structure_from_step_to_step_are_refused(strategy_of) -> None:
+    strategy = strategy_of(2)
+
+    def step(rows):
+        return (rows.sum(),) if rows.shape[0] == 4 else rows.sum()
+
+    with pytest.raises(ps.InvalidTypeError, match="one structure on every step"):
+        strategy.run_steps(step, iter(distributed(strategy, 10)), 2)
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda state, rows: ({"b": state["a"]}, rows.sum()), "in the structure in which it came"),
+        (lambda state, rows: ({"a": state["a"] * 1.0}, rows.sum()), r"got float32\[\] for int32\[\] at state\['a'\]"),
+        (lambda state, rows: ({"a": state["a"] + rows}, 0), r"got int32\[2\] for int32\[\] at state\['a'\]"),
+    ],
+)
+def test_a_state_must_stay_as_it_is(four, fn, message: str) -> None:
+    with pytest.raises(ps.InvalidTypeError, match=message):
+        four.run_steps(fn, iter(distributed(four, 16)), 2, state={"a": 0})
+
+
+def test_a_random_key_may_be_a_state(four) -> None:
+    def step(key, rows):
+        key, own = jax.random.split(key)
+        return key, jax.random.uniform(own)
+
+    _, drawn = four.run_steps(step, iter(distributed(four, 24)), 3, state=jax.random.key(7))
+    key, expected = jax.random.key(7), []
+    for _ in range(3):
+        key, own = jax.random.split(key)
+        expected.append(float(jax.random.uniform(own)))
+    assert np.asarray(drawn.values[2]).tolist() == expected
+
+
+def test_a_state_that_was_given_away_is_gone(four) -> None:
+    iterator = iter(distributed(four, 64))
+    state, _ = four.run_steps(total_step, iterator, 2, state=0)
+    four.run_steps(total_step, iterator, 2, state=state, donate_state=True)
+    for donate in (False, True):
+        with pytest.raises(ps.InvalidArgumentError, match=r"arrays in args\[0\] that are no more"):
+            four.run_steps(total_step, iterator, 2, state=state, donate_state=donate)
+
+
+def test_more_steps_than_there_are_make_no_longer_program(monkeypatch) -> None:
+    strategy = mirrored(2)
+    results = strategy.run_steps(sums, iter(distributed(strategy, 24)), 1_000_000)
+    assert np.asarray(results.values[0]).tolist() == [28, 92, 156]
+
+
+def test_a_generator_may_end_with_the_data(four) -> None:
+    def results():
+        iterator = iter(distributed(four, 24))
+        for _ in itertools.count():
+            try:
+                yield from np.asarray(four.run_steps(sums, iterator, 2).values[0]).tolist()
+            except ps.OutOfRangeError:
+                return
+
+    assert list(results()) == [28, 92, 156]
