@@ -100,6 +100,17 @@ def test_run_does_not_nest(strategy_of) -> None:
         strategy.run(lambda: strategy.run(lambda: 1))
 
 
+def test_results_must_agree_in_structure_where_a_branch_depends_on_the_share(strategy_of) -> None:
+    strategy = strategy_of(2)
+    (batch,) = strategy.distribute_dataset(ps.Dataset.range(3).batch(4))
+
+    def differ(rows):
+        return {"sum": rows.sum()} if rows.shape[0] == 2 else rows.sum()
+
+    with pytest.raises(ps.InvalidTypeError, match="must give one structure on every replica, got .* on replica 1"):
+        strategy.run(differ, args=(batch,))
+
+
 def test_only_numbers_are_reduced(strategy_of) -> None:
     with pytest.raises(ps.InvalidTypeError, match="all_reduce takes numbers"):
         strategy_of(2).run(lambda: ps.get_replica_context().all_reduce("SUM", "text"))

@@ -17,7 +17,7 @@ import penstock as ps
 from penstock.launch import launch
 
 # These run in the workers, where the scenarios find each other by names that do not exist here.
-collect_ignore = ["scenarios", "worker.py"]
+collect_ignore = ["scenarios", "worker.py", "keras_training.py"]
 
 WORKER = Path(__file__).parent / "worker.py"
 # Keeps the status of every worker: the launcher's own is that of the first one that failed.

@@ -92,6 +92,19 @@ def test_padded_steps_need_no_words_about_their_shapes(seen) -> None:
         assert told["sent"] == 1 + 4 + 1  # when it is distributed, for each step, and for the end
 
 
+def test_many_steps_in_one_call(seen) -> None:
+    for worker, (shared, files) in enumerate(seen.of("many_steps")):
+        replicas = (2 * worker, 2 * worker + 1)
+        assert shared["results"] == [
+            [{"sum": [28, 92, 156], "replica": [replica] * 3} for replica in replicas],
+            [{"sum": [220, 170], "replica": [replica] * 2} for replica in replicas],
+        ]
+        assert shared["total"] == [sum(range(37))] * 2
+        assert [result["sum"] for result in files["results"][0]] == [[207, 124, 17]] * 2
+        assert [result["sum"] for result in files["results"][1]] == [[21]] * 2
+        assert files["total"] == [369] * 2
+
+
 def test_nested_structures(seen) -> None:
     rows = np.arange(14).reshape(7, 2)
     for told in seen.of("nested"):

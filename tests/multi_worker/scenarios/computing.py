@@ -121,6 +121,26 @@ def a_result_that_is_no_number(strategy: Any) -> Any:
     return None
 
 
+def many_steps(strategy: Any) -> Any:
+    """Four full steps and a ragged one, of shared global batches and of files that workers read for themselves."""
+
+    def step(total: Any, batch: Any) -> Any:
+        own = ps.get_replica_context().all_reduce("SUM", jnp.sum(batch))
+        return total + own, {"sum": own, "replica": ps.get_replica_context().replica_id_in_sync_group}
+
+    seen = []
+    for dataset in (rows(37).batch(8), ps.TextLineDataset(["long.txt", "short.txt"]).map(int).batch(8)):
+        iterator = iter(strategy.distribute_dataset(dataset))
+        total, told = 0, []
+        try:
+            while True:
+                total, results = strategy.run_steps(step, iterator, 3, state=total, donate_state=bool(told))
+                told.append(shares_of(strategy, results))
+        except ps.OutOfRangeError:
+            seen.append({"results": told, "total": shares_of(strategy, total)})
+    return seen
+
+
 # Training.
 
 
