@@ -1,9 +1,21 @@
 """What `run` and `run_steps` are called with, and what their functions give: checked, on any kind of strategy."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from penstock.distribute.contexts import refuse_in_replica
 from penstock.errors import InvalidArgumentError, InvalidTypeError, OutOfRangeError
+
+
+def check_call(fn: Any, args: Any, kwargs: Any) -> None:
+    """Refuse arguments of `run` that can never work."""
+    if not callable(fn):
+        raise InvalidTypeError(f"strategy.run(fn) takes a function, got {fn!r}")
+    if not isinstance(args, (tuple, list)):
+        raise InvalidTypeError(f"strategy.run(args=...) takes a tuple, got {type(args).__name__}: write args=(value,)")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InvalidTypeError(f"strategy.run(kwargs=...) takes a dictionary, got {type(kwargs).__name__}")
+    refuse_in_replica("strategy.run")
 
 
 def taken(iterator: Iterator[Any], steps: int, *, at_once: bool) -> tuple[list[Any], Exception | None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.distribute.calls import check_stackable, checked_pair, checked_places
+from penstock.distribute.calls import check_call, check_stackable, checked_pair, checked_places
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
 from penstock.distribute.reduction import check_axis, check_equal_shapes, reduced
 from penstock.distribute.rendezvous import Abandoned, Rendezvous
@@ -98,7 +98,7 @@ class HostStrategy(Strategy):
             Exception: what `fn` raised, with a note that names the replica; if several replicas raised, that of the
                 first.
         """
-        self._check_call(fn, args, kwargs)
+        check_call(fn, args, kwargs)
         checked_places(donate_argnums, len(args))
         named = dict(kwargs or {})
         map_leaves(self._checked, (tuple(args), named))

@@ -1,6 +1,7 @@
 """What `MeshStrategy.run_steps` compiles: a loop over batches as one SPMD program."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -36,44 +37,13 @@ def many_steps_program(
         one device bare arrays. Of a call that touches variables, a function of them too, as `spmd_program` describes
         it; differences are the largest of all steps.
     """
-    replicas = mesh.size
+    loop = _Loop(call, mesh.size, local, steps, state)
     single, split = PartitionSpec(), PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
-    by_replica = single if replicas == 1 else split
-
-    def all_steps(written: list[Any], read: list[Any], count: Any, given: list[Any], batches: list[list[Any]]) -> Any:
-        def own(leaf: Any) -> Any:
-            return leaf if replicas == 1 else leaf[0]
-
-        columns = [jnp.stack([own(leaf) for leaf in column]) for column in zip(*batches, strict=True)]
-
-        def one_step(number: Any, values: list[Any], leaves: list[Any]) -> Any:
-            batch = [lax.dynamic_index_in_dim(column, number, keepdims=False) for column in columns]
-            result, new_values, differences = call.on_replica([*values, *read], [*leaves, *batch])
-            new_leaves, result = _taken_apart(call, result, leaves, state)
-            return new_values, new_leaves, result, differences
-
-        def body(number: Any, carried: Any) -> Any:
-            values, leaves, results, largest = carried
-            values, leaves, result, differences = one_step(number, values, leaves)
-            results = jax.tree.map(
-                lambda rows, row: lax.dynamic_update_index_in_dim(rows, row, number, 0), results, result
-            )
-            return values, leaves, results, jax.tree.map(jnp.maximum, largest, differences)
-
-        leaves = [own(leaf) for leaf in given]
-        *_, result, differences = jax.eval_shape(one_step, 0, written, leaves)
-        results = jax.tree.map(lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype), result)
-        largest = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), differences)
-        values, leaves, results, largest = lax.fori_loop(0, count, body, (written, leaves, results, largest))
-        outputs: Any = (None if state is None else _state_tree(call).unflatten(leaves), results)
-        if replicas > 1:
-            outputs = jax.tree.map(lambda leaf: PerReplica.of_stacked(leaf[None], local), outputs)
-        return outputs, values, largest
-
+    by_replica = single if mesh.size == 1 else split
     in_specs = (single, by_replica, by_replica)
     if call.framework is None:
         plain = jax.shard_map(
-            lambda count, given, batches: all_steps([], [], count, given, batches)[0],
+            lambda count, given, batches: loop.run([], [], count, given, batches)[0],
             mesh=mesh,
             in_specs=in_specs,
             out_specs=by_replica,
@@ -81,13 +51,55 @@ def many_steps_program(
         )
         return jax.jit(plain, donate_argnums=(1,) if donated else ())
     mapped = jax.shard_map(
-        all_steps,
+        loop.run,
         mesh=mesh,
         in_specs=(single, single, *in_specs),
         out_specs=(by_replica, single, single),
         check_vma=False,
     )
     return jax.jit(mapped, donate_argnums=(0, 3) if donated else (0,))
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """The steps of one replica, as they are traced; what the fields are `many_steps_program` says."""
+
+    call: Call
+    replicas: int
+    local: int
+    steps: int
+    state: int | None
+
+    def run(self, written: list[Any], read: list[Any], count: Any, given: list[Any], batches: list[list[Any]]) -> Any:
+        """State and results, the new values of the variables, and the largest differences."""
+        columns = [jnp.stack([self._own(leaf) for leaf in column]) for column in zip(*batches, strict=True)]
+
+        def step(number: Any, values: list[Any], leaves: list[Any]) -> Any:
+            batch = [lax.dynamic_index_in_dim(column, number, keepdims=False) for column in columns]
+            result, new_values, differences = self.call.on_replica([*values, *read], [*leaves, *batch])
+            new_leaves, result = _taken_apart(self.call, result, leaves, self.state)
+            return new_values, new_leaves, result, differences
+
+        def body(number: Any, carried: Any) -> Any:
+            values, leaves, results, largest = carried
+            values, leaves, result, differences = step(number, values, leaves)
+            results = jax.tree.map(
+                lambda rows, row: lax.dynamic_update_index_in_dim(rows, row, number, 0), results, result
+            )
+            return values, leaves, results, jax.tree.map(jnp.maximum, largest, differences)
+
+        leaves = [self._own(leaf) for leaf in given]
+        *_, result, differences = jax.eval_shape(step, 0, written, leaves)
+        results = jax.tree.map(lambda leaf: jnp.zeros((self.steps, *leaf.shape), leaf.dtype), result)
+        largest = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), differences)
+        values, leaves, results, largest = lax.fori_loop(0, count, body, (written, leaves, results, largest))
+        outputs: Any = (None if self.state is None else _state_tree(self.call).unflatten(leaves), results)
+        if self.replicas > 1:
+            outputs = jax.tree.map(lambda leaf: PerReplica.of_stacked(leaf[None], self.local), outputs)
+        return outputs, values, largest
+
+    def _own(self, leaf: Any) -> Any:
+        return leaf if self.replicas == 1 else leaf[0]
 
 
 def _state_tree(call: Call) -> Any:

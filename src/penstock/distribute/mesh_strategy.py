@@ -18,7 +18,7 @@ from penstock.distribute.arguments import (
     specified,
     struct,
 )
-from penstock.distribute.calls import checked_pair, checked_places
+from penstock.distribute.calls import check_call, checked_pair, checked_places
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control import Control
 from penstock.distribute.launcher import Launcher
@@ -114,7 +114,7 @@ class MeshStrategy(Strategy):
             >>> float(strategy.reduce("MEAN", state))
             2.0
         """
-        self._check_call(fn, args, kwargs)
+        check_call(fn, args, kwargs)
         self._check_others()
         given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
         leaves, tree = _flatten(given)
@@ -202,12 +202,18 @@ class MeshStrategy(Strategy):
             self._control.check_collective()
 
     def compile(
-        self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        donate_argnums: int | Sequence[int] = (),
     ) -> None:
-        self._check_call(fn, args, kwargs)
+        super().compile(fn, args, kwargs, donate_argnums=donate_argnums)
+        places = checked_places(donate_argnums, len(args))
         specs = jax.tree.map(self._specified, (tuple(args), dict(kwargs or {})), is_leaf=is_per_replica)
         given, _ = self._stacked("strategy.compile", specs)
-        program, arguments = self._programs.of_step(fn, Signature.of(given), jax.tree.leaves(given))
+        program, arguments = self._programs.of_step(fn, Signature.of(given), jax.tree.leaves(given), places)
         program.lower(*arguments).compile()
 
     def _specified(self, leaf: Any) -> Any:

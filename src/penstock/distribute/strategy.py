@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from penstock.distribute.calls import taken
+from penstock.distribute.calls import check_call, checked_places, taken
 from penstock.distribute.contexts import (
     InputContext,
     ReduceOp,
@@ -223,7 +223,7 @@ class Strategy(ABC):
             >>> strategy.local_results(sums)[0].tolist(), int(strategy.local_results(total)[0])
             ([220, 284], 780)
         """
-        self._check_call(fn, (), None)
+        check_call(fn, (), None)
         check_integer("strategy.run_steps", "steps", steps, minimum=1)
         if not isinstance(iterator, Iterator):
             raise InvalidTypeError(
@@ -244,7 +244,12 @@ class Strategy(ABC):
         """Run a step with each batch; the last state, and the results joined. There are at most `steps` batches."""
 
     def compile(
-        self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        donate_argnums: int | Sequence[int] = (),
     ) -> None:
         """Compile a step ahead of its first `run`, where steps are compiled; the function is traced, not run.
 
@@ -253,9 +258,10 @@ class Strategy(ABC):
             args: its arguments; in place of a batch the `element_spec` of the distributed dataset, if that leaves no
                 length open.
             kwargs: its keyword arguments, likewise.
+            donate_argnums: as `run` will get it.
 
         Raises:
-            InvalidArgumentError: a specification with an open length.
+            InvalidArgumentError: a specification with an open length, or a place that does not exist.
 
         Example:
             >>> import penstock as ps
@@ -265,7 +271,8 @@ class Strategy(ABC):
             >>> strategy.compile(double, args=(dataset.element_spec,))
             >>> results = [strategy.run(double, args=(batch,)) for batch in dataset]
         """
-        self._check_call(fn, args, kwargs)
+        check_call(fn, args, kwargs)
+        checked_places(donate_argnums, len(args))
 
     def reduce(self, op: ReduceOp | str, value: Any, axis: int | None = None) -> Any:
         """A value of all replicas as one: their sum or mean, over the replicas alone or over an axis of each as well.
@@ -361,18 +368,6 @@ class Strategy(ABC):
     def _parts(self, leaf: Any) -> tuple[Any, ...]:
         """What every replica has of a leaf."""
         return leaf.values if isinstance(leaf, PerReplica) else (leaf,) * self._workers.replicas
-
-    def _check_call(self, fn: Any, args: Any, kwargs: Any) -> None:
-        """Refuse arguments of `run` that can never work."""
-        if not callable(fn):
-            raise InvalidTypeError(f"strategy.run(fn) takes a function, got {fn!r}")
-        if not isinstance(args, (tuple, list)):
-            raise InvalidTypeError(
-                f"strategy.run(args=...) takes a tuple, got {type(args).__name__}: write args=(value,)"
-            )
-        if kwargs is not None and not isinstance(kwargs, Mapping):
-            raise InvalidTypeError(f"strategy.run(kwargs=...) takes a dictionary, got {type(kwargs).__name__}")
-        refuse_in_replica("strategy.run")
 
 
 def _checked_options(call: str, options: InputOptions | None) -> InputOptions:
