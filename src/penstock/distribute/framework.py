@@ -40,6 +40,10 @@ class Framework(ABC):
         """Whether this process can have any such variables."""
 
     @abstractmethod
+    def entered(self) -> None:
+        """A strategy's scope is about to be entered."""
+
+    @abstractmethod
     def touched(self, trace: Callable[[], object]) -> Touched:
         """The variables that are touched while `trace` is called, none of which changes."""
 

@@ -14,6 +14,8 @@ from penstock.distribute.contexts import (
     strategy_scope,
 )
 from penstock.distribute.control import Control
+from penstock.distribute.feed import Place
+from penstock.distribute.framework import active_framework
 from penstock.distribute.input import DistributedDataset
 from penstock.distribute.input_options import InputOptions, InputReplicationMode
 from penstock.distribute.inputs import DividedInput, FunctionInput, Inputs
@@ -127,9 +129,12 @@ class Strategy(ABC):
         inputs = FunctionInput(dataset_fn, self._workers, mode)
         return self._distributed("distribute_datasets_from_function", inputs, options)
 
-    def _distributed(self, call: str, inputs: Inputs, options: InputOptions) -> DistributedDataset:
+    def _distributed(
+        self, call: str, inputs: Inputs, options: InputOptions, place: Place | None = None
+    ) -> DistributedDataset:
+        """The steps of some inputs; with `place` not placed as `run` takes them."""
         self._calls += 1
-        place = self._place if options.fetch_to_device else placed_on_host
+        place = place or (self._place if options.fetch_to_device else placed_on_host)
         return DistributedDataset(inputs, place, options, self._control, f"{call} (call {self._calls})")
 
     def distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
@@ -252,6 +257,9 @@ class Strategy(ABC):
         Raises:
             InvalidArgumentError: on entry, inside the scope of another strategy.
         """
+        framework = active_framework()
+        if framework is not None:
+            framework.entered()
         return strategy_scope(self)
 
     @abstractmethod

@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+import penstock.training as training
 from penstock.distribute.contexts import ReplicaContext
 from penstock.distribute.framework import Framework, Touched
 
@@ -26,6 +27,9 @@ class KerasFramework(Framework):
 
     def active(self) -> bool:
         return "keras" in sys.modules
+
+    def entered(self) -> None:
+        training.keras.accept_datasets()
 
     def touched(self, trace: Callable[[], object]) -> Touched:
         scope = _recording_scope()
