@@ -56,6 +56,7 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
 def _taking(original: Callable[..., Any], name: str, steps: str) -> Callable[..., Any]:
     @wraps(original)
     def method(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        bound: list[DatasetInput] = []
         if _is_ours(x):
             if args:
                 raise InvalidArgumentError(
@@ -63,6 +64,7 @@ def _taking(original: Callable[..., Any], name: str, steps: str) -> Callable[...
                     "brings itself"
                 )
             x = _bound(self, x, name, steps, kwargs)
+            bound.append(x)
         data = kwargs.get("validation_data")
         if _is_ours(data):
             if data is x:
@@ -71,7 +73,12 @@ def _taking(original: Callable[..., Any], name: str, steps: str) -> Callable[...
                     "two of them"
                 )
             kwargs["validation_data"] = _bound(self, data, "evaluate", "validation_steps", kwargs)
-        return original(self, x, *args, **kwargs)
+            bound.append(kwargs["validation_data"])
+        try:
+            return original(self, x, *args, **kwargs)
+        finally:
+            for one in bound:
+                one.close()
 
     return method
 

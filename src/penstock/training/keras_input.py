@@ -43,6 +43,7 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
         self._steps: Dataset | DistributedDataset = dataset
         self._model: Any = None
         self._whole = False
+        self._iterator: DatasetIterator | DistributedIterator | None = None
         self._next_pass: Any = None
         self._in_use = False
         self._agreed = False
@@ -128,8 +129,16 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
                 self.on_take(self.taken, False, iterator.state_dict)
 
     def _opened(self) -> DatasetIterator | DistributedIterator:
-        """A new pass."""
-        return cast(DatasetIterator | DistributedIterator, iter(self._steps))
+        """A new pass, in place of the one before."""
+        self.close()
+        self._iterator = cast(DatasetIterator | DistributedIterator, iter(self._steps))
+        return self._iterator
+
+    def close(self) -> None:
+        """End a pass that Keras has left in the middle."""
+        if self._iterator is not None:
+            self._iterator.close()
+            self._iterator = None
 
     @property
     def num_batches(self) -> int | None:
