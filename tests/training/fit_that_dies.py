@@ -64,11 +64,18 @@ def data_of(kind: str, seed: int | None) -> ps.Dataset:
 
 def fit(directory: Path, kind: str, batch: int, die: Callable[[], None], seed: int | None = None) -> list[Any]:
     """The model's variables at the end, which are those of the ledger first."""
+    strategy = ps.MirroredStrategy([f"cpu:{number}" for number in range(4)])
+    return fit_under(strategy, directory, kind, batch, die, seed)
+
+
+def fit_under(
+    strategy: ps.Strategy, directory: Path, kind: str, batch: int, die: Callable[[], None], seed: int | None = None
+) -> list[Any]:
+    """As `fit`, on the devices of a strategy."""
     keras.utils.set_random_seed(1)
     inputs = {"number": keras.Input((), dtype="int32", name="number"), "features": keras.Input((4,), name="features")}
     hidden = Ledger()([inputs["number"], inputs["features"]])
     hidden = keras.layers.BatchNormalization()(hidden)  # and no dropout, whose seeds BackupAndRestore does not save
-    strategy = ps.MirroredStrategy([f"cpu:{number}" for number in range(4)])
     data = ps.keras.as_input(data_of(kind, seed))
     with strategy.scope():
         model = keras.Model(inputs, keras.layers.Dense(1)(hidden))

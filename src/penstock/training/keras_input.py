@@ -93,9 +93,14 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
         return rest
 
     def on_epoch_begin(self) -> None:
-        """Bring the model's variables to the devices; called by Keras before each pass, when metrics were reset."""
-        if self.strategy is None:
-            return
+        """Called by Keras before each pass, when metrics were reset and callbacks may have changed the weights."""
+        if self.strategy is not None:
+            self.place_variables()
+        self._agreed = self._in_use
+
+    def place_variables(self) -> None:
+        """Bring the model's variables to all devices, those of worker 0 to those of all workers."""
+        assert self.strategy is not None
         self._wait()
         model = self._model
         groups = [model.variables, model.metrics_variables if model.compiled else []]
@@ -105,7 +110,6 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
         for variable in {id(one): one for group in groups for one in group}.values():
             if variable._value is not None:
                 variable._value = placed(variable._value)
-        self._agreed = self._in_use
 
     def on_epoch_end(self) -> None:
         """Called by Keras after each pass, and when it has built the model."""
