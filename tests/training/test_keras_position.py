@@ -105,6 +105,20 @@ def test_an_epoch_that_was_entered_in_the_middle_lets_others_stop_training(tmp_p
     assert int(model.optimizer.iterations.value) == 3
 
 
+def test_the_order_of_the_callbacks_matters_and_is_checked(tmp_path: Path) -> None:
+    def callbacks(data: Any, *others: Any) -> list[Any]:
+        backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq=1)
+        return [ps.keras.KeepPosition(data, tmp_path / "position"), backup, *others]
+
+    failing = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: crash())
+    data = ps.keras.as_input(dataset())
+    with pytest.raises(Crash):
+        small_model().fit(data, callbacks=callbacks(data, failing), verbose=0)
+    data = ps.keras.as_input(dataset())
+    with pytest.raises(ps.InvalidArgumentError, match="in this order"):
+        small_model().fit(data, callbacks=callbacks(data), verbose=0)
+
+
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     data = ps.keras.as_input(dataset())
     with pytest.raises(ps.InvalidTypeError, match="as_input"):

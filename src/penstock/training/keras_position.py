@@ -32,8 +32,8 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
 
     Raises:
         InvalidTypeError: other data, or `every` is no integer.
-        InvalidArgumentError: `every` is less than 1; when `fit` begins, it is given other data, or fewer steps than
-            a dataset that ends.
+        InvalidArgumentError: `every` is less than 1; when `fit` begins, it is given other data, fewer steps than a
+            dataset that ends, or this callback before `BackupAndRestore`.
         StorageError: the directory cannot be written.
 
     Example:
@@ -63,11 +63,13 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         # The batches that an epoch that was entered in the middle has left.
         self._rest: int | None = None
         self._entered = False
+        # The iterations of the weights, between the beginning of training and that of its first epoch.
+        self._restored: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Go on where the restored weights have stopped; called by Keras."""
         self._check_data()
-        self._rest, self._entered = None, False
+        self._rest, self._entered, self._restored = None, False, self._iterations()
         seen = self._batches_seen()
         marks = [mark for mark in self._read() if mark["batch"] <= seen]
         self._write(marks)
@@ -115,9 +117,16 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Note where an epoch begins; called by Keras."""
+        if self._restored is not None and self._iterations() != self._restored:
+            raise InvalidArgumentError(
+                "weights were restored behind KeepPosition's back: give fit callbacks=[BackupAndRestore(...), "
+                "KeepPosition(...)], in this order"
+            )
         if not self._entered:
-            self._append({"batch": self._iterations(), "epoch": epoch})
-        self._entered = False
+            # At first another worker's weights may still be its own.
+            batch = self._iterations() if self._restored is None else self._data.taken
+            self._append({"batch": batch, "epoch": epoch})
+        self._entered, self._restored = False, None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """End an epoch that was entered in the middle; called by Keras."""
