@@ -12,13 +12,15 @@ from penstock.distribute.input_options import PartialBatch
 from penstock.distribute.prefetch import End, Failure, Outcome, Step
 from penstock.distribute.step_sources import StepSource
 from penstock.distribute.steps import HostStep, Shares, Template
-from penstock.distribute.values import PerReplica
 from penstock.errors import ElementError, WorkerError
 from penstock.runtime.channel import Closed
 from penstock.structure import LEAF, PAIR
 
-Place = Callable[[list[Shares], bool], list[PerReplica]]
-"""Given the leaves of a step, and whether all replicas' shares are equal in shape: what to hand out for each leaf."""
+Place = Callable[[list[Shares], bool], list[Any]]
+"""Given the leaves of a step, and whether all replicas' shares are equal in shape: what to hand out for each leaf.
+
+For one replica in sync that is a `PerReplica`, of which its only value is handed out.
+"""
 
 
 @dataclass

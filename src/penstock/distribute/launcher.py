@@ -26,12 +26,12 @@ class Launcher:
 
     def __init__(self, devices: Sequence[jax.Device], control: Control | None) -> None:
         self._control = control
-        self._one_at_a_time = len(devices) > 1 and devices[0].platform == "cpu"
+        self.one_at_a_time = len(devices) > 1 and devices[0].platform == "cpu"
         self._under_way: Any = None
 
     def begun(self, program: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """The result of a program with collectives, which may still be under way."""
-        if not self._one_at_a_time:
+        if not self.one_at_a_time:
             return program(*arguments)
         try:
             if self._under_way is not None:
@@ -48,7 +48,7 @@ class Launcher:
 
     def wait(self) -> None:
         """Wait for the program that is under way, before another one with collectives begins."""
-        if self._one_at_a_time and self._under_way is not None:
+        if self.one_at_a_time and self._under_way is not None:
             self._under_way.block_until_ready()
 
 

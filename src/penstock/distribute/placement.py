@@ -39,6 +39,17 @@ class Placement:
         # Faster than `device_put`, which takes the array apart in Python.
         return jax.make_array_from_callback((self.mesh.size, *rows.shape[1:]), self.by_row, of_device)
 
+    def batch(self, rows: Any) -> jax.Array:
+        """An array of the rows of all workers, split evenly over the devices; `rows` are those of this worker."""
+        each = len(rows) // len(self._local)
+        first = self._local.start * each
+
+        def of_device(index: Any) -> Any:
+            start, stop, _ = index[0].indices(each * self.mesh.size)
+            return rows[start - first : stop - first]
+
+        return jax.make_array_from_callback((each * self.mesh.size, *rows.shape[1:]), self.by_row, of_device)
+
     def of_parts(self, parts: Sequence[Any]) -> jax.Array:
         """A stacked array whose rows here are these, each brought to its replica's device."""
         rows = [jax.device_put(part[None], device) for part, device in zip(parts, self.local_devices, strict=True)]

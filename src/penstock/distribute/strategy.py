@@ -15,6 +15,7 @@ from penstock.distribute.contexts import (
     strategy_scope,
 )
 from penstock.distribute.control import Control
+from penstock.distribute.feed import Place
 from penstock.distribute.framework import frameworks_scope
 from penstock.distribute.input import DistributedDataset
 from penstock.distribute.input_options import InputOptions, InputReplicationMode
@@ -130,9 +131,12 @@ class Strategy(ABC):
         inputs = FunctionInput(dataset_fn, self._workers, mode)
         return self._distributed("distribute_datasets_from_function", inputs, options)
 
-    def _distributed(self, call: str, inputs: Inputs, options: InputOptions) -> DistributedDataset:
+    def _distributed(
+        self, call: str, inputs: Inputs, options: InputOptions, place: Place | None = None
+    ) -> DistributedDataset:
+        """The steps of some inputs; with `place` not placed as `run` takes them."""
         self._calls += 1
-        place = self._place if options.fetch_to_device else placed_on_host
+        place = place or (self._place if options.fetch_to_device else placed_on_host)
         return DistributedDataset(inputs, place, options, self._control, f"{call} (call {self._calls})")
 
     def distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:

@@ -9,6 +9,12 @@ import keras
 
 from penstock.distribute.contexts import get_replica_context, in_replica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.training.keras_fit import accept_datasets as accept_datasets
+from penstock.training.keras_input import DatasetInput as DatasetInput
+from penstock.training.keras_input import as_input as as_input
+from penstock.training.keras_position import KeepPosition as KeepPosition
+
+accept_datasets()
 
 
 def value_and_grad(

@@ -5,13 +5,14 @@ Keras is never imported here: without it there are no such variables.
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+import penstock.training as training
 from penstock.distribute.contexts import ReplicaContext
 from penstock.distribute.framework import Framework, Touched
 from penstock.training.keras_checks import averaging_losses_refused, check_made_inside
@@ -29,8 +30,12 @@ class KerasFramework(Framework):
     def active(self) -> bool:
         return "keras" in sys.modules
 
-    def scope(self) -> AbstractContextManager[None]:
-        return noting_what_is_made()
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        if self.active():
+            training.keras.accept_datasets()
+        with noting_what_is_made():
+            yield
 
     def touched(self, trace: Callable[[], object]) -> Touched:
         scope = _recording_scope()

@@ -1,0 +1,318 @@
+"""`model.fit(dataset)`: Keras's own loops give the same numbers on any number of devices, and lose no row."""
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+import pytest
+
+import penstock as ps
+
+random = np.random.default_rng(0)
+FEATURES = random.normal(size=(30, 4)).astype("float32")
+LABELS = random.normal(size=(30, 1)).astype("float32")
+WEIGHTS = random.random(30, "float32")
+NUMBERS = np.arange(30, dtype="int32")
+
+
+def mirrored(replicas: int) -> ps.MirroredStrategy:
+    return ps.MirroredStrategy([f"cpu:{number}" for number in range(replicas)])
+
+
+def rows(*columns: Any, batch: int = 8) -> ps.Dataset:
+    """Batches of 8 over 30 rows: the last one has 6, which 4 devices do not divide."""
+    return ps.Dataset.from_tensor_slices(columns if len(columns) > 1 else columns[0]).batch(batch)
+
+
+def small_model(optimizer: str = "sgd") -> Any:
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Dense(5, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.2)]
+    model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
+    model.compile(optimizer, "mse", metrics=["mae"], weighted_metrics=["mse"])
+    return model
+
+
+def weights_of(model: Any) -> list[Any]:
+    return [np.asarray(variable.value) for variable in model.weights]
+
+
+class Seen(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
+    """Adds up its inputs' rows, one by one: what a compiled step has really seen."""
+
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(shape=(), initializer="ones")
+        self.counts = self.add_weight(shape=(30,), initializer="zeros", trainable=False)
+
+    def call(self, numbers: Any, training: bool = False) -> Any:
+        if training:
+            self.counts.assign_add(keras.ops.sum(keras.ops.one_hot(keras.ops.cast(numbers, "int32"), 30), axis=0))
+        return self.scale * keras.ops.cast(numbers, "float32")[:, None]
+
+
+class Ledger(keras.callbacks.Callback):  # type: ignore[misc]
+    """Which rows each epoch has seen, and after how many batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: list[list[float]] = []
+        self.batches: list[int] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.batches.append(0)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches[-1] += 1
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.epochs.append(np.asarray(self.model.layers[0].counts.value).tolist())
+
+
+def counting_model() -> Any:
+    model = keras.Sequential([Seen()])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    return model
+
+
+def trained(strategy: ps.MirroredStrategy, optimizer: str) -> tuple[dict[str, list[float]], list[Any], Any, Any]:
+    dataset = rows(FEATURES, LABELS, WEIGHTS)
+    with strategy.scope():
+        model = small_model(optimizer)
+        shuffled = ps.Dataset.from_tensor_slices((FEATURES, LABELS, WEIGHTS)).shuffle(30, seed=3).batch(8)
+        history = model.fit(shuffled, epochs=3, validation_data=dataset, verbose=0).history
+        return history, weights_of(model), model.evaluate(dataset, verbose=0), model.predict(dataset, verbose=0)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_devices_change_no_number(optimizer: str) -> None:
+    history, weights, evaluated, predicted = trained(mirrored(4), optimizer)
+    for replicas in (1, 2) if optimizer == "adam" else (1,):
+        other = trained(mirrored(replicas), optimizer)
+        for name, values in history.items():
+            np.testing.assert_allclose(values, other[0][name], rtol=1e-5)
+        for one, two in zip(weights, other[1], strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(evaluated, other[2], rtol=1e-5)
+        np.testing.assert_allclose(predicted, other[3], rtol=1e-5, atol=1e-6)
+
+
+def test_the_numbers_are_those_of_arrays_without_penstock() -> None:
+    expected = small_model("adam")
+    history = expected.fit(FEATURES, LABELS, batch_size=8, shuffle=False, epochs=2, verbose=0).history
+    with mirrored(4).scope():
+        model = small_model("adam")
+        found = model.fit(rows(FEATURES, LABELS), epochs=2, verbose=0).history
+    for name, values in history.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5)
+    for one, two in zip(weights_of(expected), weights_of(model), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("replicas", [1, 3, 4])
+def test_each_epoch_sees_every_row_once(replicas: int) -> None:
+    ledger = Ledger()
+    with mirrored(replicas).scope():
+        dataset = ps.Dataset.from_tensor_slices((NUMBERS, LABELS)).shuffle(30, seed=1).batch(8)
+        counting_model().fit(dataset, epochs=2, callbacks=[ledger], verbose=0)
+    assert ledger.epochs == [[1.0] * 30, [2.0] * 30]
+    assert ledger.batches == [4, 4]
+
+
+def first_of_each_epoch(fit: Callable[[ps.Dataset], object]) -> list[list[int]]:
+    """The first two rows of each epoch that is read while fit is called with a shuffled dataset."""
+    read: list[list[int]] = []
+
+    def noted(numbers: Any, labels: Any) -> Any:
+        read.append(numbers.tolist())
+        return numbers, labels
+
+    dataset = ps.Dataset.from_tensor_slices((NUMBERS, LABELS)).shuffle(30, seed=1).batch(30)
+    fit(ps.Dataset.zip(dataset).map(noted))
+    return [numbers[:2] for numbers in read]
+
+
+def test_epochs_are_those_of_the_dataset_though_keras_looks_at_a_batch_first() -> None:
+    plain = ps.Dataset.from_tensor_slices(NUMBERS).shuffle(30, seed=1).batch(30)
+    expected = [next(iter(plain))[:2].tolist() for _ in range(4)]
+
+    def twice(dataset: ps.Dataset) -> None:
+        with mirrored(2).scope():
+            model = counting_model()
+            model.fit(dataset, epochs=3, verbose=0)
+            model.fit(dataset, verbose=0)
+
+    found = first_of_each_epoch(twice)
+    assert found == [expected[0], *expected]  # the look at the first batch, then four epochs
+
+
+def test_a_fit_goes_on_in_the_data_where_the_epoch_before_ended() -> None:
+    ledger = Ledger()
+    with mirrored(4).scope():
+        dataset = rows(NUMBERS, LABELS, batch=10).repeat()
+        counting_model().fit(dataset, epochs=3, steps_per_epoch=2, callbacks=[ledger], verbose=0)
+    assert ledger.epochs == [[1.0] * 20 + [0.0] * 10, [2.0] * 10 + [1.0] * 20, [2.0] * 30]
+
+
+def test_the_total_of_the_progress_bar_is_known() -> None:
+    totals: list[Any] = []
+    callback = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: totals.append(callback.params["steps"]))
+    with mirrored(4).scope():
+        model = small_model()
+        model.fit(rows(FEATURES, LABELS), callbacks=[callback], verbose=0)
+        model.fit(rows(FEATURES, LABELS).repeat(), steps_per_epoch=3, callbacks=[callback], verbose=0)
+    assert totals == [4, 3]
+
+
+def test_weights_and_the_moving_statistics_stay_whole_on_every_device() -> None:
+    with mirrored(4).scope():
+        model = small_model("adam")
+        model.fit(rows(FEATURES, LABELS), verbose=0)
+    for variable in [*model.variables, *model.optimizer.variables]:
+        assert len(variable.value.sharding.device_set) == 4
+        assert variable.value.is_fully_replicated, variable.path
+
+
+def test_full_batches_are_split_and_others_whole() -> None:
+    data = ps.keras.as_input(rows(FEATURES, LABELS))
+    with mirrored(4).scope():
+        small_model().fit(data, verbose=0)
+        *full, (last, _) = data.get_jax_iterator()
+    assert [{shard.data.shape for shard in x.addressable_shards} for x, _ in full] == [{(2, 4)}] * 3
+    assert {shard.data.shape for shard in last.addressable_shards} == {(6, 4)}
+    np.testing.assert_array_equal(np.concatenate([*(x for x, _ in full), last]), FEATURES)
+
+
+def test_sample_weights_count() -> None:
+    with mirrored(4).scope():
+        model = small_model()
+        loss = model.evaluate(rows(FEATURES, LABELS, WEIGHTS), return_dict=True, verbose=0)
+        errors = (model.predict(FEATURES, verbose=0) - LABELS)[:, 0] ** 2
+    assert loss["weighted_mse" if "weighted_mse" in loss else "mse"] == pytest.approx(
+        float(np.sum(errors * WEIGHTS) / np.sum(WEIGHTS)), rel=1e-5
+    )
+
+
+def test_dictionaries_are_named_inputs() -> None:
+    inputs = {name: keras.Input((2,), name=name) for name in ("left", "right")}
+    model = keras.Model(inputs, keras.layers.Subtract()([inputs["left"], inputs["right"]]))
+    model.compile("sgd", "mse")
+    features = {"right": FEATURES[:, 2:], "left": FEATURES[:, :2]}
+    with mirrored(4).scope():
+        predicted = model.predict(rows(features), verbose=0)
+    np.testing.assert_allclose(predicted, FEATURES[:, :2] - FEATURES[:, 2:], rtol=1e-6)
+
+
+def test_predictions_come_in_the_order_of_the_dataset() -> None:
+    with mirrored(4).scope():
+        model = counting_model()
+        predicted = model.predict(rows(NUMBERS), verbose=0)
+    assert predicted[:, 0].tolist() == list(range(30))
+
+
+def test_a_model_goes_from_one_strategy_to_another() -> None:
+    ps.keras.accept_datasets()
+    model = small_model()
+    for strategy in (None, mirrored(4)):
+        with strategy.scope() if strategy else nullcontext():
+            model.fit(rows(FEATURES, LABELS), verbose=0)
+            model.predict(FEATURES, verbose=0)
+        assert len(model.variables[0].value.sharding.device_set) == (strategy.num_replicas_in_sync if strategy else 1)
+
+
+def test_a_row_of_each_example_in_a_variable_does_not_split_it_over_the_devices() -> None:
+    class Last(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            self.last = self.add_weight(shape=(8, 4), trainable=False)
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            if training:
+                self.last.assign(inputs)
+            return inputs
+
+    layer = Last()
+    with mirrored(4).scope():
+        model = keras.Sequential([keras.Input((4,)), layer, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(rows(FEATURES[:8], LABELS[:8]), verbose=0)
+    assert layer.last.value.is_fully_replicated
+    np.testing.assert_array_equal(layer.last.value, FEATURES[:8])
+
+
+def test_a_model_that_was_compiled_in_a_scope_is_trained_over_its_devices_outside_too() -> None:
+    with mirrored(4).scope():
+        model = small_model()
+    model.fit(rows(FEATURES, LABELS), verbose=0)
+    assert len(model.variables[0].value.sharding.device_set) == 4
+
+
+def test_without_a_strategy_one_device_is_used() -> None:
+    ps.keras.accept_datasets()
+    model = small_model()
+    model.fit(rows(FEATURES, LABELS), epochs=2, validation_data=rows(FEATURES, LABELS), verbose=0)
+    assert len(model.variables[0].value.sharding.device_set) == 1
+    assert model.predict(rows(FEATURES), verbose=0).shape == (30, 1)
+
+
+def test_a_dataset_of_unknown_length_is_read_to_its_end() -> None:
+    ledger = Ledger()
+    dataset = ps.Dataset.from_tensor_slices((NUMBERS, LABELS)).filter(lambda x, y: x % 2 == 0).batch(4)
+    with mirrored(4).scope(), pytest.warns(UserWarning, match="ran out of data"):
+        counting_model().fit(dataset, epochs=2, callbacks=[ledger], verbose=0)
+    assert ledger.epochs == [[1.0, 0.0] * 15, [2.0, 0.0] * 15]
+
+
+def test_a_generator_of_the_users_own_still_goes_into_fit() -> None:
+    def batches() -> Iterator[Any]:
+        yield FEATURES, LABELS
+
+    with pytest.warns(UserWarning, match="ran out of data"):  # Keras says so of every generator
+        history = small_model().fit(batches(), shuffle=False, verbose=0).history
+    assert len(history["loss"]) == 1
+
+
+def test_a_step_after_fit_takes_its_variables() -> None:
+    strategy = mirrored(4)
+    with strategy.scope():
+        model = small_model()
+        model.fit(rows(FEATURES, LABELS), verbose=0)
+        (batch,) = strategy.distribute_dataset(rows(FEATURES[:8]))
+        outputs = strategy.gather(strategy.run(lambda x: model(x), args=(batch,)), axis=0)
+    np.testing.assert_allclose(outputs, model.predict(FEATURES[:8], verbose=0), rtol=1e-5)
+
+
+def refused(match: str, dataset: Any, error: type[Exception] = ps.InvalidArgumentError, **arguments: Any) -> None:
+    model = small_model()
+    with mirrored(4).scope(), pytest.raises(error, match=match):
+        model.fit(dataset, **arguments)
+
+
+def test_what_a_dataset_brings_itself_is_refused() -> None:
+    refused("sample_weight=.*make elements of", rows(FEATURES, LABELS), sample_weight=WEIGHTS)
+    refused("class_weight=.*make elements of", rows(FEATURES, LABELS), class_weight={0: 1.0})
+    refused(r"use dataset\.batch", rows(FEATURES, LABELS), batch_size=8)
+    with mirrored(4).scope(), pytest.raises(ps.InvalidArgumentError, match="by name"):
+        small_model().fit(rows(FEATURES), LABELS)
+
+
+def test_data_that_no_model_can_take_is_refused() -> None:
+    refused("at least one batch", rows(FEATURES).take(0))
+    refused("steps_per_epoch", rows(FEATURES, LABELS).repeat())
+    refused("batch", ps.Dataset.range(5), ps.ElementError)
+    refused("turn strings into numbers", rows(np.array(["a", "b"]), np.ones(2)), ps.InvalidTypeError)
+    distributed = mirrored(4).distribute_dataset(rows(FEATURES))
+    refused("give it the plain dataset", distributed, ps.InvalidTypeError)
+    data = ps.keras.as_input(rows(FEATURES, LABELS))
+    refused("make two of them", data, validation_data=data)
+    with pytest.raises(ps.InvalidTypeError, match=r"takes a ps\.Dataset, got list"):
+        ps.keras.as_input([1])
+
+
+def test_strategies_without_devices_are_refused_and_so_are_two_ways_to_split() -> None:
+    with ps.HostStrategy(2).scope(), pytest.raises(ps.InvalidArgumentError, match=r"use ps\.MirroredStrategy"):
+        small_model().fit(rows(FEATURES, LABELS))
+    model, distribution = small_model(), keras.distribution.DataParallel(devices=jax.devices())
+    refusal = pytest.raises(ps.InvalidArgumentError, match="Keras's own distribution")
+    with distribution.scope(), mirrored(4).scope(), refusal:
+        model.fit(rows(FEATURES, LABELS))

@@ -1,0 +1,134 @@
+"""A `fit` that was killed goes on with the very next batch: the ledger in its weights tells."""
+
+import json
+import runpy
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import penstock as ps
+
+PROGRAM = Path(__file__).parent / "fit_that_dies.py"
+EPOCHS, EXAMPLES, fit, ids_of = (runpy.run_path(str(PROGRAM))[name] for name in ("EPOCHS", "EXAMPLES", "fit", "ids_of"))
+
+
+class Crash(Exception):
+    """What a fit of this process ends with."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+def crashed(directory: Path, kind: str, batch: int) -> None:
+    with pytest.raises(Crash):
+        fit(directory, kind, batch, crash)
+
+
+def assert_every_row_once_an_epoch(variables: list[Any]) -> None:
+    epochs = ids_of(variables)
+    assert [sorted(epoch) for epoch in epochs] == [list(range(EXAMPLES))] * EPOCHS
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_a_killed_fit_goes_on_with_the_next_batch_and_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    command = [sys.executable, str(PROGRAM), str(tmp_path / "killed"), "finite", "7"]
+    killed = subprocess.run(command, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    with (tmp_path / "killed/position/position.jsonl").open("a") as file:
+        file.write('{"batch": 7, "sta')  # a line that a kill has cut off
+    variables = fit(tmp_path / "killed", "finite", 0, crash, seed=5)
+    assert_every_row_once_an_epoch(variables)
+    assert not list((tmp_path / "killed/position").iterdir())
+    for one, other in zip(variables, fit(tmp_path / "whole", "finite", 0, crash, seed=5), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch"),
+    [
+        ("finite", 4),
+        ("repeated", 3),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [("finite", 1), ("finite", 5), ("repeated", 8)]),
+    ],
+)
+def test_whatever_the_batch_the_ledger_is_complete(tmp_path: Path, kind: str, batch: int) -> None:
+    """4 and 8 are the last of an epoch, saved before Keras knows that it has ended; at 1 nothing is saved."""
+    crashed(tmp_path, kind, batch)
+    assert_every_row_once_an_epoch(fit(tmp_path, kind, 0, crash))
+
+
+@pytest.mark.slow
+def test_two_kills_and_a_length_that_is_not_known(tmp_path: Path) -> None:
+    crashed(tmp_path, "unknown", 4)
+    with pytest.warns(UserWarning, match="ran out of data"):  # as Keras says of any data of unknown length
+        crashed(tmp_path, "unknown", 9)
+    with pytest.warns(UserWarning, match="ran out of data"):
+        variables = fit(tmp_path, "unknown", 0, crash)
+    assert_every_row_once_an_epoch(variables)
+
+
+def small_model() -> Any:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def dataset() -> ps.Dataset:
+    return ps.Dataset.from_tensor_slices((np.ones((6, 2), "f"), np.ones((6, 1), "f"))).batch(2)
+
+
+class StopsItself(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.stop_training = True
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_epoch_that_was_entered_in_the_middle_lets_others_stop_training(tmp_path: Path, first: bool) -> None:
+    model = small_model()
+    model.optimizer.build(model.trainable_variables)
+    model.optimizer.iterations.assign(1)
+    data = ps.keras.as_input(dataset())
+    with iter(dataset()) as iterator:
+        state = iterator.state_dict()
+    lines = [{"batch": 0, "epoch": 0}, {"batch": 0, "state": state}]
+    (tmp_path / "position.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    callbacks = [ps.keras.KeepPosition(data, tmp_path), StopsItself()]
+    history = model.fit(data, epochs=5, callbacks=callbacks if first else callbacks[::-1], verbose=0)
+    assert history.epoch == [0]
+    assert int(model.optimizer.iterations.value) == 3
+
+
+def test_the_order_of_the_callbacks_matters_and_is_checked(tmp_path: Path) -> None:
+    def callbacks(data: Any, *others: Any) -> list[Any]:
+        backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq=1)
+        return [ps.keras.KeepPosition(data, tmp_path / "position"), backup, *others]
+
+    failing = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: crash())
+    data = ps.keras.as_input(dataset())
+    with pytest.raises(Crash):
+        small_model().fit(data, callbacks=callbacks(data, failing), verbose=0)
+    data = ps.keras.as_input(dataset())
+    with pytest.raises(ps.InvalidArgumentError, match="in this order"):
+        small_model().fit(data, callbacks=callbacks(data), verbose=0)
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    data = ps.keras.as_input(dataset())
+    with pytest.raises(ps.InvalidTypeError, match="as_input"):
+        ps.keras.KeepPosition(dataset(), tmp_path)
+    with pytest.raises(ps.InvalidArgumentError, match="every"):
+        ps.keras.KeepPosition(data, tmp_path, every=0)
+    with pytest.raises(ps.InvalidArgumentError, match="other data than fit"):
+        small_model().fit(dataset(), callbacks=[ps.keras.KeepPosition(data, tmp_path)], verbose=0)
+    with pytest.raises(ps.InvalidArgumentError, match=r"3 batches and steps_per_epoch=2: .*dataset\.repeat\(\)"):
+        small_model().fit(data, steps_per_epoch=2, callbacks=[ps.keras.KeepPosition(data, tmp_path)], verbose=0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ps.StorageError, match="cannot write"):
+        small_model().fit(data, callbacks=[ps.keras.KeepPosition(data, tmp_path / "file")], verbose=0)
