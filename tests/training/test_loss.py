@@ -131,3 +131,16 @@ def test_regularisation_is_divided_by_the_replicas() -> None:
     assert float(strategy.run(lambda: ps.scale_regularization_loss([])).values[0]) == 0
     with pytest.raises(ps.InvalidArgumentError, match="inside a function that runs on replicas"):
         ps.scale_regularization_loss(1.0)
+
+
+def test_a_regularisation_that_depends_on_the_input_adds_nothing_where_there_is_none() -> None:
+    """`Layer.add_loss` of a mean over the rows is NaN for a share without rows; weight decay still counts there."""
+
+    def step(rows):
+        return ps.scale_regularization_loss([jnp.mean(rows), 4.0])
+
+    strategy = mirrored(2)
+    parts = strategy.run(step, args=(ps.PerReplica([np.array([2, 6], np.float32), np.zeros(0, np.float32)]),))
+    assert [float(part) for part in parts.values] == [4, 2]
+    parts = strategy.run(step, args=(ps.PerReplica([np.array([np.nan, 6], np.float32), np.ones(1, np.float32)]),))
+    assert np.isnan(float(parts.values[0]))  # of rows that are there a NaN stays one
