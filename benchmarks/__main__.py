@@ -11,13 +11,17 @@ from pathlib import Path
 
 from benchmarks.timing import Figure
 
-NAMES = ("data", "files", "distribute", "multi_worker", "preprocessing")
+NAMES = ("data", "files", "distribute", "multi_worker", "preprocessing", "training")
 RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> int:
     """Print the table; 1 if a goal was missed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        epilog="PENSTOCK_BENCH_TENSORFLOW=/path/to/python, one with TensorFlow, adds figures against it to `training`.",
+    )
     parser.add_argument("names", nargs="*", metavar="name", help=f"which to run: {', '.join(NAMES)} (all by default)")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 from tests.distribute.conftest import mirrored
@@ -55,6 +56,56 @@ def test_sample_weights_fit_as_in_keras(weight) -> None:
     assert float(ps.compute_average_loss(losses, np.array(weight), 2)) == expected / (2 if weight == 0.5 else 1)
 
 
+@pytest.mark.parametrize("size", [None, "actual", 3, 4])
+def test_sample_weights_change_the_sum_and_not_the_denominator(size) -> None:
+    def step(losses, weights):
+        return ps.compute_average_loss(losses, sample_weight=weights, global_batch_size=size)
+
+    losses, weights = ([np.array(part, np.float32) for part in parts] for parts in ([[2, 4], [6]], [[1, 0.5], [2]]))
+    denominators = {None: (4, 2), "actual": (3, 3), 3: (3, 3), 4: (4, 4)}[size]
+    for strategy in (mirrored(2), ps.HostStrategy(2)):
+        parts = strategy.run(step, args=(ps.PerReplica(losses), ps.PerReplica(weights)))
+        np.testing.assert_allclose(
+            strategy.local_results(parts), [4 / denominators[0], 12 / denominators[1]], rtol=1e-6
+        )
+
+
+def test_a_share_without_rows_adds_nothing_with_weights_either() -> None:
+    strategy = mirrored(2)
+    empty = ps.PerReplica([np.array([2, 6], np.float32), np.zeros(0, np.float32)])
+    parts = strategy.run(lambda losses: ps.compute_average_loss(losses, sample_weight=losses), args=(empty,))
+    assert [float(part) for part in parts.values] == [10, 0]
+
+
+def test_losses_of_many_predictions_are_averaged_over_each_example_first() -> None:
+    """Pixels of images: per-example losses divided by the pixels give the mean over all of them."""
+    images = np.arange(16, dtype=np.float32).reshape(4, 2, 2)
+    strategy = mirrored(2)
+
+    def step(losses):
+        return ps.compute_average_loss(losses / losses[0].size)
+
+    parts = strategy.run(step, args=(ps.PerReplica(np.split(images, 2)),))
+    assert float(strategy.reduce("SUM", parts)) == images.mean()
+
+
+def test_a_mean_of_scaled_losses_is_too_small_by_the_number_of_replicas() -> None:
+    """The tutorial's warning of a Mean metric for the training loss: a total of 3.5 by a count of 2."""
+    strategy = mirrored(2)
+    with strategy.scope():
+        tracked = keras.metrics.Mean()
+
+    def step(losses):
+        loss = ps.compute_average_loss(losses, global_batch_size=4)
+        tracked.update_state(loss)
+        return loss
+
+    losses = ps.PerReplica([np.array([2, 3], np.float32), np.array([4, 5], np.float32)])
+    parts = strategy.run(step, args=(losses,))
+    assert float(strategy.reduce("SUM", parts)) == 3.5
+    assert float(tracked.result()) == 1.75
+
+
 def test_the_gradient_for_an_empty_share_is_a_number() -> None:
     gradient = jax.grad(lambda scale: ps.compute_average_loss(jnp.zeros((0,)) * scale, global_batch_size=0))(1.0)
     assert float(gradient) == 0
@@ -80,3 +131,16 @@ def test_regularisation_is_divided_by_the_replicas() -> None:
     assert float(strategy.run(lambda: ps.scale_regularization_loss([])).values[0]) == 0
     with pytest.raises(ps.InvalidArgumentError, match="inside a function that runs on replicas"):
         ps.scale_regularization_loss(1.0)
+
+
+def test_a_regularisation_that_depends_on_the_input_adds_nothing_where_there_is_none() -> None:
+    """`Layer.add_loss` of a mean over the rows is NaN for a share without rows; weight decay still counts there."""
+
+    def step(rows):
+        return ps.scale_regularization_loss([jnp.mean(rows), 4.0])
+
+    strategy = mirrored(2)
+    parts = strategy.run(step, args=(ps.PerReplica([np.array([2, 6], np.float32), np.zeros(0, np.float32)]),))
+    assert [float(part) for part in parts.values] == [4, 2]
+    parts = strategy.run(step, args=(ps.PerReplica([np.array([np.nan, 6], np.float32), np.ones(1, np.float32)]),))
+    assert np.isnan(float(parts.values[0]))  # of rows that are there a NaN stays one

@@ -67,7 +67,7 @@ def scale_regularization_loss(regularization_loss: Any) -> Any:
         regularization_loss: a number or an array of losses, or a list of such.
 
     Returns:
-        A scalar; 0.0 for an empty list.
+        A scalar; 0.0 for an empty list. On a replica without rows a NaN counts as 0.
 
     Raises:
         InvalidArgumentError: called outside `strategy.run`.
@@ -78,9 +78,11 @@ def scale_regularization_loss(regularization_loss: Any) -> Any:
         >>> [float(part) for part in strategy.run(ps.scale_regularization_loss, args=([0.5, 1.5],)).values]
         [1.0, 1.0]
     """
-    replicas = get_replica_context().num_replicas_in_sync
+    context = get_replica_context()
     parts = [jnp.sum(jnp.asarray(part)) for part in jax.tree.leaves(regularization_loss)]
-    return sum(parts, start=jnp.zeros(())) / replicas
+    if not context.has_rows:  # a loss that depends on the input is often a mean, and that of no rows is not a number
+        parts = [jnp.where(jnp.isnan(part), 0, part) for part in parts]
+    return sum(parts, start=jnp.zeros(())) / context.num_replicas_in_sync
 
 
 def _denominator(examples: int, global_batch_size: int | Literal["actual"] | None) -> Any:
