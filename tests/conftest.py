@@ -15,22 +15,22 @@ _OUR_THREADS = "penstock-"
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """Fail a test that leaves a thread of penstock's running, a child process alive, or files open in its wake."""
-    before = _data_files()
+    before, earlier = _data_files(), _our_threads()  # servers that several tests share run already
     yield
     # An iterator that was forgotten ends its threads when it is collected; a thread about to end can delay that.
     for _ in range(5):
-        if _our_threads():
+        if _our_threads() - earlier:
             gc.collect()
-        for thread in _our_threads():
+        for thread in _our_threads() - earlier:
             thread.join(timeout=1)
-    assert [thread.name for thread in _our_threads()] == [], "threads left running"
+    assert [thread.name for thread in _our_threads() - earlier] == [], "threads left running"
     if _data_files() - before:
         gc.collect()  # a memory map lasts as long as an array that shows it
     assert _data_files() - before == set(), "files left open"
 
 
-def _our_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith(_OUR_THREADS)]
+def _our_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith(_OUR_THREADS)}
 
 
 def _data_files() -> set[str]:

@@ -7,6 +7,9 @@
     ├── StateMismatchError     (ValueError)     a state or checkpoint of something else, or of an unknown version
     ├── ClosedError            (RuntimeError)   use after `close()`
     ├── WorkerError            (RuntimeError)   another worker was lost, has failed, or does something else
+    ├── ServiceError           (RuntimeError)   the data service cannot do what it is asked to
+    │   ├── LostWorkerError                     a data worker cannot be reached, or any more
+    │   └── LostLeaseError                      a reader was silent for so long that others read what it had left
     ├── StorageError           (OSError)        a file that is missing, in use or damaged
     └── OutOfRangeError        (StopIteration)  the end of the data, from `get_next()`
 
@@ -45,6 +48,18 @@ class StorageError(PenstockError, OSError):
 
 class WorkerError(PenstockError, RuntimeError):
     """Another worker was lost, has failed or does not take the same steps: this one cannot go on either."""
+
+
+class ServiceError(PenstockError, RuntimeError):
+    """The data service cannot do what it is asked to."""
+
+
+class LostWorkerError(ServiceError):
+    """A data worker cannot be reached, or any more."""
+
+
+class LostLeaseError(ServiceError):
+    """A reader was not heard of for too long: what it had not consumed went to others."""
 
 
 class OutOfRangeError(PenstockError, StopIteration):

@@ -37,6 +37,10 @@ class Structure:
     record: type | None = None
     leaf_count: int = dataclasses.field(default=1, compare=False)
 
+    def __reduce__(self) -> Any:
+        """Without what was found out since: equal structures are equal bytes."""
+        return type(self), (self.kind, self.children, self.names, self.record, self.leaf_count)
+
     @cached_property
     def is_flat_tuple(self) -> bool:
         """Whether this is a plain tuple of leaves."""

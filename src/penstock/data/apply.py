@@ -10,6 +10,7 @@ from penstock.data.block import Block, Column, column_of, own
 from penstock.data.node import Node, Run
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.rng import KeyedGenerator
+from penstock.runtime.memory import empty
 from penstock.spec import as_leaf, spec_of_leaf
 from penstock.structure import LEAF, Structure, flatten
 
@@ -194,7 +195,7 @@ class _Output:
         self._layout = layout
         self._structure = layout.structure
         self._columns = [
-            np.empty((rows, *shape), dtype) for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)
+            empty((rows, *shape), dtype) for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)
         ]
         # Results of another shape than the layout's, by row: their columns become ragged in the end.
         self._odd: list[dict[int, Any]] = [{} for _ in self._columns]

@@ -4,7 +4,6 @@ A column is an array whose leading axis has n rows. Where the rows of a leaf dif
 Python objects, the column is an object array of shape (n,), with one array or object per row.
 """
 
-import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,17 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ElementError
+from penstock.runtime.memory import output
 from penstock.spec import TensorSpec, as_leaf, spec_of_leaf
 from penstock.structure import Structure, flatten
 
 Column = npt.NDArray[Any]
 Indices = range | npt.NDArray[np.int64]
 """Positions: a range where they are evenly spaced (rows are views), else an array of int64 (rows are copies)."""
-
-_ALIGNMENT = 64
-"""Where an array on a CPU device must begin: https://github.com/openxla/xla, `cpu_function_runtime::MinAlign`."""
-_ALIGNED_BYTES = 1 << 16
-"""Smaller copies are not worth more than the plainest allocation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,19 +134,11 @@ def take_rows(column: Column, indices: Indices) -> Column:
         # A negative stop would count from the end of the column.
         stop = indices[-1] + (1 if indices.step > 0 else -1)
         return column[indices.start : None if stop < 0 else stop : indices.step]
-    size = len(indices) * column.dtype.itemsize * math.prod(column.shape[1:])
-    if column.dtype.kind == "O" or size < _ALIGNED_BYTES:
+    out = output((len(indices), *column.shape[1:]), column.dtype)
+    if out is None:
         return column.take(indices, axis=0)
     # The mode that checks nothing writes straight into `out`; operators give positions that exist.
-    return column.take(indices, axis=0, out=_aligned((len(indices), *column.shape[1:]), column.dtype), mode="clip")
-
-
-def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Column:
-    """An array without values that begins where JAX can take it over on a CPU device without a copy."""
-    size = dtype.itemsize * math.prod(shape)
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + size].view(dtype).reshape(shape)
+    return column.take(indices, axis=0, out=out, mode="clip")
 
 
 def column_of(leaves: Sequence[Any]) -> Column:
@@ -166,7 +153,11 @@ def column_of(leaves: Sequence[Any]) -> Column:
     if not isinstance(first, (np.ndarray, np.generic)):
         return object_column(leaves)
     if len(leaves) == 1:
-        return np.array(first)[None]  # a copy, as below
+        out = output((1, *first.shape), first.dtype)
+        if out is None:
+            return np.array(first)[None]  # a copy, as below
+        out[0] = first
+        return out
     for leaf in leaves:
         if not isinstance(leaf, (np.ndarray, np.generic)) or leaf.dtype != first.dtype and not _same_kind(leaf, first):
             raise ElementError(
@@ -174,7 +165,9 @@ def column_of(leaves: Sequence[Any]) -> Column:
             )
     if any(leaf.shape != first.shape for leaf in leaves):
         return object_column([np.asarray(leaf) for leaf in leaves])
-    return np.stack(leaves)
+    if first.dtype.kind in "US":
+        return np.stack(leaves)  # as wide as the widest
+    return np.stack(leaves, out=output((len(leaves), *first.shape), first.dtype))
 
 
 def _same_kind(a: Any, b: Any) -> bool:
@@ -216,7 +209,9 @@ def _joined(columns: Sequence[Column]) -> Column:
     for other in columns[1:]:
         if other.dtype != first.dtype and not _same_kind(other, first):
             raise ElementError(f"rows of one leaf must have one dtype, got {first.dtype} and {other.dtype}")
-    return np.concatenate(columns)
+    if first.dtype.kind in "US":
+        return np.concatenate(columns)  # as wide as the widest
+    return np.concatenate(columns, out=output((sum(map(len, columns)), *first.shape[1:]), first.dtype))
 
 
 def _bytes_of(column: Column) -> int:

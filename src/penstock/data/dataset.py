@@ -49,6 +49,10 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
     def _then(self, node: Node) -> Self:
         return type(self)(node, self._options)
 
+    def __reduce__(self) -> tuple[type[Self], tuple[Node, Options]]:
+        """In another process the iterations begin anew."""
+        return type(self), (self.node, self._options)
+
     @classmethod
     def _of_block(cls, block: Block) -> "Dataset":
         return Dataset(Slices("window", block.columns, block.structure, len(block)))

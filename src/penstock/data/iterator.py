@@ -100,7 +100,7 @@ class DatasetIterator(Iterator[Any]):
         self._node = node
         self._options = options
         self._lock = RLock()  # several threads may share an iterator: each element goes to one of them
-        self._labels = [node.label for node in node.walk()]
+        self._labels = [node.label for node in node.walk_all()]
         self._iterations = iterations
         self._epoch, self._seed = iterations.begin()
         self._open()
@@ -216,7 +216,7 @@ def _check_state(state: Any, node: Node) -> None:
     missing = {"epoch", "seed", "position", "nodes"} - state.keys()
     if missing:
         raise StateMismatchError(f"the state is incomplete: {', '.join(sorted(missing))} missing")
-    here = list(node.walk())
+    here = list(node.walk_all())
     for number, label in enumerate(state["nodes"]):
         if number >= len(here) or here[number].label != label:
             found = here[number].where() if number < len(here) else "nothing"

@@ -44,7 +44,7 @@ class Run:
         # A node's place is its number among those of its name, so that adding a prefetch, say, changes no order.
         counts: Counter[str] = Counter()
         self._places: dict[int, tuple[int, int]] = {}
-        for node in root.walk():
+        for node in root.walk_all():
             self._places[id(node)] = (zlib.crc32(node.name.encode()), counts[node.name])
             counts[node.name] += 1
         self._layouts: dict[int, Any] = {}
@@ -56,6 +56,10 @@ class Run:
     def inner(self, node: "Node", root: "Node", epoch: int, position: int) -> "Run":
         """The run of a dataset that `node` made from its element at `position`."""
         return Run(root, mix(self.key(node, None), epoch, position), self.threads)
+
+    def first(self, node: "Node") -> int:
+        """The number of the first element that is read of a node; above 0 where the run is about a part of an epoch."""
+        return 0
 
     def known(self, node: "Node") -> Any:
         """The layout that was agreed on for a node, or None before its first element."""
@@ -141,6 +145,27 @@ class Node(ABC):
             yield node
 
         return visit(self)
+
+    @property
+    def remote(self) -> "Node | None":
+        """What other processes run to make this node's elements: it is numbered and explained with the others."""
+        return None
+
+    @property
+    def divided(self) -> bool:
+        """Whether the elements are divided already among all processes that read this node or one like it."""
+        return False
+
+    def in_order(self) -> "Node | None":
+        """This node with its elements in an order that comes again when rows are read again; None if it has none."""
+        return self
+
+    def walk_all(self) -> Iterator["Node"]:
+        """As `walk`, with the nodes that other processes run, each before the node that gives its elements here."""
+        for node in self.walk():
+            if node.remote is not None:
+                yield from node.remote.walk_all()
+            yield node
 
     @property
     def label(self) -> str:

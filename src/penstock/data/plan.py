@@ -65,7 +65,11 @@ def _settled(node: Node, options: Options, above: Node | None, moves: list[str])
     below = above if isinstance(node, _READS_ONCE) else node
     node = with_inputs(node, [_settled(inner, options, below, moves) for inner in node.inputs])
     if not isinstance(node, Map):
-        return node
+        ordered = None if above is None else node.in_order()
+        if above is None or ordered is None or ordered is node:
+            return node
+        moves.append(f"{node.label} keeps its order: {above.label} above it must be able to read the same rows again")
+        return ordered
     wanted = options.deterministic if node.deterministic is None else node.deterministic
     if wanted is not False or node.parallelism == 1:
         return node
@@ -148,6 +152,8 @@ def _tree(node: Node, indent: str) -> list[tuple[str, Node]]:
     rows = [(indent, node)]
     for below in node.inputs:
         rows.extend(_tree(below, indent + "  "))
+    if node.remote is not None:
+        rows.extend(_tree(node.remote, indent + "  @ "))
     return rows
 
 

@@ -1,8 +1,9 @@
 """Which worker reads what, as text: `DistributedDataset.explain()`."""
 
 from penstock.data.operators.files import ReadFiles
+from penstock.data.shards import names_of, readers_of
 from penstock.distribute.inputs import DividedInput, Inputs
-from penstock.distribute.shards import Workers, WorkerShare, names_of, readers_of
+from penstock.distribute.shards import Workers, WorkerShare
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
 from penstock.sharding import slice_bounds
 

@@ -14,10 +14,11 @@ from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.shuffle import Shuffle
+from penstock.data.shards import without_hints
 from penstock.distribute.agreement import Layout, Sizes
 from penstock.distribute.contexts import InputContext
 from penstock.distribute.input_options import InputReplicationMode
-from penstock.distribute.shards import Workers, WorkerShare, share_of_worker, without_hints
+from penstock.distribute.shards import Workers, WorkerShare, share_of_worker
 from penstock.distribute.step_sources import Elements, GlobalBatches, OwnBatches, StepSource
 from penstock.distribute.steps import Template, check_spec, unbatched
 from penstock.errors import InvalidArgumentError, InvalidTypeError

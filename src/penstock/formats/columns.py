@@ -54,18 +54,22 @@ def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:
     raise InvalidTypeError(f"cannot store objects of type {', '.join(sorted(kind.__name__ for kind in kinds))}")
 
 
-def decode_column(field: pa.Field, array: pa.Array) -> Column:
-    """The column that `encode_column` encoded; dense rows are a read-only view of Arrow's memory."""
+def decode_column(field: pa.Field, array: pa.Array, copy: bool = False) -> Column:
+    """The column that `encode_column` encoded.
+
+    Numbers are a read-only view of Arrow's memory, or with `copy` the column's own, to be written at will.
+    """
     meta = json.loads(field.metadata[_METADATA_KEY])
     if meta["kind"] == "dense":
-        return _decode_dense(array, np.dtype(meta["dtype"]), tuple(meta["shape"]))
+        dense = _decode_dense(array, np.dtype(meta["dtype"]), tuple(meta["shape"]))
+        return dense.copy() if copy else dense
     rows = np.empty(len(array), dtype=object)
     if meta["kind"] != "ragged":
         rows[:] = array.to_pylist()
         return rows
     lists, shapes = array.field("values"), array.field("shape").to_pylist()
     field_of_values = pa.field("values", lists.type.value_type, metadata={_METADATA_KEY: meta["values"].encode()})
-    values = decode_column(field_of_values, lists.flatten())
+    values = decode_column(field_of_values, lists.flatten(), copy)
     starts = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
     for number, shape in enumerate(shapes):
         rows[number] = values[starts[number] : starts[number + 1]].reshape(shape)

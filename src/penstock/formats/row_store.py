@@ -11,7 +11,6 @@ import importlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ import pyarrow as pa
 
 from penstock.errors import InvalidTypeError, StorageError
 from penstock.formats.columns import decode_column, encode_column
+from penstock.formats.structure_data import structure_of_data, structure_to_data
 from penstock.rng import as_positions
-from penstock.structure import LEAF, Structure
+from penstock.structure import Structure
 
 VERSION = 1
 _CHUNK_BYTES = 4 << 20
@@ -108,7 +108,7 @@ class RowStoreWriter:
         self._end_file()
         if order is not None:
             np.save(self._work / "order.npy", order)
-        structure = None if self._structure is None else _structure_to_data(self._structure)
+        structure = None if self._structure is None else structure_to_data(self._structure)
         description = {"version": VERSION, "rows": self._rows, "structure": structure, "files": self._files}
         (self._work / "rows.json").write_text(json.dumps(description))
         (self._work / "owner").unlink()
@@ -141,7 +141,7 @@ class RowStore:
             raise StorageError(f"{self.path} has version {description['version']}, this penstock reads {VERSION}")
         self.rows: int = description["rows"]
         data = description["structure"]
-        self.structure: Structure | None = None if data is None else _structure_of_data(data)
+        self.structure: Structure | None = None if data is None else structure_of_data(data, _import_class)
         self._batches: list[tuple[pa.Schema, pa.RecordBatch]] = []
         for name in description["files"]:
             self._open(self.path / name)
@@ -151,6 +151,10 @@ class RowStore:
         order = self.path / "order.npy"
         self._where = np.argsort(np.load(order)) if order.exists() else None
         self._decoded: dict[int, Columns] = {}
+
+    def __reduce__(self) -> tuple[type["RowStore"], tuple[str]]:
+        """In another process the files are opened there."""
+        return RowStore, (str(self.path.absolute()),)
 
     def _open(self, path: Path) -> None:
         try:
@@ -203,27 +207,11 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _structure_to_data(structure: Structure) -> Any:
-    children = [_structure_to_data(child) for child in structure.children]
-    if structure.kind != "record":
-        return [structure.kind, list(structure.names), children]
-    assert structure.record is not None
-    return ["record", list(structure.names), children, structure.record.__module__, structure.record.__qualname__]
-
-
-def _structure_of_data(data: Sequence[Any]) -> Structure:
-    kind, names, below = data[:3]
-    if kind == "leaf":
-        return LEAF
-    children = tuple(_structure_of_data(child) for child in below)
-    record: Any = None
-    if kind == "record":
-        try:
-            record = importlib.import_module(data[3])
-            for part in data[4].split("."):
-                record = getattr(record, part)
-        except (ImportError, AttributeError) as error:
-            raise StorageError(
-                f"the rows are {data[3]}.{data[4]} records, which cannot be imported: {error}"
-            ) from error
-    return Structure(kind, children, tuple(names), record, sum(child.leaf_count for child in children))
+def _import_class(module: str, name: str) -> type:
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise StorageError(f"the rows are {module}.{name} records, which cannot be imported: {error}") from error
+    return found  # type: ignore[no-any-return]

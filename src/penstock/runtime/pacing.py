@@ -20,7 +20,12 @@ class Pace:
     def __init__(self, minimum: int = 1) -> None:
         self._minimum = minimum
         self._rows = minimum
+        self._grow_below_bytes = _GROW_BELOW_BYTES
         self._started = 0.0
+
+    def aim(self, nbytes: int) -> None:
+        """Let blocks grow up to about this size."""
+        self._grow_below_bytes = nbytes // 2
 
     def start(self) -> int:
         """The rows to allow for the block that is asked for now."""
@@ -32,5 +37,5 @@ class Pace:
         seconds = time.perf_counter() - self._started
         if seconds > _SHRINK_ABOVE_SECONDS:
             self._rows = max(self._minimum, self._rows // 2)
-        elif seconds < _GROW_BELOW_SECONDS and nbytes < _GROW_BELOW_BYTES:
+        elif seconds < _GROW_BELOW_SECONDS and nbytes < self._grow_below_bytes:
             self._rows = min(self._rows * 2, _MAXIMUM_ROWS)

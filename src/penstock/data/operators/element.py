@@ -116,7 +116,7 @@ class MapStream(Stream):
         self._run = run
         self._epoch = epoch
         self._input = node.input.cursor(run, epoch)
-        self._position = 0
+        self._position = run.first(node.input)
         self._failure: Exception | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -172,7 +172,7 @@ class FilterStream(Stream):
     def __init__(self, node: Filter, run: Run, epoch: int) -> None:
         self._node = node
         self._input = node.input.cursor(run, epoch)
-        self._position = 0
+        self._position = run.first(node.input)
         self._failure: Exception | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:

@@ -67,7 +67,7 @@ class InterleaveStream(Stream):
         self._run = run
         self._epoch = epoch
         self._input = node.input.cursor(run, epoch)
-        self._position = 0
+        self._position = run.first(node.input)
         self._slots: list[_Slot | None] = [None] * node.cycle_length
         self._current = 0
         self._left = node.block_length

@@ -197,6 +197,10 @@ class Kept:
         self._pass: _MemoryPass | _FilePass | None = None
         self._recording = False
 
+    def __reduce__(self) -> tuple[type["Kept"], tuple[()]]:
+        """In another process nothing is kept yet."""
+        return Kept, ()
+
     def begin(self) -> bool:
         """Whether this pass over a stream is to be recorded: not if another one is."""
         with self._lock:

@@ -1,0 +1,166 @@
+"""One of n parts of a dataset, as rewrites of its nodes: by its files, or where the user said.
+
+Each is a pure function of the dataset, the number of parts and the part, so that whoever makes one knows all others.
+None is applied by halves: what does not fit is said of the dataset as a whole.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.data.dataset import Dataset
+from penstock.data.node import Node, OneInput
+from penstock.data.operators.combine import Choose, Zip
+from penstock.data.operators.expand import Interleave
+from penstock.data.operators.files import ReadFiles
+from penstock.data.operators.keep import Cache, Kept, Prefetch
+from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, Skip, Take
+from penstock.data.operators.sequence import Scan, TakeWhile, Unique
+from penstock.data.operators.shuffle import Shuffle
+from penstock.data.plan import with_inputs
+from penstock.errors import InvalidArgumentError
+from penstock.options import INFINITE_CARDINALITY
+
+# These mean something for all data together, and something else for the files of one part.
+_COUNTING = (Take, Skip, Shard, Enumerate, TakeWhile, Scan, Unique, Zip, Choose)
+
+
+class NotByFile(Exception):
+    """Why a dataset cannot be divided by file."""
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Part `index` of `count`."""
+
+    count: int
+    index: int
+
+    def of(self, node: Node) -> Node:
+        """Every `count`-th element of a node."""
+        return Shard(node, self.count, self.index)
+
+
+def hints_of(node: Node) -> list[ShardHint]:
+    """The places at which the user wants the dataset divided."""
+    return [below for below in node.walk() if isinstance(below, ShardHint)]
+
+
+def divided_at_hints(node: Node, part: OneOf, policy: str) -> Node:
+    """The part that has its own share at each hint; `policy` names in errors who asks for it.
+
+    Raises:
+        InvalidArgumentError: there is no hint, or one stands above another.
+    """
+    hints = hints_of(node)
+    if not hints:
+        raise InvalidArgumentError(
+            f"{policy} needs a place to shard at: put .shard(ps.SHARD_HINT, ps.SHARD_HINT) into the dataset"
+        )
+    for hint in hints:
+        if hints_of(hint.input):
+            raise InvalidArgumentError(
+                f"{hint.where()} stands above another shard(SHARD_HINT, SHARD_HINT), which would leave out all but "
+                "a part of each worker's part: keep one of them"
+            )
+    return rewritten(node, lambda hint: part.of(hint.input) if isinstance(hint, ShardHint) else None)
+
+
+def without_hints(node: Node) -> Node:
+    """The dataset with all data where a hint would divide it."""
+    return rewritten(node, lambda below: without_hints(below.input) if isinstance(below, ShardHint) else None)
+
+
+def divided_by_file(node: Node, share: Callable[[OneInput], Node]) -> Node:
+    """The dataset with `share` of each node that reads files in its place.
+
+    Raises:
+        NotByFile: a source reads no files, or an operator is about the data of all parts together.
+    """
+    readers = []
+
+    def checked(below: Node) -> Node | None:
+        if isinstance(below, ReadFiles) or (isinstance(below, Interleave) and _makes_readers(below)):
+            readers.append(below)
+            return below
+        if not below.inputs:
+            raise NotByFile(f"{below.where()} reads no files")
+        if isinstance(below, _COUNTING) or (isinstance(below, Cache) and below.filename):
+            raise NotByFile(f"{below.where()} is about the data of all workers together")
+        return None
+
+    rewritten(node, checked)  # before any share is made
+    shares = {id(reader): share(reader) for reader in readers}
+    return rewritten(node, lambda below: shares.get(id(below)))
+
+
+def share_of_files(reader: OneInput, part: OneOf, instead: str) -> Node:
+    """A node that reads files, with every n-th of them.
+
+    Raises:
+        InvalidArgumentError: there are fewer files than parts; the message advises `instead`.
+    """
+    names = names_of(reader)
+    if names is not None and len(names) < part.count:
+        raise InvalidArgumentError(
+            f"{reader.where()} reads {len(names)} {'file' if len(names) == 1 else 'files'}, fewer than the "
+            f"{part.count} workers: use {instead}, or more and smaller files"
+        )
+    return with_inputs(reader, [below_order(reader.input, part.of)])
+
+
+def readers_of(node: Node) -> list[ReadFiles | Interleave]:
+    """The nodes that read files by the names that their input gives: readers, and what makes a reader of each name."""
+    found: list[ReadFiles | Interleave] = []
+
+    def note(below: Node) -> Node | None:
+        if isinstance(below, ReadFiles) or (isinstance(below, Interleave) and _makes_readers(below)):
+            found.append(below)
+            return below
+        return None
+
+    rewritten(node, note)
+    return found
+
+
+def names_of(reader: OneInput) -> list[Any] | None:
+    """What a reader is given in an epoch, in order and without repetition; None where that never ends."""
+    source = reader.input
+    while isinstance(source, (Repeat, Shuffle, Prefetch)):
+        source = source.input
+    if source.cardinality == INFINITE_CARDINALITY:
+        return None
+    with iter(Dataset(source)) as names:
+        return list(names)
+
+
+def _makes_readers(node: Interleave) -> bool:
+    """Whether the datasets that this node makes of its input's elements read files; told by the first one."""
+    if not node.input.indexable or node.input.cardinality == 0:
+        return False
+    with iter(Dataset(node.input)) as elements:
+        element = next(elements)
+    made = node.function(*element) if isinstance(element, tuple) else node.function(element)
+    if not isinstance(made, Dataset):
+        return False
+    return bool(readers_of(made.node))
+
+
+def below_order(names: Node, change: Callable[[Node], Node]) -> Node:
+    """`change` applied below what only orders or repeats names: a part's files are then the same in every epoch."""
+    if isinstance(names, (Repeat, Shuffle, Prefetch)):
+        return with_inputs(names, [below_order(names.input, change)])
+    return change(names)
+
+
+def rewritten(node: Node, change: Callable[[Node], Node | None]) -> Node:
+    """The nodes with what `change` gives in place of each, from the top; where it gives None its inputs are visited."""
+    changed = change(node)
+    if changed is not None:
+        return changed
+    inputs = [rewritten(below, change) for below in node.inputs]
+    if all(old is new for old, new in zip(node.inputs, inputs, strict=True)):
+        return node
+    node = with_inputs(node, inputs)
+    # Other rows than those that the user's own iterations keep.
+    return replace(node, kept=Kept()) if isinstance(node, Cache) else node

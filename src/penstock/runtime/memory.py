@@ -1,0 +1,89 @@
+"""Arrays over memory that NumPy has not allocated, and where large arrays come from.
+
+A process may name another place for its large arrays (`allocate_from`): a data worker names memory that it shares with
+consumers, so that what operators gather, stack and compute lies there already when it is handed over.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+
+ALIGNMENT = 64
+"""Where an array on a CPU device must begin: https://github.com/openxla/xla, `cpu_function_runtime::MinAlign`."""
+LARGE = 1 << 16
+"""Smaller arrays are not worth more than the plainest allocation."""
+
+Allocate = Callable[[int], Bytes | None]
+"""Gives so many bytes, aligned; None where it has no room."""
+
+
+class Memory:
+    """Bytes at an address, which arrays made by `array` keep alive.
+
+    Args:
+        owner: what the bytes belong to; kept as long as this.
+        released: called when no array shows the bytes any more. It may be called in any thread, inside of almost any
+            call, because that is where garbage is collected: it must not wait, and take no lock.
+    """
+
+    __slots__ = ("__array_interface__", "_released", "owner")
+
+    def __init__(self, address: int, size: int, owner: object, released: Callable[[], None] | None = None) -> None:
+        self.__array_interface__ = {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
+        self.owner = owner
+        self._released = released
+
+    def array(self) -> Bytes:
+        """The bytes, which may be written."""
+        return np.asarray(self)
+
+    def __del__(self) -> None:
+        if self._released is not None:
+            self._released()
+
+
+def memory_of(array: Array) -> Memory | None:
+    """The memory that an array shows, where it is a `Memory`."""
+    base: Any = array.base
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base if isinstance(base, Memory) else None
+
+
+_allocators: list[Allocate] = []
+
+
+def allocate_from(allocate: Allocate) -> None:
+    """Let `empty` take large arrays from here; of several, from the newest."""
+    _allocators.append(allocate)
+
+
+def no_longer_from(allocate: Allocate) -> None:
+    """End what `allocate_from` began."""
+    _allocators.remove(allocate)
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array without values; a large one begins where JAX can take it over on a CPU device without a copy."""
+    array = output(shape, dtype)
+    return np.empty(shape, dtype) if array is None else array
+
+
+def output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
+    """What to give to NumPy as `out`: as `empty`, but None for what is not large."""
+    size = dtype.itemsize * math.prod(shape)
+    if size < LARGE or dtype.hasobject:
+        return None
+    newest = _allocators[-1:]  # at once: another thread may remove it
+    memory = newest[0](size) if newest else None
+    if memory is None:
+        memory = np.empty(size + ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT
+        memory = memory[start : start + size]
+    return memory.view(dtype).reshape(shape)

@@ -1,0 +1,172 @@
+"""Memory that other processes can map: an arena of segments, whose files have no name and vanish with their last owner.
+
+A segment is a file in memory (`memfd_create`; elsewhere an unlinked temporary file) in slots of one size. An array that
+`Arena.allocate` gives takes one slot, until the array and everything that shows its memory is gone; the slot is then
+used again, because fresh memory costs more to touch than to fill.
+"""
+
+import itertools
+import logging
+import mmap
+import os
+import tempfile
+import threading
+import weakref
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from penstock.runtime.memory import Array, Bytes, Memory, memory_of
+
+_logger = logging.getLogger(__name__)
+
+_SEGMENT_BYTES = 16 << 20
+"""Slots of up to a quarter of this share a segment."""
+_SMALLEST_SLOT = 1 << 16
+_IDLE_BYTES = 64 << 20
+"""So much may lie idle beyond as much as is in use."""
+_MOST_SEGMENTS = 128
+"""Each takes two of the process's file descriptors, of which there may be 1024 (256 on macOS)."""
+
+_numbers = itertools.count()
+
+
+class Segment:
+    """A file in memory, mapped into this process.
+
+    Attributes:
+        number: differs from that of any other segment of this process.
+        file: its descriptor, by which others map it.
+        used: how many of its slots are taken.
+    """
+
+    def __init__(self, slots: int, slot_size: int) -> None:
+        self.number = next(_numbers)
+        self.size = slots * slot_size
+        self.slot_size = slot_size
+        self.used = 0
+        self.file = _nameless_file(self.size)
+        weakref.finalize(self, os.close, self.file)
+        self.mapping = Mapping(self.file, self.size)
+
+
+class Mapping:
+    """A segment's memory in this process, for as long as anything shows it.
+
+    Raises:
+        OSError: the file is smaller, or cannot be mapped.
+    """
+
+    def __init__(self, file: int, size: int) -> None:
+        if os.fstat(file).st_size < size:
+            raise OSError(f"a segment of {size} bytes has only {os.fstat(file).st_size}")
+        self._bytes = np.frombuffer(mmap.mmap(file, size), np.uint8)
+        self.address = self._bytes.ctypes.data
+        self.size = size
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """Where a piece of memory lies."""
+
+    segment: Segment
+    number: int
+
+    @property
+    def offset(self) -> int:
+        """Its first byte in the segment."""
+        return self.number * self.segment.slot_size
+
+
+class Arena:
+    """Gives arrays that lie in segments. Several threads may allocate at the same time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: dict[int, list[Slot]] = defaultdict(list)
+        self._segments: set[Segment] = set()
+        self._works = True
+        # Arrays end where garbage is collected: they only put their slot here, which takes no lock.
+        self._returned: deque[Slot] = deque()
+
+    def allocate(self, size: int) -> Bytes | None:
+        """So many bytes; None where there is no room for more segments."""
+        slot_size = slot_size_for(size)
+        with self._lock:
+            self._collect()
+            free = self._free[slot_size]
+            if not free and not self._grow(slot_size):
+                return None
+            slot = free.pop()
+            slot.segment.used += 1
+        address = slot.segment.mapping.address + slot.offset
+        return Memory(address, size, slot, released=partial(self._returned.append, slot)).array()
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all segments that are kept for use."""
+        with self._lock:
+            self._collect()
+            return sum(segment.size for segment in self._segments)
+
+    def _collect(self) -> None:
+        while self._returned:
+            slot = self._returned.popleft()
+            slot.segment.used -= 1
+            self._free[slot.segment.slot_size].append(slot)
+        idle = sum(segment.size for segment in self._segments if not segment.used)
+        in_use = sum(segment.size for segment in self._segments if segment.used)
+        for segment in [segment for segment in self._segments if not segment.used]:
+            if idle <= in_use + _IDLE_BYTES:
+                break
+            idle -= segment.size
+            self._segments.remove(segment)
+            slots = self._free[segment.slot_size]
+            self._free[segment.slot_size] = [slot for slot in slots if slot.segment is not segment]
+
+    def _grow(self, slot_size: int) -> bool:
+        if not self._works or len(self._segments) >= _MOST_SEGMENTS:
+            return False
+        slots = _SEGMENT_BYTES // slot_size if slot_size * 4 <= _SEGMENT_BYTES else 1
+        try:
+            segment = Segment(slots, slot_size)
+        except OSError as error:
+            self._works = False
+            _logger.warning("no memory can be shared with other processes, blocks go through a socket: %s", error)
+            return False
+        self._segments.add(segment)
+        self._free[slot_size] += [Slot(segment, number) for number in range(slots)]
+        return True
+
+
+def slot_size_for(size: int) -> int:
+    """The size of the slots for arrays of this size: at most a quarter more, in whole pages, so that there are few."""
+    if size <= _SMALLEST_SLOT:
+        return _SMALLEST_SLOT
+    step = 1 << ((size - 1).bit_length() - 3)
+    return -(-size // step) * step
+
+
+def place_of(array: Array) -> tuple[Segment, int] | None:
+    """The segment in which a contiguous array lies, and where it begins there; None for any other memory."""
+    memory = memory_of(array)
+    if memory is None or not isinstance(memory.owner, Slot):
+        return None
+    segment = memory.owner.segment
+    return segment, array.ctypes.data - segment.mapping.address
+
+
+def _nameless_file(size: int) -> int:
+    try:
+        file = os.memfd_create("penstock")
+    except (AttributeError, OSError):  # not Linux, or a sandbox that does not have it
+        file, path = tempfile.mkstemp(prefix="penstock-")
+        os.unlink(path)
+    try:
+        os.ftruncate(file, size)
+    except OSError:
+        os.close(file)
+        raise
+    return file
