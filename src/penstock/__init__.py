@@ -29,8 +29,10 @@ from penstock.errors import ClosedError as ClosedError
 from penstock.errors import ElementError as ElementError
 from penstock.errors import InvalidArgumentError as InvalidArgumentError
 from penstock.errors import InvalidTypeError as InvalidTypeError
+from penstock.errors import LostWorkerError as LostWorkerError
 from penstock.errors import OutOfRangeError as OutOfRangeError
 from penstock.errors import PenstockError as PenstockError
+from penstock.errors import ServiceError as ServiceError
 from penstock.errors import StateMismatchError as StateMismatchError
 from penstock.errors import StorageError as StorageError
 from penstock.errors import WorkerError as WorkerError
@@ -45,6 +47,7 @@ from penstock.spec import TensorSpec as TensorSpec
 
 if TYPE_CHECKING:
     from penstock import preprocessing as preprocessing
+    from penstock import service as service
     from penstock.distribute import MirroredStrategy as MirroredStrategy
     from penstock.distribute import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from penstock.distribute import TPUStrategy as TPUStrategy
@@ -64,7 +67,11 @@ _LAZY = {
     "compute_average_loss": "penstock.training.loss",
     "scale_regularization_loss": "penstock.training.loss",
 }
-_LAZY_MODULES = {"keras": "penstock.training.keras", "preprocessing": "penstock.preprocessing"}
+_LAZY_MODULES = {
+    "keras": "penstock.training.keras",
+    "preprocessing": "penstock.preprocessing",
+    "service": "penstock.service",
+}
 
 
 def __getattr__(name: str) -> Any:

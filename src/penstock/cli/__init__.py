@@ -1,0 +1,36 @@
+"""The command `penstock`: a file for each group of commands."""
+
+import argparse
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from penstock.cli.arguments import INTERRUPTED, failed
+from penstock.cli.demo import add_demo
+from penstock.cli.launch import add_launch
+from penstock.cli.servers import add_dispatcher, add_worker
+from penstock.cli.status import add_status, add_stop
+from penstock.errors import InvalidArgumentError, PenstockError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; gives the exit status."""
+    try:
+        options = _parser().parse_args(arguments)
+        return int(options.command(options))
+    except InvalidArgumentError as error:
+        return failed(str(error), 2)
+    except PenstockError as error:
+        return failed(str(error))
+    except KeyboardInterrupt:
+        return failed("interrupted", INTERRUPTED)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock", description="Training data from storage to every replica of a model."
+    )
+    parser.add_argument("--version", action="version", version=f"penstock {version('penstock')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for add in (add_demo, add_launch, add_dispatcher, add_worker, add_status, add_stop):
+        add(commands)
+    return parser

@@ -1,0 +1,62 @@
+"""`penstock launch`."""
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from penstock.cli.arguments import failed, positive, seconds
+from penstock.launch import launch
+
+
+def add_launch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "launch",
+        usage="penstock launch -n N [options] [-m] PROGRAM [ARGUMENT ...]",
+        help="start several processes of one training script on this machine",
+        description="Start N processes of one Python script on this machine, the workers of one training job, to try "
+        "out and test what is to run on many machines. Their environment tells each which worker it is and where the "
+        "first one listens. What they write comes line by line, after the number of the worker: [0], [1], and so on. "
+        "The command ends when all have ended, with status 0 if all gave 0, otherwise with the status of the worker "
+        "that failed first. Ctrl-C ends all of them; a second Ctrl-C kills them.",
+        epilog="Each worker finds PENSTOCK_COORDINATOR_ADDRESS, PENSTOCK_NUM_PROCESSES and PENSTOCK_PROCESS_ID in its "
+        "environment. Options of penstock stand before PROGRAM; all that follows it is for the program. "
+        "Example: penstock launch -n 2 --devices-per-worker 2 train.py --epochs 3",
+    )
+    parser.add_argument("-n", "--num-workers", type=positive, metavar="N", required=True, help="how many processes")
+    parser.add_argument(
+        "--devices-per-worker",
+        type=positive,
+        metavar="N",
+        help="give each worker N virtual CPU devices and no accelerators (default: JAX sees what it finds)",
+    )
+    parser.add_argument(
+        "--grace",
+        type=seconds,
+        metavar="SECONDS",
+        default=10.0,
+        help="how long the other workers may go on when one has failed, and how long workers have to end when they are "
+        "told to, before they are killed (default: 10)",
+    )
+    parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module, as for python -m")
+    parser.add_argument("program", metavar="PROGRAM", help="the Python script, or with -m the module")
+    parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="what the program is given")
+    parser.set_defaults(command=_launch)
+
+
+def _launch(options: argparse.Namespace) -> int:
+    if not options.module and not Path(options.program).exists():
+        return failed(f"there is no {options.program}: give the path of a Python script, or -m and a module", 2)
+    program = ["-m", options.program] if options.module else [options.program]
+    status = launch(
+        [sys.executable, *program, *options.arguments],
+        num_workers=options.num_workers,
+        devices_per_worker=options.devices_per_worker,
+        grace_seconds=options.grace,
+    )
+    if status == 128 + signal.SIGPIPE:
+        # Nobody reads what is still to be written; Python would complain of that when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status

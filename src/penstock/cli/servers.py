@@ -1,0 +1,169 @@
+"""`penstock dispatcher` and `penstock worker`: servers that run until they are told to end."""
+
+import argparse
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, Protocol
+
+from penstock.cli.arguments import say, seconds
+from penstock.service import DispatcherConfig, DispatchServer, WorkerConfig, WorkerServer
+
+_DEFAULT_PORT: Final = 5050
+
+
+class _Server(Protocol):
+    @property
+    def target(self) -> str: ...
+    def join(self, timeout: float | None = None) -> None: ...
+    def stop(self, drain: bool = False) -> None: ...
+
+
+class _Terminated(BaseException):
+    """SIGTERM has come, or standard input has ended."""
+
+
+def add_dispatcher(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "dispatcher",
+        help="run the dispatcher of a data service",
+        description="Run the dispatcher of a data service: it knows the data workers, and tells readers which of them "
+        "to ask for what. Datasets are then read with ps.service.distribute(..., service='HOST:PORT'). It runs until "
+        "`penstock stop` or Ctrl-C. SIGTERM lets readers come to their end first; a second SIGTERM does not.",
+        epilog="Example: penstock dispatcher --port 5050 & penstock worker --dispatcher localhost:5050",
+    )
+    _add_address(parser, _DEFAULT_PORT)
+    parser.add_argument(
+        "--worker-address",
+        metavar="HOST[:PORT]",
+        action="append",
+        default=[],
+        help="a worker that may come, in the order of the shards of static sharding policies; once for each worker. "
+        "Without any, all workers may come, and static policies are refused",
+    )
+    defaults = DispatcherConfig()
+    for name, meaning in {
+        "--heartbeat-seconds": "how often workers report; a worker that misses three reports is lost",
+        "--lease-seconds": "how long a reader may be silent before others read what it had left",
+    }.items():
+        default = getattr(defaults, name[2:].replace("-", "_"))
+        parser.add_argument(
+            name, type=seconds, metavar="SECONDS", default=default, help=f"{meaning} (default: {default:g})"
+        )
+    parser.set_defaults(command=_dispatcher)
+
+
+def add_worker(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "worker",
+        help="run a data worker of a data service",
+        description="Run a data worker: it computes the elements of datasets for whoever reads them. Start as many as "
+        "you like, on any machine with the same versions of Python, NumPy and penstock. It runs until `penstock stop` "
+        "or Ctrl-C. SIGTERM lets it finish what it was asked; a second SIGTERM does not.",
+        epilog="Example: penstock worker --dispatcher host1:5050 --host 0.0.0.0 --worker-address host2:%port%",
+    )
+    parser.add_argument(
+        "--dispatcher", metavar="HOST:PORT", required=True, help="where the dispatcher is; it may be started later"
+    )
+    _add_address(parser, 0)
+    parser.add_argument(
+        "--worker-address",
+        metavar="HOST:PORT",
+        default="localhost:%port%",
+        help="where readers reach this worker: its name as other machines know it; %%port%% stands for its port "
+        "(default: localhost:%%port%%, for readers on this machine)",
+    )
+    parser.add_argument(
+        "--tag",
+        metavar="TAG",
+        action="append",
+        default=[],
+        help="COLOCATED leaves the worker to readers on its own machine, unless they ask for target_workers='ANY'",
+    )
+    parser.add_argument("--quiet", action="store_true", help="log warnings only")
+    parser.add_argument(
+        "--until-input-ends",
+        action="store_true",
+        help="end when standard input does: for programs that start workers, which then never outlive them",
+    )
+    parser.set_defaults(command=_worker)
+
+
+def _add_address(parser: argparse.ArgumentParser, port: int) -> None:
+    parser.add_argument(
+        "--port",
+        type=int,
+        metavar="PORT",
+        default=port,
+        help=f"where it listens (default: {port or 'any that is free'}); 0 takes any that is free",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        help="the address it listens at (default: 127.0.0.1, for this machine alone; 0.0.0.0 for all)",
+    )
+
+
+def _dispatcher(options: argparse.Namespace) -> int:
+    config = DispatcherConfig(
+        port=options.port,
+        host=options.host,
+        worker_addresses=options.worker_address,
+        heartbeat_seconds=options.heartbeat_seconds,
+        lease_seconds=options.lease_seconds,
+    )
+    _log(logging.INFO)
+    return _run(lambda: DispatchServer(config), "dispatcher at {}")
+
+
+def _worker(options: argparse.Namespace) -> int:
+    config = WorkerConfig(
+        dispatcher_address=options.dispatcher,
+        port=options.port,
+        host=options.host,
+        worker_address=options.worker_address,
+        tags=tuple(options.tag),
+    )
+    _log(logging.WARNING if options.quiet else logging.INFO)
+    if options.until_input_ends:
+        threading.Thread(target=_terminate_at_end_of_input, name="penstock-input", daemon=True).start()
+    return _run(lambda: WorkerServer(config), "data worker at {}, dispatcher at " + options.dispatcher)
+
+
+def _log(level: int) -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("penstock").setLevel(level)
+
+
+def _run(start: Callable[[], _Server], greeting: str) -> int:
+    """Run a server until it ends by itself or is told to; gives the exit status."""
+    signal.signal(signal.SIGTERM, _terminate)
+    server: _Server | None = None
+    try:
+        server = start()
+        say(f"penstock: {greeting.format(server.target)}")
+        try:
+            server.join()
+        except _Terminated:
+            server.stop(drain=True)
+    except _Terminated:
+        if server is None:
+            return 128 + signal.SIGTERM
+        server.stop()
+    return 0
+
+
+def _terminate(*_: Any) -> NoReturn:
+    raise _Terminated
+
+
+def _terminate_at_end_of_input() -> None:
+    while os.read(0, 1 << 12):
+        pass
+    # To the main thread, which waits: no other would wake it.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)

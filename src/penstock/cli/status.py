@@ -1,0 +1,71 @@
+"""`penstock status` and `penstock stop`: what a service does, and how it ends."""
+
+import argparse
+import sys
+import time
+from typing import Final
+
+from penstock.cli.arguments import say, seconds
+from penstock.cli.status_page import page
+from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.messages import GetStatus, Stop
+
+_PATIENCE_SECONDS: Final = 5.0
+_CLEAR: Final = "\x1b[H\x1b[2J"
+
+
+def add_status(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "status",
+        help="show the jobs, readers and data workers of a data service",
+        description="Show what a data service does: its data workers and what they make, its jobs and how far they "
+        "are, their readers, and who waits for whom.",
+    )
+    _add_service(parser)
+    parser.add_argument("--watch", action="store_true", help="show it again and again, until Ctrl-C")
+    parser.add_argument(
+        "--interval", type=seconds, metavar="SECONDS", default=2.0, help="how often, with --watch (default: 2)"
+    )
+    parser.set_defaults(command=_status)
+
+
+def add_stop(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "stop",
+        help="end a data service: its data workers and its dispatcher",
+        description="End a data service: no epoch can be begun any more; once all readers have come to their end, the "
+        "data workers end, and then the dispatcher. The command does not wait for that.",
+    )
+    _add_service(parser)
+    parser.add_argument("--now", action="store_true", help="do not wait for readers: they get an error")
+    parser.set_defaults(command=_stop)
+
+
+def _add_service(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("service", metavar="HOST:PORT", help="where the dispatcher is")
+
+
+def _status(options: argparse.Namespace) -> int:
+    client = DispatcherClient(options.service, patience_seconds=_PATIENCE_SECONDS)
+    try:
+        while True:
+            shown = page(client.address, client.ask(GetStatus()))
+            if not options.watch:
+                say(shown)
+                return 0
+            say((_CLEAR if sys.stdout.isatty() else "") + shown)
+            time.sleep(options.interval)
+    finally:
+        client.close()
+
+
+def _stop(options: argparse.Namespace) -> int:
+    client = DispatcherClient(options.service, patience_seconds=_PATIENCE_SECONDS)
+    try:
+        client.ask(Stop(drain=not options.now))
+    finally:
+        client.close()
+    say("penstock: the service is stopping" + ("" if options.now else ", as soon as its readers are done"))
+    return 0

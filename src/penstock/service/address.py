@@ -1,0 +1,55 @@
+"""Where a service is: what users write, checked at the call."""
+
+from typing import Final
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+
+PROTOCOL: Final = "grpc"
+"""How dispatchers are reached: Arrow Flight, which is gRPC."""
+
+
+def parse_service(call: str, service: object) -> str:
+    """The "host:port" of a dispatcher, given as "host:port", "protocol://host:port" or (protocol, "host:port").
+
+    Args:
+        call: what errors begin with.
+
+    Raises:
+        InvalidTypeError: neither a string nor a tuple of two.
+        InvalidArgumentError: it is empty, malformed, or names a protocol that is not known.
+
+    Example:
+        >>> parse_service("distribute", "grpc://localhost:5050")
+        'localhost:5050'
+    """
+    protocol, address = _parts(call, service)
+    if protocol != PROTOCOL:
+        raise InvalidArgumentError(
+            f'{call}(service=...): there is no protocol {protocol!r}, only "{PROTOCOL}", got {service!r}'
+        )
+    host, colon, port = address.rpartition(":")
+    if not host or not colon or not port.isdecimal() or int(port) >= 1 << 16:
+        raise InvalidArgumentError(
+            f'{call}(service=...) needs the address of a dispatcher as "host:port", such as "localhost:5050", got '
+            f"{service!r}"
+        )
+    return address
+
+
+def _parts(call: str, service: object) -> tuple[str, str]:
+    if isinstance(service, tuple) and len(service) == 2 and all(isinstance(part, str) for part in service):
+        protocol, address = service
+        if "://" in address or not protocol:
+            raise InvalidArgumentError(f'{call}(service=...) as a tuple is (protocol, "host:port"), got {service!r}')
+        return protocol, address
+    if not isinstance(service, str):
+        raise InvalidTypeError(
+            f'{call}(service=...) must be a string, "host:port" or "protocol://host:port", or a tuple of protocol and '
+            f'"host:port", got {service!r}'
+        )
+    if not service:
+        raise InvalidArgumentError(f"{call}(service=...) must not be empty")
+    if service.count("://") > 1:
+        raise InvalidArgumentError(f'{call}(service=...) has more than one "://", got {service!r}')
+    protocol, separator, address = service.rpartition("://")
+    return (protocol if separator else PROTOCOL), address

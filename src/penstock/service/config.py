@@ -1,0 +1,153 @@
+"""What a dispatcher and a worker are told when they are made, checked at the call."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+
+PORT_WILDCARD: Final = "%port%"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DispatcherConfig:
+    """How a dispatcher is set up. All times are seconds.
+
+    Args:
+        port: where it listens; 0 for one that the system chooses.
+        host: the address it listens at: "0.0.0.0" lets other machines reach it.
+        worker_addresses: the workers of static sharding policies, in the order of their shards: "host", "host:port" or
+            "host:%port%", where any port will do. Empty lets any worker come, and refuses static policies.
+        heartbeat_seconds: how often workers report.
+        missed_heartbeats: after how many of them in a row without a word a worker is lost.
+        lease_seconds: how long a reader may say nothing before what it had not consumed goes to others.
+        finished_job_seconds: how long a job that is finished, and has no readers left, is remembered for those that
+            come late; after that its name is free.
+        job_gc_seconds: the same for a job that is not finished.
+        dataset_gc_seconds: how long a dataset is kept that no job reads and nobody asks for. One that was registered
+            with an id of its own is kept for ever.
+        worker_gc_seconds: how long a lost worker is shown in `penstock status`.
+        max_message_bytes: larger messages are refused, such as a dataset that holds its data itself.
+
+    Raises:
+        InvalidTypeError: `worker_addresses` that are not strings.
+        InvalidArgumentError: a number out of range, an address that is empty or listed twice with its port.
+
+    Example:
+        >>> import penstock as ps
+        >>> ps.service.DispatcherConfig(port=5050, worker_addresses=["host1", "host2:7000"]).worker_addresses
+        ('host1', 'host2:7000')
+    """
+
+    port: int = 0
+    host: str = "127.0.0.1"
+    worker_addresses: Iterable[str] = ()
+    heartbeat_seconds: float = 2.0
+    missed_heartbeats: int = 3
+    lease_seconds: float = 10.0
+    finished_job_seconds: float = 30.0
+    job_gc_seconds: float = 300.0
+    dataset_gc_seconds: float = 3600.0
+    worker_gc_seconds: float = 600.0
+    max_message_bytes: int = 1 << 28
+
+    def __post_init__(self) -> None:
+        _check_port("DispatcherConfig", self.port)
+        if isinstance(self.worker_addresses, str):
+            raise InvalidTypeError(
+                f"DispatcherConfig(worker_addresses=...) takes a list of strings, got {self.worker_addresses!r}"
+            )
+        object.__setattr__(self, "worker_addresses", tuple(self.worker_addresses))
+        for address in self.worker_addresses:
+            _check_worker_address(address, self.addresses)
+        for name in ("heartbeat_seconds", "lease_seconds"):
+            _check_positive("DispatcherConfig", name, getattr(self, name))
+        for name in ("missed_heartbeats", "max_message_bytes"):
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError(
+                    f"DispatcherConfig({name}=...) must be at least 1, got {getattr(self, name)!r}"
+                )
+        for name in ("finished_job_seconds", "job_gc_seconds", "dataset_gc_seconds", "worker_gc_seconds"):
+            if not getattr(self, name) >= 0:
+                raise InvalidArgumentError(
+                    f"DispatcherConfig({name}=...) must be at least 0, got {getattr(self, name)!r}"
+                )
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """`worker_addresses`, as it is kept."""
+        return tuple(self.worker_addresses)
+
+    @property
+    def worker_timeout_seconds(self) -> float:
+        """How long a worker may say nothing before it is lost."""
+        return self.heartbeat_seconds * self.missed_heartbeats
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig:
+    """How a data worker is set up.
+
+    Args:
+        dispatcher_address: "host:port" of its dispatcher, with or without a protocol in front.
+        port: where it listens; 0 for one that the system chooses.
+        host: the address it listens at: "0.0.0.0" lets other machines reach it.
+        worker_address: where consumers reach it; "%port%" stands for the port that it has.
+        tags: "COLOCATED" leaves it to readers on its own machine, under target_workers="AUTO".
+        heartbeat_interval: seconds between its reports; None for as many as the dispatcher says.
+        dispatcher_timeout: seconds for which a dispatcher that cannot be reached is tried.
+
+    Raises:
+        InvalidTypeError: an address that is no string.
+        InvalidArgumentError: an address that is empty, or a number out of range.
+    """
+
+    dispatcher_address: str
+    port: int = 0
+    host: str = "127.0.0.1"
+    worker_address: str = f"localhost:{PORT_WILDCARD}"
+    tags: tuple[str, ...] = ()
+    heartbeat_interval: float | None = None
+    dispatcher_timeout: float = 3600.0
+
+    def __post_init__(self) -> None:
+        for name in ("dispatcher_address", "worker_address"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                raise InvalidTypeError(f"WorkerConfig({name}=...) takes a string, got {value!r}")
+            if not value:
+                raise InvalidArgumentError(f"WorkerConfig({name}=...) must not be empty")
+        if ":" not in self.worker_address:
+            raise InvalidArgumentError(
+                f'WorkerConfig(worker_address=...) must be "host:port" or "host:{PORT_WILDCARD}", got '
+                f"{self.worker_address!r}"
+            )
+        _check_port("WorkerConfig", self.port)
+        tags: object = self.tags
+        if isinstance(tags, str):
+            raise InvalidTypeError(f"WorkerConfig(tags=...) takes a list of strings, got {self.tags!r}")
+        object.__setattr__(self, "tags", tuple(self.tags))
+        if "" in self.tags:
+            raise InvalidArgumentError(f"WorkerConfig(tags=...) must not hold an empty tag, got {self.tags!r}")
+        if self.heartbeat_interval is not None:
+            _check_positive("WorkerConfig", "heartbeat_interval", self.heartbeat_interval)
+        _check_positive("WorkerConfig", "dispatcher_timeout", self.dispatcher_timeout)
+
+
+def _check_port(call: str, port: object) -> None:
+    if not isinstance(port, int) or not 0 <= port < 1 << 16:
+        raise InvalidArgumentError(f"{call}(port=...) must be from 0 to 65535, got {port!r}")
+
+
+def _check_positive(call: str, name: str, seconds: float) -> None:
+    if not 0 < seconds < float("inf"):
+        raise InvalidArgumentError(f"{call}({name}=...) must be a number of seconds greater than 0, got {seconds!r}")
+
+
+def _check_worker_address(address: object, addresses: tuple[str, ...]) -> None:
+    if not isinstance(address, str):
+        raise InvalidTypeError(f"DispatcherConfig(worker_addresses=...) takes a list of strings, got {address!r}")
+    if not address:
+        raise InvalidArgumentError("DispatcherConfig(worker_addresses=...) must not hold an empty address")
+    if ":" in address and "%" not in address and addresses.count(address) > 1:
+        raise InvalidArgumentError(f"DispatcherConfig(worker_addresses=...) lists {address!r} twice")

@@ -1,0 +1,95 @@
+"""In which order a consumer gets what has arrived: that of the positions, as it comes, or from each pass in turn."""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping
+
+from penstock.service.messages import Chunk
+from penstock.service.progress import Arrived, Part, PassProgress, Raised
+
+Passes = Mapping[int, PassProgress]
+
+
+class Delivery(ABC):
+    """Chooses the part whose oldest item is handed on next."""
+
+    turn = 0
+    """Belongs to a reader's state: which pass is next, where that matters."""
+
+    @abstractmethod
+    def next_part(self, passes: Passes) -> Part | None:
+        """The part to hand on from, or None while what is next has not arrived."""
+
+    @abstractmethod
+    def awaits(self, part: Part, passes: Passes) -> bool:
+        """Whether nothing can be handed on before something of this part arrives."""
+
+    def arrived(self, part: Part) -> None:  # noqa: B027  # most look at the parts themselves
+        """Note that an item of a part has arrived."""
+
+    def take(self, part: Part) -> Arrived | Raised:
+        """The item to hand on."""
+        return part.items.popleft()
+
+
+class InOrder(Delivery):
+    """The elements of one pass in the order of their positions."""
+
+    def next_part(self, passes: Passes) -> Part | None:
+        first = self._first(passes)
+        return first if first is not None and first.items else None
+
+    def awaits(self, part: Part, passes: Passes) -> bool:
+        return part is self._first(passes)
+
+    def _first(self, passes: Passes) -> Part | None:
+        return next((progress.open[0] for progress in passes.values() if progress.open), None)
+
+
+class AsItComes(Delivery):
+    """Blocks as they arrive; within a part they keep their order."""
+
+    def __init__(self) -> None:
+        self._ready: deque[Part] = deque()  # a part once for each of its items
+
+    def next_part(self, passes: Passes) -> Part | None:
+        return self._ready.popleft() if self._ready else None
+
+    def awaits(self, part: Part, passes: Passes) -> bool:
+        return not self._ready
+
+    def arrived(self, part: Part) -> None:
+        self._ready.append(part)
+
+
+class InTurns(Delivery):
+    """One element of each pass in turn, until a pass has ended: all consumers of coordinated reads do the same."""
+
+    def __init__(self, stride: int) -> None:
+        self._stride = stride
+
+    def next_part(self, passes: Passes) -> Part | None:
+        progress = self._in_turn(passes)
+        if progress is None or not progress.open or not progress.open[0].items:
+            return None
+        return progress.open[0]
+
+    def awaits(self, part: Part, passes: Passes) -> bool:
+        progress = self._in_turn(passes)
+        return progress is not None and part in progress.open[:1]
+
+    def take(self, part: Part) -> Arrived | Raised:
+        self.turn = part.pass_number + 1
+        item = part.items.popleft()
+        if isinstance(item, Raised) or item.chunk.rows == 1:
+            return item
+        chunk, rest = item.chunk, item.chunk.rows - 1
+        left = Chunk(position=chunk.position + self._stride, skip=0, rows=rest)
+        part.items.appendleft(Arrived(left, item.block.slice(1, rest + 1)))
+        return Arrived(Chunk(position=chunk.position, skip=0, rows=1), item.block.slice(0, 1))
+
+    def _in_turn(self, passes: Passes) -> PassProgress | None:
+        going = [number for number in sorted(passes) if not passes[number].ended]
+        if not going:
+            return None
+        return passes[next((number for number in going if number >= self.turn), going[0])]

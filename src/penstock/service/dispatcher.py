@@ -1,0 +1,195 @@
+"""The dispatcher: the machine of `penstock.service.machine` behind a socket, with a clock.
+
+Everything that it knows is in memory; a message is decided, applied and answered under one lock.
+"""
+
+import atexit
+import logging
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, ServiceError
+from penstock.service.address import PROTOCOL
+from penstock.service.config import DispatcherConfig as DispatcherConfig
+from penstock.service.dispatcher_client import ACTION
+from penstock.service.machine.machine import Machine
+from penstock.service.machine.state import State
+from penstock.service.machine.story import told
+from penstock.service.machine.updates import Update
+from penstock.service.messages import FromDispatcher, ToDispatcher
+from penstock.service.transport.refusals import refusal_of
+
+_logger = logging.getLogger(__name__)
+
+_decoder = msgspec.msgpack.Decoder(ToDispatcher)
+
+
+class DispatchServer:
+    """Knows the workers, the datasets and the jobs of a service, and divides the work of a job. It sees no data.
+
+    It is stopped by `stop`, at the end of a `with` block, by `penstock stop`, when it is forgotten, and when the
+    interpreter ends.
+
+    Args:
+        config: None takes the defaults.
+        start: whether it listens at once.
+
+    Raises:
+        InvalidTypeError: a `config` of another kind.
+        ServiceError: it cannot listen at that port.
+
+    Example:
+        >>> import penstock as ps
+        >>> with ps.service.DispatchServer(ps.service.DispatcherConfig(port=0)) as dispatcher:
+        ...     dispatcher.target
+        'grpc://localhost:...'
+    """
+
+    def __init__(self, config: DispatcherConfig | None = None, start: bool = True) -> None:
+        if config is not None and not isinstance(config, DispatcherConfig):
+            raise InvalidTypeError(f"DispatchServer(config) takes a ps.service.DispatcherConfig, got {config!r}")
+        self._config = DispatcherConfig() if config is None else config
+        self._shell: _Shell | None = None
+        self._stopped = False
+        if start:
+            self.start()
+
+    def start(self) -> None:
+        """Listen. Where it does already, nothing happens.
+
+        Raises:
+            ClosedError: it was stopped.
+            ServiceError: it cannot listen at that port.
+        """
+        if self._stopped:
+            raise ClosedError("a dispatcher cannot be started after it was stopped: make a new DispatchServer")
+        if self._shell is None:
+            self._shell = _Shell(self._config)
+            weakref.finalize(self, self._shell.words.put, None).atexit = False
+            _shells.add(self._shell)
+
+    @property
+    def target(self) -> str:
+        """How this machine reaches it: "grpc://localhost:port"."""
+        return f"{PROTOCOL}://localhost:{self._running().port}"
+
+    @property
+    def port(self) -> int:
+        """The port that it listens at."""
+        return int(self._running().port)
+
+    def _running(self) -> "_Shell":
+        if self._shell is None:
+            raise ServiceError("the dispatcher has no address before it is started: call start()")
+        return self._shell
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it is stopped."""
+        self._running().ended.wait(timeout)
+
+    def stop(self, drain: bool = False) -> None:
+        """Stop listening. What it knew is forgotten. Twice does no harm.
+
+        Args:
+            drain: first let readers come to their end; no epoch can be begun meanwhile.
+        """
+        self._stopped = True
+        if self._shell is not None:
+            self._shell.stop(drain)
+
+    def __enter__(self) -> "DispatchServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class _Shell(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """What runs. It holds nothing that the user holds, so that a server that is forgotten can end."""
+
+    def __init__(self, config: DispatcherConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        # Whatever is put here ends it. A queue of this kind may be written to where garbage is collected.
+        self.words: SimpleQueue[None] = SimpleQueue()
+        self.ended = threading.Event()
+        # Ids that no earlier dispatcher at this address is likely to have given out: its workers may still report.
+        self._machine = Machine(config, time.monotonic(), _log, first_id=secrets.randbelow(1 << 20) * 1000)
+        try:
+            super().__init__(f"grpc+tcp://{config.host}:{config.port}")
+        except (pa.ArrowException, OSError) as error:
+            raise ServiceError(f"the dispatcher cannot listen at {config.host}:{config.port}: {error}") from error
+        self._clock = threading.Thread(target=self._keep_time, name="penstock-dispatcher-clock", daemon=True)
+        self._clock.start()
+
+    def do_action(self, context: Any, action: Any) -> Iterable[bytes]:
+        """Flight's call for a message."""
+        return [msgspec.msgpack.encode(self._answer(action.type, action.body))]
+
+    def _answer(self, kind: str, body: Any) -> FromDispatcher:
+        try:
+            if kind != ACTION:
+                raise InvalidArgumentError(f"the dispatcher knows no action {kind!r}, only {ACTION!r}")
+            if len(body) > self._config.max_message_bytes:
+                raise InvalidArgumentError(
+                    f"a message of {len(body):,} bytes: the dispatcher takes at most {self._config.max_message_bytes:,}"
+                    " (DispatcherConfig.max_message_bytes). Let the dataset read its data on the workers, instead of "
+                    "holding it itself"
+                )
+            message = _decoder.decode(body)
+            with self._lock:
+                return self._machine.tell(message, time.monotonic())
+        except (msgspec.DecodeError, InvalidArgumentError) as error:
+            return refusal_of(InvalidArgumentError(str(error)))
+        except Exception:
+            _logger.exception("the dispatcher failed to answer")
+            return refusal_of(ServiceError("the dispatcher failed to answer, its log says why"))
+
+    def _keep_time(self) -> None:
+        """Let the machine know that time goes by; at the end, close the socket."""
+        pause = min(1.0, self._config.heartbeat_seconds / 4, self._config.lease_seconds / 4)
+        over = False
+        while not over:
+            with suppress(Empty):
+                self.words.get(timeout=pause)
+                break
+            with self._lock:
+                self._machine.pass_time(time.monotonic())
+                over = self._machine.over
+        self.shutdown()
+        self.ended.set()
+
+    def stop(self, drain: bool = False) -> None:
+        """End it, and wait until it has ended."""
+        if drain:
+            with self._lock:
+                self._machine.leave()
+        else:
+            self.words.put(None)
+        self._clock.join()
+
+
+def _log(state: State, updates: Sequence[Update]) -> None:
+    for update in updates:
+        if (line := told(state, update)) is not None:
+            _logger.info(line)
+
+
+_shells: "weakref.WeakSet[_Shell]" = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """At the end of the interpreter, while its threads still run."""
+    for shell in list(_shells):
+        shell.stop()

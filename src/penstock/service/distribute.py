@@ -1,0 +1,347 @@
+"""`ps.service.distribute` and what belongs to it: datasets that the workers of a service produce."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from penstock.data.dataset import Dataset
+from penstock.data.methods.base import node_of, user_site
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, check_integer
+from penstock.service.address import parse_service
+from penstock.service.compression import as_codec
+from penstock.service.cut import check_shared, cut, kind_of
+from penstock.service.definition import to_bytes
+from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.messages import (
+    DatasetFound,
+    DatasetInfo,
+    DatasetRegistered,
+    GetDataset,
+    PassKind,
+    RegisterDataset,
+)
+from penstock.service.parts import check_policy
+from penstock.service.policy import CrossTrainerCache, ShardingPolicy, as_policy, as_target_workers
+from penstock.service.source import Distribute, Settings
+from penstock.service.transport.connect import as_protocol
+from penstock.service.wire import spec_of_data, spec_to_data
+from penstock.spec import describe_mismatch
+
+Service = str | tuple[str, str]
+
+
+def distribute(
+    processing_mode: ShardingPolicy | str,
+    service: Service,
+    job_name: str | None = None,
+    consumer_index: int | None = None,
+    num_consumers: int | None = None,
+    max_outstanding_requests: int | None = None,
+    data_transfer_protocol: str | None = None,
+    compression: str | None = "AUTO",
+    cross_trainer_cache: CrossTrainerCache | None = None,
+    target_workers: str = "AUTO",
+    *,
+    ordered: bool | None = None,
+) -> Callable[[Dataset], Dataset]:
+    """A transformation for `Dataset.apply`: what stands before it runs on the workers of a service, what follows here.
+
+    Under "distributed_epoch" `take`, `skip`, `batch`, `enumerate` and `shuffle` mean what they mean in process, on any
+    number of workers; steps that must see a whole stream run in this process. `Dataset.explain` shows where. User's
+    functions travel with the dataset.
+
+    Args:
+        processing_mode: "distributed_epoch" gives every element once; "parallel_epochs" as often as there are workers,
+            from each of them in an order of its own; or any `ShardingPolicy`.
+        service: the dispatcher: "host:port", "protocol://host:port" or (protocol, "host:port").
+        job_name: all datasets distributed under one name share its elements, each of which goes to one of them: the
+            first that asks. Every iteration is an epoch of the job. None: a job for this dataset alone.
+        consumer_index: for coordinated reads, which of the `num_consumers` this is. In every step all consumers get
+            their elements from the same group of `num_consumers` consecutive elements of the same worker. An incomplete
+            group at the end of a worker's elements is left out.
+        num_consumers: for coordinated reads, how many there are.
+        max_outstanding_requests: the most elements that may be on their way here or wait here. None, or
+            `ps.AUTOTUNE`: as many as 64 MiB hold.
+        data_transfer_protocol: how elements come; None takes the fastest that both sides have.
+        compression: "AUTO" lets each worker measure whether it pays; None; or a codec: "LZ4", "ZSTD", "SNAPPY".
+        cross_trainer_cache: share what is produced with other trainers, each of which gets all of it.
+        target_workers: "ANY"; "LOCAL" for the workers in this process only; "AUTO" leaves out workers on other machines
+            that carry the tag COLOCATED.
+        ordered: whether elements come in the order that they have in process. None: yes, where one dataset reads alone
+            under "distributed_epoch", unless its options say deterministic=False.
+
+    Returns:
+        A function from a dataset to a dataset.
+
+    Raises:
+        InvalidArgumentError: an argument that can never work, or some that contradict each other; when applied, a
+            dataset that cannot be divided as asked.
+        InvalidTypeError: an argument of the wrong type; when applied, a function that cannot be sent to workers.
+
+    Example:
+        >>> import penstock as ps
+        >>> with ps.service.DispatchServer() as dispatcher:
+        ...     address = dispatcher.target.split("://")[1]
+        ...     with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)):
+        ...         dataset = ps.Dataset.range(5).map(lambda x: x * x)
+        ...         dataset = dataset.apply(ps.service.distribute("distributed_epoch", dispatcher.target))
+        ...         print([int(x) for x in dataset.map(lambda x: x + 1)])
+        [1, 2, 5, 10, 17]
+    """
+    settings = _settings(
+        "distribute",
+        processing_mode,
+        service,
+        job_name,
+        consumer_index,
+        num_consumers,
+        max_outstanding_requests,
+        data_transfer_protocol,
+        compression,
+        cross_trainer_cache,
+        target_workers,
+    )
+    _check_ordered(settings, ordered)
+    site = user_site()
+
+    def transformation(dataset: Dataset) -> Dataset:
+        node, options = node_of("distribute", dataset), dataset.options()
+        in_order = ordered
+        if in_order is None:
+            in_order = _can_be_ordered(settings) and options.deterministic is not False
+        check_policy(node, settings.policy)
+        # Readers in step, or each with everything, get whole elements from a worker that sees its whole stream.
+        cutting = settings.policy is ShardingPolicy.DYNAMIC and not settings.by_element
+        part = cut(node, ordered=in_order) if cutting else None
+        if part is not None and not settings.alone:
+            check_shared(part)
+        produced = node if part is None else part.worker
+        if settings.cross_trainer_cache is not None and produced.cardinality != INFINITE_CARDINALITY:
+            raise InvalidArgumentError(
+                f"{node.where()}: a cross_trainer_cache is for a dataset that never ends, because trainers come and go "
+                f"and none of them could be told its end: add .repeat(), got cardinality {produced.cardinality}"
+            )
+        kind, length = kind_of(produced)
+        info = DatasetInfo(kind=kind, length=length, cardinality=produced.cardinality, compression=compression)
+        source = Distribute(
+            settings,
+            info,
+            settings.kind_of(produced),
+            definition=to_bytes(produced, options),
+            produced=produced,
+            ordered=in_order,
+            site=site,
+        )
+        return Dataset(source if part is None else part.over(source), options)
+
+    return transformation
+
+
+def register_dataset(
+    service: Service, dataset: Dataset, compression: str | None = "AUTO", dataset_id: str | None = None
+) -> str:
+    """Keep a dataset at a service, for `from_dataset_id` in any process.
+
+    Args:
+        dataset_id: its name; None lets its content name it, so that equal datasets have one.
+
+    Returns:
+        The dataset's id.
+
+    Raises:
+        InvalidArgumentError: an empty or taken `dataset_id`, a codec that is not known.
+        ServiceError: the dispatcher cannot be reached.
+
+    Example:
+        >>> import penstock as ps
+        >>> with ps.service.DispatchServer() as dispatcher:
+        ...     ps.service.register_dataset(dispatcher.target, ps.Dataset.range(10), dataset_id="ten")
+        'ten'
+    """
+    node = node_of("register_dataset", dataset)
+    as_codec(compression)
+    if dataset_id is not None:
+        _check_name("register_dataset", "dataset_id", dataset_id)
+    kind, length = kind_of(node)
+    try:
+        spec = spec_to_data(dataset.element_spec)
+    except ElementError:  # it is empty, and nothing tells
+        spec = None
+    info = DatasetInfo(
+        kind=kind, length=length, cardinality=node.cardinality, element_spec=spec, compression=compression
+    )
+    reply = _asked(
+        parse_service("register_dataset", service),
+        RegisterDataset(definition=to_bytes(node, dataset.options()), info=info, dataset_id=dataset_id or ""),
+    )
+    assert isinstance(reply, DatasetRegistered)
+    return reply.dataset_id
+
+
+def from_dataset_id(
+    processing_mode: ShardingPolicy | str,
+    service: Service,
+    dataset_id: str,
+    element_spec: Any = None,
+    job_name: str | None = None,
+    consumer_index: int | None = None,
+    num_consumers: int | None = None,
+    max_outstanding_requests: int | None = None,
+    data_transfer_protocol: str | None = None,
+    cross_trainer_cache: CrossTrainerCache | None = None,
+    target_workers: str = "AUTO",
+) -> Dataset:
+    """The dataset that `register_dataset` gave to a service, from any process.
+
+    The arguments are those of `distribute`. Compression is as it was registered.
+
+    Args:
+        dataset_id: what `register_dataset` returned.
+        element_spec: what the elements are expected to be; None takes what was registered.
+
+    Raises:
+        InvalidArgumentError: as `distribute`; an id that the dispatcher does not know; another `element_spec`.
+        ServiceError: the dispatcher cannot be reached.
+
+    Example:
+        >>> import penstock as ps
+        >>> with ps.service.DispatchServer() as dispatcher:
+        ...     address = dispatcher.target.split("://")[1]
+        ...     with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)):
+        ...         name = ps.service.register_dataset(dispatcher.target, ps.Dataset.range(4))
+        ...         dataset = ps.service.from_dataset_id("distributed_epoch", dispatcher.target, name)
+        ...         print([int(x) for x in dataset])
+        [0, 1, 2, 3]
+    """
+    _check_name("from_dataset_id", "dataset_id", dataset_id)
+    settings = _settings(
+        "from_dataset_id",
+        processing_mode,
+        service,
+        job_name,
+        consumer_index,
+        num_consumers,
+        max_outstanding_requests,
+        data_transfer_protocol,
+        None,
+        cross_trainer_cache,
+        target_workers,
+    )
+    found = _asked(settings.service, GetDataset(dataset_id=dataset_id, with_definition=False))
+    assert isinstance(found, DatasetFound)
+    info = found.info
+    registered = None if info.element_spec is None else spec_of_data(info.element_spec)
+    if element_spec is not None and registered is not None:
+        mismatch = describe_mismatch(element_spec, registered)
+        if mismatch is not None:
+            raise InvalidArgumentError(
+                f"from_dataset_id(element_spec=...): {dataset_id!r} has other elements: {mismatch}"
+            )
+    kind: PassKind = (
+        "sequence" if (settings.by_element or settings.policy.static) and info.kind == "groups" else info.kind
+    )
+    source = Distribute(
+        replace(settings, codec=as_codec(info.compression)),
+        info,
+        kind,
+        dataset_id=dataset_id,
+        declared_spec=registered if element_spec is None else element_spec,
+        ordered=_can_be_ordered(settings),
+        site=user_site(),
+    )
+    return Dataset(source)
+
+
+def _asked(service: str, message: Any) -> Any:
+    client = DispatcherClient(service)
+    try:
+        return client.ask(message)
+    finally:
+        client.close()
+
+
+def _settings(
+    call: str,
+    processing_mode: object,
+    service: object,
+    job_name: object,
+    consumer_index: object,
+    num_consumers: object,
+    max_outstanding_requests: object,
+    data_transfer_protocol: object,
+    compression: object,
+    cross_trainer_cache: object,
+    target_workers: object,
+) -> Settings:
+    """The arguments, each checked by itself and all together."""
+    if job_name is not None:
+        _check_name(call, "job_name", job_name)
+    if (consumer_index is None) != (num_consumers is None):
+        given = "consumer_index" if num_consumers is None else "num_consumers"
+        raise InvalidArgumentError(f"{call}: consumer_index and num_consumers belong together, got only {given}")
+    if num_consumers is not None:
+        consumers = check_integer(call, "num_consumers", num_consumers, minimum=1)
+        if check_integer(call, "consumer_index", consumer_index, minimum=0) >= consumers:
+            raise InvalidArgumentError(
+                f"{call}(consumer_index=...) must be less than num_consumers={consumers}, got {consumer_index}"
+            )
+    if max_outstanding_requests is not None and max_outstanding_requests != AUTOTUNE:
+        check_integer(call, "max_outstanding_requests", max_outstanding_requests, minimum=1)
+    if cross_trainer_cache is not None and not isinstance(cross_trainer_cache, CrossTrainerCache):
+        raise InvalidTypeError(
+            f"{call}(cross_trainer_cache=...) takes a ps.service.CrossTrainerCache, got {cross_trainer_cache!r}"
+        )
+    settings = Settings(
+        policy=as_policy(processing_mode),
+        service=parse_service(call, service),
+        job_name=job_name,  # type: ignore[arg-type]  # checked above, as are the others
+        consumer_index=consumer_index,  # type: ignore[arg-type]
+        num_consumers=num_consumers,  # type: ignore[arg-type]
+        max_outstanding_requests=None if max_outstanding_requests == AUTOTUNE else max_outstanding_requests,  # type: ignore[arg-type]
+        data_transfer_protocol=as_protocol(data_transfer_protocol),
+        codec=as_codec(compression),
+        cross_trainer_cache=cross_trainer_cache,
+        target_workers=as_target_workers(target_workers),
+    )
+    _check_together(call, settings)
+    return settings
+
+
+def _check_together(call: str, settings: Settings) -> None:
+    shared = settings.num_consumers is not None or settings.cross_trainer_cache is not None
+    what = "coordinated reads" if settings.num_consumers is not None else "a cross_trainer_cache"
+    if shared and settings.job_name is None:
+        raise InvalidArgumentError(f"{call}: {what} need a job_name, by which the readers find each other")
+    if settings.num_consumers is not None and settings.cross_trainer_cache is not None:
+        raise InvalidArgumentError(f"{call}: coordinated reads and a cross_trainer_cache exclude each other")
+    if settings.num_consumers is not None and settings.target_workers == "LOCAL":
+        raise InvalidArgumentError(
+            f'{call}: coordinated reads ask the same worker for all consumers, target_workers="LOCAL" asks other ones '
+            'in each process: use "ANY" or "AUTO"'
+        )
+    if shared and settings.policy.static:
+        raise InvalidArgumentError(
+            f"{call}: {what} work under ShardingPolicy.OFF and ShardingPolicy.DYNAMIC, got {settings.policy.name}"
+        )
+
+
+def _can_be_ordered(settings: Settings) -> bool:
+    return settings.alone and settings.policy is ShardingPolicy.DYNAMIC
+
+
+def _check_ordered(settings: Settings, ordered: object) -> None:
+    if ordered is not None and not isinstance(ordered, bool):
+        raise InvalidTypeError(f"distribute(ordered=...) takes True, False or None, got {ordered!r}")
+    if ordered and not _can_be_ordered(settings):
+        raise InvalidArgumentError(
+            'distribute(ordered=True) is for one dataset that reads alone under "distributed_epoch": leave out '
+            f"job_name, and use that processing_mode, got {settings.policy.name}, job_name={settings.job_name!r}"
+        )
+
+
+def _check_name(call: str, name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise InvalidTypeError(f"{call}({name}=...) takes a string, got {value!r}")
+    if not value:
+        raise InvalidArgumentError(f"{call}({name}=...) must not be empty")

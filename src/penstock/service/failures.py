@@ -1,0 +1,71 @@
+"""Exceptions of the user's functions on their way from a data worker to the trainer: as words and plain values."""
+
+import builtins
+import os
+import socket
+import sys
+import traceback
+from typing import Any
+
+from penstock.errors import ServiceError
+from penstock.service.messages import Failed, Span
+
+_LARGEST_INTEGER = 1 << 63
+
+
+def failed_of(error: Exception, following: Span) -> Failed:
+    """The message for an exception; `following` is what of the span comes after the element that failed."""
+    told = traceback.TracebackException.from_exception(error)
+    told.__notes__ = None  # they travel by themselves
+    where = f"penstock: raised on the data worker with process id {os.getpid()} on {socket.gethostname()}:"
+    return Failed(
+        next=following,
+        module=type(error).__module__,
+        name=type(error).__qualname__,
+        arguments=[_plain(argument) for argument in error.args],
+        notes=[*map(str, getattr(error, "__notes__", ())), f"{where}\n{''.join(told.format()).rstrip()}"],
+    )
+
+
+def to_exception(failed: Failed) -> Exception:
+    """The exception that a worker met: of its own class where this process knows it, else a `ServiceError`.
+
+    Nothing is imported to find the class. Its notes are those of the worker's, with the worker's traceback last.
+    """
+    found = _class_of(failed)
+    error = _made(found, failed.arguments) if found is not None else None
+    if error is None:
+        said = ", ".join(map(str, failed.arguments))
+        error = ServiceError(f"a data worker met {failed.module}.{failed.name}{': ' + said if said else ''}")
+    for note in failed.notes:
+        error.add_note(note)
+    return error
+
+
+def _plain(argument: Any) -> Any:
+    if argument is None or isinstance(argument, (bool, float, str, bytes)):
+        return argument
+    if isinstance(argument, int) and -_LARGEST_INTEGER <= argument < _LARGEST_INTEGER:
+        return int(argument)
+    return repr(argument)
+
+
+def _class_of(failed: Failed) -> type[Exception] | None:
+    found: Any = sys.modules.get(failed.module, builtins if failed.module == "builtins" else None)
+    for name in failed.name.split("."):
+        found = getattr(found, name, None)
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
+
+
+def _made(found: type[Exception], arguments: list[Any]) -> Exception | None:
+    """An exception of this class with these arguments; made without its `__init__` where that takes others."""
+    try:
+        error = found(*arguments)
+        if list(error.args) == arguments:
+            return error
+    except Exception:  # noqa: S110  # whatever a class of the user's does when it is given what it does not expect
+        pass
+    try:
+        return found.__new__(found, *arguments)
+    except Exception:
+        return None

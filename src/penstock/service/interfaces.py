@@ -1,0 +1,39 @@
+"""What the parts of the service know of each other."""
+
+from collections.abc import Callable, Generator
+from typing import Protocol
+
+from penstock.data.block import Block
+from penstock.service.messages import Chunk, End, Failed, Fetch
+
+Answer = tuple[Chunk, Block] | End | Failed
+"""A piece of the answer to a `Fetch`: blocks, and last either an end or a failure of the user's function."""
+
+Answers = Generator[Answer, None, None]
+"""The answer to a `Fetch`, as it comes; closing it early stops whoever computes it."""
+
+Produce = Callable[[Fetch], Answers]
+"""What a worker does: computes the answer to a request, block by block, as fast as it is taken."""
+
+
+class Connection(Protocol):
+    """A consumer's line to one worker. Several threads may fetch at the same time.
+
+    Attributes:
+        protocol: how blocks come: a name of `transport.connect.PROTOCOLS`.
+    """
+
+    protocol: str
+
+    def fetch(self, request: Fetch) -> Answers:
+        """The answer, as it arrives. The request is made when the first part of it is asked for.
+
+        Arrays may be written, but for those that come by reference from a worker of this process that keeps them.
+
+        Raises:
+            LostWorkerError: the worker cannot be reached, or any more.
+            PenstockError: it refuses the request.
+        """
+
+    def close(self) -> None:
+        """Let go of the line; what is being fetched ends with `LostWorkerError`."""

@@ -1,0 +1,92 @@
+"""A consumer's dealings with the dispatcher over the spans of a shared job."""
+
+import time
+from collections.abc import Mapping
+from threading import Lock
+
+from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.messages import Lease, Leased, Span
+from penstock.service.progress import Part, PassProgress
+
+_SPANS_AT_A_TIME = 4
+
+
+class Leases:
+    """Asks for spans, and acknowledges those that were consumed.
+
+    Attributes:
+        over: whether nothing more will come.
+        pause: seconds to wait before asking again, or None while there is nothing to wait for.
+    """
+
+    def __init__(self, consumer_id: int, dispatcher: DispatcherClient) -> None:
+        self._consumer_id = consumer_id
+        self._dispatcher = dispatcher
+        self._lock = Lock()
+        self._wanted = 0
+        self._number = 0
+        self._asking = False
+        self._not_before = 0.0
+        self._consumed: list[Span] = []
+        self._ended: dict[int, Span] = {}
+        self.over = False
+
+    @property
+    def pause(self) -> float | None:
+        """Seconds until it makes sense to ask again; None while somebody else asks or nothing more will come."""
+        left = self._not_before - time.monotonic()
+        return None if self._asking or self.over or left <= 0 else left
+
+    def begin(self, room: int) -> bool:
+        """Whether the caller is to ask now, for which there must be room."""
+        if self._asking or self.over or room == 0 or time.monotonic() < self._not_before:
+            return False
+        self._asking, self._wanted = True, room * _SPANS_AT_A_TIME
+        return True
+
+    def ask(self) -> list[Span]:
+        """Spans that are this consumer's from now on."""
+        self._number += 1
+        try:
+            reply = self._exchange(self._wanted, self._number)
+        finally:
+            self._asking = False
+        self.over = reply.ended
+        self._not_before = time.monotonic() + reply.retry_after
+        return reply.spans
+
+    def acknowledge(self) -> None:
+        """Tell of what was consumed, if anything was."""
+        if self._consumed:
+            self._exchange(0, 0)
+
+    def _exchange(self, positions: int, number: int) -> Leased:
+        with self._lock:
+            consumed, self._consumed = self._consumed, []
+            ended = list(self._ended.values())
+        reply = self._dispatcher.ask(
+            Lease(consumer_id=self._consumer_id, positions=positions, number=number, consumed=consumed, ended=ended)
+        )
+        assert isinstance(reply, Leased)
+        return reply
+
+    def consumed(self, part: Part) -> None:
+        """A part was handed on in full."""
+        with self._lock:
+            self._consumed.append(Span(pass_number=part.pass_number, start=part.start, stop=part.stop))
+
+    def ended(self, pass_number: int, length: int) -> None:
+        """A pass of unknown length has ended."""
+        with self._lock:
+            self._ended[pass_number] = Span(pass_number=pass_number, start=0, stop=length)
+
+    def left(self, passes: Mapping[int, PassProgress]) -> list[Span]:
+        """What was consumed and not acknowledged, parts of spans too."""
+        with self._lock:
+            partly = [
+                Span(pass_number=part.pass_number, start=part.start, stop=part.position, skip=part.skip)
+                for progress in passes.values()
+                for part in progress.open
+                if part.position > part.start or part.skip
+            ]
+            return [*self._consumed, *partly]

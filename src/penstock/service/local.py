@@ -1,0 +1,154 @@
+"""A service for one machine: a dispatcher in this process, and worker processes that end with it."""
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from queue import SimpleQueue
+from typing import Final
+
+from penstock.errors import ServiceError
+from penstock.options import check_integer
+from penstock.service.dispatcher import DispatchServer
+
+_START_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 5.0
+
+
+class LocalService:
+    """A data service of this process's own, with worker processes on this machine; `local` makes it.
+
+    Attributes:
+        target: what `distribute` takes as its `service`.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        self._keeper = _Keeper()
+        self.target = self._keeper.dispatcher.target
+        weakref.finalize(self, self._keeper.words.put, None).atexit = False
+        try:
+            self._keeper.start_workers(num_workers)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the workers and the dispatcher, and wait until they have ended. Twice does no harm."""
+        self._keeper.stop()
+
+    def __enter__(self) -> "LocalService":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class _Keeper:
+    """What runs. It holds nothing that the user holds, so that a service that is forgotten can end."""
+
+    def __init__(self) -> None:
+        self.dispatcher = DispatchServer()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        # Whatever is put here ends it. A queue of this kind may be written to where garbage is collected.
+        self.words: SimpleQueue[None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._keep, name="penstock-local", daemon=True)
+        self._thread.start()
+        _keepers.add(self)
+
+    def start_workers(self, count: int) -> None:
+        """Start the processes, and wait until the dispatcher knows all of them."""
+        address = self.dispatcher.target.split("://")[1]
+        for _ in range(count):
+            self._processes.append(_start(address))
+        for process in self._processes:
+            _wait_until_registered(process)
+
+    def _keep(self) -> None:
+        self.words.get()
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self._processes:
+            _wait_until_ended(process)
+        self.dispatcher.stop()
+
+    def stop(self) -> None:
+        """End it, and wait until it has ended."""
+        self.words.put(None)
+        self._thread.join()
+
+
+_keepers: "weakref.WeakSet[_Keeper]" = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """At the end of the interpreter, while its threads still run."""
+    for keeper in list(_keepers):
+        keeper.stop()
+
+
+def local(num_workers: int = 2) -> LocalService:
+    """A data service on this machine: `num_workers` processes that run pipelines, beside each other and this one.
+
+    That is how Python functions that hold the interpreter's lock get more than one core. The processes end at the end
+    of the `with` block, when what is returned is forgotten, and with this process, however that ends.
+
+    Raises:
+        InvalidTypeError: `num_workers` is no integer.
+        InvalidArgumentError: it is less than 1.
+        ServiceError: a worker process cannot be started.
+
+    Example:
+        >>> import penstock as ps
+        >>> with ps.service.local(num_workers=2) as service:
+        ...     dataset = ps.Dataset.range(5).map(lambda x: x * x)
+        ...     dataset = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
+        ...     print([int(x) for x in dataset])
+        [0, 1, 4, 9, 16]
+    """
+    return LocalService(check_integer("local", "num_workers", num_workers, minimum=1))
+
+
+def _start(dispatcher: str) -> "subprocess.Popen[bytes]":
+    """A worker process. It ends when its standard input does, which the system sees to if this process is killed."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    command = [sys.executable, "-m", "penstock", "worker", "--dispatcher", dispatcher, "--quiet", "--until-input-ends"]
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for this process, which ends the worker
+    )
+
+
+def _wait_until_registered(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for the line that a worker writes when the dispatcher knows it.
+
+    Raises:
+        ServiceError: it ended instead, or took too long.
+    """
+    assert process.stdout is not None
+    timer = threading.Timer(_START_SECONDS, process.kill)
+    timer.daemon = True
+    timer.start()
+    line = process.stdout.readline()
+    timer.cancel()
+    if not line:
+        status = process.wait()
+        raise ServiceError(
+            f"a local data worker ended with status {status} before it was ready; what it wrote says why"
+        )
+
+
+def _wait_until_ended(process: "subprocess.Popen[bytes]") -> None:
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:  # it hangs in somebody's function
+        process.kill()
+        process.wait()
+    assert process.stdout is not None
+    process.stdout.close()

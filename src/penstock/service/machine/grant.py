@@ -1,0 +1,42 @@
+"""Which free positions a consumer gets that asks for some."""
+
+from collections.abc import Sequence
+
+from penstock.service.machine.ledger import Ledger
+from penstock.service.messages import Span
+
+
+def grant(ledgers: Sequence[Ledger], wanted: int, readers: int) -> list[Span]:
+    """At most `wanted` free positions: first those that were given back, then some of every pass.
+
+    Near the end no consumer gets more than half of its share of what is left, so that all finish together.
+    """
+    left = min(wanted, _fair(ledgers, readers))
+    spans: list[Span] = []
+    for ledger in ledgers:
+        for span in ledger.returned:
+            if left == 0:
+                return spans
+            stop = min(span.stop, span.start + left)
+            spans.append(Span(pass_number=span.pass_number, start=span.start, stop=stop, skip=span.skip))
+            left -= stop - span.start
+    unread = [ledger for ledger in ledgers if ledger.frontier < ledger.bound]
+    unread.sort(key=lambda ledger: (ledger.frontier, ledger.part.number))
+    for index, ledger in enumerate(unread):
+        if left == 0:
+            break
+        share = -(-left // (len(unread) - index))
+        stop = min(ledger.bound, ledger.frontier + share)
+        spans.append(Span(pass_number=ledger.part.number, start=ledger.frontier, stop=stop))
+        left -= stop - ledger.frontier
+    return spans
+
+
+def _fair(ledgers: Sequence[Ledger], readers: int) -> int:
+    """The most that one of so many consumers may get now."""
+    free = 0
+    for ledger in ledgers:
+        if ledger.free is None:
+            return 1 << 62
+        free += ledger.free
+    return max(1, free // (2 * max(1, readers)))

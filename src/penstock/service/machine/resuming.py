@@ -1,0 +1,99 @@
+"""What belongs to a consumer that was restored from a state.
+
+Its state says what it had consumed. Whatever else it has owned or consumed under its name comes back to it, wherever
+it was consumed after the state was taken; of what its state claims besides, it gets what is free.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.errors import InvalidArgumentError
+from penstock.service.machine.spans import count, merged, overlap, whole, without
+from penstock.service.machine.state import Consumer, Epoch, State
+from penstock.service.messages import Span
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """What a consumer begins with, and what the one whose place it takes gives back."""
+
+    owed: list[Span] = []
+    consumed: list[Span] = []
+    begun: list[Span] = []
+    returned: list[Span] = []
+
+
+def resume(state: State, epoch: Epoch | None, before: Consumer | None, past: Sequence[Span] | None) -> Resumed:
+    """What a consumer begins with that had consumed `past`, or that begins anew if it is None.
+
+    Args:
+        before: the consumer of the same name that has read the epoch so far.
+    """
+    if past is None:
+        # It knows of nothing: what it was given last did not reach it.
+        return (
+            Resumed()
+            if before is None
+            else Resumed(consumed=before.consumed, begun=before.begun, returned=_held(before))
+        )
+    check_spans(past)
+    mine = [] if before is None else merged([*before.consumed, *whole(_held(before))])
+    begun = [] if before is None else before.begun
+    back = _begun_again(mine, begun)
+    for span in past:
+        back = without(back, span)
+    others = [] if epoch is None else _others(state, epoch, before)
+    consumed, opened = list(past), _opened(past, mine)
+    for span in others:
+        consumed, opened = without(consumed, span), without(opened, span)
+    return Resumed(owed=merged([*back, *opened]), consumed=merged(whole(_nonempty(consumed))), begun=begun)
+
+
+def check_spans(spans: Sequence[Span]) -> None:
+    """Refuse what is no span.
+
+    Raises:
+        InvalidArgumentError: a negative number, or a span that ends before it begins.
+    """
+    for span in spans:
+        if span.pass_number < 0 or span.start < 0 or span.stop < span.start or span.skip < 0 or span.stop >= 1 << 62:
+            raise InvalidArgumentError(f"no span of a pass: {span!r}")
+
+
+def _opened(past: Sequence[Span], mine: Sequence[Span]) -> list[Span]:
+    """Positions of which the state has some elements, and that the dispatcher does not know to be this consumer's."""
+    firsts = [msgspec.structs.replace(span, start=span.stop, stop=span.stop + 1) for span in past if span.skip]
+    return [span for span in firsts if not overlap(mine, span)]
+
+
+def _held(consumer: Consumer) -> list[Span]:
+    return [*consumer.leased, *consumer.owed]
+
+
+def _nonempty(spans: Sequence[Span]) -> list[Span]:
+    return [span for span in spans if count([span])]
+
+
+def _begun_again(spans: Sequence[Span], begun: Sequence[Span]) -> list[Span]:
+    """`spans`, which skip what they skipped when they were given out."""
+    pieces = list(spans)
+    for span in begun:
+        first = msgspec.structs.replace(span, stop=span.start + 1, skip=0)
+        if overlap(pieces, first):
+            pieces = [*without(pieces, first), span_of_one(span)]
+    return pieces
+
+
+def span_of_one(span: Span) -> Span:
+    """The first position of a span, with what it leaves out."""
+    return msgspec.structs.replace(span, stop=span.start + 1)
+
+
+def _others(state: State, epoch: Epoch, before: Consumer | None) -> list[Span]:
+    """What others own or have consumed."""
+    return [
+        span
+        for number in epoch.consumers
+        if before is None or number != before.consumer_id
+        for span in whole([*state.consumers[number].consumed, *_held(state.consumers[number])])
+    ]

@@ -1,0 +1,58 @@
+"""How many positions to fetch at a time, and how much may be under way."""
+
+_GROWTH = 4
+_SECONDS = 0.05
+_BYTES = 4 << 20
+_BUDGET_BYTES = 64 << 20
+_ALPHA = 0.3
+
+
+class SpanPace:
+    """The size of the next span, from what the last blocks cost.
+
+    A span is to take a worker about 50 ms and to hold about 4 MiB, so that workers share the load finely and no round
+    trip is paid for a single cheap element. It starts at one position and grows at most fourfold at a time.
+
+    Args:
+        limit: the most elements that may be under way and not handed on; None: as many as 64 MiB hold.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self._bytes_per_row = 0.0
+        self._seconds_per_row = 0.0
+        self._size = 1
+
+    def measured(self, rows: int, nbytes: int, seconds: float) -> None:
+        """Note what a block was."""
+        for name, value in (("_bytes_per_row", nbytes / rows), ("_seconds_per_row", seconds / rows)):
+            old = getattr(self, name)
+            setattr(self, name, value if old == 0 else old + _ALPHA * (value - old))
+        fitting = min(
+            _SECONDS / self._seconds_per_row if self._seconds_per_row else float(1 << 20),
+            _BYTES / self._bytes_per_row if self._bytes_per_row else float(1 << 20),
+        )
+        self._size = max(1, int(min(fitting, self._size * _GROWTH)))
+
+    def size(self, remaining: int | None, lanes: int, under_way: int) -> int:
+        """How many positions the next span should have; 0 if nothing more may be under way now.
+
+        Args:
+            remaining: positions that nobody has begun, where that is known.
+            lanes: how many spans are fetched at the same time.
+            under_way: elements that were asked for and not handed on.
+        """
+        size = self._size
+        if remaining is not None:
+            size = min(size, max(1, remaining // (2 * lanes)))  # all lanes end at about the same time
+        if self.limit is not None:
+            return min(size, max(0, self.limit - under_way))
+        room = int(_BUDGET_BYTES / self._bytes_per_row) if self._bytes_per_row else 2 * lanes
+        room = max(room, 2 * lanes)
+        return min(size, max(0, room - under_way))
+
+    def holds(self, rows: int) -> bool:
+        """Whether so many elements may wait to be handed on."""
+        if self.limit is not None:
+            return rows <= self.limit
+        return rows * self._bytes_per_row <= _BUDGET_BYTES

@@ -1,0 +1,93 @@
+"""How a job's data is divided over workers and consumers: what `ps.service.distribute` is told, checked at the call."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+
+
+class ShardingPolicy(IntEnum):
+    """How the data workers share a dataset.
+
+    Attributes:
+        OFF: every worker goes through the whole dataset ("parallel_epochs").
+        DYNAMIC: every element once, produced by whichever worker is free ("distributed_epoch").
+        FILE: every worker its own files, by its place in the dispatcher's list of workers.
+        DATA: every n-th element for a worker, by its place in that list.
+        FILE_OR_DATA: FILE where files are read, otherwise DATA.
+        HINT: at the places marked by `shard(SHARD_HINT, SHARD_HINT)`.
+    """
+
+    OFF = 0
+    DYNAMIC = 1
+    FILE = 2
+    DATA = 3
+    FILE_OR_DATA = 4
+    HINT = 5
+
+    @property
+    def static(self) -> bool:
+        """Whether each worker's part is fixed by its place in the dispatcher's list."""
+        return self > ShardingPolicy.DYNAMIC
+
+
+_MODES = {"parallel_epochs": ShardingPolicy.OFF, "distributed_epoch": ShardingPolicy.DYNAMIC}
+
+TargetWorkers = Literal["AUTO", "ANY", "LOCAL"]
+_TARGETS: tuple[TargetWorkers, ...] = ("AUTO", "ANY", "LOCAL")
+
+
+@dataclass(frozen=True)
+class CrossTrainerCache:
+    """Lets trainers with different ids read what is produced only once.
+
+    Each worker keeps a window of its newest elements; every trainer reads them in order, at its own pace. One that is
+    too slow for the window skips what has left it, unless `wait_for_slowest` holds the others back.
+
+    Args:
+        trainer_id: this trainer's name; consumers with the same name share its elements.
+        wait_for_slowest: whether an element leaves the window only when every trainer that reads has had it.
+
+    Raises:
+        InvalidTypeError: a `trainer_id` that is no string.
+        InvalidArgumentError: an empty `trainer_id`.
+    """
+
+    trainer_id: str
+    wait_for_slowest: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.trainer_id, str):
+            raise InvalidTypeError(f"CrossTrainerCache(trainer_id=...) takes a string, got {self.trainer_id!r}")
+        if not self.trainer_id:
+            raise InvalidArgumentError("CrossTrainerCache(trainer_id=...) must not be empty")
+
+
+def as_policy(processing_mode: object) -> ShardingPolicy:
+    """The policy that a `processing_mode` names.
+
+    Raises:
+        InvalidArgumentError: neither a policy nor one of the two names.
+    """
+    if isinstance(processing_mode, ShardingPolicy):
+        return processing_mode
+    if isinstance(processing_mode, str) and processing_mode in _MODES:
+        return _MODES[processing_mode]
+    raise InvalidArgumentError(
+        'processing_mode must be a ps.service.ShardingPolicy, "parallel_epochs" or "distributed_epoch", '
+        f"got {processing_mode!r}"
+    )
+
+
+def as_target_workers(target_workers: object) -> TargetWorkers:
+    """One of "AUTO", "ANY" and "LOCAL", in whatever case it was written.
+
+    Raises:
+        InvalidArgumentError: anything else.
+    """
+    if isinstance(target_workers, str):
+        for target in _TARGETS:
+            if target_workers.upper() == target:
+                return target
+    raise InvalidArgumentError(f'target_workers must be "AUTO", "ANY" or "LOCAL", got {target_workers!r}')

@@ -1,0 +1,164 @@
+"""How far a consumer is in its passes: which positions nobody has begun, which are being fetched, which are done.
+
+Pure bookkeeping without threads: the reader holds a lock around it.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from penstock.data.block import Block
+from penstock.errors import StateMismatchError
+from penstock.service.messages import Chunk, PassKind, Span
+
+ENDLESS = 1 << 62
+"""The end of a span that goes on to the end of its pass."""
+
+State = list[object]
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A block that was fetched, and where it stands."""
+
+    chunk: Chunk
+    block: Block
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A failure of a user's function in place of an element; the part goes on with `rest`."""
+
+    error: Exception
+    rest: Span
+
+
+@dataclass(eq=False)
+class Part:
+    """A span that is fetched in one piece, with what has arrived of it and was not handed on yet.
+
+    Attributes:
+        start: where it began.
+        position: with `skip`, the element that is handed on next.
+        fetch_position: with `fetch_skip`, the element that arrives next.
+        complete: whether everything has arrived.
+    """
+
+    pass_number: int
+    start: int
+    stop: int
+    skip: int = 0
+    position: int = 0
+    fetch_position: int = 0
+    fetch_skip: int = 0
+    complete: bool = False
+    items: deque[Arrived | Raised] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.position = self.fetch_position = self.start
+        self.fetch_skip = self.skip
+
+    @property
+    def done(self) -> bool:
+        """Whether everything was handed on."""
+        return self.complete and not self.items
+
+    def missing(self) -> Span:
+        """What has not arrived yet."""
+        return Span(pass_number=self.pass_number, start=self.fetch_position, stop=self.stop, skip=self.fetch_skip)
+
+    def arrive(self, item: Arrived | Raised, kind: PassKind, stride: int) -> None:
+        """Note what has come."""
+        if isinstance(item, Raised):
+            self.fetch_position, self.fetch_skip = item.rest.start, item.rest.skip
+        else:
+            self.fetch_position, self.fetch_skip = after(item.chunk, item.chunk.rows, kind, stride)
+        self.items.append(item)
+
+
+def after(chunk: Chunk, rows: int, kind: PassKind, stride: int) -> tuple[int, int]:
+    """(position, skip) of what follows the first `rows` elements of a block."""
+    if kind == "groups":  # a position may stand for any number of elements
+        return chunk.position, chunk.skip + rows
+    return chunk.position + rows * stride, 0
+
+
+class PassProgress:
+    """One pass, as far as its consumer has come.
+
+    Args:
+        length: how many there are: -1 infinite, -2 unknown.
+        start: the first one.
+    """
+
+    def __init__(self, number: int, length: int, start: int = 0) -> None:
+        self.number = number
+        self.frontier = start
+        self._length = length
+        self.open: list[Part] = []
+        """The parts that were begun and not handed on in full, in the order of their positions."""
+        self.waiting: deque[Part] = deque()
+        """Those of them that nobody fetches."""
+
+    @property
+    def remaining(self) -> int | None:
+        """How many positions nobody has begun; None where that is not known."""
+        return None if self._length < 0 else max(0, self._length - self.frontier)
+
+    @property
+    def all_begun(self) -> bool:
+        """Whether no new part can be begun."""
+        return self.remaining == 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether everything was handed on."""
+        return self.all_begun and not self.open
+
+    def end_at(self, length: int) -> None:
+        """The pass has ended after `length` positions."""
+        self._length = length
+
+    def begin(self, size: int) -> Part:
+        """A new part of at most `size` positions from the frontier on."""
+        stop = self.frontier + size if self.remaining is None else self.frontier + min(size, self.remaining)
+        part = Part(self.number, self.frontier, stop)
+        self.frontier = stop
+        self.open.append(part)
+        return part
+
+    def adopt(self, span: Span) -> Part:
+        """A part that somebody else has chosen."""
+        part = Part(self.number, span.start, span.stop, span.skip)
+        self.open.append(part)
+        self.waiting.append(part)
+        return part
+
+    def state(self, last: Part | None = None, position: tuple[int, int] | None = None) -> State:
+        """[frontier, [[start, stop, skip], …]]: all positions before the frontier are consumed, except in these spans.
+
+        Args:
+            last: a part that is to be taken as if its next element were at `position`.
+        """
+        holes = [[part.position, part.stop, part.skip] for part in self.open if part is not last]
+        if last is not None and position is not None and last.pass_number == self.number:
+            holes.append([position[0], last.stop, position[1]])
+        holes = sorted(hole for hole in holes if hole[0] < hole[1])
+        frontier = self.frontier if self._length < 0 else min(self.frontier, self._length)
+        while holes and holes[-1][1] == frontier and holes[-1][2] == 0:
+            frontier = holes.pop()[0]
+        return [frontier, holes]
+
+    def restore(self, state: State) -> None:
+        """Continue from a state.
+
+        Raises:
+            StateMismatchError: it is none.
+        """
+        try:
+            frontier, holes = state
+            spans = [tuple(map(int, hole)) for hole in holes]  # type: ignore[attr-defined]  # checked by failing
+            self.frontier = int(frontier)  # type: ignore[call-overload]
+            for start, stop, skip in spans:
+                self.adopt(Span(pass_number=self.number, start=start, stop=stop, skip=skip))
+        except (TypeError, ValueError) as error:
+            raise StateMismatchError(f"no state of a pass of the data service: {state!r:.200}") from error

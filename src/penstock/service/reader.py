@@ -1,0 +1,394 @@
+"""The consumer's end of the service: lanes fetch spans from workers, the caller takes what has arrived.
+
+A lane is a thread that takes a part, asks a worker for it, and asks another one for the rest of it if that worker is
+lost. A steward keeps in touch with the dispatcher. All of them end soon after `stop`, which waits for nothing.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Condition
+from typing import Any
+
+from penstock.data.block import Block
+from penstock.errors import ClosedError, LostLeaseError, LostWorkerError, PenstockError
+from penstock.options import UNKNOWN_CARDINALITY
+from penstock.runtime.threads import Threads
+from penstock.service.delivery import AsItComes, Delivery, InOrder, InTurns
+from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.failures import to_exception
+from penstock.service.interfaces import Answer
+from penstock.service.leases import Leases
+from penstock.service.messages import (
+    ConsumerHeartbeat,
+    ConsumerNews,
+    End,
+    EpochOpened,
+    Failed,
+    Fetch,
+    Pass,
+    PassKind,
+    ReleaseConsumer,
+)
+from penstock.service.pace import SpanPace
+from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, State, after
+from penstock.service.staff import Staff
+
+_logger = logging.getLogger(__name__)
+
+_LANES_PER_WORKER = 2
+_HEARTBEAT_SECONDS = 1.0
+_SILENCE_SECONDS = 5.0
+"""How long the caller waits before the log says what for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a reader reads, and how.
+
+    Attributes:
+        kind: what the positions of the passes are.
+        ordered: hand elements on in the order of their positions; only of a single pass.
+        by_element: positions are the numbers of elements, whatever else they could be.
+        length_known: whether the lengths that the dispatcher knows are those of such positions.
+        stride: of coordinated reads the number of consumers, otherwise 1.
+        offset: of coordinated reads the consumer's index, otherwise 0.
+        trainer: of a CrossTrainerCache, otherwise "".
+        limit: the most elements that may be under way; None lets their size decide.
+        codec: how blocks are compressed.
+    """
+
+    dataset_id: str
+    policy: int
+    kind: PassKind
+    ordered: bool = False
+    by_element: bool = False
+    length_known: bool = True
+    stride: int = 1
+    offset: int = 0
+    trainer: str = ""
+    holds_back: bool = False
+    limit: int | None = None
+    codec: str = ""
+
+    @property
+    def endless(self) -> bool:
+        """Whether a pass is fetched in one go: its worker runs through it once, as fast as elements are taken."""
+        return self.stride > 1 or bool(self.trainer) or (self.kind == "sequence" and self.limit is None)
+
+    def delivery(self) -> Delivery:
+        """The order in which elements are handed on."""
+        if self.stride > 1:
+            return InTurns(self.stride)
+        return InOrder() if self.ordered else AsItComes()
+
+
+class Reader:
+    """One consumer of one epoch of a job; it owns the passes, or leases spans of them."""
+
+    def __init__(
+        self,
+        reading: Reading,
+        opened: EpochOpened,
+        dispatcher: DispatcherClient,
+        reopen: Callable[[], EpochOpened],
+        staff: Staff,
+        threads: Threads,
+        state: Any = None,
+    ) -> None:
+        self._reading = reading
+        self._opened = opened
+        self._reopen = reopen
+        self._dispatcher = dispatcher
+        self._staff = staff
+        self._threads = threads
+        self._changed = Condition()
+        self._descriptions: dict[int, Pass] = {}
+        self._passes: dict[int, PassProgress] = {}
+        self._restored: dict[int, State] = {}
+        self._delivery = reading.delivery()
+        self._leases = Leases(opened.consumer_id, dispatcher) if opened.leased else None
+        self._pace = SpanPace(reading.limit)
+        self._lanes = 0
+        self._buffered = 0  # elements that have arrived and were not handed on
+        self._last: tuple[Part, Arrived] | None = None
+        self._failure: Exception | None = None
+        self._stopping = False
+        self._handed_on = 0
+        self._seconds_waited = 0.0
+        if state is not None:
+            self._delivery.turn = int(state["turn"])
+            self._restored = {int(number): position for number, position in state["passes"].items()}
+        self._update(opened)
+        threads.start(self._keep_in_touch, "service-steward")
+
+    # The caller's side
+
+    def next(self) -> Block | None:
+        """The next elements, or None at the end.
+
+        Raises:
+            ClosedError: the reader was stopped.
+            Exception: what a user's function raised in place of an element; the reader goes on after it.
+        """
+        begun = time.monotonic()
+        with self._changed:
+            self._last = None
+            while (part := self._delivery.next_part(self._passes)) is None:
+                if self._failure is not None:
+                    raise self._failure
+                if self._ended():
+                    self.stop()
+                    return None
+                if self._stopping:
+                    raise ClosedError("this iterator was closed while an element was waited for")
+                if not self._changed.wait(_SILENCE_SECONDS):
+                    _logger.warning("no element for %.0f s: %s", time.monotonic() - begun, self._staff.why_silent())
+            self._seconds_waited += time.monotonic() - begun
+            item = self._hand_on(part)
+            self._changed.notify_all()
+        if isinstance(item, Raised):
+            raise item.error
+        return item.block
+
+    def state(self, rows: int | None = None) -> dict[str, Any]:
+        """The positions that were handed on; of the last block only the first `rows` rows, if that is given."""
+        with self._changed:
+            part, position, turn = None, None, self._delivery.turn
+            if rows is not None and self._last is not None:
+                part, item = self._last
+                position = after(item.chunk, rows, self._reading.kind, self._reading.stride)
+                turn = part.pass_number + (rows > 0)
+            passes: dict[str, State] = {str(number): state for number, state in self._restored.items()}
+            for number, progress in self._passes.items():
+                passes[str(number)] = progress.state(part, position)
+            return {"passes": passes, "turn": turn}
+
+    def stop(self) -> None:
+        """Let everything end that runs for this reader; waits for nothing."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def _hand_on(self, part: Part) -> Arrived | Raised:
+        item = self._delivery.take(part)
+        if isinstance(item, Raised):
+            part.position, part.skip = item.rest.start, item.rest.skip
+        else:
+            rows = item.chunk.rows
+            part.position, part.skip = after(item.chunk, rows, self._reading.kind, self._reading.stride)
+            self._last = (part, item)
+            self._buffered -= rows
+            self._handed_on += rows
+        self._forget_if_done(part)
+        return item
+
+    def _forget_if_done(self, part: Part) -> None:
+        if part.done:
+            self._passes[part.pass_number].open.remove(part)
+            if self._leases is not None:
+                self._leases.consumed(part)
+
+    def _ended(self) -> bool:
+        """Whether everything that is this consumer's was handed on."""
+        if any(progress.open for progress in self._passes.values()):
+            return False
+        if self._leases is not None:
+            return self._leases.over
+        return bool(self._passes) and all(progress.all_begun for progress in self._passes.values())
+
+    # The lanes
+
+    def _lane(self) -> None:
+        try:
+            while (part := self._take()) is not None:
+                while not part.complete and not self._stopping:
+                    self._fetch(part)
+        except Exception as error:  # nobody else would hear of it
+            with self._changed:
+                self._failure = self._failure or error
+                self._changed.notify_all()
+        finally:
+            with self._changed:
+                self._lanes -= 1
+
+    def _take(self) -> Part | None:
+        """A part to fetch, when there is one and there is room for it; None when there will be no more."""
+        while True:
+            with self._changed:
+                if self._stopping or self._failure is not None:
+                    return None
+                part = self._waiting_part()
+                if part is not None:
+                    return part
+                asking = self._leases is not None and self._leases.begin(self._room(None))
+                if not asking:
+                    if self._reading.endless and self._leases is None:
+                        return None
+                    self._changed.wait(None if self._leases is None else self._leases.pause)
+                    continue
+            assert self._leases is not None
+            spans = self._leases.ask()
+            with self._changed:
+                for span in spans:
+                    self._passes[span.pass_number].adopt(span)
+                self._changed.notify_all()
+
+    def _waiting_part(self) -> Part | None:
+        for progress in self._passes.values():
+            if progress.waiting:
+                return progress.waiting.popleft()
+        if self._leases is not None:
+            return None
+        for progress in sorted(self._passes.values(), key=lambda progress: progress.frontier):
+            if progress.all_begun:
+                continue
+            if self._reading.endless:
+                return progress.begin(ENDLESS - progress.frontier)
+            size = self._room(progress.remaining)
+            return progress.begin(size) if size else None
+        return None
+
+    def _room(self, remaining: int | None) -> int:
+        requested = sum(
+            part.stop - part.fetch_position
+            for progress in self._passes.values()
+            for part in progress.open
+            if not part.complete and part.stop < ENDLESS
+        )
+        return self._pace.size(remaining, max(1, self._lanes), requested + self._buffered)
+
+    def _fetch(self, part: Part) -> None:
+        """Fetch what is missing of a part, or what a worker gives of it before it is lost."""
+        description, reading = self._descriptions[part.pass_number], self._reading
+        request = Fetch(
+            dataset_id=reading.dataset_id,
+            epoch=self._opened.epoch,
+            seed=self._opened.seed,
+            policy=reading.policy,
+            part=description,
+            span=part.missing(),
+            by_element=reading.by_element,
+            stride=reading.stride,
+            trainer=reading.trainer,
+            holds_back=reading.holds_back,
+            codec=reading.codec,
+        )
+        worker = self._staff.choose(description.worker_id, lambda: self._stopping)
+        if worker is None:
+            return
+        try:
+            answers = self._staff.fetch(worker, request)
+            for answer in answers:
+                if not self._take_in(part, answer):
+                    break
+        except LostWorkerError as error:
+            if not self._stopping:
+                self._staff.lost(worker, error)
+
+    def _take_in(self, part: Part, answer: Answer) -> bool:
+        """Note a piece of an answer; False if no more of it is wanted."""
+        with self._changed:
+            progress = self._passes[part.pass_number]
+            if isinstance(answer, End):
+                part.complete = True
+                if answer.length >= 0:
+                    progress.end_at(answer.length)
+                    if self._leases is not None:
+                        self._leases.ended(part.pass_number, answer.length)
+                self._forget_if_done(part)
+            elif isinstance(answer, Failed):
+                part.arrive(Raised(to_exception(answer), answer.next), self._reading.kind, self._reading.stride)
+                part.complete = answer.next.start >= answer.next.stop
+                self._delivery.arrived(part)
+            else:
+                chunk, block = answer
+                self._pace.measured(chunk.rows, block.nbytes, chunk.seconds)
+                self._changed.wait_for(
+                    lambda: (
+                        self._stopping
+                        or self._pace.holds(self._buffered + chunk.rows)
+                        or (not part.items and self._delivery.awaits(part, self._passes))
+                    )
+                )
+                self._buffered += chunk.rows
+                part.arrive(Arrived(chunk, block), self._reading.kind, self._reading.stride)
+                self._delivery.arrived(part)
+            self._changed.notify_all()
+            return not self._stopping and not part.complete
+
+    # The steward
+
+    def _keep_in_touch(self) -> None:
+        """Tell the dispatcher of this consumer, and hear from it, until the end; then let go of everything."""
+        try:
+            while not self._paused(_HEARTBEAT_SECONDS):
+                self._beat()
+        except PenstockError as error:
+            with self._changed:
+                self._failure = self._failure or error
+                self._changed.notify_all()
+            self._paused(None)
+        self._staff.close()
+        with suppress(PenstockError):  # it will miss this consumer's heartbeats
+            consumed = [] if self._leases is None else self._leases.left(self._passes)
+            self._dispatcher.ask(
+                ReleaseConsumer(consumer_id=self._opened.consumer_id, consumed=consumed), patience_seconds=0
+            )
+        self._dispatcher.close()
+
+    def _paused(self, seconds: float | None) -> bool:
+        """Wait; gives whether the reader was stopped."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._stopping, seconds)
+
+    def _beat(self) -> None:
+        with self._changed:
+            handed_on, self._handed_on = self._handed_on, 0
+            waited, self._seconds_waited = self._seconds_waited, 0.0
+        heartbeat = ConsumerHeartbeat(
+            consumer_id=self._opened.consumer_id,
+            rows_per_second=handed_on / _HEARTBEAT_SECONDS,
+            waiting_fraction=min(1.0, waited / _HEARTBEAT_SECONDS),
+            lost_workers=self._staff.suspects(),
+        )
+        try:
+            self._update(self._dispatcher.ask(heartbeat))
+        except LostLeaseError:
+            if self._leases is not None:
+                raise
+            self._opened = self._reopen()  # nobody else has what it reads: a new dispatcher only has to know of it
+            self._update(self._opened)
+        if self._leases is not None:
+            self._leases.acknowledge()
+
+    def _update(self, news: EpochOpened | ConsumerNews) -> None:
+        """Take over what the dispatcher says: passes that have come, workers that have come or gone."""
+        workers = self._staff.update(news.workers)
+        with self._changed:
+            new = [description for description in news.passes if description.number not in self._passes]
+            for description in news.passes:
+                self._descriptions[description.number] = description
+            for description in new:
+                self._passes[description.number] = self._progress(description)
+            if self._stopping:
+                missing = 0
+            elif self._reading.endless and self._leases is None:  # a lane for each pass, which ends with it
+                missing = len(new)
+            else:
+                missing = max(0, max(1, workers) * _LANES_PER_WORKER - self._lanes)
+            self._lanes += missing
+            self._changed.notify_all()
+        for _ in range(missing):
+            self._threads.start(self._lane, "service-lane")
+
+    def _progress(self, description: Pass) -> PassProgress:
+        reading = self._reading
+        length = description.length if reading.length_known or description.length < 0 else UNKNOWN_CARDINALITY
+        progress = PassProgress(description.number, length, reading.offset)
+        state = self._restored.pop(description.number, None)
+        if state is not None:
+            progress.restore(state)
+        return progress

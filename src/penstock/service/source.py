@@ -1,0 +1,265 @@
+"""The node of a dataset that workers produce, and its stream."""
+
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+from penstock.data.block import Block
+from penstock.data.node import Node, Run
+from penstock.data.sample import sampled_spec
+from penstock.data.stream import State, Stream
+from penstock.errors import InvalidArgumentError, StateMismatchError
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.runtime.threads import Threads
+from penstock.service.cut import kind_of
+from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.messages import (
+    DatasetInfo,
+    DatasetRegistered,
+    EpochOpened,
+    GetDataset,
+    JobParameters,
+    OpenEpoch,
+    Pass,
+    PassKind,
+    RegisterDataset,
+    WorkerInfo,
+    content_id,
+)
+from penstock.service.parts import part_of
+from penstock.service.policy import CrossTrainerCache, ShardingPolicy, TargetWorkers
+from penstock.service.reader import Reader, Reading
+from penstock.service.staff import Staff
+from penstock.service.transport.connect import connect
+from penstock.service.transport.place import this_machine, this_process
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What `distribute` was told, checked. Attributes are named as its arguments."""
+
+    policy: ShardingPolicy
+    service: str
+    job_name: str | None = None
+    consumer_index: int | None = None
+    num_consumers: int | None = None
+    max_outstanding_requests: int | None = None
+    data_transfer_protocol: str | None = None
+    codec: str = "AUTO"
+    cross_trainer_cache: CrossTrainerCache | None = None
+    target_workers: TargetWorkers = "AUTO"
+
+    @property
+    def alone(self) -> bool:
+        """Whether one consumer reads all."""
+        return self.job_name is None
+
+    @property
+    def by_element(self) -> bool:
+        """Whether positions are the numbers of elements, whatever could be read by index below them."""
+        return self.num_consumers is not None or self.cross_trainer_cache is not None
+
+    def kind_of(self, produced: Node) -> PassKind:
+        """What the positions of a pass are when workers produce these nodes."""
+        part = produced
+        if self.policy.static:
+            part = part_of(produced, self.policy, Pass(number=0, shard_index=0, num_shards=1))
+        kind, _ = kind_of(part)
+        return "sequence" if self.by_element and kind == "groups" else kind
+
+    def usable(self, worker: WorkerInfo) -> bool:
+        """Whether this job may ask a worker, going by `target_workers`."""
+        local = worker.endpoint.process == this_process()
+        if self.target_workers == "LOCAL":
+            return local
+        here = local or worker.endpoint.machine == this_machine()
+        return self.target_workers == "ANY" or here or not worker.colocated
+
+
+@dataclass(frozen=True, eq=False)
+class Distribute(Node):
+    """The elements of a registered dataset, produced by the workers of a service.
+
+    Attributes:
+        info: what is known of the dataset.
+        kind: what the positions of its passes are, under the policy.
+        definition: the dataset, to be registered; None where `dataset_id` names one that is registered.
+        produced: its nodes, for explaining and for the places of random keys; None where they are not known.
+        ordered: whether elements come in the order that they have in process.
+    """
+
+    name: ClassVar[str] = "distribute"
+    settings: Settings
+    info: DatasetInfo = field(repr=False)
+    kind: PassKind
+    definition: bytes | None = field(default=None, repr=False)
+    dataset_id: str = ""
+    produced: Node | None = field(default=None, repr=False)
+    ordered: bool = False
+    declared_spec: Any = field(default=None, repr=False)
+
+    @property
+    def remote(self) -> Node | None:
+        return self.produced
+
+    @property
+    def divided(self) -> bool:
+        return not self.settings.alone
+
+    @property
+    def cardinality(self) -> int:
+        settings, count = self.settings, self.info.cardinality
+        if settings.num_consumers is not None or settings.cross_trainer_cache is not None:
+            return INFINITE_CARDINALITY if count == INFINITE_CARDINALITY else UNKNOWN_CARDINALITY
+        if count <= 0 or (settings.alone and settings.policy is ShardingPolicy.DYNAMIC):
+            return count
+        return UNKNOWN_CARDINALITY
+
+    @cached_property
+    def spec(self) -> Any:  # found out once: it may cost a call of a user's function
+        if self.produced is None:
+            return self.declared_spec
+        return self.produced.spec if self.produced.spec is not None else sampled_spec(self.produced)
+
+    @cached_property
+    def content_id(self) -> str:
+        """What the dispatcher calls the dataset."""
+        assert self.definition is not None
+        return content_id(self.definition, self.info)
+
+    @property
+    def varies(self) -> bool:
+        return True
+
+    @property
+    def unseeded(self) -> bool:
+        return self.produced is None or self.produced.unseeded
+
+    def in_order(self) -> "Node | None":
+        if self.ordered:
+            return self
+        possible = self.settings.alone and self.settings.policy is ShardingPolicy.DYNAMIC
+        return replace(self, ordered=True) if possible else None
+
+    def arguments(self) -> list[str]:
+        settings = self.settings
+        shown = [settings.policy.name, repr(settings.service)]
+        if settings.job_name is not None:
+            shown.append(f"job_name={settings.job_name!r}")
+        if self.dataset_id:
+            shown.append(f"dataset_id={self.dataset_id!r}")
+        return shown
+
+    def stream(self, run: Run, epoch: int) -> "DistributeStream":
+        return DistributeStream(self, run, epoch)
+
+
+class DistributeStream(Stream):
+    """The state says which positions of each pass were handed on, and by which name this reader is known.
+
+    The reader starts with the first `pull`.
+    """
+
+    def __init__(self, node: Distribute, run: Run, epoch: int) -> None:
+        self._node = node
+        self._threads: Threads = run.threads
+        self._epoch = epoch
+        self._seed = run.seed
+        self._consumer = secrets.token_hex(8)
+        self._dataset_id = ""
+        self._restored: Any = None
+        self._reader: Reader | None = None
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._reader is None:
+            self._reader = self._start()
+        return self._reader.next()
+
+    def _start(self) -> Reader:
+        node, settings = self._node, self._node.settings
+        dispatcher = DispatcherClient(settings.service)
+        try:
+            opened = self._open(dispatcher)
+        except BaseException:
+            dispatcher.close()
+            raise
+        self._epoch, self._seed = opened.epoch, opened.seed
+        cache = settings.cross_trainer_cache
+        reading = Reading(
+            dataset_id=self._dataset_id,
+            policy=settings.policy,
+            kind=node.kind,
+            ordered=node.ordered,
+            by_element=node.kind == "sequence",
+            length_known=node.kind == node.info.kind,
+            stride=settings.num_consumers or 1,
+            offset=settings.consumer_index or 0,
+            trainer=cache.trainer_id if cache is not None else "",
+            holds_back=cache is not None and cache.wait_for_slowest,
+            limit=settings.max_outstanding_requests,
+            codec=settings.codec,
+        )
+        staff = Staff(settings.usable, lambda worker: connect(worker.endpoint, settings.data_transfer_protocol))
+        return Reader(reading, opened, dispatcher, lambda: self._open(dispatcher), staff, self._threads, self._restored)
+
+    def _open(self, dispatcher: DispatcherClient) -> EpochOpened:
+        self._dataset_id = self._node.dataset_id or self._registered(dispatcher)
+        opened = dispatcher.ask(self._opening(self._dataset_id))
+        assert isinstance(opened, EpochOpened)
+        return opened
+
+    def _registered(self, dispatcher: DispatcherClient) -> str:
+        """The id of the dataset, which the dispatcher knows from then on; it is sent only where it has to be."""
+        node = self._node
+        assert node.definition is not None
+        with suppress(InvalidArgumentError):
+            dispatcher.ask(GetDataset(dataset_id=node.content_id, with_definition=False))
+            return node.content_id
+        reply = dispatcher.ask(RegisterDataset(definition=node.definition, info=node.info))
+        assert isinstance(reply, DatasetRegistered)
+        return reply.dataset_id
+
+    def _opening(self, dataset_id: str) -> OpenEpoch:
+        settings = self._node.settings
+        cache = settings.cross_trainer_cache
+        return OpenEpoch(
+            job_name=settings.job_name or "",
+            parameters=JobParameters(
+                dataset_id=dataset_id,
+                policy=settings.policy,
+                num_consumers=settings.num_consumers or 0,
+                ordered=self._node.ordered,
+                target_workers=settings.target_workers,
+                cross_trainer=cache is not None,
+                compression=settings.codec,
+            ),
+            epoch=self._epoch,
+            seed=self._seed,
+            consumer=self._consumer,
+            consumer_index=-1 if settings.consumer_index is None else settings.consumer_index,
+            trainer=cache.trainer_id if cache is not None else "",
+        )
+
+    def advanced(self, state: State, rows: int) -> State | None:
+        if self._reader is None:
+            return None
+        return self._described(self._reader.state(rows))
+
+    def state(self) -> State:
+        return self._described(self._restored if self._reader is None else self._reader.state())
+
+    def _described(self, position: Any) -> State:
+        return {"consumer": self._consumer, "epoch": self._epoch, "seed": self._seed, "position": position}
+
+    def restore(self, state: State) -> None:
+        try:
+            self._consumer, self._epoch = str(state["consumer"]), int(state["epoch"])
+            self._seed, self._restored = int(state["seed"]), state["position"]
+        except (TypeError, KeyError, ValueError) as error:
+            raise StateMismatchError(f"no state of a dataset of the data service: {state!r:.200}") from error
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.stop()

@@ -1,0 +1,143 @@
+"""The workers that a reader may ask: whom to ask next, lines to them, and who could not be reached."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from threading import Condition
+
+from penstock.errors import LostWorkerError
+from penstock.service.interfaces import Answer, Connection
+from penstock.service.messages import Fetch, WorkerInfo
+
+_logger = logging.getLogger(__name__)
+
+_SUSPECT_SECONDS = 1.0
+"""How long a worker that could not be reached is left alone."""
+_WARN_SECONDS = 2.0
+
+
+class Staff:
+    """The workers of one reader.
+
+    Args:
+        usable: whether a worker may be asked at all.
+        connect: opens a line to one.
+    """
+
+    def __init__(self, usable: Callable[[WorkerInfo], bool], connect: Callable[[WorkerInfo], Connection]) -> None:
+        self._usable = usable
+        self._connect = connect
+        self._changed = Condition()
+        self._workers: dict[int, WorkerInfo] = {}
+        self._lines: dict[int, Connection] = {}
+        self._busy: Counter[int] = Counter()
+        self._suspects: dict[int, tuple[float, str]] = {}
+        self._closed = False
+
+    def update(self, workers: list[WorkerInfo]) -> int:
+        """Take over the dispatcher's list; gives how many there are."""
+        with self._changed:
+            usable = {worker.worker_id: worker for worker in workers if self._usable(worker)}
+            gone = [self._lines.pop(number) for number in list(self._lines) if number not in usable]
+            self._workers = usable
+            self._changed.notify_all()
+        for line in gone:
+            line.close()
+        return len(usable)
+
+    def choose(self, preferred: int, stopped: Callable[[], bool]) -> WorkerInfo | None:
+        """The worker to ask next: `preferred` if it is well, else who has the least to do; waits for one to come.
+
+        None if `stopped` while there was none.
+        """
+        begun, warned = time.monotonic(), False
+        with self._changed:
+            while not stopped() and not self._closed:
+                now = time.monotonic()
+                well = [
+                    worker
+                    for number, worker in self._workers.items()
+                    if number not in self._suspects or now - self._suspects[number][0] > _SUSPECT_SECONDS
+                ]
+                if well:
+                    return next(
+                        (worker for worker in well if worker.worker_id == preferred),
+                        min(well, key=lambda worker: (self._busy[worker.worker_id], worker.worker_id)),
+                    )
+                if not warned and now - begun > _WARN_SECONDS:
+                    warned = True
+                    _logger.warning("waiting: %s", self._reason())
+                self._changed.wait(0.2)
+        return None
+
+    def fetch(self, worker: WorkerInfo, request: Fetch) -> Iterator[Answer]:
+        """A worker's answer to a request.
+
+        Raises:
+            LostWorkerError: it cannot be reached, or any more.
+        """
+        number = worker.worker_id
+        with self._changed:
+            if self._closed:
+                raise LostWorkerError("this reader was closed")
+            line = self._lines.get(number)
+            if line is None:
+                line = self._lines[number] = self._connect(worker)
+            self._busy[number] += 1
+        try:
+            yield from line.fetch(request)
+        finally:
+            with self._changed:
+                self._busy[number] -= 1
+        with self._changed:
+            self._suspects.pop(number, None)
+
+    def lost(self, worker: WorkerInfo, error: Exception) -> None:
+        """A worker was lost in the middle of an answer."""
+        with self._changed:
+            first = worker.worker_id not in self._suspects
+            self._suspects[worker.worker_id] = (time.monotonic(), str(error))
+            line = self._lines.pop(worker.worker_id, None)
+        if first:
+            _logger.warning(
+                "data worker %d at %s is lost: %s; others take over", worker.worker_id, worker.endpoint.address, error
+            )
+        if line is not None:
+            line.close()
+
+    def suspects(self) -> list[int]:
+        """Those that could not be reached when they were asked last."""
+        with self._changed:
+            return sorted(self._suspects.keys() & self._workers.keys())
+
+    def why_silent(self) -> str:
+        """What a reader that gets nothing waits for."""
+        with self._changed:
+            return self._reason()
+
+    def _reason(self) -> str:
+        if not self._workers:
+            return "the dispatcher knows no data worker that this job may use; start one with `penstock worker`"
+        unreachable = [
+            f"{self._workers[number].endpoint.address} ({reason})"
+            for number, (_, reason) in self._suspects.items()
+            if number in self._workers
+        ]
+        if len(unreachable) == len(self._workers):
+            return (
+                f"no data worker can be reached at the address it advertises: {', '.join(unreachable)}; give "
+                "`penstock worker --worker-address` an address that this machine can reach"
+            )
+        addresses = ", ".join(worker.endpoint.address for worker in self._workers.values())
+        return f"the data workers are still at it ({addresses}); `penstock status` shows what they do"
+
+    def close(self) -> None:
+        """Let go of all lines; what is being fetched ends."""
+        with self._changed:
+            self._closed = True
+            lines = list(self._lines.values())
+            self._lines.clear()
+            self._changed.notify_all()
+        for line in lines:
+            line.close()

@@ -1,0 +1,86 @@
+"""The best way to a worker, or the one that was asked for."""
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import InvalidArgumentError, LostWorkerError, ServiceError
+from penstock.service.interfaces import Connection
+from penstock.service.messages import Endpoint
+from penstock.service.transport import in_process
+from penstock.service.transport.flight_client import FlightConnection
+from penstock.service.transport.place import this_machine, this_process
+from penstock.service.transport.shared_memory_client import SharedMemoryConnection
+
+_logger = logging.getLogger(__name__)
+
+PROTOCOLS: Final = ("in_process", "shared_memory", "flight")
+"""The best first."""
+
+_OTHER_NAMES = {"grpc": "flight"}
+
+
+def as_protocol(data_transfer_protocol: object) -> str | None:
+    """One of `PROTOCOLS`, or None for the best that there is.
+
+    Raises:
+        InvalidArgumentError: anything else.
+    """
+    if data_transfer_protocol is None:
+        return None
+    if isinstance(data_transfer_protocol, str):
+        name = data_transfer_protocol.lower()
+        name = _OTHER_NAMES.get(name, name)
+        if name in PROTOCOLS:
+            return name
+    names = ", ".join(f'"{name}"' for name in (*PROTOCOLS, *_OTHER_NAMES))
+    raise InvalidArgumentError(f"data_transfer_protocol must be None or one of {names}, got {data_transfer_protocol!r}")
+
+
+def connect(endpoint: Endpoint, protocol: str | None = None) -> Connection:
+    """A line to a worker. Over the network nothing is sent yet: that it cannot be reached is known at the first fetch.
+
+    Args:
+        protocol: as `as_protocol` gives it.
+
+    Raises:
+        ServiceError: the worker does not offer that protocol here.
+        LostWorkerError: it does, and is gone.
+    """
+    offered = offered_protocols(endpoint)
+    if protocol is None:
+        return _best(endpoint, offered)
+    if protocol not in offered:
+        names = ", ".join(f'"{name}"' for name in offered)
+        raise ServiceError(
+            f'the worker at {endpoint.address} cannot be reached by data_transfer_protocol="{protocol}" from this '
+            f"process: it offers {names}"
+        )
+    return _OPEN[protocol](endpoint)
+
+
+def offered_protocols(endpoint: Endpoint) -> list[str]:
+    """By which protocols this process can reach that worker, the best first."""
+    offered = ["flight"]
+    if endpoint.machine == this_machine() and endpoint.socket and Path(endpoint.socket).exists():
+        offered.insert(0, "shared_memory")
+    if endpoint.process == this_process() and in_process.find(endpoint.address) is not None:
+        offered.insert(0, "in_process")
+    return offered
+
+
+def _best(endpoint: Endpoint, offered: Sequence[str]) -> Connection:
+    for protocol in offered[:-1]:
+        try:
+            return _OPEN[protocol](endpoint)
+        except LostWorkerError as error:  # a socket can be there and not be ours, as between containers
+            _logger.info('data_transfer_protocol="%s" is not possible: %s', protocol, error)
+    return _OPEN[offered[-1]](endpoint)
+
+
+_OPEN: Final[dict[str, Callable[[Endpoint], Connection]]] = {
+    "in_process": in_process.InProcessConnection,
+    "shared_memory": SharedMemoryConnection,
+    "flight": FlightConnection,
+}

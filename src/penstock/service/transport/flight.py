@@ -1,0 +1,152 @@
+"""A worker's end of Arrow Flight, which reaches consumers on any host.
+
+The ticket of a `do_get` is an encoded `Fetch`. Every record batch of the stream is a block: one row, whose columns are
+the block's buffers (`wire.py`), and beside it the frame that says what they hold. An end, a failure and a refusal are a
+frame beside a batch without rows, the last of the stream.
+"""
+
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyarrow import flight
+
+from penstock.data.block import Block
+from penstock.errors import InvalidArgumentError
+from penstock.service.compression import AUTO, AutomaticCodec, compress
+from penstock.service.interfaces import Produce
+from penstock.service.messages import Chunk, End, Failed, Fetch, Refused
+from penstock.service.transport.refusals import refusal_of
+from penstock.service.wire import BlockHeader, Buffer, pack
+
+
+class BlockFrame(msgspec.Struct, frozen=True, tag="block"):
+    """Goes with a block. A buffer that is smaller than its size here is compressed with `codec`."""
+
+    chunk: Chunk
+    header: BlockHeader
+    sizes: tuple[int, ...]
+    codec: str
+
+
+_fetch_decoder = msgspec.msgpack.Decoder(Fetch)
+
+_STOP_SECONDS = 2.0
+_LARGEST_BLOCK = (1 << 31) - (1 << 20)
+"""gRPC's messages have less than 2 GiB."""
+
+_Stream = Generator[tuple[pa.RecordBatch, bytes], None, None]
+
+
+def open_client(address: str) -> flight.FlightClient:
+    """A line to the Flight server at "host:port". The one place that opens any."""
+    return flight.FlightClient(f"grpc+tcp://{address}")
+
+
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """Serves a worker's blocks to consumers on any host.
+
+    Args:
+        host: the address to listen at.
+        port: 0 for one that the system chooses; the attribute `port` says which.
+    """
+
+    def __init__(self, produce: Produce, host: str = "0.0.0.0", port: int = 0) -> None:
+        super().__init__(f"grpc+tcp://{host}:{port}")
+        self._produce = produce
+        self._stopped = False
+        self._automatic = lru_cache(maxsize=256)(lambda _host, _dataset_id: AutomaticCodec())
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        """Flight's call for a stream."""
+        try:
+            request = _fetch_decoder.decode(ticket.ticket)
+        except msgspec.DecodeError as error:
+            raise flight.FlightServerError(f"the ticket is no request: {error}") from error
+        host = context.peer().rpartition(":")[0]
+        automatic = self._automatic(host, request.dataset_id) if request.codec == AUTO else None
+        stream = self._stream(request, automatic)
+        first = next(stream, None)
+        if first is None:
+            raise flight.FlightUnavailableError("the worker was stopped")
+        return flight.GeneratorStream(first[0].schema, _chained(first, stream))
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
+        """Flight's call for anything else: "alive" is answered with nothing."""
+        if action.type != "alive":
+            raise NotImplementedError(f"a worker does not know {action.type}")
+        return iter(())
+
+    def _stream(self, request: Fetch, automatic: AutomaticCodec | None) -> _Stream:
+        names: list[str] = []
+        try:
+            with closing(self._produce(request)) as answers:
+                for answer in answers:
+                    if self._stopped:
+                        return
+                    if not isinstance(answer, tuple):
+                        yield _last(answer, names)
+                        return
+                    names = _names(answer[1])
+                    yield from self._block(request, *answer, automatic)
+        except Exception as error:
+            yield _last(refusal_of(error), names)
+
+    def _block(self, request: Fetch, chunk: Chunk, block: Block, automatic: AutomaticCodec | None) -> _Stream:
+        header, buffers = pack(block)
+        size = sum(buffer.size for buffer in buffers)
+        if size > _LARGEST_BLOCK:
+            raise InvalidArgumentError(
+                f"a block of {size} bytes does not fit into a message of Arrow Flight: make batches smaller"
+            )
+        codec = request.codec if automatic is None else automatic.codec
+        frame = BlockFrame(chunk, header, tuple(buffer.size for buffer in buffers), codec)
+        batch = _batch(_names(block), compress(codec, buffers))
+        start = time.perf_counter()
+        yield batch, msgspec.msgpack.encode(frame)
+        if automatic is not None and not codec:
+            automatic.sent(buffers, time.perf_counter() - start)
+
+    def stop(self) -> None:
+        """End all streams; a call that is in a user's function is waited for only so long."""
+        self._stopped = True
+        thread = threading.Thread(target=self.shutdown, name="penstock-flight-stop", daemon=True)
+        thread.start()
+        thread.join(_STOP_SECONDS)
+
+
+def _chained(first: Any, rest: _Stream) -> _Stream:
+    try:
+        yield first
+        yield from rest
+    finally:
+        rest.close()
+
+
+def _names(block: Block) -> list[str]:
+    return [str(number) for number in range(len(block.columns))]
+
+
+def _schema(names: Sequence[str]) -> pa.Schema:
+    return pa.schema([(name, pa.large_binary()) for name in names])
+
+
+def _batch(names: Sequence[str], buffers: Sequence[Buffer]) -> pa.RecordBatch:
+    arrays = [
+        pa.Array.from_buffers(
+            pa.large_binary(), 1, [None, pa.py_buffer(np.array([0, buffer.size], np.int64)), pa.py_buffer(buffer)]
+        )
+        for buffer in buffers
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=_schema(names))
+
+
+def _last(message: End | Failed | Refused, names: Sequence[str]) -> tuple[pa.RecordBatch, bytes]:
+    arrays = [pa.array([], pa.large_binary()) for _ in names]
+    return pa.RecordBatch.from_arrays(arrays, schema=_schema(names)), msgspec.msgpack.encode(message)

@@ -1,0 +1,149 @@
+"""A consumer's end of Arrow Flight; `flight.py` says what goes through it."""
+
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from penstock.errors import LostWorkerError, ServiceError
+from penstock.runtime.memory import Memory
+from penstock.service.compression import AUTO, decompress
+from penstock.service.interfaces import Answer, Answers
+from penstock.service.messages import End, Endpoint, Failed, Fetch, Refused
+from penstock.service.transport.flight import BlockFrame, open_client
+from penstock.service.transport.place import this_machine
+from penstock.service.transport.refusals import raise_refused
+from penstock.service.wire import Buffer, unpack
+
+_QUIET_SECONDS = 2.0
+_ANSWER_SECONDS = 8.0
+"""Long, because a user's function may keep Python's lock for as long in the worker."""
+_JOIN_SECONDS = 2.0
+
+_decoder = msgspec.msgpack.Decoder(BlockFrame | End | Failed | Refused)
+
+
+class FlightConnection:
+    """A line to a worker on any host.
+
+    A host that is cut off says nothing, like a worker that computes. So a thread asks the worker whether it is there
+    when nothing has come for a while; one that does not answer in time is lost.
+    """
+
+    protocol = "flight"
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._address = endpoint.address
+        self._same_machine = endpoint.machine == this_machine()
+        self._client = open_client(endpoint.address)
+        self._lock = threading.Lock()
+        self._waiting: dict[flight.FlightStreamReader, float] = {}
+        self._closed = threading.Event()
+        self._silent: Exception | None = None
+        self._watch: threading.Thread | None = None
+
+    def fetch(self, request: Fetch) -> Answers:
+        """As `Connection.fetch`."""
+        if request.codec == AUTO and self._same_machine:
+            request = msgspec.structs.replace(request, codec="")
+        reader = self._open(request)
+        try:
+            while True:
+                answer = self._next(reader)
+                yield answer
+                if not isinstance(answer, tuple):
+                    return
+        finally:
+            reader.cancel()
+
+    def _open(self, request: Fetch) -> flight.FlightStreamReader:
+        with self._lock:
+            if self._closed.is_set():
+                raise self._lost(None)
+            if self._watch is None:
+                arguments = (weakref.ref(self), self._closed)
+                self._watch = threading.Thread(target=_watch, args=arguments, name="penstock-watch", daemon=True)
+                self._watch.start()
+        try:
+            return self._client.do_get(flight.Ticket(msgspec.msgpack.encode(request)))
+        except (pa.ArrowException, OSError) as error:
+            raise self._lost(error) from error
+
+    def _next(self, reader: flight.FlightStreamReader) -> Answer:
+        with self._lock:
+            if self._closed.is_set():
+                raise self._lost(None)
+            self._waiting[reader] = time.monotonic()
+        try:
+            received = reader.read_chunk()
+        except StopIteration:
+            raise LostWorkerError(f"the worker at {self._address} was stopped") from None
+        except (pa.ArrowException, OSError) as error:
+            raise self._lost(self._silent or error) from error
+        finally:
+            with self._lock:
+                del self._waiting[reader]
+        try:
+            message = _decoder.decode(received.app_metadata.to_pybytes())
+        except msgspec.DecodeError as error:
+            raise ServiceError(f"what came from the worker at {self._address} is no message: {error}") from error
+        if isinstance(message, BlockFrame):
+            return message.chunk, unpack(message.header, list(_buffers(received.data, message)))
+        if isinstance(message, Refused):
+            raise_refused(message)
+        return message  # type: ignore[no-any-return]  # msgspec's decoder of a union has no type
+
+    def _lost(self, error: Exception | None) -> LostWorkerError:
+        if self._closed.is_set():
+            return LostWorkerError(f"the connection to the worker at {self._address} was closed")
+        reason = str(error).partition(". gRPC client debug context")[0]
+        return LostWorkerError(f"the worker at {self._address} cannot be reached: {reason}")
+
+    def ask_if_quiet(self) -> None:
+        """Ask the worker whether it is there, if nothing has come for a while; without an answer, end all streams."""
+        with self._lock:
+            limit = time.monotonic() - _QUIET_SECONDS
+            quiet = [reader for reader, since in self._waiting.items() if since < limit]
+        if not quiet:
+            return
+        try:
+            list(self._client.do_action("alive", flight.FlightCallOptions(timeout=_ANSWER_SECONDS)))
+        except (pa.ArrowException, OSError) as error:
+            self._silent = error
+            for reader in quiet:
+                reader.cancel()
+            return
+        with self._lock:
+            self._waiting.update({reader: time.monotonic() for reader in quiet if reader in self._waiting})
+
+    def close(self) -> None:
+        """As `Connection.close`."""
+        with self._lock:
+            self._closed.set()
+            readers = list(self._waiting)
+        for reader in readers:
+            reader.cancel()
+        if self._watch is not None:
+            self._watch.join(_JOIN_SECONDS)
+            if self._watch.is_alive():  # it waits for a worker that is silent, with this very client
+                return
+        self._client.close()
+
+
+def _watch(connection: "weakref.ref[FlightConnection]", closed: threading.Event) -> None:
+    while not closed.wait(_QUIET_SECONDS / 2):
+        watched = connection()
+        if watched is None:
+            return
+        watched.ask_if_quiet()
+        del watched
+
+
+def _buffers(batch: pa.RecordBatch, frame: BlockFrame) -> Iterator[Buffer]:
+    for column, size in zip(batch.columns, frame.sizes, strict=True):
+        content = column[0].as_buffer()
+        yield decompress(frame.codec, Memory(content.address, content.size, owner=content).array(), size)

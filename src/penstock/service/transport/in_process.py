@@ -1,0 +1,76 @@
+"""Consumers in the worker's own process: blocks go by reference."""
+
+import threading
+from contextlib import closing
+
+from penstock.errors import InvalidArgumentError, LostWorkerError
+from penstock.service.interfaces import Answers, Produce
+from penstock.service.messages import Endpoint, Fetch
+
+_servers: dict[str, "InProcessServer"] = {}
+_lock = threading.Lock()
+
+
+class InProcessServer:
+    """Lets consumers of this process reach a worker that is in it too, under the address that others reach it by.
+
+    Raises:
+        InvalidArgumentError: another worker of this process has that address.
+    """
+
+    def __init__(self, produce: Produce, address: str) -> None:
+        self.address = address
+        self.produce = produce
+        self.stopped = False
+        with _lock:
+            if address in _servers:
+                raise InvalidArgumentError(f"a worker of this process has the address {address} already")
+            _servers[address] = self
+
+    def stop(self) -> None:
+        """Take the worker away: what is being fetched from it ends with `LostWorkerError`."""
+        self.stopped = True
+        with _lock:
+            if _servers.get(self.address) is self:
+                del _servers[self.address]
+
+
+def find(address: str) -> InProcessServer | None:
+    """The worker of this process with that address, if there is one."""
+    return _servers.get(address)
+
+
+class InProcessConnection:
+    """A line to a worker of this process: `fetch` computes in the thread that asks.
+
+    Raises:
+        LostWorkerError: no worker of this process has that address.
+    """
+
+    protocol = "in_process"
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        server = find(endpoint.address)
+        if server is None:
+            raise LostWorkerError(f"the worker at {endpoint.address} was stopped")
+        self._server = server
+        self._closed = False
+
+    def fetch(self, request: Fetch) -> Answers:
+        """As `Connection.fetch`."""
+        self._check()
+        with closing(self._server.produce(request)) as answers:
+            for answer in answers:
+                self._check()
+                yield answer
+                self._check()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise LostWorkerError(f"the connection to the worker at {self._server.address} was closed")
+        if self._server.stopped:
+            raise LostWorkerError(f"the worker at {self._server.address} was stopped")
+
+    def close(self) -> None:
+        """As `Connection.close`."""
+        self._closed = True

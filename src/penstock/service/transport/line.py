@@ -1,0 +1,171 @@
+"""A line between a consumer and a worker of one machine: frames over a Unix socket, and the files of segments.
+
+A frame is the length of its message and of its body, the message in MessagePack, and the body: bytes as they are.
+"""
+
+import os
+import socket
+import stat
+import struct
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from penstock.errors import ServiceError
+from penstock.service.messages import Chunk, End, Failed, Fetch, Refused
+from penstock.service.wire import BlockHeader, Buffer
+
+_LENGTHS = struct.Struct("<IQ")
+_LONGEST_MESSAGE = 1 << 26
+MOST_FILES = 64
+"""How many files one frame can bring; Linux allows 253."""
+_KEEP_PRIVATE = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where a buffer is.
+
+    Attributes:
+        segment: the number of the segment that it lies in; -1 where the body of the frame brings it.
+        token: what the consumer gives back when it needs the memory no more.
+    """
+
+    size: int
+    segment: int = -1
+    offset: int = 0
+    token: int = 0
+
+
+class BlockFrame(msgspec.Struct, frozen=True, tag="block"):
+    """A block from a worker.
+
+    Attributes:
+        segments: the number and the size of each segment whose file comes with this frame.
+        forgotten: segments that the worker will not use again.
+    """
+
+    chunk: Chunk
+    header: BlockHeader
+    places: tuple[Place, ...]
+    segments: tuple[tuple[int, int], ...] = ()
+    forgotten: tuple[int, ...] = ()
+
+
+class Credit(msgspec.Struct, frozen=True, tag="credit"):
+    """A consumer takes `blocks` more, and gives memory back."""
+
+    blocks: int = 0
+    returned: tuple[int, ...] = ()
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """A consumer wants nothing more of what it has fetched."""
+
+
+FromConsumer = Fetch | Credit | Stop
+FromWorker = BlockFrame | End | Failed | Refused
+from_consumer = msgspec.msgpack.Decoder(FromConsumer)
+from_worker = msgspec.msgpack.Decoder(FromWorker)
+
+
+def frame(message: FromConsumer | FromWorker, body_size: int = 0) -> bytes:
+    """The beginning of a frame: all but the body."""
+    content = msgspec.msgpack.encode(message)
+    return _LENGTHS.pack(len(content), body_size) + content
+
+
+def send(line: socket.socket, message: FromWorker, body: Sequence[Buffer] = (), files: Sequence[int] = ()) -> None:
+    """Send a frame, with open files beside it."""
+    content = frame(message, sum(part.size for part in body))
+    sent = socket.send_fds(line, [content], files) if files else 0
+    line.sendall(memoryview(content)[sent:])
+    for part in body:
+        line.sendall(part.data)
+
+
+def receive(line: socket.socket, decoder: "msgspec.msgpack.Decoder[Any]") -> tuple[Any, Buffer, list[int]] | None:
+    """The next frame's message, body and files; None where the other end has closed the line.
+
+    Raises:
+        ServiceError: what came is no frame.
+        OSError: the line is broken.
+    """
+    lengths, files, _, _ = socket.recv_fds(line, _LENGTHS.size, MOST_FILES, _KEEP_PRIVATE)
+    try:
+        if not lengths:
+            return None
+        lengths += bytes(_exactly(line, _LENGTHS.size - len(lengths)))
+        message_size, body_size = _LENGTHS.unpack(lengths)
+        if message_size > _LONGEST_MESSAGE:
+            raise ServiceError(f"what came over the line is no message: it claims to have {message_size} bytes")
+        try:
+            message = decoder.decode(_exactly(line, message_size).data)
+        except msgspec.DecodeError as error:
+            raise ServiceError(f"what came over the line is no message: {error}") from error
+        return message, _exactly(line, body_size), files
+    except BaseException:
+        for file in files:
+            os.close(file)
+        raise
+
+
+def _exactly(line: socket.socket, size: int) -> Buffer:
+    content = np.empty(size, np.uint8)
+    received = 0
+    while received < size:
+        count = line.recv_into(content.data[received:])
+        if count == 0:
+            raise ConnectionResetError("the line was closed in the middle of a frame")
+        received += count
+    return content
+
+
+def peer_is_this_user(line: socket.socket) -> bool:
+    """Whether the other end belongs to this process's user, where the system tells; the directory keeps others out."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return bool(user == os.getuid())
+
+
+def listen() -> tuple[socket.socket, Path]:
+    """A socket that listens, and its path, in a directory that only this user can enter."""
+    directory = _directory()
+    _remove_dead(directory)
+    name = f"{os.getpid()}-{os.urandom(6).hex()}"
+    hidden, path = directory / f".{name}", directory / name
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(hidden))
+    listener.listen()
+    hidden.rename(path)  # only now, so that whoever finds it can connect
+    return listener, path
+
+
+def _directory() -> Path:
+    # Not $TMPDIR, which can be longer than the 104 bytes that a socket's path may have.
+    directory = Path("/tmp") / f"penstock-{os.getuid()}"
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    found = directory.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700:
+        return directory
+    return Path(tempfile.mkdtemp(prefix="penstock-", dir="/tmp"))  # somebody else took the name
+
+
+def _remove_dead(directory: Path) -> None:
+    """Remove what workers that were killed have left: sockets at which nobody listens."""
+    for path in directory.glob("[!.]*"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            line.setblocking(False)
+            try:
+                line.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError:  # a full backlog: somebody does listen
+                continue

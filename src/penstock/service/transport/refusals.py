@@ -1,0 +1,26 @@
+"""Refusals: how an error of penstock's in a worker becomes the same error in the consumer."""
+
+import traceback
+from typing import NoReturn
+
+from penstock import errors
+from penstock.errors import PenstockError, ServiceError
+from penstock.service.messages import Refused
+
+
+def refusal_of(error: BaseException) -> Refused:
+    """What a consumer is told of an error that its request met in a worker."""
+    if isinstance(error, PenstockError):
+        # A class of our own that consumers do not know goes as the nearest above it.
+        kind = next(base.__name__ for base in type(error).__mro__ if vars(errors).get(base.__name__) is base)
+        return Refused(kind=kind, reason=str(error))
+    where = "".join(traceback.format_exception(error)).rstrip()
+    return Refused(kind=ServiceError.__name__, reason=f"the worker failed to answer:\n{where}")
+
+
+def raise_refused(refused: Refused) -> NoReturn:
+    """Raise the error that was refused with: one of `penstock.errors`, no other."""
+    kind = getattr(errors, refused.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
+        raise ServiceError(f"{refused.kind}: {refused.reason}")
+    raise kind(refused.reason)

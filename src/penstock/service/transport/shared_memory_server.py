@@ -1,0 +1,217 @@
+"""A worker's end of shared memory: a thread for each line, which answers one request after another.
+
+Columns that lie in the arena go without a copy, unless they are read-only: those belong to somebody in the worker too.
+While a consumer holds memory, so does this end. It comes back with its token, or with the end of the line, which
+consumers keep open for as long as they hold any of it.
+"""
+
+import itertools
+import logging
+import select
+import socket
+import threading
+import weakref
+from contextlib import closing, suppress
+
+import numpy as np
+
+from penstock.data.block import Block
+from penstock.errors import ServiceError
+from penstock.runtime.memory import LARGE, allocate_from, no_longer_from
+from penstock.runtime.shared_memory import Arena, Segment, place_of
+from penstock.service.interfaces import Produce
+from penstock.service.messages import Chunk, End, Failed, Fetch
+from penstock.service.transport.line import (
+    MOST_FILES,
+    BlockFrame,
+    Credit,
+    Place,
+    Stop,
+    from_consumer,
+    listen,
+    peer_is_this_user,
+    receive,
+    send,
+)
+from penstock.service.transport.refusals import refusal_of
+from penstock.service.wire import Buffer, pack
+
+_logger = logging.getLogger(__name__)
+
+_JOIN_SECONDS = 5.0
+_RETRY_SECONDS = 0.1
+
+
+class SharedMemoryServer:
+    """Serves a worker's blocks to consumers on this machine. While it lives, large arrays lie in its arena.
+
+    Attributes:
+        path: of its socket, for `Endpoint.socket`.
+        arena: where large arrays lie.
+    """
+
+    def __init__(self, produce: Produce) -> None:
+        self._produce = produce
+        self.arena = Arena()
+        self._lock = threading.Lock()
+        self._lines: dict[socket.socket, threading.Thread] = {}
+        self._stopped = threading.Event()
+        self._listener, self._path = listen()
+        self.path = str(self._path)
+        allocate_from(self.arena.allocate)
+        self._thread = threading.Thread(target=self._accept, name="penstock-socket", daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                line, _ = self._listener.accept()
+            except OSError as error:
+                _logger.warning("a line from a consumer was not taken: %s", error)
+                self._stopped.wait(_RETRY_SECONDS)
+                continue
+            with self._lock:
+                if self._stopped.is_set():
+                    line.close()
+                    return
+                if not peer_is_this_user(line):
+                    line.close()
+                    continue
+                thread = threading.Thread(target=self._serve, args=(line,), name="penstock-line", daemon=True)
+                self._lines[line] = thread
+                thread.start()
+
+    def _serve(self, line: socket.socket) -> None:
+        server_line = _ServerLine(line, self.arena)
+        try:
+            while (message := server_line.next()) is not None:
+                if isinstance(message, Fetch):
+                    self._answer(server_line, message)
+        except ConnectionError:  # the consumer has ended
+            return
+        except (OSError, ServiceError) as error:
+            _logger.warning("a line to a consumer has ended: %s", error)
+        finally:
+            with self._lock:
+                self._lines.pop(line, None)
+            line.close()
+
+    def _answer(self, line: "_ServerLine", request: Fetch) -> None:
+        line.begin()
+        try:
+            with closing(self._produce(request)) as answers:
+                for answer in answers:
+                    if self._stopped.is_set() or not line.wants_more():
+                        return
+                    if not isinstance(answer, tuple):
+                        line.send(answer)
+                        return
+                    line.send_block(*answer)
+        except BrokenPipeError:  # nobody listens; what was sent may still be held
+            return
+        except Exception as error:
+            line.refuse(error)
+
+    def stop(self) -> None:
+        """End all lines. Memory that consumers hold stays theirs."""
+        with self._lock:
+            self._stopped.set()
+            lines = dict(self._lines)
+        no_longer_from(self.arena.allocate)
+        for line in lines:
+            _shut(line)
+        with socket.socket(socket.AF_UNIX) as last, suppress(OSError):  # wakes the thread that waits for lines
+            last.connect(self.path)
+        self._path.unlink(missing_ok=True)
+        for thread in (self._thread, *lines.values()):
+            thread.join(_JOIN_SECONDS)
+        self._listener.close()
+
+
+def _shut(line: socket.socket) -> None:
+    try:
+        line.shutdown(socket.SHUT_RDWR)
+    except OSError as error:  # it has ended by itself
+        _logger.debug("a line was closed already: %s", error)
+
+
+class _ServerLine:
+    """What a worker remembers of one line."""
+
+    def __init__(self, line: socket.socket, arena: Arena) -> None:
+        self._line = line
+        self._arena = arena
+        self._held: dict[int, Buffer] = {}
+        self._tokens = itertools.count()
+        self._known: dict[int, weakref.ref[Segment]] = {}
+        self._credit = 0
+        self._stopped = False
+        self._poll = select.poll()
+        self._poll.register(line, select.POLLIN)
+
+    def begin(self) -> None:
+        """A request has come: its first block may go at once."""
+        self._credit = 1
+        self._stopped = False
+
+    def next(self) -> Fetch | Credit | Stop | None:
+        """The consumer's next message, after noting what it says; None at the end of the line."""
+        received = receive(self._line, from_consumer)
+        if received is None:
+            return None
+        message: Fetch | Credit | Stop = received[0]
+        if isinstance(message, Credit):
+            self._credit += message.blocks
+            for token in message.returned:
+                self._held.pop(token, None)
+        elif isinstance(message, Stop):
+            self._stopped = True
+        return message
+
+    def wants_more(self) -> bool:
+        """Whether the consumer takes another block; waits until it says so."""
+        while not self._stopped and (self._credit == 0 or self._poll.poll(0)):
+            if self.next() is None:
+                return False
+        return not self._stopped
+
+    def send(self, message: End | Failed) -> None:
+        """Send what is no block."""
+        send(self._line, message)
+
+    def refuse(self, error: Exception) -> None:
+        """Say why there is no answer, if anybody listens."""
+        try:
+            send(self._line, refusal_of(error))
+        except BrokenPipeError:
+            return
+
+    def send_block(self, chunk: Chunk, block: Block) -> None:
+        """Send a block, where it lies or where it was copied to."""
+        header, buffers = pack(block)
+        new: list[Segment] = []
+        body: list[Buffer] = []
+        places = tuple(self._place(buffer, new, body) for buffer in buffers)
+        forgotten = tuple(number for number, segment in self._known.items() if segment() is None)
+        for number in forgotten:
+            del self._known[number]
+        message = BlockFrame(chunk, header, places, tuple((s.number, s.size) for s in new), forgotten)
+        send(self._line, message, body, [segment.file for segment in new])
+        self._credit -= 1
+
+    def _place(self, buffer: Buffer, new: list[Segment], body: list[Buffer]) -> Place:
+        # What cannot be written here somebody keeps, and consumers may write into what they get.
+        place = place_of(buffer) if buffer.flags.writeable else None
+        if place is None and buffer.size >= LARGE and (copy := self._arena.allocate(buffer.size)) is not None:
+            np.copyto(copy, buffer)
+            buffer, place = copy, place_of(copy)
+        if place is None or len(new) >= MOST_FILES and place[0].number not in self._known:
+            body.append(buffer)
+            return Place(buffer.size)
+        segment, offset = place
+        if segment.number not in self._known:
+            self._known[segment.number] = weakref.ref(segment)
+            new.append(segment)
+        token = next(self._tokens)
+        self._held[token] = buffer
+        return Place(buffer.size, segment.number, offset, token)

@@ -1,0 +1,253 @@
+"""The newest of what a stream gave, up to so many bytes, by position; and a window that several trainers read."""
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Condition
+
+from penstock.data.block import Block
+from penstock.data.stream import Cursor
+from penstock.errors import LostWorkerError, ServiceError
+from penstock.runtime.pacing import Pace
+from penstock.service.messages import Span
+from penstock.service.reading import STOPPED, Piece, Reader, pulled
+
+_BLOCK_BYTES = 1 << 22
+_OVERHEAD_BYTES = 256
+_ABSENCE_SECONDS = 10.0
+"""How long a trainer that reads nothing is waited for."""
+
+
+class Window:
+    """What stands at the positions from `first` to `next` - 1: blocks, and exceptions that take one position each."""
+
+    def __init__(self, position: int) -> None:
+        self.first = self.next = position
+        self.nbytes = 0
+        self._starts: list[int] = []
+        self._found: list[Block | Exception] = []
+        self._gone = 0  # pieces at the beginning of the lists that were dropped
+
+    def __len__(self) -> int:
+        """The number of pieces."""
+        return len(self._starts) - self._gone
+
+    def add(self, found: Block | Exception) -> None:
+        """Put what stands at `next`, and behind it, into the window."""
+        self._starts.append(self.next)
+        self._found.append(found)
+        self.next += rows_of(found)
+        self.nbytes += _bytes_of(found)
+
+    def at(self, position: int, rows: int) -> Block | Exception:
+        """What stands at a position, and up to `rows` rows of its block: read-only, for others see them too."""
+        number = bisect_right(self._starts, position) - 1
+        found = self._found[number]
+        if isinstance(found, Exception):
+            return found
+        start = position - self._starts[number]
+        return found.slice(start, start + rows).read_only()
+
+    def first_stop(self) -> int:
+        """Where the oldest piece ends."""
+        return self._starts[self._gone + 1] if len(self) > 1 else self.next
+
+    def drop(self) -> None:
+        """Forget the oldest piece."""
+        self.first = self.first_stop()
+        self.nbytes -= _bytes_of(self._found[self._gone])
+        self._found[self._gone] = _DROPPED
+        self._gone += 1
+        if self._gone > len(self._starts) // 2:
+            del self._starts[: self._gone], self._found[: self._gone]
+            self._gone = 0
+
+
+_DROPPED = Exception()
+
+
+def rows_of(found: Block | Exception) -> int:
+    """How many positions it takes."""
+    return len(found) if isinstance(found, Block) else 1
+
+
+def _bytes_of(found: Block | Exception) -> int:
+    return _OVERHEAD_BYTES + (found.nbytes if isinstance(found, Block) else 0)
+
+
+@dataclass(eq=False)
+class _Place:
+    """How far a reader is, or was when it was last seen."""
+
+    position: int
+    holds_back: bool
+    left: float | None = None
+
+
+class SharedWindow:
+    """One pass that several trainers read, each at its own pace, from one window: the fastest drives it.
+
+    A trainer that falls out of the window goes on where it begins now. One that holds back is waited for, as long as it
+    reads: what it has not had stays.
+
+    Args:
+        open: opens the stream.
+        window_bytes: how much is kept.
+        parallelism: the number of rows that are worth asking for at least.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self,
+        open: Callable[[], Cursor],
+        window_bytes: int,
+        parallelism: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._changed = Condition()
+        self._open = open
+        self._window = Window(0)
+        self._window_bytes = window_bytes
+        self._pace = Pace(parallelism)
+        self._pace.aim(min(_BLOCK_BYTES, window_bytes // 8))
+        self._clock = clock
+        self._stream: Cursor | None = None
+        self._producing = False
+        self._ended = self._closed = False
+        self._readers: dict[str, list[_Place]] = {}
+
+    def enter(self, trainer: str, position: int, holds_back: bool) -> _Place:
+        """A trainer reads from a position on; gives its place, which `read` moves on."""
+        place = _Place(position, holds_back)
+        with self._changed:
+            others = [other for other in self._readers.get(trainer, ()) if other.left is None]
+            self._readers[trainer] = [*others, place]
+        return place
+
+    def leave(self, place: _Place) -> None:
+        """A trainer reads no further for now."""
+        with self._changed:
+            place.left = self._clock()
+            self._changed.notify_all()
+
+    def read(self, place: _Place, rows: int) -> tuple[Piece | None, int]:
+        """What comes next for a reader, and the position behind it; no piece at the end of the pass.
+
+        Raises:
+            LostWorkerError: the window was closed.
+        """
+        with self._changed:
+            kept = True
+            while True:
+                place.position = max(place.position, self._window.first)
+                if place.position < self._window.next:
+                    piece = Piece(place.position, 0, self._window.at(place.position, rows), kept)
+                    return piece, place.position + rows_of(piece.found)
+                if self._closed:
+                    raise LostWorkerError(STOPPED)
+                if self._ended:
+                    return None, self._window.next
+                if self._producing:
+                    self._changed.wait()
+                elif self._held_back():
+                    self._changed.wait(1.0)  # whoever holds back may have gone
+                else:
+                    kept = False
+                    self._produce()
+
+    def moved(self, place: _Place, position: int) -> None:
+        """A reader has handed on everything before this position."""
+        with self._changed:
+            place.position = position
+            self._changed.notify_all()
+
+    def _held_back(self) -> bool:
+        full = self._window.nbytes >= self._window_bytes and len(self._window) > 0
+        return full and self._needed_from() < self._window.first_stop()
+
+    def _needed_from(self) -> int:
+        """The first position that somebody who holds back has not had."""
+        now = self._clock()
+        places = [place for places in self._readers.values() for place in places if place.holds_back]
+        there = [p.position for p in places if p.left is None or now - p.left < _ABSENCE_SECONDS]
+        return min(there, default=self._window.next)
+
+    def _produce(self) -> None:
+        """Make the next block, while others may read what there is."""
+        self._producing = True
+        self._changed.release()
+        try:
+            if self._stream is None:
+                self._stream = self._open()
+            found = pulled(self._stream, self._pace.start())
+        finally:
+            self._changed.acquire()
+            self._producing = False
+            self._changed.notify_all()
+        if found is None:
+            self._ended = True
+        else:
+            self._add(self._checked(found))
+        self._close_if_asked()
+
+    def _add(self, found: Block | Exception) -> None:
+        self._pace.stop(0 if isinstance(found, Exception) else found.nbytes)
+        self._window.add(found)
+        needed = self._needed_from()
+        while self._window.nbytes > self._window_bytes and len(self._window) > 1:
+            if needed < self._window.first_stop():
+                return
+            self._window.drop()
+
+    def _checked(self, found: Block | Exception) -> Block | Exception:
+        if isinstance(found, Exception) or found.nbytes <= self._window_bytes * len(found):
+            return found
+        return ServiceError(
+            f"an element of {found.nbytes // len(found):,} bytes does not fit into the cross-trainer window of "
+            f"{self._window_bytes:,} bytes: give the data workers a larger one, or share smaller elements"
+        )
+
+    def close(self) -> None:
+        """Close the stream; whoever reads is told."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            if not self._producing:
+                self._close_if_asked()
+
+    def _close_if_asked(self) -> None:
+        if self._closed and self._stream is not None:
+            self._stream.close()
+
+
+class SharedReader(Reader):
+    """A trainer's way through a shared window."""
+
+    gathers = False  # it may jump
+
+    def __init__(self, window: SharedWindow, span: Span, trainer: str, holds_back: bool) -> None:
+        self._window = window
+        self._span = span
+        self._place = window.enter(trainer, span.start, holds_back)
+        self._position = span.start
+        self._length = -2
+
+    def next(self, rows: int) -> Piece | None:
+        self._window.moved(self._place, self._position)
+        if self._position >= self._span.stop:
+            return None
+        piece, self._position = self._window.read(self._place, min(rows, self._span.stop - self._position))
+        if piece is None:
+            self._length = self._position
+        return piece
+
+    def rest(self) -> Span:
+        return Span(pass_number=self._span.pass_number, start=self._position, stop=self._span.stop)
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def close(self) -> None:
+        self._window.leave(self._place)

@@ -1,0 +1,58 @@
+"""Workers for tests: in this process, and in one of their own."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.service.messages import Endpoint
+
+PRODUCING = Path(__file__).parent / "producing.py"
+collect_ignore = ["producing.py"]
+
+
+@contextmanager
+def worker_process(*arguments: str) -> Iterator[tuple[Endpoint, "subprocess.Popen[str]"]]:
+    """A worker in a process of its own, and how to reach it."""
+    command = [sys.executable, str(PRODUCING), *arguments]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        yield Endpoint(**json.loads(process.stdout.readline())), process
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(10)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Endpoint]:
+    """A worker process that the tests of a file share."""
+    with worker_process() as (endpoint, _):
+        yield endpoint
+
+
+@pytest.fixture
+def new_worker() -> Any:
+    """Starts worker processes for one test."""
+    return worker_process
+
+
+@pytest.fixture(scope="session")
+def producing() -> Any:
+    """What the worker processes run, in this process."""
+    spec = spec_from_file_location("producing", PRODUCING)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

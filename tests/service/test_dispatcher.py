@@ -1,0 +1,306 @@
+"""The dispatcher behind its socket, and the line to it."""
+
+import gc
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from pyarrow import flight
+
+import penstock as ps
+from penstock.service.address import parse_service
+from penstock.service.dispatcher_client import ACTION, DispatcherClient
+from penstock.service.messages import (
+    DatasetFound,
+    DatasetInfo,
+    Done,
+    EpochOpened,
+    FromDispatcher,
+    GetDataset,
+    GetStatus,
+    JobParameters,
+    OpenEpoch,
+    Refused,
+    RegisterDataset,
+    ReleaseConsumer,
+    Status,
+    Stop,
+)
+
+INFO = DatasetInfo(kind="rows", length=10, cardinality=10)
+NOBODY = "localhost:1"
+
+
+@pytest.fixture
+def dispatcher() -> Iterator[ps.service.DispatchServer]:
+    with ps.service.DispatchServer() as server:
+        yield server
+
+
+@pytest.fixture
+def client(dispatcher: ps.service.DispatchServer) -> Iterator[DispatcherClient]:
+    client = DispatcherClient(dispatcher.target)
+    yield client
+    client.close()
+
+
+def open_epoch(client: DispatcherClient) -> EpochOpened:
+    dataset_id = client.ask(RegisterDataset(definition=b"x", info=INFO)).dataset_id
+    parameters = JobParameters(dataset_id=dataset_id, policy=1)
+    opened = client.ask(OpenEpoch(job_name="", parameters=parameters, epoch=0, seed=0, consumer="a"))
+    assert isinstance(opened, EpochOpened)
+    return opened
+
+
+def sent(dispatcher: ps.service.DispatchServer, body: bytes, action: str = ACTION) -> FromDispatcher:
+    """The answer to bytes that no client of ours would send."""
+    with flight.FlightClient(f"grpc+tcp://localhost:{dispatcher.port}") as line:
+        (answer,) = line.do_action(flight.Action(action, body))
+        return msgspec.msgpack.decode(answer.body, type=FromDispatcher)
+
+
+# The server
+
+
+def test_a_dispatcher_answers_at_its_target(client: DispatcherClient) -> None:
+    dataset_id = client.ask(RegisterDataset(definition=b"x" * 1_000_000, info=INFO)).dataset_id
+    assert client.ask(GetDataset(dataset_id=dataset_id)) == DatasetFound(definition=b"x" * 1_000_000, info=INFO)
+
+
+def test_the_target_has_a_protocol_and_an_address(dispatcher: ps.service.DispatchServer) -> None:
+    assert dispatcher.target == f"grpc://localhost:{dispatcher.port}"
+
+
+def test_starting_and_stopping_twice_does_no_harm_and_starting_again_is_refused() -> None:
+    server = ps.service.DispatchServer(start=False)
+    with pytest.raises(ps.ServiceError, match="no address before it is started"):
+        _ = server.target
+    server.start()
+    server.start()
+    server.stop()
+    server.stop()
+    with pytest.raises(RuntimeError, match="cannot be started after it was stopped"):
+        server.start()
+
+
+def test_join_waits_until_the_server_is_stopped() -> None:
+    server = ps.service.DispatchServer()
+    joined = threading.Thread(target=server.join)
+    joined.start()
+    server.join(timeout=0.05)
+    assert joined.is_alive()
+    server.stop()
+    joined.join(5)
+    assert not joined.is_alive()
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with (
+        ps.service.DispatchServer() as first,
+        pytest.raises(ps.ServiceError, match=f"the dispatcher cannot listen at 127.0.0.1:{first.port}"),
+    ):
+        ps.service.DispatchServer(ps.service.DispatcherConfig(port=first.port))
+
+
+def test_a_dispatcher_that_is_forgotten_stops_listening() -> None:
+    server = ps.service.DispatchServer()
+    port, gone = server.port, weakref.ref(server)
+    clock = next(thread for thread in threading.enumerate() if thread.name == "penstock-dispatcher-clock")
+    del server
+    gc.collect()
+    assert gone() is None
+    clock.join(5)
+    with pytest.raises(ps.ServiceError, match="cannot be reached"):
+        DispatcherClient(f"localhost:{port}").ask(GetStatus(), patience_seconds=0)
+
+
+def test_a_program_ends_that_does_not_stop_its_dispatcher() -> None:
+    program = "import penstock as ps; server = ps.service.DispatchServer(); print(server.target)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.startswith("grpc://localhost:")
+    assert done.stderr == ""
+
+
+def test_a_configuration_is_checked() -> None:
+    with pytest.raises(TypeError, match="takes a ps.service.DispatcherConfig"):
+        ps.service.DispatchServer("localhost:5050")  # type: ignore[arg-type]
+    for wrong, message in {
+        "port": "must be from 0 to 65535, got -1",
+        "heartbeat_seconds": "must be a number of seconds greater than 0, got -1",
+        "missed_heartbeats": "must be at least 1, got -1",
+        "job_gc_seconds": "must be at least 0, got -1",
+    }.items():
+        with pytest.raises(ValueError, match=rf"DispatcherConfig\({wrong}=...\) {message}"):
+            ps.service.DispatcherConfig(**{wrong: -1})
+    with pytest.raises(TypeError, match="takes a list of strings, got 'host'"):
+        ps.service.DispatcherConfig(worker_addresses="host")
+    with pytest.raises(ValueError, match="lists 'host:1' twice"):
+        ps.service.DispatcherConfig(worker_addresses=["host:1", "host:1"])
+
+
+@pytest.mark.parametrize(
+    ("body", "action", "reason"),
+    [
+        (b"", ACTION, "Input data was truncated"),
+        (b"\xc1", ACTION, "malformed"),
+        (msgspec.msgpack.encode({"type": "no"}), ACTION, "Invalid value 'no'"),
+        (msgspec.msgpack.encode({"type": "get_dataset", "dataset_id": 3}), ACTION, "Expected `str`, got `int`"),
+        (msgspec.msgpack.encode(GetStatus()), "other", "knows no action 'other'"),
+    ],
+)
+def test_what_is_no_message_is_refused(
+    dispatcher: ps.service.DispatchServer, body: bytes, action: str, reason: str
+) -> None:
+    reply = sent(dispatcher, body, action)
+    assert isinstance(reply, Refused)
+    assert reply.kind == "InvalidArgumentError"
+    assert reason in reply.reason
+
+
+def test_a_message_that_is_too_large_is_refused() -> None:
+    with ps.service.DispatchServer(ps.service.DispatcherConfig(max_message_bytes=1000)) as server:
+        client = DispatcherClient(server.target)
+        with pytest.raises(ValueError, match="the dispatcher takes at most 1,000 .*Let the dataset read its data"):
+            client.ask(RegisterDataset(definition=b"x" * 1000, info=INFO))
+        client.close()
+
+
+def test_many_threads_are_answered_at_the_same_time(client: DispatcherClient) -> None:
+    answers: list[Status] = []
+    threads = [threading.Thread(target=lambda: answers.append(client.ask(GetStatus()))) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 16
+
+
+def test_a_stopped_service_ends_when_its_readers_are_done(client: DispatcherClient) -> None:
+    server = ps.service.DispatchServer(ps.service.DispatcherConfig(heartbeat_seconds=0.2))
+    client = DispatcherClient(server.target)
+    opened = open_epoch(client)
+    assert client.ask(Stop()) == Done()
+    server.join(timeout=0.3)
+    assert client.ask(GetStatus()).stopping
+    client.ask(ReleaseConsumer(consumer_id=opened.consumer_id))
+    server.join(timeout=5)
+    client.close()
+    with pytest.raises(ps.ServiceError, match="cannot be reached"):
+        DispatcherClient(server.target).ask(GetStatus(), patience_seconds=0)
+    server.stop()
+
+
+# The client
+
+
+def test_a_refusal_is_raised_as_the_error_that_it_names(client: DispatcherClient) -> None:
+    with pytest.raises(ps.InvalidArgumentError, match="knows no dataset 'no': call ps.service.register_dataset first"):
+        client.ask(GetDataset(dataset_id="no"))
+
+
+def test_an_unreachable_dispatcher_is_an_error_after_the_time_that_was_given() -> None:
+    client = DispatcherClient(NOBODY, patience_seconds=0.3)
+    begun = time.monotonic()
+    with pytest.raises(ps.ServiceError, match=rf"the dispatcher at {NOBODY} cannot be reached, tried for 0\.[3-9] s: "):
+        client.ask(GetStatus())
+    assert 0.3 <= time.monotonic() - begun < 2
+    client.close()
+
+
+def test_waiting_for_a_dispatcher_is_said_in_the_log_within_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    client = DispatcherClient(NOBODY, patience_seconds=2)
+    with caplog.at_level(logging.WARNING), pytest.raises(ps.ServiceError):
+        client.ask(GetStatus())
+    assert [record.getMessage().partition(":1,")[0] for record in caplog.records] == [
+        "waiting for the dispatcher at localhost"
+    ]
+
+
+def test_a_dispatcher_that_comes_later_is_found() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    client = DispatcherClient(f"localhost:{port}", patience_seconds=20)
+    answers: list[Status] = []
+    asking = threading.Thread(target=lambda: answers.append(client.ask(GetStatus())))
+    asking.start()
+    asking.join(0.2)
+    with ps.service.DispatchServer(ps.service.DispatcherConfig(port=port)):
+        asking.join(10)
+    client.close()
+    assert len(answers) == 1
+
+
+def test_closing_a_client_ends_its_waiting() -> None:
+    client = DispatcherClient(NOBODY)
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            client.ask(GetStatus())
+        except ps.ClosedError as error:
+            errors.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    asking.join(0.1)
+    client.close()
+    client.close()
+    asking.join(5)
+    assert "was closed" in str(errors[0])
+
+
+# Addresses
+
+
+@pytest.mark.parametrize("service", ["host:5", "grpc://host:5", ("grpc", "host:5")])
+def test_a_service_is_an_address_with_or_without_a_protocol(service: str | tuple[str, str]) -> None:
+    assert parse_service("call", service) == "host:5"
+
+
+@pytest.mark.parametrize(
+    ("service", "kind", "message"),
+    [
+        ("", ValueError, "must not be empty"),
+        ("grpc://a:1://b", ValueError, 'more than one "://"'),
+        ("http://host:5", ValueError, "there is no protocol 'http'"),
+        (("http", "host:5"), ValueError, "there is no protocol 'http'"),
+        (("", "host:5"), ValueError, "as a tuple is"),
+        (("grpc", "grpc://host:5"), ValueError, "as a tuple is"),
+        ("host", ValueError, 'as "host:port"'),
+        ("host:", ValueError, 'as "host:port"'),
+        ("host:x", ValueError, 'as "host:port"'),
+        ("host:70000", ValueError, 'as "host:port"'),
+        (5050, TypeError, "must be a string"),
+        (("grpc",), TypeError, "must be a string"),
+        (None, TypeError, "must be a string"),
+    ],
+)
+def test_what_is_no_service_is_refused(service: object, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=rf"distribute\(service=...\).*{message}"):
+        parse_service("distribute", service)
+
+
+def test_a_dispatcher_leaves_no_descriptors_behind() -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    def once() -> None:
+        with ps.service.DispatchServer() as server:
+            client = DispatcherClient(server.target)
+            client.ask(GetStatus())
+            client.close()
+
+    once()  # libraries open some that they keep
+    before = descriptors()
+    for _ in range(3):
+        once()
+    assert descriptors() <= before

@@ -1,0 +1,235 @@
+"""Datasets through dispatcher and workers, as a user has them; here all of them in one process."""
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+Workers = list["ps.service.WorkerServer"]
+
+
+@pytest.fixture
+def dispatcher() -> Iterator["ps.service.DispatchServer"]:
+    with ps.service.DispatchServer() as server:
+        yield server
+
+
+@pytest.fixture
+def workers(dispatcher: "ps.service.DispatchServer") -> Iterator[Workers]:
+    address = dispatcher.target.split("://")[1]
+    servers = [ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)) for _ in range(2)]
+    yield servers
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def target(dispatcher: "ps.service.DispatchServer", workers: Workers) -> str:
+    return dispatcher.target
+
+
+def through(dataset: ps.Dataset, target: str, mode: str = "distributed_epoch", **arguments: object) -> ps.Dataset:
+    return dataset.apply(ps.service.distribute(mode, target, **arguments))
+
+
+def elements(dataset: ps.Dataset) -> list[object]:
+    return [np.asarray(element).tolist() for element in dataset]
+
+
+# The four results of the documentation that the service's arguments come from
+
+
+def test_parallel_epochs_give_every_element_as_often_as_there_are_workers(target: str) -> None:
+    dataset = through(ps.Dataset.range(10), target, "parallel_epochs")
+    assert sorted(elements(dataset)) == sorted([*range(10), *range(10)])
+
+
+def test_a_distributed_epoch_gives_every_element_once(target: str) -> None:
+    dataset = through(ps.Dataset.range(10), target)
+    assert sorted(elements(dataset)) == list(range(10))
+
+
+def test_what_follows_distribute_runs_here(target: str) -> None:
+    dataset = through(ps.Dataset.range(5).map(lambda x: x * x), target, "parallel_epochs").map(lambda x: x + 1)
+    assert sorted(elements(dataset)) == [1, 1, 2, 2, 5, 5, 10, 10, 17, 17]
+
+
+def test_two_readers_of_one_job_share_its_elements_in_every_iteration(target: str) -> None:
+    def read(epochs: list[list[object]]) -> None:
+        dataset = through(ps.Dataset.range(5), target, job_name="shared")
+        epochs.extend(elements(dataset) for _ in range(3))
+
+    results: list[list[list[object]]] = [[], []]
+    threads = [threading.Thread(target=read, args=(epochs,)) for epochs in results]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for first, second in zip(*results, strict=True):
+        assert sorted(first + second) == list(range(5))
+
+
+# Meaning kept
+
+PIPELINES = {
+    "take": lambda: ps.Dataset.range(100).take(4),
+    "skip": lambda: ps.Dataset.range(12).skip(3),
+    "batch": lambda: ps.Dataset.range(30).batch(4, drop_remainder=True),
+    "ragged batch": lambda: ps.Dataset.range(10).batch(4),
+    "enumerate": lambda: ps.Dataset.range(5, 10).enumerate().map(lambda i, x: i * 100 + x),
+    "shuffle": lambda: ps.Dataset.range(50).shuffle(50, seed=3),
+    "shuffle in a window": lambda: ps.Dataset.range(50).shuffle(7, seed=3).batch(3),
+    "repeat": lambda: ps.Dataset.range(4).shuffle(4, seed=1).repeat(3),
+    "random map": lambda: ps.Dataset.range(20).map(lambda x, rng: x + rng.random(), seed=5),
+    "filter": lambda: ps.Dataset.range(40).filter(lambda x: x % 3 == 0),
+    "filter, take": lambda: ps.Dataset.range(40).filter(lambda x: x % 3 == 0).take(5),
+    "filter, batch": lambda: ps.Dataset.range(40).filter(lambda x: x % 3 == 0).batch(4),
+    "filter, shuffle": lambda: ps.Dataset.range(40).filter(lambda x: x % 3 == 0).shuffle(5, seed=2),
+    "flat_map": lambda: ps.Dataset.range(6).flat_map(lambda x: ps.Dataset.range(x)),
+    "interleave": lambda: ps.Dataset.range(6).interleave(lambda x: ps.Dataset.range(x), cycle_length=2, block_length=1),
+    "generator": lambda: ps.Dataset.from_generator(lambda: iter(range(20))).batch(3),
+    "zip": lambda: ps.Dataset.zip((ps.Dataset.range(9), ps.Dataset.range(9).filter(lambda x: x > 4))).map(
+        lambda a, b: a * 10 + b
+    ),
+    "empty": lambda: ps.Dataset.range(0),
+    "prefetch": lambda: ps.Dataset.range(30).map(lambda x: x + 1).prefetch(4).batch(4).prefetch(1),
+    "scan": lambda: ps.Dataset.range(9).scan(0, lambda total, x: (total + x, total + x)),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_distributed_epoch_is_what_it_is_in_process(name: str, target: str) -> None:
+    assert elements(through(PIPELINES[name](), target)) == elements(PIPELINES[name]())
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_without_an_order_the_elements_are_the_same(name: str, target: str) -> None:
+    if name in ("filter, take", "filter, batch", "filter, shuffle", "scan", "zip"):
+        pytest.skip("what runs above what comes in any order depends on that order")
+    without = elements(through(PIPELINES[name](), target, ordered=False))
+    assert sorted(map(str, without)) == sorted(map(str, elements(PIPELINES[name]())))
+
+
+def test_epochs_differ_as_they_do_in_process(target: str) -> None:
+    def shuffled() -> ps.Dataset:
+        return ps.Dataset.range(20).shuffle(20, seed=1)
+
+    here, there = shuffled(), through(shuffled(), target)
+    assert [elements(there) for _ in range(2)] == [elements(here) for _ in range(2)]
+
+
+def test_a_repeat_after_distribute_begins_a_new_epoch_each_time(target: str) -> None:
+    def shuffled() -> ps.Dataset:
+        return ps.Dataset.range(6).shuffle(6, seed=1)
+
+    assert elements(through(shuffled(), target).repeat(3)) == elements(shuffled().repeat(3))
+
+
+def test_a_seed_that_the_dataset_was_not_given_is_drawn_once(target: str) -> None:
+    dataset = ps.Dataset.range(50).shuffle(50).with_options(ps.Options(seed=4))
+    assert elements(through(dataset, target)) == elements(dataset)
+
+
+# Elements of all kinds
+
+STRUCTURES = {
+    "strings": lambda: ps.Dataset.from_tensor_slices(np.array(["a", "", "é"], object)),
+    "bytes": lambda: ps.Dataset.from_tensor_slices(np.array([b"a\0", b""], object)),
+    "nested": lambda: ps.Dataset.range(4).map(lambda x: {"a": (x, np.float32(x)), "b": np.ones((2, 3), np.uint8) * x}),
+    "ragged": lambda: ps.Dataset.range(4).map(lambda x: np.arange(x)),
+    "empty rows": lambda: ps.Dataset.range(3).map(lambda x: np.zeros((0, 2))),
+    "bool": lambda: ps.Dataset.range(3).map(lambda x: x == 1),
+    "half": lambda: ps.Dataset.range(3).map(lambda x: np.float16(x)),
+}
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "in_process"])
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_elements_of_every_kind_cross(name: str, protocol: str, target: str) -> None:
+    here, there = list(STRUCTURES[name]()), list(through(STRUCTURES[name](), target, data_transfer_protocol=protocol))
+    assert repr(there) == repr(here)
+
+
+# State
+
+
+@pytest.mark.parametrize("name", ["shuffle in a window", "filter, batch", "filter", "flat_map", "generator", "repeat"])
+def test_a_state_continues_with_the_next_element(name: str, target: str) -> None:
+    expected = elements(PIPELINES[name]())
+    for steps in (0, 1, 3, len(expected)):
+        with iter(through(PIPELINES[name](), target)) as iterator:
+            for _ in range(steps):
+                next(iterator)
+            state = iterator.state_dict()
+        with iter(through(PIPELINES[name](), target)) as resumed:
+            resumed.load_state_dict(state)
+            assert elements(resumed) == expected[steps:]
+
+
+def test_a_state_without_an_order_leaves_the_elements_that_were_not_given(target: str) -> None:
+    def dataset() -> ps.Dataset:
+        return through(ps.Dataset.range(1000), target, ordered=False)
+
+    with iter(dataset()) as iterator:
+        given = [int(next(iterator)) for _ in range(137)]
+        state = iterator.state_dict()
+    with iter(dataset()) as resumed:
+        resumed.load_state_dict(state)
+        assert sorted(given + [int(x) for x in resumed]) == list(range(1000))
+
+
+# Failures
+
+
+def failing(x: int) -> int:
+    if x == 5:
+        raise ZeroDivisionError("five")
+    return x
+
+
+def test_an_exception_of_a_workers_function_comes_after_the_elements_before_it(target: str) -> None:
+    dataset = through(ps.Dataset.range(8).map(failing), target)
+    given = []
+    with iter(dataset) as iterator:
+        with pytest.raises(ZeroDivisionError, match="five") as caught:
+            given.extend(map(int, iterator))
+        rest = [int(element) for element in iterator]
+    assert (given, rest) == ([0, 1, 2, 3, 4], [6, 7])
+    notes = "\n".join(caught.value.__notes__)
+    assert "element 5" in notes
+    assert "Traceback" in notes
+
+
+def test_a_reader_that_is_closed_early_leaves_nothing_running(target: str) -> None:
+    iterator = iter(through(ps.Dataset.range(1 << 40), target))
+    assert int(next(iterator)) == 0
+    iterator.close()
+    assert not [thread.name for thread in threading.enumerate() if "service-lane" in thread.name]
+    with pytest.raises(ps.ClosedError, match="closed"):
+        next(iterator)
+
+
+def test_explain_shows_what_runs_where(target: str) -> None:
+    dataset = through(ps.Dataset.range(9).filter(lambda x: x > 1).batch(2), target)
+    lines = [
+        line.split("  ")[0] if not line.startswith(" ") else line.strip().split("  ")[0]
+        for line in dataset.explain().splitlines()
+    ]
+    assert lines[0] == "batch(batch_size=2)"
+    assert lines[1].startswith("distribute(DYNAMIC")
+    assert lines[2].startswith("@ filter(")
+
+
+def test_the_cardinality_is_known_where_one_reader_reads_alone(target: str) -> None:
+    assert through(ps.Dataset.range(10).batch(3), target).cardinality() == 4
+    assert through(ps.Dataset.range(10), target, job_name="many").cardinality() == ps.UNKNOWN_CARDINALITY
+    assert through(ps.Dataset.range(10), target, "parallel_epochs").cardinality() == ps.UNKNOWN_CARDINALITY
+    assert through(ps.Dataset.range(10).repeat(), target, "parallel_epochs").cardinality() == ps.INFINITE_CARDINALITY
+
+
+def test_the_specification_is_known_without_a_service() -> None:
+    dataset = through(ps.Dataset.range(10).map(lambda x: np.float32(x)).batch(3), "localhost:1")
+    assert dataset.element_spec == ps.TensorSpec((None,), np.float32)

@@ -1,0 +1,117 @@
+"""A service of worker processes on this machine, which ends with whoever has started it."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+
+PROGRAM = """
+import os, sys
+import penstock as ps
+service = ps.service.local(num_workers=2)
+dataset = ps.Dataset.range(4).map(lambda x: (x, os.getpid()))
+dataset = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
+print(os.getpid(), *{int(process) for _, process in dataset}, flush=True)
+sys.stdin.read()
+"""
+
+
+def children() -> set[int]:
+    """The processes that this one has started and not waited for."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(fields[1]) == os.getpid():
+                found.add(int(entry.name))
+    return found
+
+
+def running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.01)
+
+
+def test_functions_run_in_the_worker_processes_and_nothing_is_left_of_them() -> None:
+    before = children()
+    with ps.service.local(num_workers=2) as service:
+        workers = children() - before
+        assert len(workers) == 2
+        dataset = ps.Dataset.range(50).map(lambda x: (x, os.getpid()))
+        results = list(dataset.apply(ps.service.distribute("distributed_epoch", service.target)))
+        assert [int(x) for x, _ in results] == list(range(50))
+        assert {int(process) for _, process in results} <= workers
+        sockets = [path for path in Path(f"/tmp/penstock-{os.getuid()}").iterdir() if named_after(path, workers)]
+        assert len(sockets) == 2
+        service.stop()
+    assert children() == before
+    assert not any(path.exists() for path in sockets)
+
+
+def named_after(path: Path, processes: set[int]) -> bool:
+    return path.name.partition("-")[0] in map(str, processes)
+
+
+def test_a_module_of_the_programs_own_is_found_by_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_module.py").write_text("def double(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import own_module  # noqa: PLC0415  # it was written just now
+
+    with ps.service.local(num_workers=1) as service:
+        dataset = ps.Dataset.range(3).map(own_module.double)
+        assert [int(x) for x in dataset.apply(ps.service.distribute("distributed_epoch", service.target))] == [0, 2, 4]
+
+
+def test_a_service_that_is_forgotten_ends() -> None:
+    before = children()
+    service = ps.service.local(num_workers=1)
+    assert len(children() - before) == 1
+    del service
+    gc.collect()
+    until(lambda: children() == before)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, None])
+def test_workers_end_with_their_program_however_that_ends(how: signal.Signals | None) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert program.stdin is not None and program.stdout is not None
+    pid, *workers = map(int, program.stdout.readline().split())
+    assert pid == program.pid
+    assert workers and all(map(running, workers))
+    if how is None:
+        program.stdin.close()
+    else:
+        program.send_signal(how)
+    until(lambda: not any(map(running, workers)))
+    assert program.wait(10) == {None: 0, signal.SIGINT: -signal.SIGINT}.get(how, -(how or 0))
+    for stream in (program.stdin, program.stdout, program.stderr):
+        assert stream is not None
+        stream.close()
+
+
+@pytest.mark.parametrize(("wrong", "kind"), [(0, ValueError), (1.5, TypeError), ("2", TypeError)])
+def test_the_number_of_workers_is_checked(wrong: object, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=r"local\(num_workers=...\)"):
+        ps.service.local(wrong)  # type: ignore[arg-type]

@@ -1,0 +1,152 @@
+"""Workers that are killed, stopped or come late, as processes of their own: nothing is lost and nothing comes twice."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.messages import GetStatus
+
+
+class Fleet:
+    """A dispatcher in this process, and workers in processes of their own."""
+
+    def __init__(self) -> None:
+        self.dispatcher = ps.service.DispatchServer(ps.service.DispatcherConfig(heartbeat_seconds=0.2))
+        self.target = self.dispatcher.target
+        self._workers: list[subprocess.Popen[bytes]] = []
+
+    def add(self) -> subprocess.Popen[bytes]:
+        """Start a worker; it comes when it comes."""
+        address = self.target.split("://")[1]
+        worker = subprocess.Popen([sys.executable, "-m", "penstock", "worker", "--dispatcher", address])
+        self._workers.append(worker)
+        return worker
+
+    def await_workers(self, count: int) -> None:
+        """Wait until so many are there."""
+        client = DispatcherClient(self.target)
+        while len(client.ask(GetStatus()).workers) < count:
+            time.sleep(0.01)
+        client.close()
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.kill()
+            worker.wait()
+        self.dispatcher.stop()
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    fleet = Fleet()
+    yield fleet
+    fleet.close()
+
+
+def slowly(x: int) -> np.ndarray:
+    time.sleep(0.002)
+    return np.full(100, x)
+
+
+def numbers(dataset: ps.Dataset) -> Iterator[int]:
+    for element in dataset:
+        yield int(element[0])
+
+
+def through(dataset: ps.Dataset, fleet: Fleet, mode: str = "distributed_epoch", **arguments: object) -> ps.Dataset:
+    return dataset.apply(ps.service.distribute(mode, fleet.target, **arguments))
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_worker_that_is_lost_costs_no_element(fleet: Fleet, ordered: bool, signal_number: int) -> None:
+    lost, _ = fleet.add(), fleet.add()
+    dataset = through(ps.Dataset.range(600).map(slowly), fleet, ordered=ordered)
+    given = []
+    for number in numbers(dataset):
+        given.append(number)
+        if len(given) == 100:
+            os.kill(lost.pid, signal_number)
+    assert (given if ordered else sorted(given)) == list(range(600))
+
+
+def test_a_worker_that_goes_on_after_it_was_given_up_delivers_nothing_twice(fleet: Fleet) -> None:
+    slow, _ = fleet.add(), fleet.add()
+    given = []
+    for number in numbers(through(ps.Dataset.range(1500).map(slowly), fleet, ordered=False)):
+        given.append(number)
+        if len(given) == 50:
+            os.kill(slow.pid, signal.SIGSTOP)
+        if len(given) == 900:
+            os.kill(slow.pid, signal.SIGCONT)
+    assert sorted(given) == list(range(1500))
+
+
+def test_a_stream_goes_on_elsewhere_where_it_was(fleet: Fleet) -> None:
+    lost = fleet.add()
+    dataset = through(ps.Dataset.range(4000).filter(lambda x: x % 2 == 0).map(slowly).scan(0, running), fleet)
+    given = []
+    for number in numbers(dataset):
+        given.append(number)
+        if len(given) == 200:
+            fleet.add()
+            os.kill(lost.pid, signal.SIGKILL)
+        if len(given) == 400:
+            break
+    expected = np.cumsum(np.arange(0, 800, 2))
+    assert given == expected.tolist()
+
+
+def running(total: int, x: np.ndarray) -> tuple[int, np.ndarray]:
+    total = total + int(x[0])
+    return total, np.full(1, total)
+
+
+def test_a_pass_of_parallel_epochs_goes_on_elsewhere_where_it_was(fleet: Fleet) -> None:
+    lost, _ = fleet.add(), fleet.add()
+    fleet.await_workers(2)
+    given = []
+    for number in numbers(through(ps.Dataset.range(300).map(slowly), fleet, "parallel_epochs")):
+        given.append(number)
+        if len(given) == 100:
+            os.kill(lost.pid, signal.SIGKILL)
+    assert sorted(given) == sorted([*range(300), *range(300)])
+
+
+def test_readers_wait_for_the_first_worker_and_say_so(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    with iter(through(ps.Dataset.range(3), fleet)) as iterator:
+        starting = iter([fleet.add])
+
+        class Starter:
+            def filter(self, record: object) -> bool:
+                for start in starting:
+                    start()
+                return True
+
+        caplog.handler.addFilter(Starter())  # type: ignore[arg-type]  # anything with `filter` will do
+        assert [int(x) for x in iterator] == [0, 1, 2]
+    assert "no data worker" in caplog.text
+
+
+def test_a_worker_that_comes_late_helps(fleet: Fleet) -> None:
+    fleet.add()
+    helpers = set()
+    dataset = through(ps.Dataset.range(1200).map(of_process), fleet, ordered=False)
+    for position, process in enumerate(dataset):
+        helpers.add(int(process))
+        if position == 100:
+            fleet.add()
+    assert len(helpers) == 2
+
+
+def of_process(x: int) -> int:
+    time.sleep(0.003)
+    return os.getpid()

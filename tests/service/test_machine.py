@@ -1,0 +1,735 @@
+"""The dispatcher's machine, told of everything here, the time too."""
+
+from typing import Any
+
+import pytest
+
+from penstock.service.config import DispatcherConfig
+from penstock.service.machine.machine import Machine
+from penstock.service.machine.spans import insert, without
+from penstock.service.messages import (
+    ConsumerHeartbeat,
+    ConsumerNews,
+    DatasetFound,
+    DatasetInfo,
+    DatasetRegistered,
+    Done,
+    Endpoint,
+    EpochOpened,
+    GetDataset,
+    GetStatus,
+    JobParameters,
+    Lease,
+    Leased,
+    OpenEpoch,
+    PassKind,
+    Refused,
+    RegisterDataset,
+    ReleaseConsumer,
+    Span,
+    Status,
+    Stop,
+    WorkerHeartbeat,
+    WorkerHello,
+    WorkerNews,
+    WorkerWelcome,
+)
+from penstock.service.policy import ShardingPolicy
+
+OFF, DYNAMIC, FILE, DATA = ShardingPolicy.OFF, ShardingPolicy.DYNAMIC, ShardingPolicy.FILE, ShardingPolicy.DATA
+
+
+def span(start: int, stop: int, pass_number: int = 0, skip: int = 0) -> Span:
+    return Span(pass_number=pass_number, start=start, stop=stop, skip=skip)
+
+
+class Dispatcher:
+    """A machine, a clock, and one line for each thing that a peer may say."""
+
+    def __init__(self, **config: Any) -> None:
+        self.machine = Machine(DispatcherConfig(**config), now=0.0)
+        self.now = 0.0
+
+    def tell(self, message: Any) -> Any:
+        return self.machine.tell(message, self.now)
+
+    def wait(self, seconds: float) -> None:
+        """Time goes by, in steps as small as the server's."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(until, self.now + 0.5)
+            self.machine.pass_time(self.now)
+
+    def dataset(self, length: int = 100, kind: PassKind = "rows", dataset_id: str = "") -> str:
+        info = DatasetInfo(kind=kind, length=length, cardinality=length)
+        reply = self.tell(RegisterDataset(definition=b"%d" % length, info=info, dataset_id=dataset_id))
+        assert isinstance(reply, DatasetRegistered)
+        return reply.dataset_id
+
+    def worker(self, address: str = "host:1", process: str = "", tags: list[str] | None = None) -> int:
+        reply = self.tell(WorkerHello(endpoint=Endpoint(address=address, process=process), tags=tags or []))
+        assert isinstance(reply, WorkerWelcome), reply
+        return reply.worker_id
+
+    def workers(self, count: int) -> list[int]:
+        return [self.worker(f"host{number}:1") for number in range(count)]
+
+    def open(
+        self,
+        dataset_id: str,
+        policy: ShardingPolicy = DYNAMIC,
+        job: str = "job",
+        consumer: str = "a",
+        epoch: int = 0,
+        resumed: list[Span] | None = None,
+        index: int = -1,
+        **parameters: Any,
+    ) -> Any:
+        return self.tell(
+            OpenEpoch(
+                job_name=job,
+                parameters=JobParameters(dataset_id=dataset_id, policy=policy, **parameters),
+                epoch=epoch,
+                seed=7,
+                consumer=consumer,
+                consumer_index=index,
+                resumed=resumed,
+            )
+        )
+
+    def opened(self, *arguments: Any, **keywords: Any) -> EpochOpened:
+        reply = self.open(*arguments, **keywords)
+        assert isinstance(reply, EpochOpened), reply
+        return reply
+
+    def lease(self, reader: EpochOpened, positions: int, consumed: list[Span] | None = None, **more: Any) -> Leased:
+        reply = self.tell(Lease(consumer_id=reader.consumer_id, positions=positions, consumed=consumed or [], **more))
+        assert isinstance(reply, Leased), reply
+        return reply
+
+    def beat(self, reader: EpochOpened) -> Any:
+        return self.tell(ConsumerHeartbeat(consumer_id=reader.consumer_id))
+
+    def release(self, reader: EpochOpened, consumed: list[Span] | None = None) -> None:
+        message = ReleaseConsumer(consumer_id=reader.consumer_id, consumed=consumed or [])
+        assert isinstance(self.tell(message), Done)
+
+    def drained(self, reader: EpochOpened, at_a_time: int = 1000) -> list[Span]:
+        """All that is left for a reader, consumed as it comes."""
+        spans: list[Span] = []
+        consumed: list[Span] = []
+        while not (leased := self.lease(reader, at_a_time, consumed)).ended:
+            assert leased.spans, "it is to wait"
+            consumed = leased.spans
+            spans += leased.spans
+        return spans
+
+
+def numbers(spans: list[Span]) -> list[int]:
+    return [position for one in spans for position in range(one.start, one.stop)]
+
+
+def refusal(reply: Any) -> str:
+    assert isinstance(reply, Refused), reply
+    return f"{reply.kind}: {reply.reason}"
+
+
+# Datasets
+
+
+def test_the_content_of_a_dataset_is_its_name() -> None:
+    dispatcher = Dispatcher()
+    assert dispatcher.dataset(10) == dispatcher.dataset(10) != dispatcher.dataset(11)
+
+
+def test_a_dataset_keeps_the_id_that_it_was_given() -> None:
+    dispatcher = Dispatcher()
+    assert dispatcher.dataset(10, dataset_id="ten") == dispatcher.dataset(10, dataset_id="ten") == "ten"
+    found = dispatcher.tell(GetDataset(dataset_id="ten"))
+    assert isinstance(found, DatasetFound)
+    assert (found.definition, found.info.length) == (b"10", 10)
+    assert dispatcher.tell(GetDataset(dataset_id="ten", with_definition=False)).definition == b""
+
+
+def test_an_id_belongs_to_one_dataset() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.dataset(10, dataset_id="ten")
+    info = DatasetInfo(kind="rows", length=11, cardinality=11)
+    reply = dispatcher.tell(RegisterDataset(definition=b"11", info=info, dataset_id="ten"))
+    assert refusal(reply).startswith("InvalidArgumentError: another dataset is registered as 'ten'")
+
+
+def test_an_unknown_dataset_is_to_be_registered_first() -> None:
+    dispatcher = Dispatcher()
+    expected = "InvalidArgumentError: the dispatcher knows no dataset 'no': call ps.service.register_dataset first"
+    assert refusal(dispatcher.tell(GetDataset(dataset_id="no"))).startswith(expected)
+    assert refusal(dispatcher.open("no")).startswith(expected)
+
+
+def test_a_dataset_that_nobody_asks_for_is_forgotten_unless_its_user_named_it() -> None:
+    dispatcher = Dispatcher(dataset_gc_seconds=60)
+    unnamed, named = dispatcher.dataset(10), dispatcher.dataset(11, dataset_id="eleven")
+    reader = dispatcher.opened(unnamed, job="")
+    for _ in range(100):
+        dispatcher.wait(1)
+        dispatcher.beat(reader)
+    assert isinstance(dispatcher.tell(GetDataset(dataset_id=unnamed)), DatasetFound)
+    dispatcher.release(reader)
+    dispatcher.wait(62)
+    assert isinstance(dispatcher.tell(GetDataset(dataset_id=unnamed)), Refused)
+    assert isinstance(dispatcher.tell(GetDataset(dataset_id=named)), DatasetFound)
+
+
+# Workers
+
+
+def test_workers_that_report_stay_and_silent_ones_are_lost() -> None:
+    dispatcher = Dispatcher(heartbeat_seconds=2, missed_heartbeats=3)
+    kept, lost = dispatcher.workers(2)
+    for _ in range(4):
+        dispatcher.wait(2)
+        assert dispatcher.tell(WorkerHeartbeat(worker_id=kept)) == WorkerNews(known=True, datasets=[])
+    reader = dispatcher.opened(dispatcher.dataset())
+    assert [worker.worker_id for worker in reader.workers] == [kept]
+    assert dispatcher.tell(WorkerHeartbeat(worker_id=lost)).known is False
+
+
+def test_a_worker_that_says_hello_twice_is_one_worker() -> None:
+    dispatcher = Dispatcher()
+    assert dispatcher.worker("host:1", "process") == dispatcher.worker("host:1", "process")
+
+
+def test_a_worker_that_comes_back_under_its_address_takes_the_place_of_the_old_one() -> None:
+    dispatcher = Dispatcher()
+    old, new = dispatcher.worker("host:1", "process 1"), dispatcher.worker("host:1", "process 2")
+    assert old != new
+    reader = dispatcher.opened(dispatcher.dataset())
+    assert [worker.worker_id for worker in reader.workers] == [new]
+
+
+def test_a_worker_that_leaves_is_asked_nothing_more() -> None:
+    dispatcher = Dispatcher()
+    staying, leaving = dispatcher.workers(2)
+    reader = dispatcher.opened(dispatcher.dataset(), OFF)
+    assert [part.worker_id for part in reader.passes] == [staying, leaving]
+    assert dispatcher.tell(WorkerHeartbeat(worker_id=leaving, leaving=True)).known
+    news = dispatcher.beat(reader)
+    assert isinstance(news, ConsumerNews)
+    assert [worker.worker_id for worker in news.workers] == [staying]
+    assert [part.worker_id for part in news.passes] == [staying, staying]
+    dispatcher.tell(WorkerHeartbeat(worker_id=leaving, left=True))
+    assert [worker.alive for worker in dispatcher.tell(GetStatus()).workers] == [True, False]
+
+
+def test_a_reader_is_believed_that_a_worker_is_lost_which_has_missed_a_report() -> None:
+    dispatcher = Dispatcher(heartbeat_seconds=2)
+    worker = dispatcher.worker()
+    reader = dispatcher.opened(dispatcher.dataset())
+    report = ConsumerHeartbeat(consumer_id=reader.consumer_id, lost_workers=[worker, 99])
+    dispatcher.now = 2.9
+    dispatcher.tell(report)
+    assert len(dispatcher.beat(reader).workers) == 1, "perhaps it is the reader that is cut off"
+    dispatcher.now = 3.1
+    dispatcher.tell(report)
+    assert dispatcher.beat(reader).workers == []
+
+
+def test_lost_workers_are_forgotten_after_a_while() -> None:
+    dispatcher = Dispatcher(worker_gc_seconds=60)
+    dispatcher.worker()
+    dispatcher.wait(30)
+    assert len(dispatcher.tell(GetStatus()).workers) == 1
+    dispatcher.wait(60)
+    assert dispatcher.tell(GetStatus()).workers == []
+
+
+def test_listed_workers_get_their_places_in_whatever_order_they_come() -> None:
+    dispatcher = Dispatcher(worker_addresses=["a", "b:7", "a:%port%"])
+    ids = [dispatcher.worker(address) for address in ("a:5", "b:7", "a:6")]
+    places = {worker.info.worker_id: worker.info.place for worker in dispatcher.tell(GetStatus()).workers}
+    assert [places[number] for number in ids] == [0, 1, 2]
+
+
+def test_a_worker_that_is_not_listed_is_refused_with_an_explanation() -> None:
+    dispatcher = Dispatcher(worker_addresses=["a:%port%", "b:7"])
+    reply = dispatcher.tell(WorkerHello(endpoint=Endpoint(address="b:8")))
+    assert refusal(reply).startswith(
+        "InvalidArgumentError: the address 'b:8' of this worker is not in the dispatcher's worker_addresses "
+        "('a:%port%', 'b:7')"
+    )
+    dispatcher.worker("a:1")
+    reply = dispatcher.tell(WorkerHello(endpoint=Endpoint(address="a:2")))
+    assert "are taken by other workers (a:1): stop one of them" in refusal(reply)
+
+
+def test_a_listed_worker_comes_back_to_its_place_under_another_port() -> None:
+    dispatcher = Dispatcher(worker_addresses=["a:%port%"])
+    dispatcher.worker("a:1")
+    dispatcher.wait(7)
+    dispatcher.worker("a:2")
+    assert [worker.info.place for worker in dispatcher.tell(GetStatus()).workers if worker.alive] == [0]
+
+
+# Passes
+
+
+def test_a_distributed_epoch_is_one_pass_that_any_worker_can_produce() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.workers(3)
+    (part,) = dispatcher.opened(dispatcher.dataset(12)).passes
+    assert (part.worker_id, part.num_shards, part.length) == (-1, 1, 12)
+
+
+def test_a_sequence_is_asked_of_one_worker_and_moves_when_that_is_lost() -> None:
+    dispatcher = Dispatcher()
+    first, second = dispatcher.workers(2)
+    reader = dispatcher.opened(dispatcher.dataset(-2, "sequence"))
+    assert [part.worker_id for part in reader.passes] == [first]
+    for _ in range(4):
+        dispatcher.wait(2)
+        dispatcher.tell(WorkerHeartbeat(worker_id=second))
+        news = dispatcher.beat(reader)
+    assert [part.worker_id for part in news.passes] == [second]
+
+
+def test_parallel_epochs_have_a_pass_for_every_worker_also_for_one_that_joins() -> None:
+    dispatcher = Dispatcher()
+    first, second = dispatcher.workers(2)
+    reader = dispatcher.opened(dispatcher.dataset(5), OFF, job="")
+    assert [(part.worker_id, part.length) for part in reader.passes] == [(first, 5), (second, 5)]
+    third = dispatcher.worker("late:1")
+    assert [part.worker_id for part in dispatcher.beat(reader).passes] == [first, second, third]
+
+
+def test_a_worker_that_returns_takes_its_pass_up_again_instead_of_adding_one() -> None:
+    dispatcher = Dispatcher()
+    old = dispatcher.worker("host:1", "process 1")
+    reader = dispatcher.opened(dispatcher.dataset(5), OFF)
+    new = dispatcher.worker("host:1", "process 2")
+    assert [part.worker_id for part in dispatcher.beat(reader).passes] == [new] != [old]
+
+
+def test_passes_appear_when_workers_come() -> None:
+    dispatcher = Dispatcher()
+    reader = dispatcher.opened(dispatcher.dataset(5), OFF)
+    assert reader.passes == []
+    assert dispatcher.lease(reader, 10) == Leased(retry_after=0.2)
+    dispatcher.worker()
+    assert numbers(dispatcher.drained(reader)) == [0, 1, 2, 3, 4]
+
+
+def test_static_policies_have_a_pass_for_every_listed_worker() -> None:
+    dispatcher = Dispatcher(worker_addresses=["a", "b", "c"])
+    second = dispatcher.worker("b:1")
+    shards = dispatcher.opened(dispatcher.dataset(10), DATA).passes
+    assert [(part.shard_index, part.num_shards, part.length) for part in shards] == [(0, 3, 4), (1, 3, 3), (2, 3, 3)]
+    assert [part.worker_id for part in shards] == [-1, second, -1]
+    files = dispatcher.opened(dispatcher.dataset(10), FILE, job="files")
+    assert [part.length for part in files.passes] == [-2, -2, -2]
+    third = dispatcher.worker("c:1")
+    assert [part.worker_id for part in dispatcher.beat(files).passes] == [-1, second, third]
+
+
+def test_static_policies_need_a_list_of_workers() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.worker()
+    assert refusal(dispatcher.open(dispatcher.dataset(), FILE)).startswith(
+        "InvalidArgumentError: ShardingPolicy.FILE gives every worker its own part, by its place in the dispatcher's "
+        "list of workers, and this dispatcher has none"
+    )
+
+
+# Leases
+
+
+def test_a_reader_alone_leases_nothing() -> None:
+    dispatcher = Dispatcher()
+    reader = dispatcher.opened(dispatcher.dataset(), job="")
+    assert not reader.leased
+    assert refusal(dispatcher.tell(Lease(consumer_id=reader.consumer_id, positions=1))).startswith(
+        "InvalidArgumentError: this consumer does not lease positions"
+    )
+
+
+def test_leases_grow_smaller_near_the_end() -> None:
+    dispatcher = Dispatcher()
+    first = dispatcher.opened(dispatcher.dataset(100))
+    second = dispatcher.opened(dispatcher.dataset(100), consumer="b")
+    assert dispatcher.lease(first, 40).spans == [span(0, 25)]
+    assert dispatcher.lease(second, 10).spans == [span(25, 35)]
+    assert dispatcher.lease(second, 40).spans == [span(35, 51)]
+    sizes = [one.stop - one.start for one in dispatcher.drained(first)]
+    assert sizes == [12, 9, 7, 5, 4, 3, 2, 1, 1, 1, 1, 1, 1, 1]
+
+
+def test_every_element_goes_to_one_reader() -> None:
+    dispatcher = Dispatcher()
+    readers = [dispatcher.opened(dispatcher.dataset(50), consumer=name) for name in "abc"]
+    first = numbers(dispatcher.lease(readers[0], 7).spans)
+    second = numbers(dispatcher.lease(readers[1], 7).spans)
+    third = numbers(dispatcher.drained(readers[2]))
+    assert sorted(first + second + third) == list(range(50))
+
+
+def test_a_request_that_is_sent_again_is_answered_again() -> None:
+    dispatcher = Dispatcher()
+    reader = dispatcher.opened(dispatcher.dataset(100))
+    once = dispatcher.lease(reader, 10, number=1)
+    assert dispatcher.lease(reader, 10, number=1) == once == Leased(spans=[span(0, 10)])
+    assert dispatcher.lease(reader, 10, once.spans, number=2).spans == [span(10, 20)]
+
+
+def test_spans_are_spread_over_the_passes_of_all_workers() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.workers(3)
+    reader = dispatcher.opened(dispatcher.dataset(100), OFF)
+    assert dispatcher.lease(reader, 10).spans == [span(0, 4, 0), span(0, 3, 1), span(0, 3, 2)]
+    assert dispatcher.lease(reader, 3).spans == [span(3, 4, 1), span(3, 4, 2), span(4, 5, 0)]
+
+
+def test_what_is_returned_goes_first_with_what_was_handed_on_left_out() -> None:
+    dispatcher = Dispatcher()
+    first = dispatcher.opened(dispatcher.dataset(100, "groups"))
+    second = dispatcher.opened(dispatcher.dataset(100, "groups"), consumer="b")
+    dispatcher.lease(first, 10)
+    dispatcher.lease(first, 0, [span(0, 4, skip=3)], returned=[span(4, 10)])
+    assert dispatcher.lease(second, 8).spans == [span(4, 10, skip=3), span(10, 12)]
+
+
+def test_a_pass_of_unknown_length_ends_for_all_when_one_reader_finds_its_end() -> None:
+    dispatcher = Dispatcher()
+    first = dispatcher.opened(dispatcher.dataset(-2))
+    second = dispatcher.opened(dispatcher.dataset(-2), consumer="b")
+    assert dispatcher.lease(first, 10).spans == [span(0, 10)]
+    assert dispatcher.lease(second, 10).spans == [span(10, 20)]
+    assert dispatcher.lease(second, 10, ended=[span(0, 12)]).ended
+    assert dispatcher.lease(first, 10, [span(0, 10)]).ended
+    (epoch,) = dispatcher.tell(GetStatus()).epochs
+    assert (epoch.positions, epoch.consumed, epoch.leased, epoch.finished) == (12, 10, 2, False)
+    dispatcher.lease(second, 0, [span(10, 12)])
+    assert dispatcher.tell(GetStatus()).epochs[0].finished
+
+
+def test_what_a_silent_reader_had_goes_to_others_after_its_lease() -> None:
+    dispatcher = Dispatcher(lease_seconds=10, heartbeat_seconds=2)
+    silent = dispatcher.opened(dispatcher.dataset(20))
+    other = dispatcher.opened(dispatcher.dataset(20), consumer="b")
+    assert dispatcher.lease(silent, 5).spans == [span(0, 5)]
+    dispatcher.lease(silent, 0, [span(0, 2)])
+    rest = dispatcher.drained(other)
+    assert numbers(rest) == list(range(5, 20)), "a reader that was heard of just now is not waited for"
+    dispatcher.now += 5
+    assert dispatcher.lease(other, 10) == Leased(retry_after=0.2), "one that has fallen silent is"
+    for _ in range(11):
+        dispatcher.wait(1)
+        dispatcher.beat(other)
+    assert numbers(dispatcher.drained(other)) == [2, 3, 4]
+    assert refusal(dispatcher.beat(silent)).startswith("LostLeaseError: the dispatcher knows no reader")
+
+
+def test_a_reader_that_is_released_gives_back_at_once() -> None:
+    dispatcher = Dispatcher()
+    first = dispatcher.opened(dispatcher.dataset(20))
+    second = dispatcher.opened(dispatcher.dataset(20), consumer="b")
+    dispatcher.lease(first, 5)
+    dispatcher.release(first, [span(0, 3)])
+    assert numbers(dispatcher.drained(second)) == [3, 4, *range(5, 20)]
+
+
+@pytest.mark.parametrize("wrong", [span(0, 1, pass_number=1), span(3, 2), span(-1, 2), span(0, 1 << 62)])
+def test_what_is_no_span_is_refused(wrong: Span) -> None:
+    dispatcher = Dispatcher()
+    reader = dispatcher.opened(dispatcher.dataset(20))
+    message = Lease(consumer_id=reader.consumer_id, positions=1, consumed=[wrong])
+    assert refusal(dispatcher.tell(message)).startswith("InvalidArgumentError: ")
+
+
+# States
+
+
+def test_a_restored_reader_gets_back_what_it_consumed_after_its_state() -> None:
+    dispatcher = Dispatcher()
+    reader = dispatcher.opened(dispatcher.dataset(100))
+    other = dispatcher.opened(dispatcher.dataset(100), consumer="b")
+    dispatcher.lease(reader, 10)
+    dispatcher.lease(other, 10)
+    dispatcher.lease(reader, 5, [span(0, 10)])
+    restored = dispatcher.opened(dispatcher.dataset(100), resumed=[span(0, 4)])
+    assert dispatcher.lease(restored, 8).spans == [span(4, 10), span(20, 22)]
+    assert dispatcher.lease(restored, 8).spans == [span(22, 25)]
+    assert dispatcher.lease(restored, 8).spans == [span(25, 33)]
+
+
+def test_a_state_in_the_middle_of_a_position_continues_there() -> None:
+    dispatcher = Dispatcher()
+    reader = dispatcher.opened(dispatcher.dataset(100, "groups"))
+    dispatcher.lease(reader, 10)
+    dispatcher.lease(reader, 0, [span(0, 7, skip=2)])
+    restored = dispatcher.opened(dispatcher.dataset(100, "groups"), resumed=[span(0, 4, skip=5)])
+    assert dispatcher.lease(restored, 100).spans == [span(4, 10, skip=5)]
+
+
+def test_elements_that_were_left_out_of_a_span_stay_left_out_after_a_restore() -> None:
+    dispatcher = Dispatcher()
+    first = dispatcher.opened(dispatcher.dataset(100, "groups"))
+    dispatcher.lease(first, 10)
+    dispatcher.release(first, [span(0, 4, skip=3)])
+    second = dispatcher.opened(dispatcher.dataset(100, "groups"), consumer="b")
+    assert dispatcher.lease(second, 6).spans == [span(4, 10, skip=3)]
+    dispatcher.lease(second, 0, [span(4, 6, skip=1)])
+    restored = dispatcher.opened(dispatcher.dataset(100, "groups"), consumer="b", resumed=[])
+    assert dispatcher.lease(restored, 6).spans == [span(4, 10, skip=3)]
+
+
+def test_a_new_dispatcher_waits_for_all_restored_readers_to_say_what_is_theirs() -> None:
+    dispatcher = Dispatcher(lease_seconds=10)
+    first = dispatcher.opened(dispatcher.dataset(40), resumed=[span(0, 10)])
+    assert dispatcher.lease(first, 10) == Leased(retry_after=0.2)
+    second = dispatcher.opened(dispatcher.dataset(40), consumer="b", resumed=[span(10, 15), span(30, 40)])
+    for _ in range(10):
+        dispatcher.wait(1)
+        dispatcher.beat(first)
+        dispatcher.beat(second)
+    assert numbers(dispatcher.drained(second)) == list(range(15, 30))
+    assert dispatcher.lease(first, 10).ended
+
+
+def test_a_restored_reader_finds_an_epoch_again_that_was_finished() -> None:
+    dispatcher = Dispatcher()
+    reader = dispatcher.opened(dispatcher.dataset(10))
+    dispatcher.drained(reader)
+    dispatcher.release(reader)
+    restored = dispatcher.opened(dispatcher.dataset(10), resumed=[span(0, 7)])
+    assert numbers(dispatcher.drained(restored)) == [7, 8, 9]
+
+
+def test_a_state_of_something_longer_is_refused() -> None:
+    dispatcher = Dispatcher()
+    for past in (span(0, 11), span(0, 1, pass_number=3)):
+        reply = dispatcher.open(dispatcher.dataset(10), resumed=[past])
+        assert refusal(reply).startswith("StateMismatchError: the state says that position")
+
+
+# Jobs
+
+
+def test_readers_of_a_job_must_agree_and_are_told_on_what_they_do_not() -> None:
+    dispatcher = Dispatcher()
+    ten, eleven = dispatcher.dataset(10), dispatcher.dataset(11)
+    dispatcher.opened(ten)
+    assert f"dataset_id is {ten!r}, got {eleven!r}" in refusal(dispatcher.open(eleven, consumer="b"))
+    assert "policy is DYNAMIC, got OFF" in refusal(dispatcher.open(ten, OFF, consumer="b"))
+    assert "num_consumers is 0, got 2" in refusal(dispatcher.open(ten, consumer="b", index=0, num_consumers=2))
+    assert "target_workers is 'AUTO', got 'ANY'" in refusal(dispatcher.open(ten, consumer="b", target_workers="ANY"))
+    assert "cross_trainer is False, got True" in refusal(dispatcher.open(ten, consumer="b", cross_trainer=True))
+
+
+def test_epochs_of_a_job_are_told_apart_by_their_number_and_share_the_first_seed() -> None:
+    dispatcher = Dispatcher()
+    reader = dispatcher.opened(dispatcher.dataset(4))
+    assert numbers(dispatcher.drained(reader)) == [0, 1, 2, 3]
+    late = dispatcher.opened(dispatcher.dataset(4), consumer="b")
+    assert dispatcher.drained(late) == [], "this epoch is over"
+    assert numbers(dispatcher.drained(dispatcher.opened(dispatcher.dataset(4), consumer="b", epoch=1))) == [0, 1, 2, 3]
+    assert dispatcher.drained(dispatcher.opened(dispatcher.dataset(4), epoch=1)) == []
+    assert late.seed == 7
+
+
+def test_a_name_is_free_again_some_time_after_its_job_is_finished_and_has_no_readers() -> None:
+    dispatcher = Dispatcher(finished_job_seconds=30)
+    reader = dispatcher.opened(dispatcher.dataset(4))
+    dispatcher.drained(reader)
+    dispatcher.release(reader)
+    dispatcher.wait(29)
+    late = dispatcher.opened(dispatcher.dataset(4), consumer="late")
+    assert dispatcher.drained(late) == []
+    dispatcher.release(late)
+    dispatcher.wait(31)
+    again = dispatcher.opened(dispatcher.dataset(5), consumer="again")
+    assert numbers(dispatcher.drained(again)) == [0, 1, 2, 3, 4]
+
+
+def test_a_job_that_was_left_unfinished_is_kept_for_longer() -> None:
+    dispatcher = Dispatcher(finished_job_seconds=30, job_gc_seconds=300)
+    reader = dispatcher.opened(dispatcher.dataset(8))
+    dispatcher.lease(reader, 4)
+    dispatcher.release(reader, [span(0, 4)])
+    dispatcher.wait(299)
+    second = dispatcher.opened(dispatcher.dataset(8), consumer="b")
+    assert numbers(dispatcher.drained(second)) == [4, 5, 6, 7]
+    third = dispatcher.opened(dispatcher.dataset(8), consumer="c", epoch=1)
+    dispatcher.release(second)
+    dispatcher.release(third)
+    dispatcher.wait(301)
+    assert dispatcher.tell(GetStatus()).epochs == []
+
+
+def test_a_reader_alone_may_be_silent_for_as_long_as_jobs_are_kept() -> None:
+    dispatcher = Dispatcher(lease_seconds=10, job_gc_seconds=60)
+    reader = dispatcher.opened(dispatcher.dataset(8), job="")
+    dispatcher.wait(59)
+    assert isinstance(dispatcher.beat(reader), ConsumerNews)
+    dispatcher.wait(62)
+    assert isinstance(dispatcher.beat(reader), Refused)
+    assert dispatcher.tell(GetStatus()).epochs == []
+
+
+# Coordinated reads
+
+
+def coordinated(dispatcher: Dispatcher, index: int, consumer: str, policy: ShardingPolicy = OFF, **more: Any) -> Any:
+    return dispatcher.open(dispatcher.dataset(-1), policy, consumer=consumer, index=index, num_consumers=2, **more)
+
+
+def test_coordinated_reads_have_as_many_passes_as_there_were_workers() -> None:
+    dispatcher = Dispatcher()
+    first, second = dispatcher.workers(2)
+    a = coordinated(dispatcher, 0, "a")
+    dispatcher.worker("late:1")
+    b = coordinated(dispatcher, 1, "b")
+    assert a.passes == b.passes
+    assert [(part.worker_id, part.num_shards, part.length) for part in a.passes] == [(first, 1, -1), (second, 1, -1)]
+    assert not a.leased
+
+
+def test_under_dynamic_coordinated_reads_are_shards() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.workers(2)
+    passes = coordinated(dispatcher, 0, "a", DYNAMIC).passes
+    assert [(part.shard_index, part.num_shards) for part in passes] == [(0, 2), (1, 2)]
+
+
+def test_passes_of_coordinated_reads_wait_for_workers_that_start_together() -> None:
+    dispatcher = Dispatcher(heartbeat_seconds=2)
+    reader = coordinated(dispatcher, 0, "a")
+    assert reader.passes == []
+    dispatcher.worker("x:1")
+    dispatcher.wait(1)
+    dispatcher.worker("y:1")
+    assert dispatcher.beat(reader).passes == []
+    dispatcher.wait(1)
+    assert [part.worker_id for part in dispatcher.beat(reader).passes] == [0, 1]
+
+
+def test_a_pass_of_a_lost_worker_goes_to_another_one_and_comes_back() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.worker("x:1", "x")
+    reader = coordinated(dispatcher, 0, "a")
+    dispatcher.tell(WorkerHeartbeat(worker_id=0, left=True))
+    assert [part.worker_id for part in dispatcher.beat(reader).passes] == [-1]
+    dispatcher.worker("y:1", "y")
+    assert [part.worker_id for part in dispatcher.beat(reader).passes] == [1]
+
+
+def test_an_index_belongs_to_one_living_consumer() -> None:
+    dispatcher = Dispatcher(heartbeat_seconds=2)
+    dispatcher.worker()
+    coordinated(dispatcher, 0, "a")
+    reply = coordinated(dispatcher, 0, "b")
+    assert refusal(reply).startswith(
+        "ServiceError: the job 'job' has a consumer with consumer_index=0, which was heard of 0.0 s ago"
+    )
+    assert isinstance(coordinated(dispatcher, 0, "a"), EpochOpened), "the same one may open it again"
+    dispatcher.now += 5
+    assert isinstance(coordinated(dispatcher, 0, "b"), EpochOpened)
+
+
+def test_an_index_must_be_in_range() -> None:
+    dispatcher = Dispatcher()
+    for index in (-1, 2):
+        assert "consumer_index must be from 0 to num_consumers - 1" in refusal(coordinated(dispatcher, index, "a"))
+    assert "consumer_index must be" in refusal(dispatcher.open(dispatcher.dataset(), index=0))
+    assert "coordinated reads need a job_name" in refusal(coordinated(dispatcher, 0, "a", job=""))
+
+
+def test_a_restored_consumer_finds_as_many_passes_as_its_state_has() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.worker()
+    reader = coordinated(dispatcher, 0, "a", resumed=[span(0, 4, number) for number in range(3)])
+    assert len(reader.passes) == 3
+
+
+# The end
+
+
+def test_a_drained_dispatcher_lets_readers_come_to_their_end() -> None:
+    dispatcher = Dispatcher()
+    worker = dispatcher.worker()
+    dataset = dispatcher.dataset(10)
+    reader = dispatcher.opened(dataset)
+    assert dispatcher.tell(Stop()) == Done()
+    assert refusal(dispatcher.open(dataset, consumer="b")).startswith("ServiceError: this dispatcher is stopping")
+    assert dispatcher.beat(reader).stopping is False
+    assert dispatcher.tell(WorkerHeartbeat(worker_id=worker)).stopping is False
+    assert len(dispatcher.drained(reader)) > 1
+    dispatcher.release(reader)
+    assert dispatcher.tell(WorkerHeartbeat(worker_id=worker)).stopping is True
+    assert not dispatcher.machine.over
+    dispatcher.tell(WorkerHeartbeat(worker_id=worker, left=True))
+    assert dispatcher.machine.over
+
+
+def test_a_dispatcher_that_stops_now_tells_everybody() -> None:
+    dispatcher = Dispatcher()
+    worker = dispatcher.worker()
+    reader = dispatcher.opened(dispatcher.dataset(10))
+    dispatcher.tell(Stop(drain=False))
+    assert dispatcher.beat(reader).stopping is True
+    assert dispatcher.tell(WorkerHeartbeat(worker_id=worker)).stopping is True
+    dispatcher.wait(7)
+    assert dispatcher.machine.over, "a worker that does not answer is not waited for"
+
+
+def test_the_status_says_what_goes_on() -> None:
+    dispatcher = Dispatcher()
+    worker = dispatcher.worker()
+    reader = dispatcher.opened(dispatcher.dataset(10))
+    dispatcher.lease(reader, 5)
+    dispatcher.lease(reader, 0, [span(0, 2)])
+    dispatcher.now = 4.0
+    dispatcher.tell(WorkerHeartbeat(worker_id=worker, rows=100, bytes=4000, busy_seconds=1.5, seconds=2))
+    dispatcher.tell(
+        ConsumerHeartbeat(consumer_id=reader.consumer_id, rows_per_second=50, waiting_fraction=0.25, round=3)
+    )
+    dispatcher.now = 5.0
+    status = dispatcher.tell(GetStatus())
+    assert isinstance(status, Status)
+    (shown,) = status.workers
+    assert (shown.rows_per_second, shown.bytes_per_second, shown.busy_fraction) == (50, 2000, 0.75)
+    assert (shown.seconds_since_heard, status.seconds_up, status.datasets) == (1.0, 5.0, 1)
+    (epoch,) = status.epochs
+    assert (epoch.job, epoch.positions, epoch.leased, epoch.consumed, epoch.finished) == ("job", 10, 3, 2, False)
+    (consumer,) = epoch.consumers
+    assert (consumer.rows_per_second, consumer.waiting_fraction, consumer.round) == (50, 0.25, 3)
+
+
+# Arithmetic
+
+
+@pytest.mark.parametrize(
+    ("taken", "left"),
+    [
+        (span(0, 5), [span(5, 10, skip=2)]),
+        (span(0, 5, skip=1), [span(5, 10, skip=1)]),
+        (span(5, 5, skip=3), [span(5, 10, skip=3)]),
+        (span(5, 7), [span(7, 10)]),
+        (span(7, 8, skip=1), [span(5, 7, skip=2), span(8, 10, skip=1)]),
+        (span(8, 10), [span(5, 8, skip=2)]),
+        (span(8, 20, skip=1), [span(5, 8, skip=2)]),
+        (span(0, 20), []),
+        (span(10, 12), [span(5, 10, skip=2)]),
+        (span(5, 7, pass_number=1), [span(5, 10, skip=2)]),
+    ],
+)
+def test_what_is_left_of_a_span(taken: Span, left: list[Span]) -> None:
+    assert without([span(5, 10, skip=2)], taken) == left
+
+
+def test_spans_that_touch_become_one() -> None:
+    spans: list[Span] = []
+    for start in (4, 0, 8, 2, 6):
+        insert(spans, span(start, start + 2))
+    insert(spans, span(0, 3, pass_number=1))
+    insert(spans, span(12, 14, skip=1))
+    insert(spans, span(10, 12))
+    assert spans == [span(0, 12), span(12, 14, skip=1), span(0, 3, pass_number=1)]

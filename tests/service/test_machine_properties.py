@@ -1,0 +1,316 @@
+"""Readers and workers come, read, die and return in any order: every element goes to exactly one reader.
+
+Each position stands for three elements, so that readers stop in the middle of one too. What a reader has handed on it
+tells at once; a state is what it had handed on at some moment, and a restored reader has handed on no more than that.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from penstock.service.config import DispatcherConfig
+from penstock.service.machine.machine import Machine
+from penstock.service.messages import (
+    ConsumerHeartbeat,
+    DatasetInfo,
+    DatasetRegistered,
+    Endpoint,
+    EpochOpened,
+    JobParameters,
+    Lease,
+    Leased,
+    OpenEpoch,
+    Refused,
+    RegisterDataset,
+    ReleaseConsumer,
+    Span,
+    WorkerHeartbeat,
+    WorkerHello,
+    WorkerNews,
+    WorkerWelcome,
+)
+from penstock.service.policy import ShardingPolicy
+
+ELEMENTS = 3
+LENGTH = 10
+LEASE_SECONDS = 10.0
+
+NAMES = "abc"
+LIVING = st.runner().flatmap(lambda service: st.sampled_from(service.living()))
+KNOWN = st.runner().flatmap(lambda service: st.sampled_from(sorted(service.readers)))
+
+Element = tuple[int, int, int]
+"""Pass, position, and which of its elements."""
+
+
+@dataclass
+class Reader:
+    """A reader, as it knows itself."""
+
+    consumer_id: int
+    held: list[Span] = field(default_factory=list)
+    handed_on: list[Element] = field(default_factory=list)
+    alive: bool = True
+
+    def elements(self) -> Iterator[tuple[Element, Span]]:
+        """What it holds, with what to acknowledge when it has handed this on."""
+        for span in self.held:
+            for position in range(span.start, span.stop):
+                for number in range(span.skip if position == span.start else 0, ELEMENTS):
+                    over = number + 1 == ELEMENTS
+                    done = Span(
+                        pass_number=span.pass_number,
+                        start=span.start,
+                        stop=position + over,
+                        skip=0 if over else number + 1,
+                    )
+                    yield (span.pass_number, position, number), done
+
+
+def past_of(handed_on: list[Element]) -> list[Span]:
+    """What a state says: a span for each position, the last of which may be incomplete."""
+    counts = Counter((pass_number, position) for pass_number, position, _ in handed_on)
+    last = {(pass_number, position): number for pass_number, position, number in handed_on}
+    return [
+        Span(
+            pass_number=pass_number,
+            start=position,
+            stop=position + (last[pass_number, position] + 1 == ELEMENTS),
+            skip=(last[pass_number, position] + 1) % ELEMENTS,
+        )
+        for pass_number, position in counts
+    ]
+
+
+class Service(RuleBasedStateMachine):
+    """One epoch of a job with up to three readers."""
+
+    @initialize(policy=st.sampled_from([ShardingPolicy.DYNAMIC, ShardingPolicy.OFF]), known=st.booleans())
+    def begin(self, policy: ShardingPolicy, known: bool) -> None:
+        self.now = 0.0
+        self.machine = Machine(DispatcherConfig(lease_seconds=LEASE_SECONDS), self.now)
+        self.policy = policy
+        length = LENGTH if known else -2
+        info = DatasetInfo(kind="groups", length=length, cardinality=-2)
+        registered = self.machine.tell(RegisterDataset(definition=b"x", info=info), self.now)
+        assert isinstance(registered, DatasetRegistered)
+        self.dataset_id = registered.dataset_id
+        self.readers: dict[str, Reader] = {}
+        self.states: dict[str, list[Element]] = {}
+        self.workers: list[int] = []
+        self.forgiven: set[Element] = set()
+        self.partly: dict[str, set[Element]] = {}
+        self.add_worker()
+
+    # What happens
+
+    @precondition(lambda self: len(self.readers) < len(NAMES))
+    @rule()
+    def open(self) -> None:
+        name = NAMES[len(self.readers)]
+        self.readers[name] = self.opened(name, None)
+        self.states[name] = []
+
+    @precondition(lambda self: self.living())
+    @rule(name=LIVING, wanted=st.integers(1, 8))
+    def lease(self, name: str, wanted: int) -> None:
+        reader = self.readers[name]
+        reply = self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=wanted))
+        if isinstance(reply, Leased):
+            assert sum(span.stop - span.start for span in reply.spans) <= wanted
+            assert not (reply.spans and reply.ended)
+            reader.held += reply.spans
+
+    @precondition(lambda self: self.living())
+    @rule(name=LIVING, count=st.integers(1, 12))
+    def hand_on(self, name: str, count: int) -> None:
+        for _ in range(count):
+            self.hand_one_on(self.readers[name])
+
+    @precondition(lambda self: self.living())
+    @rule(name=LIVING)
+    def give_back(self, name: str) -> None:
+        reader = self.readers[name]
+        if not reader.held:
+            return
+        span = reader.held[-1]
+        if isinstance(self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=0, returned=[span])), Leased):
+            reader.held.pop()
+            self.note_partly(name, [span])
+
+    @precondition(lambda self: self.living())
+    @rule(name=LIVING)
+    def release(self, name: str) -> None:
+        self.machine.tell(ReleaseConsumer(consumer_id=self.readers[name].consumer_id), self.now)
+        self.end(name)
+
+    @precondition(lambda self: self.living())
+    @rule(name=LIVING)
+    def die(self, name: str) -> None:
+        self.end(name)
+
+    @precondition(lambda self: self.living())
+    @rule(name=LIVING)
+    def save(self, name: str) -> None:
+        self.states[name] = list(self.readers[name].handed_on)
+        self.partly[name] = set()
+
+    @precondition(lambda self: self.readers)
+    @rule(name=KNOWN)
+    def restore(self, name: str) -> None:
+        self.readers[name] = self.opened(name, self.states[name])
+        self.forgiven |= self.partly.get(name, set()) - set(self.states[name])
+        self.partly[name] = set()
+
+    @rule()
+    def add_worker(self) -> None:
+        if len(self.workers) < 3:
+            address = f"host:{self.machine.state.next_worker}"
+            reply = self.machine.tell(WorkerHello(endpoint=Endpoint(address=address)), self.now)
+            assert isinstance(reply, WorkerWelcome)
+            self.workers.append(reply.worker_id)
+
+    @precondition(lambda self: self.workers)
+    @rule()
+    def lose_worker(self) -> None:
+        self.workers.pop()
+
+    @rule(seconds=st.sampled_from([0.5, 3.0, 12.0]))
+    def wait(self, seconds: float) -> None:
+        """Time goes by, and those that are alive say so."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now += 0.5
+            for reader in self.readers.values():
+                if reader.alive:
+                    self.tell(reader, ConsumerHeartbeat(consumer_id=reader.consumer_id))
+            for worker in self.workers:
+                news = self.machine.tell(WorkerHeartbeat(worker_id=worker), self.now)
+                assert isinstance(news, WorkerNews) and news.known
+            self.machine.pass_time(self.now)
+
+    # What must hold
+
+    @invariant()
+    def every_position_is_free_owned_or_consumed_once(self) -> None:
+        for epoch in getattr(self, "machine", None).state.epochs.values() if hasattr(self, "machine") else ():
+            where: Counter[tuple[int, int]] = Counter()
+            owners = [self.machine.state.consumers[number] for number in epoch.consumers]
+            spans = [span for owner in owners for span in (*owner.leased, *owner.owed, *owner.consumed)]
+            spans += [span for ledger in epoch.ledgers for span in ledger.returned]
+            for span in spans:
+                where.update((span.pass_number, position) for position in range(span.start, span.stop))
+            expected = {
+                (ledger.part.number, position) for ledger in epoch.ledgers for position in range(ledger.frontier)
+            }
+            assert set(where) == expected
+            assert all(count == 1 for count in where.values()), where
+
+    @invariant()
+    def no_two_readers_have_handed_on_the_same_element(self) -> None:
+        handed_on = [element for reader in getattr(self, "readers", {}).values() for element in reader.handed_on]
+        assert len(handed_on) == len(set(handed_on))
+
+    def teardown(self) -> None:
+        """Once the dead are known to be dead, whoever is left, and one more, read to the end: nothing is missing."""
+        if not hasattr(self, "machine"):
+            return
+        self.wait(LEASE_SECONDS + 1)
+        self.open_last()
+        for _ in range(400):
+            readers = [reader for reader in self.readers.values() if reader.alive]
+            replies = [self.step(reader) for reader in readers]
+            if all(isinstance(reply, Leased) and reply.ended for reply in replies):
+                break
+            self.wait(0.5)
+        else:
+            raise AssertionError("readers never come to their end")
+        (epoch,) = self.machine.state.epochs.values()
+        assert self.machine.state.finished(epoch)
+        everything = {
+            (ledger.part.number, position, number)
+            for ledger in epoch.ledgers
+            for position in range(LENGTH)
+            for number in range(ELEMENTS)
+        }
+        handed_on = {element for reader in self.readers.values() for element in reader.handed_on}
+        assert handed_on <= everything
+        assert everything - handed_on <= self.forgiven
+
+    # How
+
+    def open_last(self) -> None:
+        if not self.workers:
+            self.add_worker()
+        self.readers["last"] = self.opened("last", None)
+
+    def step(self, reader: Reader) -> object:
+        while reader.held:
+            self.hand_one_on(reader)
+        reply = self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=5))
+        if isinstance(reply, Leased):
+            reader.held += reply.spans
+        return reply
+
+    def hand_one_on(self, reader: Reader) -> None:
+        found = next(reader.elements(), None)
+        if found is None:
+            return
+        (pass_number, position, number), done = found
+        if position >= LENGTH:
+            end = Span(pass_number=pass_number, start=0, stop=LENGTH)
+            self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=0, ended=[end]))
+            reader.held.pop(0)
+            return
+        reply = self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=0, consumed=[done]))
+        if isinstance(reply, Leased):
+            reader.handed_on.append((pass_number, position, number))
+            left = Span(pass_number=pass_number, start=done.stop, stop=reader.held[0].stop, skip=done.skip)
+            reader.held[0:1] = [left] if left.start < left.stop else []
+
+    def living(self) -> list[str]:
+        return sorted(name for name, reader in self.readers.items() if reader.alive)
+
+    def end(self, name: str) -> None:
+        reader = self.readers[name]
+        self.note_partly(name, reader.held)
+        reader.alive, reader.held = False, []
+
+    def note_partly(self, name: str, given_up: list[Span]) -> None:
+        """What was handed on of positions whose rest goes to others cannot come back with an older state."""
+        positions = {(span.pass_number, span.start) for span in given_up if span.skip}
+        handed_on = self.readers[name].handed_on
+        self.partly.setdefault(name, set()).update(one for one in handed_on if one[:2] in positions)
+
+    def opened(self, name: str, state: list[Element] | None) -> Reader:
+        message = OpenEpoch(
+            job_name="job",
+            parameters=JobParameters(dataset_id=self.dataset_id, policy=self.policy),
+            epoch=0,
+            seed=0,
+            consumer=name,
+            resumed=None if state is None else past_of(state),
+        )
+        reply = self.machine.tell(message, self.now)
+        assert isinstance(reply, EpochOpened), reply
+        return Reader(reply.consumer_id, handed_on=list(state or []))
+
+    def tell(self, reader: Reader, message: Lease | ConsumerHeartbeat) -> object:
+        reply = self.machine.tell(message, self.now)
+        assert not isinstance(reply, Refused), "a reader that is heard of keeps its lease"
+        return reply
+
+
+def test_every_element_goes_to_exactly_one_reader_whoever_dies_and_returns() -> None:
+    run_state_machine_as_test(Service, settings=settings(max_examples=200, stateful_step_count=50, deadline=None))

@@ -1,0 +1,192 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.data.block import Block
+from penstock.errors import StateMismatchError
+from penstock.service.delivery import AsItComes, InOrder, InTurns
+from penstock.service.messages import Chunk, Span
+from penstock.service.pace import SpanPace
+from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, after
+
+
+def block_of(rows: range) -> Block:
+    return Block.of_rows(list(rows))
+
+
+def arrived(start: int, rows: int) -> Arrived:
+    return Arrived(Chunk(position=start, skip=0, rows=rows), block_of(range(start, start + rows)))
+
+
+def hand_on(progress: PassProgress, part: Part) -> None:
+    item = part.items.popleft()
+    assert isinstance(item, Arrived)
+    part.position, part.skip = after(item.chunk, item.chunk.rows, "rows", 1)
+    if part.done:
+        progress.open.remove(part)
+
+
+def unread(state: list, length: int) -> list[int]:
+    """The positions that a reader which is restored from a state reads."""
+    progress = PassProgress(0, length)
+    progress.restore(state)
+    left = [position for part in progress.open for position in range(part.start, part.stop)]
+    while not progress.all_begun:
+        part = progress.begin(3)
+        left += range(part.start, part.stop)
+    return left
+
+
+def test_a_pass_that_nobody_has_begun_is_a_number() -> None:
+    assert PassProgress(0, 10).state() == [0, []]
+
+
+def test_parts_that_were_begun_and_not_handed_on_are_not_consumed() -> None:
+    progress = PassProgress(0, 10)
+    progress.begin(4)
+    progress.begin(4)
+    assert progress.state() == [0, []]
+
+
+def test_a_part_in_the_middle_that_is_missing_is_a_hole() -> None:
+    progress = PassProgress(0, 10)
+    first, second = progress.begin(4), progress.begin(4)
+    second.arrive(arrived(4, 4), "rows", 1)
+    second.complete = True
+    hand_on(progress, second)
+    assert progress.state() == [8, [[0, 4, 0]]]
+    first.arrive(arrived(0, 2), "rows", 1)
+    hand_on(progress, first)
+    assert progress.state() == [8, [[2, 4, 0]]]
+
+
+def test_the_last_part_may_be_taken_as_if_less_of_it_were_handed_on() -> None:
+    progress = PassProgress(0, 10)
+    part = progress.begin(10)
+    part.arrive(arrived(0, 10), "rows", 1)
+    part.complete = True
+    hand_on(progress, part)
+    assert progress.state() == [10, []]
+    assert progress.state(part, (7, 0)) == [7, []]
+
+
+def test_in_groups_elements_are_counted_from_where_their_block_begins() -> None:
+    chunk = Chunk(position=5, skip=2, rows=10)
+    assert after(chunk, 4, "groups", 1) == (5, 6)
+    assert after(chunk, 4, "rows", 1) == (9, 0)
+    assert after(chunk, 4, "sequence", 3) == (17, 0)
+
+
+def test_an_endless_part_is_where_it_is() -> None:
+    progress = PassProgress(0, -2)
+    part = progress.begin(ENDLESS)
+    part.arrive(arrived(0, 7), "sequence", 1)
+    hand_on(progress, part)
+    assert progress.state() == [7, []]
+
+
+def test_what_is_no_state_is_refused() -> None:
+    with pytest.raises(StateMismatchError, match="no state of a pass of the data service: 'x'"):
+        PassProgress(0, 10).restore("x")  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 40), st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), max_size=60))
+def test_what_was_handed_on_and_what_a_state_leaves_are_all_positions_once(
+    length: int, moves: list[tuple[int, int]]
+) -> None:
+    progress = PassProgress(0, length)
+    handed: list[int] = []
+    for choice, rows in moves:
+        if choice == 0 and not progress.all_begun:
+            progress.begin(rows)
+        elif progress.open:
+            part = progress.open[choice % len(progress.open)]
+            rows = min(rows, part.stop - part.fetch_position)
+            start = part.fetch_position
+            part.arrive(arrived(start, rows), "rows", 1)
+            part.complete = part.fetch_position == part.stop
+            hand_on(progress, part)
+            handed += range(start, start + rows)
+        assert sorted(handed + unread(progress.state(), length)) == list(range(length))
+
+
+def test_in_order_only_the_first_part_is_handed_on_from() -> None:
+    progress = PassProgress(0, 10)
+    first, second = progress.begin(5), progress.begin(5)
+    delivery, passes = InOrder(), {0: progress}
+    second.arrive(arrived(5, 5), "rows", 1)
+    assert delivery.next_part(passes) is None
+    assert delivery.awaits(first, passes)
+    assert not delivery.awaits(second, passes)
+    first.arrive(arrived(0, 1), "rows", 1)
+    assert delivery.next_part(passes) is first
+
+
+def test_as_it_comes_blocks_are_handed_on_in_the_order_of_their_arrival() -> None:
+    progress = PassProgress(0, 10)
+    first, second = progress.begin(5), progress.begin(5)
+    delivery = AsItComes()
+    for part in (second, first, second):
+        delivery.arrived(part)
+    assert [delivery.next_part({0: progress}) for _ in range(4)] == [second, first, second, None]
+
+
+def test_in_turns_each_pass_gives_one_element_until_it_has_ended() -> None:
+    passes = {number: PassProgress(number, -2) for number in range(2)}
+    delivery, given_out = InTurns(stride=2), []
+    for number, rows in {0: 3, 1: 1}.items():
+        part = passes[number].begin(ENDLESS)
+        chunk = Chunk(position=1, skip=0, rows=rows)  # of the second of two consumers
+        part.arrive(Arrived(chunk, block_of(range(10 * number, 10 * number + rows))), "sequence", 2)
+        part.complete = True
+        passes[number].end_at(2 * rows)
+    while (part := delivery.next_part(passes)) is not None:
+        item = delivery.take(part)
+        assert isinstance(item, Arrived)
+        given_out.append((item.chunk.position, *map(int, item.block.rows())))
+        if part.done:
+            passes[part.pass_number].open.remove(part)
+    assert given_out == [(1, 0), (1, 10), (3, 1), (5, 2)]
+
+
+def test_a_failure_takes_the_place_of_an_element() -> None:
+    part = Part(0, 0, 10)
+    rest = Span(pass_number=0, start=3, stop=10)
+    part.arrive(Raised(ValueError(), rest), "rows", 1)
+    assert part.missing() == rest
+
+
+def test_spans_grow_while_they_are_cheap() -> None:
+    pace = SpanPace(None)
+    sizes = []
+    for _ in range(4):
+        sizes.append(pace.size(None, 1, 0))
+        pace.measured(rows=1, nbytes=8, seconds=1e-6)
+    assert sizes == [1, 4, 16, 64]
+
+
+def test_spans_take_about_50_ms() -> None:
+    pace = SpanPace(None)
+    for _ in range(10):
+        pace.measured(rows=1, nbytes=8, seconds=0.01)
+    assert pace.size(None, 1, 0) == 5
+
+
+def test_spans_are_shorter_towards_the_end() -> None:
+    pace = SpanPace(None)
+    for _ in range(20):
+        pace.measured(rows=1000, nbytes=8000, seconds=1e-6)
+    assert pace.size(remaining=800, lanes=4, under_way=0) == 100
+    assert pace.size(remaining=1, lanes=4, under_way=0) == 1
+
+
+def test_no_more_is_under_way_than_the_limit() -> None:
+    pace = SpanPace(limit=3)
+    assert [pace.size(None, 4, under_way) for under_way in (0, 2, 3, 4)] == [1, 1, 0, 0]
+    assert [pace.holds(rows) for rows in (3, 4)] == [True, False]
+
+
+def test_without_a_limit_64_mebibytes_are_under_way() -> None:
+    pace = SpanPace(None)
+    pace.measured(rows=1, nbytes=16 << 20, seconds=0.001)
+    assert [pace.size(None, 1, under_way) for under_way in (0, 3, 4)] == [1, 1, 0]

@@ -1,0 +1,184 @@
+"""The commands of the data service, as processes of their own."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+from penstock.cli.status_page import page
+from penstock.service.messages import ConsumerStatus, Endpoint, EpochStatus, Status, WorkerInfo, WorkerStatus
+
+PENSTOCK = [sys.executable, "-m", "penstock"]
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A command that goes on, and the first line that it writes."""
+    process = subprocess.Popen([*PENSTOCK, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        yield process, process.stdout.readline()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*PENSTOCK, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+
+
+def test_a_service_of_processes_from_its_beginning_to_its_end() -> None:
+    with running("dispatcher", "--port", "0", "--heartbeat-seconds", "0.2") as (dispatcher, line):
+        address = re.fullmatch(r"penstock: dispatcher at grpc://(localhost:\d+)\n", line)[1]  # type: ignore[index]
+        with running("worker", "--dispatcher", address) as (worker, line):
+            assert re.fullmatch(rf"penstock: data worker at grpc://localhost:\d+, dispatcher at {address}\n", line)
+            dataset = ps.Dataset.range(10).map(lambda x: (x, os.getpid()))
+            dataset = dataset.apply(ps.service.distribute("distributed_epoch", address, job_name="job"))
+            assert sorted((int(x), int(process)) for x, process in dataset) == [(x, worker.pid) for x in range(10)]
+            shown = run("status", address)
+            assert shown.returncode == 0
+            assert re.search(r"^0 +localhost:\d+ ", shown.stdout, re.MULTILINE)
+            assert "job 'job', epoch 0," in shown.stdout
+            stopped = run("stop", address)
+            assert (stopped.returncode, stopped.stdout) == (
+                0,
+                "penstock: the service is stopping, as soon as its readers are done\n",
+            )
+            assert worker.wait(10) == 0
+        assert dispatcher.wait(10) == 0
+
+
+def test_sigterm_lets_a_worker_finish_what_it_was_asked(tmp_path: Path) -> None:
+    asked, answer = tmp_path / "asked", tmp_path / "answer"
+
+    def slow(x: int) -> int:
+        asked.touch()
+        while not answer.exists():
+            time.sleep(0.01)
+        return x
+
+    with ps.service.DispatchServer() as dispatcher:
+        address = dispatcher.target.split("://")[1]
+        with running("worker", "--dispatcher", address) as (worker, _):
+            dataset = ps.Dataset.range(1).map(slow).apply(ps.service.distribute("distributed_epoch", address))
+            results: list[int] = []
+            reading = threading.Thread(target=lambda: results.extend(int(x) for x in dataset))
+            reading.start()
+            until(asked.exists)
+            worker.send_signal(signal.SIGTERM)
+            with pytest.raises(subprocess.TimeoutExpired):
+                worker.wait(0.3)
+            answer.touch()
+            reading.join(10)
+            assert results == [0]
+            assert worker.wait(10) == 0
+
+
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_servers_end_on_signals(how: signal.Signals, status: int) -> None:
+    with running("dispatcher", "--port", "0") as (dispatcher, line):
+        with running("worker", "--dispatcher", line.split("://")[1].strip()) as (worker, _):
+            worker.send_signal(how)
+            assert worker.wait(10) == status
+        dispatcher.send_signal(how)
+        assert dispatcher.wait(10) == status
+
+
+def test_a_worker_waits_for_its_dispatcher_and_says_so() -> None:
+    process = subprocess.Popen([*PENSTOCK, "worker", "--dispatcher", "localhost:1"], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "waiting for the dispatcher at localhost:1" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 128 + signal.SIGTERM
+    process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["status", "localhost"], 2, "penstock: DispatcherClient(service=...) needs the address of a dispatcher"),
+        (["worker", "--dispatcher", "x:1", "--worker-address", "x"], 2, "penstock: WorkerConfig(worker_address=...)"),
+        (["dispatcher", "--port", "-1"], 2, "penstock: DispatcherConfig(port=...) must be from 0 to 65535"),
+        (["worker"], 2, "the following arguments are required: --dispatcher"),
+    ],
+)
+def test_what_cannot_work_is_said_with_a_status(arguments: list[str], status: int, message: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == status
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("command", ["dispatcher", "worker", "status", "stop"])
+def test_every_command_explains_itself(command: str) -> None:
+    shown = run(command, "--help")
+    assert shown.returncode == 0
+    assert f"usage: penstock {command}" in shown.stdout
+    assert "%%" not in shown.stdout
+
+
+def test_the_page_of_a_status() -> None:
+    def worker(place: int, alive: bool) -> WorkerStatus:
+        endpoint = Endpoint(address=f"host{place}:40")
+        info = WorkerInfo(worker_id=place, endpoint=endpoint, place=place)
+        return WorkerStatus(
+            info=info,
+            seconds_since_heard=0.52,
+            alive=alive,
+            rows_per_second=1234.5,
+            bytes_per_second=12_600_000,
+            busy_fraction=0.8,
+            window_hits=3 * alive,
+            window_misses=1,
+        )
+
+    reader = ConsumerStatus(
+        consumer_id=5,
+        consumer="ab12",
+        trainer="",
+        seconds_since_heard=1,
+        rows_per_second=10,
+        waiting_fraction=0.75,
+        leased_positions=1500,
+    )
+    epoch = EpochStatus(
+        job="train",
+        epoch=2,
+        dataset_id="1f",
+        policy=1,
+        finished=False,
+        positions=100_000,
+        leased=1500,
+        consumed=7,
+        consumers=[reader],
+    )
+    status = Status(
+        version="1.0", seconds_up=3725, workers=[worker(1, False), worker(0, True)], epochs=[epoch], datasets=1
+    )
+    assert page("host:5050", status).splitlines() == [
+        "dispatcher host:5050, penstock 1.0, up 1 h 2 min: 1 data worker, 1 dataset",
+        "",
+        "WORKER  ADDRESS   HEARD      ROWS/S  MB/S  BUSY  WINDOW HITS",
+        "0       host0:40  0.5 s ago  1,234   12.6  80%   75%",
+        "1       host1:40  lost       1,234   12.6  80%   0%",
+        "",
+        "job 'train', epoch 2, dataset 1f, DYNAMIC: 100,000 positions, 7 consumed, 1,500 with readers",
+        "READER  HEARD      ROWS/S  WAITS  HOLDS",
+        "ab12    1.0 s ago  10      75%    1,500",
+        "readers wait for the data workers, 75% of their time: more workers would help",
+    ]

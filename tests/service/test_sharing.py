@@ -1,0 +1,212 @@
+"""Several readers of one job: in step, each with everything, or each with its share."""
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+
+@pytest.fixture
+def target() -> Iterator[str]:
+    with ps.service.DispatchServer() as dispatcher:
+        address = dispatcher.target.split("://")[1]
+        config = ps.service.WorkerConfig(dispatcher_address=address)
+        with ps.service.WorkerServer(config), ps.service.WorkerServer(config):
+            yield dispatcher.target
+
+
+def together(count: int, read: Callable[[int], list[object]]) -> list[list[object]]:
+    """What `count` readers get that run at the same time."""
+    results: list[list[object]] = [[] for _ in range(count)]
+
+    def run(index: int) -> None:
+        results[index] = read(index)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def coordinated(dataset: ps.Dataset, target: str, name: str, index: int, count: int, mode: str) -> ps.Dataset:
+    transformation = ps.service.distribute(mode, target, job_name=name, consumer_index=index, num_consumers=count)
+    return dataset.apply(transformation)
+
+
+def test_in_every_round_consumers_get_neighbours_of_one_worker(target: str) -> None:
+    def read(index: int) -> list[object]:
+        dataset = coordinated(ps.Dataset.range(1 << 40), target, "rounds", index, 2, "parallel_epochs")
+        with iter(dataset) as iterator:
+            return [int(x) for x in islice(iterator, 8)]
+
+    # Two workers go through the whole range; in turn each gives a group of two.
+    assert together(2, read) == [[0, 0, 2, 2, 4, 4, 6, 6], [1, 1, 3, 3, 5, 5, 7, 7]]
+
+
+def test_a_coordinated_distributed_epoch_gives_every_element_once(target: str) -> None:
+    def read(index: int) -> list[object]:
+        dataset = coordinated(ps.Dataset.range(12), target, "once", index, 2, "distributed_epoch")
+        return [int(x) for x in dataset]
+
+    # Of two workers the first has the even rows, the second the odd ones.
+    assert together(2, read) == [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]]
+
+
+def test_what_fills_no_round_is_left_out(target: str) -> None:
+    def read(index: int) -> list[object]:
+        dataset = coordinated(ps.Dataset.range(11), target, "left", index, 2, "distributed_epoch")
+        return [int(x) for x in dataset]
+
+    # The even rows 0 to 10 make three rounds, the odd ones 1 to 9 two, and 9 is left.
+    assert together(2, read) == [[0, 1, 4, 5, 8], [2, 3, 6, 7, 10]]
+
+
+def bucketed() -> ps.Dataset:
+    """Batches of sentences of like length, always two in a row of the same bucket."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 41, 400)
+    sentences = ps.Dataset.range(400).map(lambda i: np.ones(lengths[i], np.int64))
+    return sentences.group_by_window(
+        key_func=lambda sentence: len(sentence) // 10,
+        reduce_func=lambda _, window: window.padded_batch(4, drop_remainder=True),
+        window_size=8,
+    )
+
+
+def test_sequences_of_like_length_meet_in_a_step(target: str) -> None:
+    def read(index: int) -> list[object]:
+        dataset = coordinated(bucketed(), target, "lengths", index, 2, "parallel_epochs")
+        with iter(dataset) as iterator:
+            return [batch.shape for batch in islice(iterator, 40)]
+
+    first, second = together(2, read)
+    assert len(first) == 40
+    assert [shape[1] // 10 for shape in first] == [shape[1] // 10 for shape in second]  # type: ignore[index]
+
+
+def test_another_number_of_consumers_is_refused(target: str) -> None:
+    dataset = ps.Dataset.range(1 << 40)
+    with iter(coordinated(dataset, target, "count", 0, 1, "parallel_epochs")) as iterator:
+        next(iterator)
+        with (
+            pytest.raises(ps.InvalidArgumentError, match="num_consumers"),
+            iter(coordinated(dataset, target, "count", 0, 2, "parallel_epochs")) as other,
+        ):
+            next(other)
+
+
+def test_a_job_of_another_dataset_is_refused(target: str) -> None:
+    def shared(dataset: ps.Dataset) -> ps.Dataset:
+        return dataset.apply(ps.service.distribute("distributed_epoch", target, job_name="taken"))
+
+    with iter(shared(ps.Dataset.range(1 << 40))) as iterator:
+        next(iterator)
+        with pytest.raises(ps.InvalidArgumentError, match="taken.*dataset"), iter(shared(ps.Dataset.range(3))) as other:
+            next(other)
+
+
+def cached(target: str, trainer: str, name: str) -> ps.Dataset:
+    cache = ps.service.CrossTrainerCache(trainer)
+    numbers = ps.Dataset.range(1 << 40).repeat()
+    return numbers.apply(ps.service.distribute("distributed_epoch", target, job_name=name, cross_trainer_cache=cache))
+
+
+def test_trainers_with_ids_of_their_own_get_the_same_elements(target: str) -> None:
+    with iter(cached(target, "a", "cache")) as first, iter(cached(target, "b", "cache")) as second:
+        mine, yours = ([int(x) for x in islice(trainer, 60)] for trainer in (first, second))
+    for elements in (mine, yours):  # of two workers each has a half, in its order
+        for half in range(2):
+            own = [x for x in elements if x % 2 == half]
+            assert own == list(range(half, half + 2 * len(own), 2))
+    assert set(mine) & set(yours)
+
+
+@pytest.mark.parametrize("policy", ["DATA", "FILE_OR_DATA"])
+def test_a_static_policy_gives_every_element_once(policy: str) -> None:
+    config = ps.service.DispatcherConfig(worker_addresses=("localhost", "localhost"))
+    with ps.service.DispatchServer(config) as dispatcher:
+        worker = ps.service.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1])
+        with ps.service.WorkerServer(worker), ps.service.WorkerServer(worker):
+            mode = ps.service.ShardingPolicy[policy]
+            dataset = ps.Dataset.range(9).apply(ps.service.distribute(mode, dispatcher.target))
+            assert sorted(int(x) for x in dataset) == list(range(9))
+
+
+def test_files_go_to_workers_by_their_place(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text(f"{number}a\n{number}b\n")
+    config = ps.service.DispatcherConfig(worker_addresses=("localhost", "localhost"))
+    with ps.service.DispatchServer(config) as dispatcher:
+        worker = ps.service.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1])
+        with ps.service.WorkerServer(worker), ps.service.WorkerServer(worker):
+            files = ps.TextLineDataset(sorted(map(str, tmp_path.glob("*.txt"))))
+            dataset = files.apply(ps.service.distribute(ps.service.ShardingPolicy.FILE, dispatcher.target))
+            assert sorted(dataset) == ["0a", "0b", "1a", "1b", "2a", "2b"]
+
+
+def test_a_static_policy_without_a_list_of_workers_is_refused(target: str) -> None:
+    dataset = ps.Dataset.range(9).apply(ps.service.distribute(ps.service.ShardingPolicy.DATA, target))
+    with pytest.raises(ps.InvalidArgumentError, match="worker_addresses"):
+        list(dataset)
+
+
+def test_local_workers_only(target: str) -> None:
+    dataset = ps.Dataset.range(9).apply(ps.service.distribute("distributed_epoch", target, target_workers="LOCAL"))
+    assert [int(x) for x in dataset] == list(range(9))
+
+
+def test_a_registered_dataset_is_had_by_its_id(target: str) -> None:
+    name = ps.service.register_dataset(target, ps.Dataset.range(6).map(lambda x: (x, np.float32(x))), dataset_id="six")
+    dataset = ps.service.from_dataset_id("distributed_epoch", target, name)
+    assert dataset.element_spec == (ps.TensorSpec((), np.int64), ps.TensorSpec((), np.float32))
+    assert [int(x) for x, _ in dataset] == list(range(6))
+    with pytest.raises(ps.InvalidArgumentError, match="other elements"):
+        ps.service.from_dataset_id("distributed_epoch", target, name, element_spec=ps.TensorSpec((), np.int32))
+
+
+def test_an_id_that_nobody_registered(target: str) -> None:
+    with pytest.raises(ps.InvalidArgumentError, match="nobody.*register_dataset"):
+        ps.service.from_dataset_id("distributed_epoch", target, "nobody")
+
+
+def test_a_registered_pipeline_that_streams_is_made_by_one_worker(target: str) -> None:
+    dataset = ps.Dataset.range(20).filter(lambda x: x % 2 == 0).take(4)
+    name = ps.service.register_dataset(target, dataset)
+    assert [int(x) for x in ps.service.from_dataset_id("distributed_epoch", target, name)] == [0, 2, 4, 6]
+
+
+def test_two_strategies_workers_share_a_named_job_without_being_sharded_again(target: str) -> None:
+    def read(index: int) -> list[object]:
+        strategy = ps.HostStrategy(replicas_per_worker=2, num_workers=2, worker_index=index)
+        dataset = ps.Dataset.range(24).batch(4)
+        dataset = dataset.apply(ps.service.distribute("distributed_epoch", target, job_name="workers"))
+        found: list[object] = []
+        for step in strategy.distribute_dataset(dataset):
+            found += [int(x) for part in step.values for x in part]
+        return found
+
+    first, second = together(2, read)
+    assert sorted(first + second) == list(range(24))  # type: ignore[type-var]
+
+
+def test_a_job_for_one_reader_is_sharded_by_rows(target: str) -> None:
+    found = []
+    for index in range(2):
+        strategy = ps.HostStrategy(num_workers=2, worker_index=index)
+        dataset = ps.Dataset.range(12).batch(4).apply(ps.service.distribute("distributed_epoch", target))
+        found.append([part.tolist() for step in strategy.distribute_dataset(dataset) for part in step.values])
+    assert found == [[[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [10, 11]]]
+
+
+def test_parallel_epochs_without_a_name_cannot_be_sharded(target: str) -> None:
+    strategy = ps.HostStrategy(num_workers=2)
+    dataset = ps.Dataset.range(12).batch(4).apply(ps.service.distribute("parallel_epochs", target))
+    with pytest.raises(ps.InvalidArgumentError, match="give it a job_name"):
+        strategy.distribute_dataset(dataset)

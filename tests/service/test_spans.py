@@ -1,0 +1,241 @@
+"""Any pipeline, cut, produced by two workers in spans of any size in any order, and put together again: itself."""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.data.block import Block
+from penstock.data.dataset import Dataset
+from penstock.data.node import OneInput
+from penstock.data.stream import Stream
+from penstock.service.cut import cut
+from penstock.service.definition import to_bytes
+from penstock.service.messages import End, Failed, Fetch, Pass, Span
+from penstock.service.parts import part_of
+from penstock.service.policy import ShardingPolicy
+from penstock.service.production import Production
+
+_location = Path(__file__).parent.parent / "data" / "test_compositions.py"
+_spec = importlib.util.spec_from_file_location("compositions", _location)
+compositions = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(compositions)
+
+SEED = 9
+FAR = 1 << 40
+
+
+def ask(production, start, stop, *, skip=0, policy=ShardingPolicy.DYNAMIC, seed=SEED, epoch=0, part=None, **more):
+    """The answer to one request, as a list."""
+    part = part or Pass(number=0)
+    span = Span(pass_number=part.number, start=start, stop=stop, skip=skip)
+    request = Fetch(dataset_id="d", epoch=epoch, seed=seed, policy=policy, part=part, span=span, **more)
+    return list(production.fetch(request))
+
+
+def elements(production, start, stop, *, skip=0, **more):
+    """What comes of a span, failures included, and the length that was told in the end."""
+    found = []
+    while True:
+        answers = ask(production, start, stop, skip=skip, **more)
+        for chunk, block in answers[:-1]:
+            assert chunk.rows == len(block)
+            found.extend(block.rows())
+        last = answers[-1]
+        if isinstance(last, End):
+            return found, last.length
+        assert isinstance(last, Failed)
+        found.append(last.name)
+        start, stop, skip = last.next.start, last.next.stop, last.next.skip
+        if len(found) > 1000:
+            raise AssertionError("no end")
+
+
+@dataclass(frozen=True, eq=False)
+class Delivered(OneInput):
+    """Elements that were produced elsewhere, in place of the nodes that produced them."""
+
+    name = "delivered"
+    values: Callable[[int], list] = field(repr=False)
+
+    @property
+    def cardinality(self):
+        return ps.UNKNOWN_CARDINALITY
+
+    def stream(self, run, epoch):
+        return DeliveredStream(self.values(epoch))
+
+
+class DeliveredStream(Stream):
+    def __init__(self, values):
+        self.values, self.given = values, 0
+
+    def pull(self, need, allow):
+        if self.given == len(self.values):
+            return None
+        value = self.values[self.given]
+        self.given += 1
+        if isinstance(value, str):
+            raise ZeroDivisionError(value)
+        return Block.of_rows([value])
+
+    def state(self):
+        return self.given
+
+    def restore(self, state):
+        self.given = state
+
+    def close(self):
+        """Nothing runs."""
+
+
+def in_process(dataset, limit=200):
+    """The first elements of a dataset, with the names of the exceptions between them."""
+    found = []
+    with iter(dataset) as iterator:
+        while len(found) < limit:
+            try:
+                found.append(str(next(iterator)))
+            except StopIteration:
+                break
+            except Exception as error:
+                found.append(type(error).__name__)
+    return found
+
+
+def workers(node, options):
+    definition = to_bytes(node, options)
+    return [Production(lambda _: definition) for _ in range(2)]
+
+
+def delivered_in_spans(part, produced, edges, picks, **more):
+    """What two workers make of the spans between these edges, asked for in an order that is drawn."""
+    last = FAR if part.length != ps.INFINITE_CARDINALITY else edges[-1] + 400
+    spans = list(zip([0, *edges], [*edges, last], strict=True))
+    found = {}
+    for number in range(len(spans)):
+        pick = picks[number % len(picks)]
+        start, stop = spans.pop(pick % len(spans))
+        found[start] = elements(produced[pick % 2], start, stop, **more)[0]
+    return [value for start in sorted(found) for value in found[start]]
+
+
+def close(produced):
+    for production in produced:
+        production.close()
+
+
+steps = st.lists(st.sampled_from(sorted(compositions.STEPS) + sorted(compositions.FAILING)), max_size=4)
+edges = st.lists(st.integers(1, 14), min_size=1, max_size=4).map(
+    lambda sizes: [sum(sizes[: n + 1]) for n in range(len(sizes))]
+)
+picks = st.lists(st.integers(0, 7), min_size=6, max_size=6)
+
+
+def composed(source, names):
+    dataset = compositions.SOURCES[source]()
+    for name in names:
+        dataset = (compositions.STEPS.get(name) or compositions.FAILING[name])(dataset)
+    return dataset.with_options(ps.Options(seed=SEED))
+
+
+@given(source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, edges=edges, picks=picks)
+@example(source="range", names=["flat_map shuffled"], edges=[4], picks=[1, 0])
+@example(source="range", names=["shuffle", "filter", "shuffle", "flat_map shuffled"], edges=[3, 7], picks=[1, 0])
+@example(source="slices", names=["map with randomness", "filter", "map with randomness"], edges=[5], picks=[1, 0])
+@example(source="files", names=["filter", "shuffle", "map", "repeat", "batch and sum"], edges=[1, 2], picks=[0, 1])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_spans_in_any_order_from_any_worker_are_the_pipeline(source, names, edges, picks):
+    dataset = composed(source, names)
+    part = cut(dataset.node, ordered=True)
+    expected = in_process(dataset)
+    # A failure keeps its place among the elements, unless its map has moved below a shuffle.
+    assume("moved below it" not in part.reason or "ZeroDivisionError" not in expected)
+    produced = workers(part.worker, dataset.options())
+
+    def values(epoch):
+        return delivered_in_spans(part, produced, edges, picks, epoch=epoch)
+
+    rebuilt = Dataset(part.over(Delivered(part.worker, values)), dataset.options())
+    try:
+        assert in_process(rebuilt) == expected
+    finally:
+        close(produced)
+
+
+@given(source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, edges=edges, picks=picks)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_without_an_order_the_same_elements_come(source, names, edges, picks):
+    dataset = composed(source, names)
+    part = cut(dataset.node)
+    assume(not part.above and part.length != ps.INFINITE_CARDINALITY)
+    produced = workers(part.worker, dataset.options())
+    try:
+        values = delivered_in_spans(part, produced, edges, picks)
+        assert sorted(map(str, values)) == sorted(in_process(dataset))
+    finally:
+        close(produced)
+
+
+def places(production, start, stop, **more):
+    """(position, skip) of each element and failure of a span, by which it can be resumed there, and what comes."""
+    found, skip = [], more.pop("skip", 0)
+    while True:
+        *blocks, last = ask(production, start, stop, skip=skip, **more)
+        for chunk, block in blocks:
+            found += [(chunk.position, chunk.skip + row, str(value)) for row, value in enumerate(block.rows())]
+        if isinstance(last, End):
+            return found
+        found.append((None, None, last.name))  # not a place: what follows a failure begins at `next`
+        start, stop, skip = last.next.start, last.next.stop, last.next.skip
+
+
+@given(source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, start=st.integers(0, 4))
+@example(source="range", names=["flat_map shuffled", "filter", "map in threads"], start=2)
+@example(source="files", names=["filter", "flat_map"], start=0)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_span_is_resumed_exactly_at_any_element(source, names, start):
+    dataset = composed(source, names)
+    part = cut(dataset.node)
+    first, second = produced = workers(part.worker, dataset.options())
+    try:
+        stop = start + 25
+        found = places(first, start, stop)
+        for number, (position, skip, _) in enumerate(found):
+            if position is None:
+                continue
+            if part.kind != "groups":  # there every element has a position
+                position, skip = position + skip, 0
+            rest = places(second, position, stop, skip=skip)
+            assert [value for _, _, value in rest] == [value for _, _, value in found[number:]]
+    finally:
+        close(produced)
+
+
+@given(
+    source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, count=st.integers(1, 3), stride=st.integers(1, 3)
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_consumers_in_turns_get_the_elements_of_each_part(source, names, count, stride):
+    """Coordinated reads: each worker has its part of what is read by index, and each consumer every n-th element."""
+    dataset = composed(source, names)
+    produced = workers(dataset.node, dataset.options())
+    try:
+        for index in range(count):
+            part = Pass(number=index, shard_index=index, num_shards=count)
+            alone = elements(produced[0], 0, 60, part=part, by_element=True)[0]
+            nodes = Dataset(part_of(dataset.node, ShardingPolicy.DYNAMIC, part), dataset.options())
+            assert [str(value) for value in alone] == in_process(nodes, 60)
+            turns = [
+                elements(produced[1], offset, 60, part=part, by_element=True, stride=stride)[0]
+                for offset in range(stride)
+            ]
+            assert [list(map(str, turn)) for turn in turns] == [
+                list(map(str, alone[offset : len(alone) // stride * stride : stride])) for offset in range(stride)
+            ]
+    finally:
+        close(produced)
