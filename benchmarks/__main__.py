@@ -11,7 +11,17 @@ from pathlib import Path
 
 from benchmarks.timing import Figure
 
-NAMES = ("data", "files", "distribute", "multi_worker", "preprocessing", "training")
+NAMES = (
+    "data",
+    "files",
+    "distribute",
+    "multi_worker",
+    "preprocessing",
+    "training",
+    "service",
+    "dispatcher",
+    "transport",
+)
 RESULTS = Path(__file__).parent / "results"
 
 

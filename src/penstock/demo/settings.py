@@ -25,6 +25,7 @@ class Settings:
         seed: decides the first weights, the order of the images, and which of the digits are kept for testing.
         checkpoints: the directory in which each run keeps a directory of its own.
         fresh: start anew, and delete the checkpoints of the earlier run that would otherwise be gone on with.
+        service: let two worker processes make the batches.
     """
 
     dataset: DatasetName = "auto"
@@ -34,3 +35,4 @@ class Settings:
     seed: int = 0
     checkpoints: str = "checkpoints"
     fresh: bool = False
+    service: bool = False

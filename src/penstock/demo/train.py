@@ -7,7 +7,7 @@ optimizer, the metrics and the place in the data of one moment, so a run that wa
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +24,7 @@ from penstock.demo.settings import DemoError, Settings
 _VIRTUAL_DEVICES: Final = 4
 _LEARNING_RATE: Final = 0.001
 _STEPS_PER_SAVE: Final = 50
+_SERVICE_WORKERS: Final = 2
 
 
 class Position(NamedTuple):
@@ -43,15 +44,24 @@ class Training:
         global_batch_size: images per step on all replicas together.
         seed: decides the first weights and the order of the images.
         prefix: of the names of the checkpoints.
+        service: where worker processes make the batches to train on; None makes them in this one.
     """
 
     def __init__(
-        self, strategy: ps.MirroredStrategy, images: Images, global_batch_size: int, seed: int, prefix: Path
+        self,
+        strategy: ps.MirroredStrategy,
+        images: Images,
+        global_batch_size: int,
+        seed: int,
+        prefix: Path,
+        service: str | None,
     ) -> None:
         self.strategy = strategy
         self.prefix = prefix
         train_dataset = ps.Dataset.from_tensor_slices(images.train)
         train_dataset = train_dataset.shuffle(len(images.train[0]), seed=seed).batch(global_batch_size)
+        if service is not None:
+            train_dataset = train_dataset.apply(ps.service.distribute("distributed_epoch", service))
         test_dataset = ps.Dataset.from_tensor_slices(images.test).batch(global_batch_size)
         self.steps_per_epoch = train_dataset.cardinality()
         # One iterator for all epochs: its state says which epoch it is in, and where.
@@ -160,10 +170,17 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
     )
     # What must be the same for a run to go on is in the name; the number of replicas is not.
     directory = Path(settings.checkpoints, f"demo-{images.name}-batch-{global_batch_size}-seed-{settings.seed}")
+    if settings.service:
+        directory = directory.with_name(f"{directory.name}-service")
     if settings.fresh and directory.exists():
         shutil.rmtree(directory)
-    training = Training(strategy, images, global_batch_size, settings.seed, directory / "ckpt")
-    with closing(training):
+    with ExitStack() as stack:
+        service = None
+        if settings.service:
+            service = stack.enter_context(ps.service.local(num_workers=_SERVICE_WORKERS)).target
+            say(f"{_SERVICE_WORKERS} worker processes make the batches.")
+        training = Training(strategy, images, global_batch_size, settings.seed, directory / "ckpt", service)
+        stack.enter_context(closing(training))
         _go_on(training, directory, epochs, say)
         remaining = epochs - training.position.epoch
         if remaining > 0:

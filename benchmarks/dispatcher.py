@@ -1,0 +1,133 @@
+"""How many messages a dispatcher answers: 1,000 workers report every 2 s, 256 readers every second, and lease.
+
+Peers are simulated. Alone, the machine is told of messages in this process; over sockets, processes of their own send
+them as workers and readers do, and share the cores with the dispatcher. A second of such a service is 500 reports of
+workers, 256 of readers and, where each reader asks for spans four times a second, 1,024 requests for leases.
+"""
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+
+import penstock as ps
+from benchmarks.timing import Figure, seconds
+from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.machine.machine import Machine
+from penstock.service.messages import (
+    ConsumerHeartbeat,
+    DatasetInfo,
+    Endpoint,
+    JobParameters,
+    Lease,
+    Message,
+    OpenEpoch,
+    RegisterDataset,
+    WorkerHeartbeat,
+    WorkerHello,
+)
+
+WORKERS = 1000
+READERS = 256
+CALLS = 2000
+PEER_PROCESSES = 2
+PEER_THREADS = 8
+REPORTS_A_SECOND = WORKERS / 2 + READERS
+LEASES_A_SECOND = 4 * READERS
+
+Tell = Callable[[Message], object]
+
+
+def measure() -> list[Figure]:
+    machine = Machine(ps.service.DispatcherConfig(), now=0.0)
+    alone = _rates(lambda message: machine.tell(message, 0.0))
+    clock = 20 / seconds(lambda: [machine.pass_time(0.1) for _ in range(20)])
+    with ps.service.DispatchServer(ps.service.DispatcherConfig(heartbeat_seconds=60, lease_seconds=600)) as server:
+        client = DispatcherClient(server.target)
+        workers, readers = _peers(client.ask)
+        client.close()
+        reports = _rate_over_sockets(server.target, [WorkerHeartbeat(worker_id=worker) for worker in workers])
+        news = _rate_over_sockets(server.target, [ConsumerHeartbeat(consumer_id=reader) for reader in readers])
+        leases = _rate_over_sockets(server.target, [Lease(consumer_id=reader, positions=64) for reader in readers])
+    load = (WORKERS / 2) / reports + READERS / news + LEASES_A_SECOND / leases
+    return [
+        Figure("dispatcher: reports of workers, the machine alone", alone[0], 50_000, unit="per s"),
+        Figure("dispatcher: reports of readers, the machine alone", alone[1], 1_000, unit="per s"),
+        Figure("dispatcher: leases, the machine alone", alone[2], 10_000, unit="per s"),
+        Figure("dispatcher: looks at the clock, the machine alone", clock, 100, unit="per s"),
+        Figure("dispatcher: reports of workers, over sockets", reports, WORKERS / 2, unit="per s"),
+        Figure("dispatcher: reports of readers, over sockets", news, READERS, unit="per s"),
+        Figure("dispatcher: leases, over sockets", leases, LEASES_A_SECOND, unit="per s"),
+        Figure("dispatcher: its time that 1,000 workers and 256 readers take", load, 1.0, at_least=False),
+    ]
+
+
+def _rates(tell: Tell) -> tuple[float, float, float]:
+    """Reports of workers, reports of readers and leases, each per second."""
+    workers, readers = _peers(tell)
+
+    def rate(messages: list[Message]) -> float:
+        return CALLS / seconds(lambda: [tell(messages[i % len(messages)]) for i in range(CALLS)])
+
+    return (
+        rate([WorkerHeartbeat(worker_id=worker) for worker in workers]),
+        rate([ConsumerHeartbeat(consumer_id=reader) for reader in readers]),
+        rate([Lease(consumer_id=reader, positions=64) for reader in readers]),
+    )
+
+
+def _peers(tell: Tell) -> tuple[list[int], list[int]]:
+    """The ids of as many workers and readers of one job as there are to be."""
+    info = DatasetInfo(kind="rows", length=-1, cardinality=-1)
+    dataset_id = tell(RegisterDataset(definition=b"x", info=info)).dataset_id  # type: ignore[attr-defined]
+    workers = [
+        tell(WorkerHello(endpoint=Endpoint(address=f"host{number}:4000", process=str(number)))).worker_id  # type: ignore[attr-defined]
+        for number in range(WORKERS)
+    ]
+    parameters = JobParameters(dataset_id=dataset_id, policy=ps.service.ShardingPolicy.DYNAMIC)
+    readers = [
+        tell(OpenEpoch(job_name="job", parameters=parameters, epoch=0, seed=0, consumer=str(number))).consumer_id  # type: ignore[attr-defined]
+        for number in range(READERS)
+    ]
+    return workers, readers
+
+
+def _rate_over_sockets(target: str, messages: list[Message]) -> float:
+    """How many of these messages a second are answered, when processes with threads of their own send them."""
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in range(PEER_PROCESSES)]
+    processes = [
+        context.Process(target=_peer, args=(theirs, target, messages[number::PEER_PROCESSES]))
+        for number, (_, theirs) in enumerate(pipes)
+    ]
+    for process in processes:
+        process.start()
+    for ours, _ in pipes:
+        ours.recv()
+    begun = time.perf_counter()
+    for ours, _ in pipes:
+        ours.send(None)
+    for ours, _ in pipes:
+        ours.recv()
+    taken = time.perf_counter() - begun
+    for process in processes:
+        process.join()
+    return CALLS // (PEER_PROCESSES * PEER_THREADS) * PEER_PROCESSES * PEER_THREADS / taken
+
+
+def _peer(pipe: Connection, target: str, messages: list[Message]) -> None:
+    """Send the messages in turn, from several threads."""
+    client = DispatcherClient(target)
+    client.ask(messages[0])
+
+    def send(offset: int) -> None:
+        for number in range(CALLS // (PEER_PROCESSES * PEER_THREADS)):
+            client.ask(messages[(offset + number * PEER_THREADS) % len(messages)])
+
+    pipe.send(None)
+    pipe.recv()
+    with ThreadPoolExecutor(PEER_THREADS) as threads:
+        list(threads.map(send, range(PEER_THREADS)))
+    pipe.send(None)
+    client.close()
