@@ -12,6 +12,9 @@ CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.13 python3.12 python3.11 python3)
 # Options for a command, as in: make demo ARGS="--epochs 3"
 ARGS ?=
 
+# How many processes the tests run in: one for each core.
+JOBS := $(shell python3 -c 'import os; print(os.cpu_count())')
+
 .PHONY: help setup demo test check bench format lock clean
 .DEFAULT_GOAL := help
 
@@ -34,13 +37,13 @@ demo: $(VENV)/.with-demo
 	@$(BIN)/penstock demo $(ARGS)
 
 test: $(VENV)/.with-dev
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n $(JOBS) $(ARGS)
 
 check: $(VENV)/.with-dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -m 'not slow'
+	@$(BIN)/pytest -n $(JOBS) -m 'not slow'
 
 bench: $(VENV)/.with-dev
 	@$(BIN)/python -m benchmarks $(ARGS)

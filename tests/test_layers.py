@@ -207,9 +207,9 @@ def test_level_0_knows_numpy_and_the_standard_library_only(module: str) -> None:
 
 IMPORT_PENSTOCK = """
 import json, sys, threading, time
-started = time.perf_counter()
+started = time.process_time()
 import penstock
-seconds = time.perf_counter() - started
+seconds = time.process_time() - started
 print(json.dumps([seconds, sorted(sys.modules), threading.active_count()]))
 """
 
@@ -222,4 +222,4 @@ def test_importing_penstock_is_quick_and_loads_nothing_heavy() -> None:
         assert HEAVY.keys() & set(loaded) == set()
         assert threads == 1
         times.append(seconds)
-    assert min(times) < 0.5  # the quickest of three: the others may have waited for a busy machine
+    assert min(times) < 0.5  # of a processor's time: how busy the machine is does not matter
