@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -134,6 +136,32 @@ def test_readers_wait_for_the_first_worker_and_say_so(fleet: Fleet, caplog: pyte
         caplog.handler.addFilter(Starter())  # type: ignore[arg-type]  # anything with `filter` will do
         assert [int(x) for x in iterator] == [0, 1, 2]
     assert "no data worker" in caplog.text
+
+
+def test_an_address_that_nobody_can_reach_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with ps.service.DispatchServer() as dispatcher:
+        config = ps.service.WorkerConfig(
+            dispatcher_address=dispatcher.target.split("://")[1], worker_address="localhost:1"
+        )
+        flight = ps.service.distribute("distributed_epoch", dispatcher.target, data_transfer_protocol="grpc")
+        with ps.service.WorkerServer(config), iter(ps.Dataset.range(3).apply(flight)) as iterator:
+            begun = time.monotonic()
+
+            def said() -> bool:
+                return "at the address it advertises: localhost:1" in caplog.text
+
+            reading = threading.Thread(target=lambda: list(swallowed(iterator)))
+            reading.start()
+            while not said():
+                assert time.monotonic() - begun < 20
+                time.sleep(0.05)
+            iterator.close()
+            reading.join()
+
+
+def swallowed(iterator: Iterator[object]) -> Iterator[object]:
+    with suppress(ps.ClosedError):
+        yield from iterator
 
 
 def test_a_worker_that_comes_late_helps(fleet: Fleet) -> None:

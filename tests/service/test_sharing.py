@@ -162,6 +162,30 @@ def test_local_workers_only(target: str) -> None:
     assert [int(x) for x in dataset] == list(range(9))
 
 
+def test_without_local_workers_none_are_waited_for() -> None:
+    with ps.service.DispatchServer() as dispatcher:
+        dataset = ps.Dataset.range(9).apply(
+            ps.service.distribute("distributed_epoch", dispatcher.target, target_workers="LOCAL")
+        )
+        with pytest.raises(ps.ServiceError, match="there is none"):
+            list(dataset)
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_a_reader_that_waits_keeps_no_more_from_others_than_it_may(limit: int, target: str) -> None:
+    def reader(count: int | None) -> ps.Dataset:
+        shared = ps.service.distribute(
+            "distributed_epoch", target, job_name="limited", max_outstanding_requests=count, compression=None
+        )
+        return ps.Dataset.range(1000).apply(shared)
+
+    with iter(reader(limit)) as idle:
+        given = [int(next(idle)) for _ in range(3)]
+        others = [int(x) for x in reader(None)]
+        assert len(others) >= 1000 - 3 - limit
+        assert sorted([*given, *others, *map(int, idle)]) == list(range(1000))
+
+
 def test_a_registered_dataset_is_had_by_its_id(target: str) -> None:
     name = ps.service.register_dataset(target, ps.Dataset.range(6).map(lambda x: (x, np.float32(x))), dataset_id="six")
     dataset = ps.service.from_dataset_id("distributed_epoch", target, name)

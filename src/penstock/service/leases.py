@@ -8,7 +8,8 @@ from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.messages import Lease, Leased, Span
 from penstock.service.progress import Part, PassProgress
 
-_SPANS_AT_A_TIME = 4
+SPANS_AT_A_TIME = 4
+"""How many spans are leased together, so that a lane need not wait for the dispatcher at every span."""
 
 
 class Leases:
@@ -41,7 +42,7 @@ class Leases:
         """Whether the caller is to ask now, for which there must be room."""
         if self._asking or self.over or room == 0 or time.monotonic() < self._not_before:
             return False
-        self._asking, self._wanted = True, room * _SPANS_AT_A_TIME
+        self._asking, self._wanted = True, room
         return True
 
     def ask(self) -> list[Span]:

@@ -34,15 +34,16 @@ class SpanPace:
         )
         self._size = max(1, int(min(fitting, self._size * _GROWTH)))
 
-    def size(self, remaining: int | None, lanes: int, under_way: int) -> int:
+    def size(self, remaining: int | None, lanes: int, under_way: int, spans: int = 1) -> int:
         """How many positions the next span should have; 0 if nothing more may be under way now.
 
         Args:
             remaining: positions that nobody has begun, where that is known.
             lanes: how many spans are fetched at the same time.
             under_way: elements that were asked for and not handed on.
+            spans: for so many spans together.
         """
-        size = self._size
+        size = self._size * spans
         if remaining is not None:
             size = min(size, max(1, remaining // (2 * lanes)))  # all lanes end at about the same time
         if self.limit is not None:

@@ -126,12 +126,14 @@ class PassProgress:
         self.open.append(part)
         return part
 
-    def adopt(self, span: Span) -> Part:
-        """A part that somebody else has chosen."""
-        part = Part(self.number, span.start, span.stop, span.skip)
-        self.open.append(part)
-        self.waiting.append(part)
-        return part
+    def adopt(self, span: Span, size: int = ENDLESS) -> None:
+        """Begin parts of at most `size` positions for a span that was chosen elsewhere."""
+        start, skip = span.start, span.skip
+        while start < span.stop:
+            part = Part(self.number, start, min(start + size, span.stop), skip)
+            self.open.append(part)
+            self.waiting.append(part)
+            start, skip = part.stop, 0
 
     def state(self, last: Part | None = None, position: tuple[int, int] | None = None) -> State:
         """[frontier, [[start, stop, skip], …]]: all positions before the frontier are consumed, except in these spans.

@@ -20,7 +20,7 @@ from penstock.service.delivery import AsItComes, Delivery, InOrder, InTurns
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.failures import to_exception
 from penstock.service.interfaces import Answer
-from penstock.service.leases import Leases
+from penstock.service.leases import SPANS_AT_A_TIME, Leases
 from penstock.service.messages import (
     ConsumerHeartbeat,
     ConsumerNews,
@@ -223,7 +223,7 @@ class Reader:
                 part = self._waiting_part()
                 if part is not None:
                     return part
-                asking = self._leases is not None and self._leases.begin(self._room(None))
+                asking = self._leases is not None and self._leases.begin(self._room(None, SPANS_AT_A_TIME))
                 if not asking:
                     if self._reading.endless and self._leases is None:
                         return None
@@ -232,8 +232,9 @@ class Reader:
             assert self._leases is not None
             spans = self._leases.ask()
             with self._changed:
+                size = -(-sum(span.stop - span.start for span in spans) // SPANS_AT_A_TIME)
                 for span in spans:
-                    self._passes[span.pass_number].adopt(span)
+                    self._passes[span.pass_number].adopt(span, size)
                 self._changed.notify_all()
 
     def _waiting_part(self) -> Part | None:
@@ -251,14 +252,14 @@ class Reader:
             return progress.begin(size) if size else None
         return None
 
-    def _room(self, remaining: int | None) -> int:
+    def _room(self, remaining: int | None, spans: int = 1) -> int:
         requested = sum(
             part.stop - part.fetch_position
             for progress in self._passes.values()
             for part in progress.open
             if not part.complete and part.stop < ENDLESS
         )
-        return self._pace.size(remaining, max(1, self._lanes), requested + self._buffered)
+        return self._pace.size(remaining, max(1, self._lanes), requested + self._buffered, spans)
 
     def _fetch(self, part: Part) -> None:
         """Fetch what is missing of a part, or what a worker gives of it before it is lost."""

@@ -10,7 +10,7 @@ from penstock.data.block import Block
 from penstock.data.node import Node, Run
 from penstock.data.sample import sampled_spec
 from penstock.data.stream import State, Stream
-from penstock.errors import InvalidArgumentError, StateMismatchError
+from penstock.errors import InvalidArgumentError, ServiceError, StateMismatchError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.runtime.threads import Threads
 from penstock.service.cut import kind_of
@@ -208,6 +208,12 @@ class DistributeStream(Stream):
         self._dataset_id = self._node.dataset_id or self._registered(dispatcher)
         opened = dispatcher.ask(self._opening(self._dataset_id))
         assert isinstance(opened, EpochOpened)
+        settings = self._node.settings
+        if settings.target_workers == "LOCAL" and not any(map(settings.usable, opened.workers)):
+            raise ServiceError(
+                'target_workers="LOCAL" reads from the workers in this process, and there is none: make a '
+                'ps.service.WorkerServer here first, or use "ANY"'
+            )
         return opened
 
     def _registered(self, dispatcher: DispatcherClient) -> str:
