@@ -43,7 +43,7 @@ check: $(VENV)/.with-dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -n $(JOBS) -m 'not slow'
+	@$(BIN)/pytest -n $(JOBS) -m 'not slow and not long'
 
 bench: $(VENV)/.with-dev
 	@$(BIN)/python -m benchmarks $(ARGS)

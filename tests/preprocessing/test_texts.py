@@ -80,7 +80,7 @@ def test_functions_of_the_user_standardize_and_split() -> None:
         {"standardize": lambda texts: np.char.lower(texts)},
         {"split": lambda texts: [text.split() for text in texts]},
     ],
-    ids=str,
+    ids=lambda arguments: ", ".join(arguments) or "defaults",
 )
 @pytest.mark.parametrize("shape", [(6,), (6, 1)])
 def test_a_block_of_texts_gives_what_its_rows_give(arguments: dict[str, Any], shape: tuple[int, ...]) -> None:

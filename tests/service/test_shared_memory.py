@@ -334,6 +334,7 @@ def test_without_segments_blocks_come_through_the_socket(new_worker: Any) -> Non
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # JAX, if it is there, warns of forks
 def test_a_fork_of_the_consumer_gives_nothing_back(worker: Endpoint) -> None:
     connection = connect(worker, "shared_memory")
     held = columns(connection, "large", 3)
