@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +141,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]
 
 
 @pytest.fixture
-def copied(killed: tuple[Path, list[bytes]], tmp_path: Path) -> Iterator[tuple[Path, list[bytes]]]:
-    yield shutil.copytree(killed[0], tmp_path / "copy"), killed[1]
+def copied(killed: tuple[Path, list[bytes]], tmp_path: Path) -> tuple[Path, list[bytes]]:
+    return fresh(killed, tmp_path), killed[1]
 
 
 def fresh(killed: tuple[Path, list[bytes]], tmp_path: Path) -> Path:
@@ -186,10 +185,9 @@ def test_a_changed_byte_is_found_or_does_not_matter(
     damaged.write_bytes(content)
     try:
         state = found(directory)
-    except ps.StorageError as error:
-        assert str(directory / FILE) in str(error)
-    else:
-        assert state in killed[1]
+    except ps.StorageError:
+        return
+    assert state in killed[1]
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0", b"no journal at all " * 500])

@@ -62,6 +62,7 @@ class Journal:
         if not self.found:
             self._create(first)
         self._connection = self._opened()
+        self._number = self._bytes = self._snapshot_bytes = 0  # of entries, since the snapshot
         try:
             with self._explaining():
                 self.state = self._read()

@@ -1,9 +1,10 @@
 """A consumer's dealings with the dispatcher over the spans of a shared job."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Lock
 
+from penstock.errors import PenstockError
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.messages import Lease, Leased, Span
 from penstock.service.progress import Part, PassProgress
@@ -28,6 +29,7 @@ class Leases:
         self._asking = False
         self._not_before = 0.0
         self._consumed: list[Span] = []
+        self._begun: list[Span] = []
         self._ended: dict[int, Span] = {}
         self.over = False
 
@@ -55,18 +57,35 @@ class Leases:
         self._not_before = time.monotonic() + reply.retry_after
         return reply.spans
 
-    def acknowledge(self) -> None:
-        """Tell of what was consumed, if anything was."""
-        if self._consumed:
-            self._exchange(0, 0)
+    def acknowledge(self, passes: Mapping[int, PassProgress]) -> None:
+        """Tell of what was consumed, if anything was: of spans that are not done, their positions so far."""
+        begun = [
+            Span(pass_number=part.pass_number, start=part.start, stop=part.position)
+            for progress in passes.values()
+            for part in list(progress.open)
+            if part.position > part.start
+        ]
+        if self._consumed or begun != self._begun:
+            self._begun = begun
+            self._exchange(0, 0, begun)
 
-    def _exchange(self, positions: int, number: int) -> Leased:
+    def _exchange(self, positions: int, number: int, begun: Sequence[Span] = ()) -> Leased:
         with self._lock:
             consumed, self._consumed = self._consumed, []
             ended = list(self._ended.values())
-        reply = self._dispatcher.ask(
-            Lease(consumer_id=self._consumer_id, positions=positions, number=number, consumed=consumed, ended=ended)
+        message = Lease(
+            consumer_id=self._consumer_id,
+            positions=positions,
+            number=number,
+            consumed=[*consumed, *begun],
+            ended=ended,
         )
+        try:
+            reply = self._dispatcher.ask(message)
+        except PenstockError:
+            with self._lock:  # it may not have been heard of: it is said again when this reader is released
+                self._consumed = [*consumed, *self._consumed]
+            raise
         assert isinstance(reply, Leased)
         return reply
 

@@ -6,14 +6,14 @@ lost. A steward keeps in touch with the dispatcher. All of them end soon after `
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition
 from typing import Any
 
 from penstock.data.block import Block
-from penstock.errors import ClosedError, LostLeaseError, LostWorkerError, PenstockError
+from penstock.errors import ClosedError, LostLeaseError, LostWorkerError, PenstockError, ServiceError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import Threads
 from penstock.service.delivery import AsItComes, Delivery, InOrder, InTurns
@@ -33,7 +33,7 @@ from penstock.service.messages import (
     ReleaseConsumer,
 )
 from penstock.service.pace import SpanPace
-from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, State, after
+from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, SharedProgress, State, after
 from penstock.service.staff import Staff
 
 _logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Reader:
         reading: Reading,
         opened: EpochOpened,
         dispatcher: DispatcherClient,
-        reopen: Callable[[], EpochOpened],
+        reopen: Callable[[dict[str, Any]], EpochOpened],
         staff: Staff,
         threads: Threads,
         state: Any = None,
@@ -187,7 +187,7 @@ class Reader:
 
     def _forget_if_done(self, part: Part) -> None:
         if part.done:
-            self._passes[part.pass_number].open.remove(part)
+            self._passes[part.pass_number].finish(part)
             if self._leases is not None:
                 self._leases.consumed(part)
 
@@ -359,15 +359,17 @@ class Reader:
         except LostLeaseError:
             if self._leases is not None:
                 raise
-            self._opened = self._reopen()  # nobody else has what it reads: a new dispatcher only has to know of it
+            # Nobody else has what it reads: a new dispatcher only has to know of it.
+            self._opened = self._reopen(self.state())
             self._update(self._opened)
         if self._leases is not None:
-            self._leases.acknowledge()
+            self._leases.acknowledge(self._passes)
 
     def _update(self, news: EpochOpened | ConsumerNews) -> None:
         """Take over what the dispatcher says: passes that have come, workers that have come or gone."""
         workers = self._staff.update(news.workers)
         with self._changed:
+            self._check_same(news.passes)
             new = [description for description in news.passes if description.number not in self._passes]
             for description in news.passes:
                 self._descriptions[description.number] = description
@@ -384,10 +386,28 @@ class Reader:
         for _ in range(missing):
             self._threads.start(self._lane, "service-lane")
 
+    def _check_same(self, descriptions: Sequence[Pass]) -> None:
+        """Refuse to go on in passes that are cut in another way.
+
+        Raises:
+            ServiceError: a dispatcher that was started anew, without a journal, cuts them for other workers.
+        """
+        for description in descriptions:
+            known = self._descriptions.get(description.number, description)
+            if (known.shard_index, known.num_shards) != (description.shard_index, description.num_shards):
+                raise ServiceError(
+                    f"the dispatcher was started anew and divides this epoch by {description.num_shards} instead of "
+                    f"{known.num_shards}: go on from a checkpoint, and let the dispatcher keep a journal "
+                    "(`penstock dispatcher --work-dir`)"
+                )
+
     def _progress(self, description: Pass) -> PassProgress:
         reading = self._reading
         length = description.length if reading.length_known or description.length < 0 else UNKNOWN_CARDINALITY
-        progress = PassProgress(description.number, length, reading.offset)
+        if self._leases is not None:
+            progress: PassProgress = SharedProgress(description.number, length)
+        else:
+            progress = PassProgress(description.number, length, reading.offset)
         state = self._restored.pop(description.number, None)
         if state is not None:
             progress.restore(state)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final, Literal
 
-from penstock.errors import ClosedError, InvalidTypeError, PenstockError, ServiceError
+from penstock.errors import ClosedError, InvalidTypeError, PenstockError, ServiceError, StorageError
 from penstock.service.address import PROTOCOL
 from penstock.service.config import PORT_WILDCARD
 from penstock.service.config import WorkerConfig as WorkerConfig
@@ -160,7 +160,7 @@ class _Duty:
             try:
                 ending = self._beat()
                 heard = time.monotonic()
-            except ServiceError as error:
+            except (ServiceError, StorageError) as error:  # it is gone, or cannot write its journal
                 if time.monotonic() - heard > self._config.dispatcher_timeout:
                     self.failure, ending = error, "stop"
                     _logger.error("this data worker ends: %s", error)
