@@ -215,7 +215,7 @@ class _Shell(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no t
 
 
 def _first_state() -> State:
-    """Nothing, with ids that no earlier dispatcher at this address is likely to have given out: its workers may report."""
+    """Nothing, with ids that no earlier dispatcher at this address can well have given out: its workers may report."""
     first = secrets.randbelow(1 << 20) * 1000
     return State(next_worker=first, next_job=first, next_epoch=first, next_consumer=first)
 

@@ -123,7 +123,8 @@ class Journal:
         wal = self.path.with_name(f"{FILE}-wal")
         if wal.exists():
             raise StorageError(
-                f"{wal} belongs to a journal that is missing: put {self.path} back beside it, or choose another work_dir"
+                f"{wal} belongs to a journal that is missing: put {self.path} back beside it, or "
+                "choose another work_dir"
             )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -175,8 +176,8 @@ class Journal:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version != _VERSION:
             raise StorageError(
-                f"the journal {self.path} has version {version}, and this penstock reads version {_VERSION}: go on with "
-                "the penstock that wrote it, or choose another work_dir"
+                f"the journal {self.path} has version {version}, and this penstock reads version {_VERSION}: go on "
+                "with the penstock that wrote it, or choose another work_dir"
             )
         (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
