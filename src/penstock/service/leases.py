@@ -4,7 +4,6 @@ import time
 from collections.abc import Mapping, Sequence
 from threading import Lock
 
-from penstock.errors import PenstockError
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.messages import Lease, Leased, Span
 from penstock.service.progress import Part, PassProgress
@@ -30,6 +29,7 @@ class Leases:
         self._not_before = 0.0
         self._consumed: list[Span] = []
         self._begun: list[Span] = []
+        self._handed_on: list[Part] = []
         self._ended: dict[int, Span] = {}
         self.over = False
 
@@ -57,21 +57,15 @@ class Leases:
         self._not_before = time.monotonic() + reply.retry_after
         return reply.spans
 
-    def acknowledge(self, passes: Mapping[int, PassProgress]) -> None:
-        """Tell of what was consumed, if anything was: of spans that are not done, their positions so far."""
-        begun = [
-            Span(pass_number=part.pass_number, start=part.start, stop=part.position)
-            for progress in passes.values()
-            for part in list(progress.open)
-            if part.position > part.start
-        ]
+    def acknowledge(self, begun: list[Span]) -> None:
+        """Tell of what was consumed, `begun` besides, if that is anything new; returns when the dispatcher knows."""
         if self._consumed or begun != self._begun:
-            self._begun = begun
             self._exchange(0, 0, begun)
+            self._begun = begun
 
     def _exchange(self, positions: int, number: int, begun: Sequence[Span] = ()) -> Leased:
         with self._lock:
-            consumed, self._consumed = self._consumed, []
+            consumed = list(self._consumed)
             ended = list(self._ended.values())
         message = Lease(
             consumer_id=self._consumer_id,
@@ -80,32 +74,48 @@ class Leases:
             consumed=[*consumed, *begun],
             ended=ended,
         )
-        try:
-            reply = self._dispatcher.ask(message)
-        except PenstockError:
-            with self._lock:  # it may not have been heard of: it is said again when this reader is released
-                self._consumed = [*consumed, *self._consumed]
-            raise
+        reply = self._dispatcher.ask(message)
         assert isinstance(reply, Leased)
+        with self._lock:  # until now it may not have been heard of, and is said again by whoever comes in between
+            known = set(consumed)
+            self._consumed = [span for span in self._consumed if span not in known]
         return reply
 
-    def consumed(self, part: Part) -> None:
-        """A part was handed on in full."""
+    def handed_on(self, part: Part) -> None:
+        """The last of a part was handed on: it is consumed when the caller comes for more."""
+        self._handed_on.append(part)
+
+    def settle(self) -> None:
+        """The caller has come for more."""
         with self._lock:
-            self._consumed.append(Span(pass_number=part.pass_number, start=part.start, stop=part.stop))
+            self._consumed += [_whole(part) for part in self._handed_on]
+        self._handed_on.clear()
+
+    def begun(self, passes: Mapping[int, PassProgress], last: Part | None, place: tuple[int, int]) -> list[Span]:
+        """What was handed on and is not settled: of `last` as far as `place`, (position, skip)."""
+        spans = [
+            Span(pass_number=last.pass_number, start=last.start, stop=place[0], skip=place[1])
+            for last in ([] if last is None else [last])
+        ]
+        spans += [_whole(part) for part in self._handed_on if part is not last]
+        spans += [
+            Span(pass_number=part.pass_number, start=part.start, stop=part.position, skip=part.skip)
+            for progress in passes.values()
+            for part in progress.open
+            if part is not last
+        ]
+        return [span for span in spans if span.start < span.stop or span.skip]
 
     def ended(self, pass_number: int, length: int) -> None:
         """A pass of unknown length has ended."""
         with self._lock:
             self._ended[pass_number] = Span(pass_number=pass_number, start=0, stop=length)
 
-    def left(self, passes: Mapping[int, PassProgress]) -> list[Span]:
-        """What was consumed and not acknowledged, parts of spans too."""
+    def left(self, begun: list[Span]) -> list[Span]:
+        """What was consumed and not acknowledged, `begun` besides."""
         with self._lock:
-            partly = [
-                Span(pass_number=part.pass_number, start=part.start, stop=part.position, skip=part.skip)
-                for progress in passes.values()
-                for part in progress.open
-                if part.position > part.start or part.skip
-            ]
-            return [*self._consumed, *partly]
+            return [*self._consumed, *begun]
+
+
+def _whole(part: Part) -> Span:
+    return Span(pass_number=part.pass_number, start=part.start, stop=part.stop)

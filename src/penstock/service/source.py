@@ -168,6 +168,7 @@ class DistributeStream(Stream):
     def __init__(self, node: Distribute, run: Run, epoch: int) -> None:
         self._node = node
         self._threads: Threads = run.threads
+        run.savers.append(self._keep_state)
         self._epoch = epoch
         self._seed = run.seed
         self._consumer = secrets.token_hex(8)
@@ -254,6 +255,14 @@ class DistributeStream(Stream):
 
     def state(self) -> State:
         return self._described(self._restored if self._reader is None else self._reader.state())
+
+    def _keep_state(self) -> None:
+        if self._reader is not None:
+            self._reader.keep_state()
+
+    def unread(self, rows: int) -> None:
+        if self._reader is not None:
+            self._reader.unread(rows)
 
     def _described(self, position: Any) -> State:
         return {"consumer": self._consumer, "epoch": self._epoch, "seed": self._seed, "position": position}
