@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 from penstock.service.messages import Endpoint
 
 PRODUCING = Path(__file__).parent / "producing.py"
-collect_ignore = ["producing.py"]
+collect_ignore = ["producing.py", "reading.py"]
 
 
 @contextmanager
@@ -56,3 +56,48 @@ def producing() -> Any:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+class DispatcherProcess:
+    """A dispatcher in a process of its own, that can be killed and started again at the same port.
+
+    Attributes:
+        address: "host:port", the same for all its lives.
+    """
+
+    def __init__(self, *arguments: str) -> None:
+        self._arguments = [*arguments, "--heartbeat-seconds", "0.2"]
+        self._process = self._started("0")
+        self.address = self._greeting()
+
+    def _started(self, port: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "penstock", "dispatcher", "--port", port, *self._arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def _greeting(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().split("://")[1].strip()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.communicate()
+
+    def start(self) -> None:
+        """Start it again, and wait until it listens."""
+        self._process = self._started(self.address.partition(":")[2])
+        assert self._greeting() == self.address
+
+
+@pytest.fixture
+def start_dispatcher() -> Iterator[Callable[..., DispatcherProcess]]:
+    """Starts a `DispatcherProcess` with the command's arguments; it is killed after the test."""
+    started: list[DispatcherProcess] = []
+
+    def start(*arguments: str) -> DispatcherProcess:
+        started.append(DispatcherProcess(*arguments))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()

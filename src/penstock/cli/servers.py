@@ -44,6 +44,12 @@ def add_dispatcher(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         help="a worker that may come, in the order of the shards of static sharding policies; once for each worker. "
         "Without any, all workers may come, and static policies are refused",
     )
+    parser.add_argument(
+        "--work-dir",
+        metavar="DIRECTORY",
+        help="where it keeps a journal: a dispatcher that was killed and is started again with the same directory and "
+        "port goes on where it was, and data workers and readers with it. Without it all is forgotten",
+    )
     defaults = DispatcherConfig()
     for name, meaning in {
         "--heartbeat-seconds": "how often workers report; a worker that misses three reports is lost",
@@ -116,6 +122,7 @@ def _dispatcher(options: argparse.Namespace) -> int:
         worker_addresses=options.worker_address,
         heartbeat_seconds=options.heartbeat_seconds,
         lease_seconds=options.lease_seconds,
+        work_dir=options.work_dir,
     )
     _log(logging.INFO)
     return _run(lambda: DispatchServer(config), "dispatcher at {}")

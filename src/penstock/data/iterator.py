@@ -53,7 +53,8 @@ class _Pass:
         plan = make_plan(node, options)
         self.threads = Threads()
         self.parallelism = plan.parallelism
-        self.cursor = Cursor(plan.root.open(Run(plan.root, seed, self.threads), epoch))
+        self.run = Run(plan.root, seed, self.threads)
+        self.cursor = Cursor(plan.root.open(self.run, epoch))
 
         _open.add(self)
 
@@ -168,6 +169,8 @@ class DatasetIterator(Iterator[Any]):
             raise ClosedError("this iterator was closed: take its state before")
         with self._lock:
             position = self._pass.cursor.state_before(self._in_block - self._given)
+        for save in self._pass.run.savers:
+            save()
         return {
             "version": STATE_VERSION,
             "epoch": self._epoch,
@@ -195,6 +198,8 @@ class DatasetIterator(Iterator[Any]):
     def close(self) -> None:
         """End every thread that runs for this iterator. May be called again."""
         self._rows = iter(())
+        if self._finalizer.alive:
+            self._pass.cursor.give_back(self._in_block - self._given)
         self._finalizer()
         self._pass.threads.join()
 

@@ -41,6 +41,8 @@ class Run:
     def __init__(self, root: "Node", seed: int, threads: Threads) -> None:
         self.seed = seed
         self.threads = threads
+        self.savers: list[Callable[[], None]] = []
+        """Called when a state was taken that will be kept."""
         # A node's place is its number among those of its name, so that adding a prefetch, say, changes no order.
         counts: Counter[str] = Counter()
         self._places: dict[int, tuple[int, int]] = {}

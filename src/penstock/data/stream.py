@@ -41,6 +41,9 @@ class Stream(ABC):
         """Pass over up to `rows` rows without reading them, where that is possible; gives how many were."""
         return 0
 
+    def unread(self, rows: int) -> None:  # noqa: B027  # most have nobody to tell
+        """Of the block that `pull` gave last the last `rows` rows are not used, and nothing more is pulled."""
+
 
 class IndexStream(Stream):
     """One pass over what can be read by index: the state is a position.
@@ -184,6 +187,8 @@ class Cursor(Stream):
         Cursor.skip(self, rows)
 
     def close(self) -> None:
+        if self._left:
+            self._stream.unread(self._left)
         self._stream.close()
 
 

@@ -1,5 +1,6 @@
 """What a dispatcher and a worker are told when they are made, checked at the call."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -28,9 +29,11 @@ class DispatcherConfig:
             with an id of its own is kept for ever.
         worker_gc_seconds: how long a lost worker is shown in `penstock status`.
         max_message_bytes: larger messages are refused, such as a dataset that holds its data itself.
+        work_dir: where it keeps a journal, from which one that is started anew goes on; a directory on a local disk,
+            which one dispatcher at a time can have. None keeps all in memory.
 
     Raises:
-        InvalidTypeError: `worker_addresses` that are not strings.
+        InvalidTypeError: `worker_addresses` that are not strings, a `work_dir` that is no path.
         InvalidArgumentError: a number out of range, an address that is empty or listed twice with its port.
 
     Example:
@@ -50,9 +53,14 @@ class DispatcherConfig:
     dataset_gc_seconds: float = 3600.0
     worker_gc_seconds: float = 600.0
     max_message_bytes: int = 1 << 28
+    work_dir: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         _check_port("DispatcherConfig", self.port)
+        if self.work_dir is not None and not isinstance(self.work_dir, (str, os.PathLike)):
+            raise InvalidTypeError(f"DispatcherConfig(work_dir=...) takes a path, got {self.work_dir!r}")
+        if self.work_dir == "":
+            raise InvalidArgumentError("DispatcherConfig(work_dir=...) must not be empty")
         if isinstance(self.worker_addresses, str):
             raise InvalidTypeError(
                 f"DispatcherConfig(worker_addresses=...) takes a list of strings, got {self.worker_addresses!r}"

@@ -1,6 +1,7 @@
 """The dispatcher: the machine of `penstock.service.machine` behind a socket, with a clock.
 
-Everything that it knows is in memory; a message is decided, applied and answered under one lock.
+Everything that it knows is in memory, and in its journal if it has a `work_dir`; a message is decided, written down,
+applied and answered under one lock.
 """
 
 import atexit
@@ -12,16 +13,17 @@ import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
-from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, ServiceError
+from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, ServiceError, StorageError
 from penstock.service.address import PROTOCOL
 from penstock.service.config import DispatcherConfig as DispatcherConfig
 from penstock.service.dispatcher_client import ACTION
+from penstock.service.journal import Journal
 from penstock.service.machine.machine import Machine
 from penstock.service.machine.state import State
 from penstock.service.machine.story import told
@@ -30,6 +32,9 @@ from penstock.service.messages import FromDispatcher, ToDispatcher
 from penstock.service.transport.refusals import refusal_of
 
 _logger = logging.getLogger(__name__)
+
+_COMPLAIN_SECONDS: Final = 30.0
+"""How often the log says that the journal cannot be written."""
 
 _decoder = msgspec.msgpack.Decoder(ToDispatcher)
 
@@ -47,6 +52,7 @@ class DispatchServer:
     Raises:
         InvalidTypeError: a `config` of another kind.
         ServiceError: it cannot listen at that port.
+        StorageError: it cannot work in its `work_dir`, or another dispatcher does.
 
     Example:
         >>> import penstock as ps
@@ -70,6 +76,7 @@ class DispatchServer:
         Raises:
             ClosedError: it was stopped.
             ServiceError: it cannot listen at that port.
+            StorageError: as when it is made.
         """
         if self._stopped:
             raise ClosedError("a dispatcher cannot be started after it was stopped: make a new DispatchServer")
@@ -98,7 +105,7 @@ class DispatchServer:
         self._running().ended.wait(timeout)
 
     def stop(self, drain: bool = False) -> None:
-        """Stop listening. What it knew is forgotten. Twice does no harm.
+        """Stop listening. What it knew is forgotten, if it has no `work_dir`. Twice does no harm.
 
         Args:
             drain: first let readers come to their end; no epoch can be begun meanwhile.
@@ -123,11 +130,16 @@ class _Shell(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no t
         # Whatever is put here ends it. A queue of this kind may be written to where garbage is collected.
         self.words: SimpleQueue[None] = SimpleQueue()
         self.ended = threading.Event()
-        # Ids that no earlier dispatcher at this address is likely to have given out: its workers may still report.
-        self._machine = Machine(config, time.monotonic(), _log, first_id=secrets.randbelow(1 << 20) * 1000)
+        self._complained = float("-inf")
+        self._journal = Journal(config.work_dir, _first_state()) if config.work_dir is not None else None
+        state = _first_state() if self._journal is None else self._journal.state
+        if self._journal is not None and self._journal.found:
+            _logger.info("the dispatcher goes on from %s: %s", self._journal.path, _told_state(state))
+        self._machine = Machine(config, time.monotonic(), self._before, state)
         try:
             super().__init__(f"grpc+tcp://{config.host}:{config.port}")
         except (pa.ArrowException, OSError) as error:
+            self._close_journal()
             raise ServiceError(f"the dispatcher cannot listen at {config.host}:{config.port}: {error}") from error
         self._clock = threading.Thread(target=self._keep_time, name="penstock-dispatcher-clock", daemon=True)
         self._clock.start()
@@ -151,6 +163,8 @@ class _Shell(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no t
                 return self._machine.tell(message, time.monotonic())
         except (msgspec.DecodeError, InvalidArgumentError) as error:
             return refusal_of(InvalidArgumentError(str(error)))
+        except StorageError as error:
+            return refusal_of(error)
         except Exception:
             _logger.exception("the dispatcher failed to answer")
             return refusal_of(ServiceError("the dispatcher failed to answer, its log says why"))
@@ -164,10 +178,31 @@ class _Shell(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no t
                 self.words.get(timeout=pause)
                 break
             with self._lock:
-                self._machine.pass_time(time.monotonic())
+                self._pass_time()
                 over = self._machine.over
         self.shutdown()
+        with self._lock:
+            self._close_journal()
         self.ended.set()
+
+    def _pass_time(self) -> None:
+        try:
+            self._machine.pass_time(time.monotonic())
+        except StorageError as error:  # what is due is due again the next time
+            if time.monotonic() - self._complained > _COMPLAIN_SECONDS:
+                self._complained = time.monotonic()
+                _logger.error("%s", error)
+
+    def _before(self, state: State, updates: Sequence[Update]) -> None:
+        if self._journal is not None:
+            self._journal.write(state, updates)
+        for update in updates:
+            if (line := told(state, update)) is not None:
+                _logger.info(line)
+
+    def _close_journal(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
 
     def stop(self, drain: bool = False) -> None:
         """End it, and wait until it has ended."""
@@ -179,10 +214,14 @@ class _Shell(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no t
         self._clock.join()
 
 
-def _log(state: State, updates: Sequence[Update]) -> None:
-    for update in updates:
-        if (line := told(state, update)) is not None:
-            _logger.info(line)
+def _first_state() -> State:
+    """Nothing, with ids that no earlier dispatcher at this address can well have given out: its workers may report."""
+    first = secrets.randbelow(1 << 20) * 1000
+    return State(next_worker=first, next_job=first, next_epoch=first, next_consumer=first)
+
+
+def _told_state(state: State) -> str:
+    return f"{len(state.workers)} data workers, {len(state.datasets)} datasets, {len(state.jobs)} jobs"
 
 
 _shells: "weakref.WeakSet[_Shell]" = weakref.WeakSet()

@@ -1,7 +1,7 @@
 """A consumer's dealings with the dispatcher over the spans of a shared job."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Lock
 
 from penstock.service.dispatcher_client import DispatcherClient
@@ -29,6 +29,8 @@ class Leases:
         self._asking = False
         self._not_before = 0.0
         self._consumed: list[Span] = []
+        self._begun: list[Span] = []
+        self._handed_on: list[Part] = []
         self._ended: dict[int, Span] = {}
         self.over = False
 
@@ -56,38 +58,65 @@ class Leases:
         self._not_before = time.monotonic() + reply.retry_after
         return reply.spans
 
-    def acknowledge(self) -> None:
-        """Tell of what was consumed, if anything was."""
-        if self._consumed:
-            self._exchange(0, 0)
+    def acknowledge(self, begun: list[Span]) -> None:
+        """Tell of what was consumed, `begun` besides, if that is anything new; returns when the dispatcher knows."""
+        if self._consumed or begun != self._begun:
+            self._exchange(0, 0, begun)
+            self._begun = begun
 
-    def _exchange(self, positions: int, number: int) -> Leased:
+    def _exchange(self, positions: int, number: int, begun: Sequence[Span] = ()) -> Leased:
         with self._lock:
-            consumed, self._consumed = self._consumed, []
+            consumed = list(self._consumed)
             ended = list(self._ended.values())
-        reply = self._dispatcher.ask(
-            Lease(consumer_id=self._consumer_id, positions=positions, number=number, consumed=consumed, ended=ended)
+        message = Lease(
+            consumer_id=self._consumer_id,
+            positions=positions,
+            number=number,
+            consumed=[*consumed, *begun],
+            ended=ended,
         )
+        reply = self._dispatcher.ask(message)
         assert isinstance(reply, Leased)
+        with self._lock:  # until now it may not have been heard of, and is said again by whoever comes in between
+            known = set(consumed)
+            self._consumed = [span for span in self._consumed if span not in known]
         return reply
 
-    def consumed(self, part: Part) -> None:
-        """A part was handed on in full."""
+    def handed_on(self, part: Part) -> None:
+        """The last of a part was handed on: it is consumed when the caller comes for more."""
+        self._handed_on.append(part)
+
+    def settle(self) -> None:
+        """The caller has come for more."""
         with self._lock:
-            self._consumed.append(Span(pass_number=part.pass_number, start=part.start, stop=part.stop))
+            self._consumed += [_whole(part) for part in self._handed_on]
+        self._handed_on.clear()
+
+    def begun(self, passes: Mapping[int, PassProgress], last: Part | None, place: tuple[int, int]) -> list[Span]:
+        """What was handed on and is not settled: of `last` as far as `place`, (position, skip)."""
+        spans = [
+            Span(pass_number=last.pass_number, start=last.start, stop=place[0], skip=place[1])
+            for last in ([] if last is None else [last])
+        ]
+        spans += [_whole(part) for part in self._handed_on if part is not last]
+        spans += [
+            Span(pass_number=part.pass_number, start=part.start, stop=part.position, skip=part.skip)
+            for progress in passes.values()
+            for part in progress.open
+            if part is not last
+        ]
+        return [span for span in spans if span.start < span.stop or span.skip]
 
     def ended(self, pass_number: int, length: int) -> None:
         """A pass of unknown length has ended."""
         with self._lock:
             self._ended[pass_number] = Span(pass_number=pass_number, start=0, stop=length)
 
-    def left(self, passes: Mapping[int, PassProgress]) -> list[Span]:
-        """What was consumed and not acknowledged, parts of spans too."""
+    def left(self, begun: list[Span]) -> list[Span]:
+        """What was consumed and not acknowledged, `begun` besides."""
         with self._lock:
-            partly = [
-                Span(pass_number=part.pass_number, start=part.start, stop=part.position, skip=part.skip)
-                for progress in passes.values()
-                for part in progress.open
-                if part.position > part.start or part.skip
-            ]
-            return [*self._consumed, *partly]
+            return [*self._consumed, *begun]
+
+
+def _whole(part: Part) -> Span:
+    return Span(pass_number=part.pass_number, start=part.start, stop=part.stop)

@@ -4,10 +4,12 @@ Pure bookkeeping without threads: the reader holds a lock around it.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.data.block import Block
 from penstock.errors import StateMismatchError
+from penstock.service.machine.spans import insert, without
 from penstock.service.messages import Chunk, PassKind, Span
 
 ENDLESS = 1 << 62
@@ -118,6 +120,10 @@ class PassProgress:
         """The pass has ended after `length` positions."""
         self._length = length
 
+    def finish(self, part: Part) -> None:
+        """A part was handed on in full."""
+        self.open.remove(part)
+
     def begin(self, size: int) -> Part:
         """A new part of at most `size` positions from the frontier on."""
         stop = self.frontier + size if self.remaining is None else self.frontier + min(size, self.remaining)
@@ -156,11 +162,77 @@ class PassProgress:
         Raises:
             StateMismatchError: it is none.
         """
-        try:
-            frontier, holes = state
-            spans = [tuple(map(int, hole)) for hole in holes]  # type: ignore[attr-defined]  # checked by failing
-            self.frontier = int(frontier)  # type: ignore[call-overload]
-            for start, stop, skip in spans:
-                self.adopt(Span(pass_number=self.number, start=start, stop=stop, skip=skip))
-        except (TypeError, ValueError) as error:
-            raise StateMismatchError(f"no state of a pass of the data service: {state!r:.200}") from error
+        self.frontier, holes = _checked(state)
+        for start, stop, skip in holes:
+            self.adopt(Span(pass_number=self.number, start=start, stop=stop, skip=skip))
+
+
+class SharedProgress(PassProgress):
+    """A pass of which others read a part too: what is theirs counts as not consumed."""
+
+    def __init__(self, number: int, length: int) -> None:
+        super().__init__(number, length)
+        self._finished: list[Span] = []
+
+    def finish(self, part: Part) -> None:
+        super().finish(part)
+        if part.start < part.stop:
+            insert(self._finished, Span(pass_number=self.number, start=part.start, stop=part.stop))
+
+    def state(self, last: Part | None = None, position: tuple[int, int] | None = None) -> State:
+        consumed = [
+            Span(pass_number=self.number, start=part.start, stop=part.position, skip=part.skip)
+            for part in self.open
+            if part is not last
+        ]
+        finished = self._finished
+        if last is not None and position is not None and last.pass_number == self.number:
+            finished = without(finished, Span(pass_number=self.number, start=last.start, stop=last.stop))
+            consumed.append(Span(pass_number=self.number, start=last.start, stop=position[0], skip=position[1]))
+        frontier, skip = 0, 0
+        holes = []
+        for span in sorted([*finished, *consumed], key=lambda span: span.start):
+            start, stop = min(span.start, self._bound), min(span.stop, self._bound)
+            if start == stop and not span.skip:
+                continue
+            if frontier < start or skip:
+                holes.append([frontier, start, skip])
+            frontier, skip = stop, span.skip
+        if skip:
+            holes.append([frontier, frontier + 1, skip])
+            frontier += 1
+        return [frontier, [hole for hole in holes if hole[0] < hole[1]]]
+
+    def restore(self, state: State) -> None:
+        self._finished = [span for span in past_of({str(self.number): state}) if span.start < span.stop]
+
+    @property
+    def _bound(self) -> int:
+        return ENDLESS if self._length < 0 else self._length
+
+
+def past_of(passes: Mapping[str, State]) -> list[Span]:
+    """What a reader had consumed by the states of its passes, as `OpenEpoch.resumed` wants it: some span of each.
+
+    Raises:
+        StateMismatchError: they are none.
+    """
+    past = []
+    for name, state in passes.items():
+        frontier, holes = _checked(state)
+        begin = 0
+        for start, stop, skip in [*holes, (frontier, frontier, 0)]:
+            if begin < start or skip or start == 0:
+                past.append(Span(pass_number=int(name), start=begin, stop=start, skip=skip))
+            begin = stop
+    return past
+
+
+def _checked(state: State) -> tuple[int, list[tuple[int, int, int]]]:
+    """The frontier and the holes of a state."""
+    try:
+        frontier, holes = state
+        checked = [(int(start), int(stop), int(skip)) for start, stop, skip in holes]  # type: ignore[attr-defined]
+        return int(frontier), checked  # type: ignore[call-overload]
+    except (TypeError, ValueError) as error:
+        raise StateMismatchError(f"no state of a pass of the data service: {state!r:.200}") from error

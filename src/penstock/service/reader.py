@@ -6,14 +6,14 @@ lost. A steward keeps in touch with the dispatcher. All of them end soon after `
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Condition
 from typing import Any
 
 from penstock.data.block import Block
-from penstock.errors import ClosedError, LostLeaseError, LostWorkerError, PenstockError
+from penstock.errors import ClosedError, LostLeaseError, LostWorkerError, PenstockError, ServiceError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import Threads
 from penstock.service.delivery import AsItComes, Delivery, InOrder, InTurns
@@ -21,6 +21,7 @@ from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.failures import to_exception
 from penstock.service.interfaces import Answer
 from penstock.service.leases import SPANS_AT_A_TIME, Leases
+from penstock.service.machine.spans import whole
 from penstock.service.messages import (
     ConsumerHeartbeat,
     ConsumerNews,
@@ -31,9 +32,10 @@ from penstock.service.messages import (
     Pass,
     PassKind,
     ReleaseConsumer,
+    Span,
 )
 from penstock.service.pace import SpanPace
-from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, State, after
+from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, SharedProgress, State, after
 from penstock.service.staff import Staff
 
 _logger = logging.getLogger(__name__)
@@ -93,7 +95,7 @@ class Reader:
         reading: Reading,
         opened: EpochOpened,
         dispatcher: DispatcherClient,
-        reopen: Callable[[], EpochOpened],
+        reopen: Callable[[dict[str, Any]], EpochOpened],
         staff: Staff,
         threads: Threads,
         state: Any = None,
@@ -114,6 +116,7 @@ class Reader:
         self._lanes = 0
         self._buffered = 0  # elements that have arrived and were not handed on
         self._last: tuple[Part, Arrived] | None = None
+        self._given: int | None = None  # of its elements, as the last state or the end has it
         self._failure: Exception | None = None
         self._stopping = False
         self._handed_on = 0
@@ -136,6 +139,8 @@ class Reader:
         begun = time.monotonic()
         with self._changed:
             self._last = None
+            if self._leases is not None:
+                self._leases.settle()
             while (part := self._delivery.next_part(self._passes)) is None:
                 if self._failure is not None:
                     raise self._failure
@@ -157,14 +162,46 @@ class Reader:
         """The positions that were handed on; of the last block only the first `rows` rows, if that is given."""
         with self._changed:
             part, position, turn = None, None, self._delivery.turn
+            self._given = rows
             if rows is not None and self._last is not None:
-                part, item = self._last
-                position = after(item.chunk, rows, self._reading.kind, self._reading.stride)
+                part, position = self._last[0], self._place(rows)
                 turn = part.pass_number + (rows > 0)
             passes: dict[str, State] = {str(number): state for number, state in self._restored.items()}
             for number, progress in self._passes.items():
                 passes[str(number)] = progress.state(part, position)
             return {"passes": passes, "turn": turn}
+
+    def keep_state(self) -> None:
+        """Let the dispatcher know what the last state says: nobody else is given any of it from then on.
+
+        Raises:
+            PenstockError: it does not know this reader any more, or cannot be reached.
+        """
+        if self._leases is None:
+            return
+        with self._changed:
+            if self._stopping:  # its release says so
+                return
+            begun = self._begun(self._given)
+        self._leases.acknowledge(begun)
+
+    def unread(self, rows: int) -> None:
+        """The last `rows` elements of the last block were not used, and no more will be asked for."""
+        with self._changed:
+            self._given = len(self._last[1].block) - rows if self._last is not None else None
+
+    def _begun(self, rows: int | None) -> list[Span]:
+        """What was handed on and is not settled; of the last block only `rows` elements, if that is given."""
+        assert self._leases is not None
+        if self._last is None or rows == len(self._last[1].block):
+            rows = None
+        last = None if rows is None or self._last is None else self._last[0]
+        return self._leases.begun(self._passes, last, (0, 0) if rows is None else self._place(rows))
+
+    def _place(self, rows: int) -> tuple[int, int]:
+        """(position, skip) of what follows the first `rows` elements of the last block."""
+        assert self._last is not None
+        return after(self._last[1].chunk, rows, self._reading.kind, self._reading.stride)
 
     def stop(self) -> None:
         """Let everything end that runs for this reader; waits for nothing."""
@@ -179,7 +216,7 @@ class Reader:
         else:
             rows = item.chunk.rows
             part.position, part.skip = after(item.chunk, rows, self._reading.kind, self._reading.stride)
-            self._last = (part, item)
+            self._last, self._given = (part, item), None
             self._buffered -= rows
             self._handed_on += rows
         self._forget_if_done(part)
@@ -187,9 +224,9 @@ class Reader:
 
     def _forget_if_done(self, part: Part) -> None:
         if part.done:
-            self._passes[part.pass_number].open.remove(part)
+            self._passes[part.pass_number].finish(part)
             if self._leases is not None:
-                self._leases.consumed(part)
+                self._leases.handed_on(part)
 
     def _ended(self) -> bool:
         """Whether everything that is this consumer's was handed on."""
@@ -334,7 +371,8 @@ class Reader:
             self._paused(None)
         self._staff.close()
         with suppress(PenstockError):  # it will miss this consumer's heartbeats
-            consumed = [] if self._leases is None else self._leases.left(self._passes)
+            with self._changed:
+                consumed = [] if self._leases is None else self._leases.left(self._begun(self._given))
             self._dispatcher.ask(
                 ReleaseConsumer(consumer_id=self._opened.consumer_id, consumed=consumed), patience_seconds=0
             )
@@ -360,15 +398,20 @@ class Reader:
         except LostLeaseError:
             if self._leases is not None:
                 raise
-            self._opened = self._reopen()  # nobody else has what it reads: a new dispatcher only has to know of it
+            # Nobody else has what it reads: a new dispatcher only has to know of it.
+            self._opened = self._reopen(self.state())
             self._update(self._opened)
         if self._leases is not None:
-            self._leases.acknowledge()
+            with self._changed:
+                begun = self._begun(0)  # whoever has the last block may not have used it
+            # Whole positions only: what is acknowledged of one in the middle cannot come back with an earlier state.
+            self._leases.acknowledge(whole(begun))
 
     def _update(self, news: EpochOpened | ConsumerNews) -> None:
         """Take over what the dispatcher says: passes that have come, workers that have come or gone."""
         workers = self._staff.update(news.workers)
         with self._changed:
+            self._check_same(news.passes)
             new = [description for description in news.passes if description.number not in self._passes]
             for description in news.passes:
                 self._descriptions[description.number] = description
@@ -385,10 +428,28 @@ class Reader:
         for _ in range(missing):
             self._threads.start(self._lane, "service-lane")
 
+    def _check_same(self, descriptions: Sequence[Pass]) -> None:
+        """Refuse to go on in passes that are cut in another way.
+
+        Raises:
+            ServiceError: a dispatcher that was started anew, without a journal, cuts them for other workers.
+        """
+        for description in descriptions:
+            known = self._descriptions.get(description.number, description)
+            if (known.shard_index, known.num_shards) != (description.shard_index, description.num_shards):
+                raise ServiceError(
+                    f"the dispatcher was started anew and divides this epoch by {description.num_shards} instead of "
+                    f"{known.num_shards}: go on from a checkpoint, and let the dispatcher keep a journal "
+                    "(`penstock dispatcher --work-dir`)"
+                )
+
     def _progress(self, description: Pass) -> PassProgress:
         reading = self._reading
         length = description.length if reading.length_known or description.length < 0 else UNKNOWN_CARDINALITY
-        progress = PassProgress(description.number, length, reading.offset)
+        if self._leases is not None:
+            progress: PassProgress = SharedProgress(description.number, length)
+        else:
+            progress = PassProgress(description.number, length, reading.offset)
         state = self._restored.pop(description.number, None)
         if state is not None:
             progress.restore(state)

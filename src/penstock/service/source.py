@@ -3,8 +3,8 @@
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, ClassVar
+from functools import cached_property, partial
+from typing import Any, ClassVar, Final
 
 from penstock.data.block import Block
 from penstock.data.node import Node, Run
@@ -30,10 +30,13 @@ from penstock.service.messages import (
 )
 from penstock.service.parts import part_of
 from penstock.service.policy import CrossTrainerCache, ShardingPolicy, TargetWorkers
+from penstock.service.progress import past_of
 from penstock.service.reader import Reader, Reading
 from penstock.service.staff import Staff
 from penstock.service.transport.connect import connect
 from penstock.service.transport.place import this_machine, this_process
+
+_NOTHING_READ: Final = {"passes": {}, "turn": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +168,7 @@ class DistributeStream(Stream):
     def __init__(self, node: Distribute, run: Run, epoch: int) -> None:
         self._node = node
         self._threads: Threads = run.threads
+        run.savers.append(self._keep_state)
         self._epoch = epoch
         self._seed = run.seed
         self._consumer = secrets.token_hex(8)
@@ -181,7 +185,7 @@ class DistributeStream(Stream):
         node, settings = self._node, self._node.settings
         dispatcher = DispatcherClient(settings.service)
         try:
-            opened = self._open(dispatcher)
+            opened = self._open(dispatcher, self._restored)
         except BaseException:
             dispatcher.close()
             raise
@@ -202,11 +206,12 @@ class DistributeStream(Stream):
             codec=settings.codec,
         )
         staff = Staff(settings.usable, lambda worker: connect(worker.endpoint, settings.data_transfer_protocol))
-        return Reader(reading, opened, dispatcher, lambda: self._open(dispatcher), staff, self._threads, self._restored)
+        reopen = partial(self._open, dispatcher)
+        return Reader(reading, opened, dispatcher, reopen, staff, self._threads, self._restored)
 
-    def _open(self, dispatcher: DispatcherClient) -> EpochOpened:
+    def _open(self, dispatcher: DispatcherClient, position: Any) -> EpochOpened:
         self._dataset_id = self._node.dataset_id or self._registered(dispatcher)
-        opened = dispatcher.ask(self._opening(self._dataset_id))
+        opened = dispatcher.ask(self._opening(self._dataset_id, position))
         assert isinstance(opened, EpochOpened)
         settings = self._node.settings
         if settings.target_workers == "LOCAL" and not any(map(settings.usable, opened.workers)):
@@ -227,7 +232,7 @@ class DistributeStream(Stream):
         assert isinstance(reply, DatasetRegistered)
         return reply.dataset_id
 
-    def _opening(self, dataset_id: str) -> OpenEpoch:
+    def _opening(self, dataset_id: str, position: Any) -> OpenEpoch:
         settings = self._node.settings
         cache = settings.cross_trainer_cache
         return OpenEpoch(
@@ -246,6 +251,7 @@ class DistributeStream(Stream):
             consumer=self._consumer,
             consumer_index=-1 if settings.consumer_index is None else settings.consumer_index,
             trainer=cache.trainer_id if cache is not None else "",
+            resumed=None if position is None else past_of(position["passes"]),
         )
 
     def advanced(self, state: State, rows: int) -> State | None:
@@ -256,13 +262,23 @@ class DistributeStream(Stream):
     def state(self) -> State:
         return self._described(self._restored if self._reader is None else self._reader.state())
 
+    def _keep_state(self) -> None:
+        if self._reader is not None:
+            self._reader.keep_state()
+
+    def unread(self, rows: int) -> None:
+        if self._reader is not None:
+            self._reader.unread(rows)
+
     def _described(self, position: Any) -> State:
         return {"consumer": self._consumer, "epoch": self._epoch, "seed": self._seed, "position": position}
 
     def restore(self, state: State) -> None:
         try:
             self._consumer, self._epoch = str(state["consumer"]), int(state["epoch"])
-            self._seed, self._restored = int(state["seed"]), state["position"]
+            self._seed = int(state["seed"])
+            self._restored = _NOTHING_READ if state["position"] is None else state["position"]
+            past_of(self._restored["passes"])
         except (TypeError, KeyError, ValueError) as error:
             raise StateMismatchError(f"no state of a dataset of the data service: {state!r:.200}") from error
 

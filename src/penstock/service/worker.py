@@ -9,7 +9,15 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final, Literal
 
-from penstock.errors import ClosedError, InvalidTypeError, PenstockError, ServiceError
+from penstock.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    LostWorkerError,
+    PenstockError,
+    ServiceError,
+    StorageError,
+)
 from penstock.service.address import PROTOCOL
 from penstock.service.config import PORT_WILDCARD
 from penstock.service.config import WorkerConfig as WorkerConfig
@@ -140,7 +148,11 @@ class _Duty:
         return self._config.worker_address.replace(PORT_WILDCARD, str(port))
 
     def _definition(self, dataset_id: str) -> bytes:
-        found = self._dispatcher.ask(GetDataset(dataset_id=dataset_id), patience_seconds=_PATIENCE_SECONDS)
+        try:
+            found = self._dispatcher.ask(GetDataset(dataset_id=dataset_id), patience_seconds=_PATIENCE_SECONDS)
+        except InvalidArgumentError as error:
+            # Its reader has it from a dispatcher that was there before: it will hear so, and register it anew.
+            raise LostWorkerError(f"this data worker cannot get the dataset: {error}") from error
         return bytes(found.definition)
 
     def _register(self) -> float:
@@ -160,7 +172,7 @@ class _Duty:
             try:
                 ending = self._beat()
                 heard = time.monotonic()
-            except ServiceError as error:
+            except (ServiceError, StorageError) as error:  # it is gone, or cannot write its journal
                 if time.monotonic() - heard > self._config.dispatcher_timeout:
                     self.failure, ending = error, "stop"
                     _logger.error("this data worker ends: %s", error)

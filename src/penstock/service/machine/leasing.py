@@ -61,7 +61,8 @@ def _reader(state: State, consumer_id: int) -> tuple[Consumer, Epoch]:
     if consumer is None or not consumer.alive:
         raise LostLeaseError(
             f"the dispatcher knows no reader {consumer_id}: it was not heard of for too long, and what it had not "
-            "consumed was given to others, or the dispatcher was started anew"
+            "consumed was given to others, or it reads elsewhere from its state, or the dispatcher was started anew "
+            "without a journal (`penstock dispatcher --work-dir`)"
         )
     return consumer, state.epochs[consumer.epoch_id]
 

@@ -16,8 +16,8 @@ class Machine:
     """A dispatcher that is told of everything, the time too. Not for several threads at once.
 
     Args:
-        before: called with the state and the changes before they are made.
-        first_id: what ids are counted from.
+        before: called with the state and the changes before they are made; if it raises, none of them is.
+        state: what it begins with.
     """
 
     def __init__(
@@ -25,10 +25,10 @@ class Machine:
         config: DispatcherConfig,
         now: float,
         before: Callable[[State, Sequence[Update]], None] = lambda state, updates: None,
-        first_id: int = 0,
+        state: State | None = None,
     ) -> None:
         self.config = config
-        self.state = State(next_worker=first_id, next_job=first_id, next_epoch=first_id, next_consumer=first_id)
+        self.state = State() if state is None else state
         self.signs = Signs(started=now)
         self._before = before
 

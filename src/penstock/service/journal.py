@@ -1,0 +1,251 @@
+"""What a dispatcher must remember, in a file of SQLite's: every change of its state, written before it is answered.
+
+`docs/design/0018-a-journal-before-every-answer.md` says why so. The file holds a snapshot of the state, the entries
+that came after it, each the changes that one message made, and the datasets' definitions beside them. SQLite keeps
+entries whole or not at all, and lets one process at a time have the file.
+"""
+
+import os
+import sqlite3
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.errors import StorageError
+from penstock.service.machine.state import State
+from penstock.service.machine.updates import DatasetDropped, DatasetKept, Stopping, Update, apply
+
+FILE: Final = "journal.sqlite"
+
+_APPLICATION: Final = 0x50454E53
+"""What tells the file from other programs': "PENS"."""
+_VERSION: Final = 1
+_FIRST_COMPACTION_BYTES: Final = 1 << 20
+
+_SCHEMA: Final = """
+CREATE TABLE snapshot (number INTEGER PRIMARY KEY, body BLOB NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE entries (number INTEGER PRIMARY KEY, body BLOB NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE definitions (dataset_id TEXT PRIMARY KEY, body BLOB NOT NULL, checksum INTEGER NOT NULL);
+"""
+
+_encode = msgspec.msgpack.Encoder().encode
+_updates_of = msgspec.msgpack.Decoder(list[Update]).decode
+_state_of = msgspec.msgpack.Decoder(State).decode
+
+
+class Journal:
+    """The changes of a dispatcher's state in a directory, which is this process's until `close`, or until it dies.
+
+    Not for several threads at once.
+
+    Args:
+        directory: is made if need be.
+        first: the state to begin with where there is no journal yet.
+
+    Attributes:
+        state: what was found, as the machine goes on with it: nobody has asked it to stop.
+        found: whether there was a journal.
+
+    Raises:
+        StorageError: the directory cannot be written, another dispatcher has it, or what is in it is damaged or not a
+            journal of this version.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], first: State) -> None:
+        self.path = Path(directory, FILE)
+        self.found = self.path.exists()
+        if not self.found:
+            self._create(first)
+        self._connection = self._opened()
+        self._number = self._bytes = self._snapshot_bytes = 0  # of entries, since the snapshot
+        try:
+            with self._explaining():
+                self.state = self._read()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def write(self, state: State, updates: Sequence[Update]) -> None:
+        """Write down the changes that are about to be made to `state`; on an error none of them is.
+
+        Raises:
+            StorageError: they could not be written.
+        """
+        lasting = [update for update in updates if not isinstance(update, Stopping)]
+        if not lasting:
+            return
+        body = _encode([_without_definition(update) for update in lasting])
+        compacts = self._bytes + len(body) > max(_FIRST_COMPACTION_BYTES, 2 * self._snapshot_bytes)
+        try:
+            self._connection.execute("BEGIN")
+            with self._connection:  # commits, or rolls back
+                snapshot_bytes = self._compact(state) if compacts else self._snapshot_bytes
+                self._append(lasting, body)
+        except sqlite3.Error as error:
+            raise StorageError(
+                f"the dispatcher cannot write its journal {self.path}: {error}. What was asked was not done; it will "
+                "be when there is room and the file can be written again"
+            ) from error
+        self._bytes = len(body) if compacts else self._bytes + len(body)
+        self._snapshot_bytes = snapshot_bytes
+        self._number += 1
+
+    def close(self) -> None:
+        """Let go of the file. Twice does no harm."""
+        self._connection.close()
+
+    def _append(self, updates: Sequence[Update], body: bytes) -> None:
+        for update in updates:
+            if isinstance(update, DatasetKept):
+                row = (update.dataset_id, update.definition, zlib.crc32(update.definition))
+                self._connection.execute("INSERT OR REPLACE INTO definitions VALUES (?, ?, ?)", row)
+            elif isinstance(update, DatasetDropped):
+                self._connection.execute("DELETE FROM definitions WHERE dataset_id = ?", (update.dataset_id,))
+        self._connection.execute("INSERT INTO entries VALUES (?, ?, ?)", (self._number + 1, body, zlib.crc32(body)))
+
+    def _compact(self, state: State) -> int:
+        """Put a snapshot in place of all entries so far; gives how long it is."""
+        body = _snapshot_of(state)
+        self._connection.execute("DELETE FROM entries")
+        self._connection.execute("DELETE FROM snapshot")
+        self._connection.execute("INSERT INTO snapshot VALUES (?, ?, ?)", (self._number, body, zlib.crc32(body)))
+        return len(body)
+
+    # Opening
+
+    def _create(self, first: State) -> None:
+        """Make an empty journal under another name, so that under its own there is never half of one."""
+        wal = self.path.with_name(f"{FILE}-wal")
+        if wal.exists():
+            raise StorageError(
+                f"{wal} belongs to a journal that is missing: put {self.path} back beside it, or "
+                "choose another work_dir"
+            )
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".journal-", dir=self.path.parent) as directory:
+                made = Path(directory, FILE)
+                connection = sqlite3.connect(made)
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(_SCHEMA)
+                body = _snapshot_of(first)
+                connection.execute("INSERT INTO snapshot VALUES (0, ?, ?)", (body, zlib.crc32(body)))
+                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
+                connection.commit()
+                connection.close()
+                os.link(made, self.path)
+        except FileExistsError as error:
+            if not self.path.exists():  # something else stands where the directory should be
+                raise StorageError(f"the dispatcher cannot keep a journal in {self.path.parent}: {error}") from error
+        except (OSError, sqlite3.Error) as error:
+            raise StorageError(f"the dispatcher cannot keep a journal in {self.path.parent}: {error}") from error
+
+    def _opened(self) -> sqlite3.Connection:
+        """The file, held against every other process and connection."""
+        with self._explaining():
+            # Autocommit: transactions begin where this file says so.
+            connection = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode=rw",
+                uri=True,
+                timeout=0,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+        try:
+            with self._explaining():
+                self._check_kind(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _check_kind(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        if application != _APPLICATION:
+            raise StorageError(f"{self.path} is not a dispatcher's journal: choose another work_dir")
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("COMMIT")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != _VERSION:
+            raise StorageError(
+                f"the journal {self.path} has version {version}, and this penstock reads version {_VERSION}: go on "
+                "with the penstock that wrote it, or choose another work_dir"
+            )
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise StorageError(self._damaged(found))
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Turn what SQLite and msgspec raise into a `StorageError`."""
+        try:
+            yield
+        except (sqlite3.Error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            if "locked" in str(error):
+                raise StorageError(
+                    f"another dispatcher works in {self.path.parent}: stop it, or give this one a work_dir of its own"
+                ) from error
+            raise StorageError(self._damaged(error)) from error
+
+    def _damaged(self, reason: object) -> str:
+        return (
+            f"the journal {self.path} is damaged: {reason}. A dispatcher that began without it would give out what was "
+            "read already: bring the file back from a copy, or choose another work_dir to begin anew on purpose"
+        )
+
+    # Reading
+
+    def _read(self) -> State:
+        """The state after the last whole entry."""
+        snapshots = self._connection.execute("SELECT number, body, checksum FROM snapshot").fetchall()
+        if len(snapshots) != 1:
+            raise StorageError(self._damaged(f"it has {len(snapshots)} snapshots"))
+        self._number, body, checksum = snapshots[0]
+        state = _state_of(self._whole(body, checksum, f"snapshot {self._number}"))
+        self._snapshot_bytes, self._bytes = len(body), 0
+        rows = self._connection.execute("SELECT number, body, checksum FROM entries ORDER BY number")
+        for number, body, checksum in rows:
+            if number != self._number + 1:
+                raise StorageError(self._damaged(f"entry {number} follows {self._number}"))
+            self._replay(state, number, _updates_of(self._whole(body, checksum, f"entry {number}")))
+            self._number, self._bytes = number, self._bytes + len(body)
+        self._define(state)
+        return state
+
+    def _replay(self, state: State, number: int, updates: Sequence[Update]) -> None:
+        try:
+            for update in updates:
+                apply(state, update)
+        except (KeyError, IndexError, ValueError) as error:
+            raise StorageError(self._damaged(f"entry {number} does not fit what is before it: {error!r}")) from error
+
+    def _define(self, state: State) -> None:
+        missing = set(state.datasets)
+        for dataset_id, body, checksum in self._connection.execute("SELECT * FROM definitions"):
+            if dataset_id in missing:
+                missing.remove(dataset_id)
+                state.datasets[dataset_id].definition = self._whole(body, checksum, f"dataset {dataset_id!r}")
+        if missing:
+            raise StorageError(self._damaged(f"dataset {min(missing)!r} is missing"))
+
+    def _whole(self, body: Any, checksum: int, what: str) -> bytes:
+        if not isinstance(body, bytes) or zlib.crc32(body) != checksum:
+            raise StorageError(self._damaged(f"{what} is not as it was written"))
+        return body
+
+
+def _without_definition(update: Update) -> Update:
+    return msgspec.structs.replace(update, definition=b"") if isinstance(update, DatasetKept) else update
+
+
+def _snapshot_of(state: State) -> bytes:
+    bare = {name: msgspec.structs.replace(dataset, definition=b"") for name, dataset in state.datasets.items()}
+    return _encode(msgspec.structs.replace(state, datasets=bare, stopping=""))

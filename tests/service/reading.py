@@ -1,0 +1,98 @@
+"""A trainer as a process of its own: reads a job of a service, notes what it gets, and saves its state as it goes.
+
+Every line that it writes is of JSON: `{"restored": step}` once, then `{"step": number, "elements": [...]}` for each step.
+Its state, with the number of steps done, is replaced on disk as a whole after every `every` steps; with "checkpoint" it
+is a `ps.Checkpoint` of the iterator and of a model, whose weight is the sum of all elements that it was trained on.
+"""
+
+import json
+import os
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import penstock as ps
+
+
+def slowly(x: int) -> int:
+    time.sleep(0.001)
+    return x
+
+
+def dataset_of(kind: str) -> ps.Dataset:
+    numbers = ps.Dataset.range(2000).map(slowly)
+    if kind == "groups":
+        return numbers.flat_map(lambda x: ps.Dataset.from_tensor_slices([3 * x, 3 * x + 1, 3 * x + 2]))
+    return numbers
+
+
+def say(**line: Any) -> None:
+    print(json.dumps(line), flush=True)
+
+
+class States:
+    """The iterator's state in a file."""
+
+    def __init__(self, directory: Path, iterator: Any) -> None:
+        self._file = directory / "state"
+        self._iterator = iterator
+
+    def restore(self) -> int:
+        if not self._file.exists():
+            return 0
+        saved = json.loads(self._file.read_text())
+        self._iterator.load_state_dict(saved["iterator"])
+        return int(saved["step"])
+
+    def save(self, step: int, elements: list[int]) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps({"step": step, "iterator": self._iterator.state_dict()}))
+        os.replace(new, self._file)
+
+
+class Checkpoints:
+    """The iterator and a model in a `ps.Checkpoint`."""
+
+    def __init__(self, directory: Path, iterator: Any) -> None:
+        self._directory = directory
+        self._model = {"weight": np.zeros((), np.int64)}
+        self._checkpoint = ps.Checkpoint(model=self._model, step=0, iterator=iterator)
+
+    def restore(self) -> int:
+        latest = ps.latest_checkpoint(self._directory)
+        if latest is None:
+            return 0
+        values = self._checkpoint.restore(latest)
+        self._model = values["model"]
+        return int(values["step"])
+
+    def save(self, step: int, elements: list[int]) -> None:
+        self._model = {"weight": self._model["weight"] + sum(elements)}
+        self._checkpoint.save(self._directory / "ckpt", model=self._model, step=step)
+        say(weight=int(self._model["weight"]))
+
+
+def main(directory: str, address: str, kind: str, saving: str, every: int, arguments: dict[str, Any]) -> None:
+    dataset = dataset_of(kind).apply(ps.service.distribute(service=address, **arguments))
+    with iter(dataset) as iterator:
+        saved = (Checkpoints if saving == "checkpoint" else States)(Path(directory), iterator)
+        step = saved.restore()
+        say(restored=step)
+        since: list[int] = []
+        while elements := [int(x) for x in islice(iterator, 20)]:
+            step += 1
+            since += elements
+            say(step=step, elements=elements)
+            if step % every == 0:
+                saved.save(step, since)
+                since = []
+        saved.save(step, since)
+        say(ended=step)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:5], int(sys.argv[5]), json.loads(sys.argv[6]))

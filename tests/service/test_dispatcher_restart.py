@@ -1,0 +1,220 @@
+"""The dispatcher is killed and started again: readers and workers ride over it, and get exactly what they should."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.errors import LostLeaseError
+from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.messages import GetStatus, Status
+
+RECOVERY_SECONDS = 5.0
+"""How long after the dispatcher listens again everybody goes on, at most."""
+
+
+@contextmanager
+def workers(address: str, count: int) -> Iterator[None]:
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)))
+        yield
+
+
+def slowly(x: int) -> int:
+    time.sleep(0.001)
+    return x
+
+
+def status_of(address: str) -> Status:
+    client = DispatcherClient(address)
+    try:
+        status = client.ask(GetStatus())
+        assert isinstance(status, Status)
+        return status
+    finally:
+        client.close()
+
+
+def alive(address: str) -> set[int]:
+    return {worker.info.worker_id for worker in status_of(address).workers if worker.alive}
+
+
+class Readers:
+    """Readers of one job in threads of their own, each with what it has got."""
+
+    def __init__(self, datasets: list[ps.Dataset], limit: int | None = None) -> None:
+        self.given: list[list[int]] = [[] for _ in datasets]
+        self.errors: list[Exception] = []
+        self._changed = threading.Condition()
+        self._limit = limit
+        self._threads = [
+            threading.Thread(target=self._read, args=(dataset, given)) for dataset, given in zip(datasets, self.given)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self, dataset: ps.Dataset, given: list[int]) -> None:
+        try:
+            with iter(dataset) as iterator:
+                for element in islice(iterator, self._limit):
+                    with self._changed:
+                        given.append(int(element))
+                        self._changed.notify_all()
+        except ps.PenstockError as error:
+            self.errors.append(error)
+
+    def await_elements(self, count: int) -> None:
+        """Wait until they have got so many, all together."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: sum(map(len, self.given)) >= count, 30)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("journal", [True, False], ids=["journal", "no journal"])
+@pytest.mark.parametrize("mode", ["distributed_epoch", "parallel_epochs"])
+def test_a_reader_that_reads_alone_notices_nothing(
+    start_dispatcher: Callable[..., Any], tmp_path: Path, mode: str, journal: bool
+) -> None:
+    dispatcher = start_dispatcher(*(["--work-dir", str(tmp_path)] if journal else []))
+    with workers(dispatcher.address, 2):
+        before = alive(dispatcher.address)
+        dataset = ps.Dataset.range(1500).map(slowly).apply(ps.service.distribute(mode, dispatcher.address))
+        readers = Readers([dataset])
+        readers.await_elements(200)
+        dispatcher.kill()
+        readers.await_elements(400)
+        dispatcher.start()
+        readers.join()
+        assert readers.errors == []
+        (given,) = readers.given
+        if mode == "distributed_epoch":
+            assert given == list(range(1500))
+        else:
+            assert sorted(given) == sorted([*range(1500), *range(1500)])
+        if journal:
+            assert alive(dispatcher.address) == before
+
+
+def test_readers_of_a_shared_job_ride_over_it_with_exact_contents(
+    start_dispatcher: Callable[..., Any], tmp_path: Path
+) -> None:
+    dispatcher = start_dispatcher("--work-dir", str(tmp_path))
+    with workers(dispatcher.address, 2):
+        dataset = ps.Dataset.range(3000).map(slowly)
+        shared = ps.service.distribute("distributed_epoch", dispatcher.address, job_name="shared")
+        readers = Readers([dataset.apply(shared), dataset.apply(shared)])
+        for count in (300, 900, 1500):
+            readers.await_elements(count)
+            dispatcher.kill()
+            dispatcher.start()
+            begun, so_far = time.monotonic(), sum(map(len, readers.given))
+            readers.await_elements(min(3000, so_far + 500))
+            assert time.monotonic() - begun < RECOVERY_SECONDS
+        readers.join()
+        assert readers.errors == []
+        assert sorted([*readers.given[0], *readers.given[1]]) == list(range(3000))
+        assert min(map(len, readers.given)) > 0
+
+
+def test_rows_that_make_any_number_of_elements_come_once_too(
+    start_dispatcher: Callable[..., Any], tmp_path: Path
+) -> None:
+    dispatcher = start_dispatcher("--work-dir", str(tmp_path))
+    with workers(dispatcher.address, 2):
+        dataset = ps.Dataset.range(3000).map(slowly).filter(lambda x: x % 3 == 0)
+        shared = ps.service.distribute("distributed_epoch", dispatcher.address, job_name="filtered")
+        readers = Readers([dataset.apply(shared), dataset.apply(shared)])
+        readers.await_elements(150)
+        dispatcher.kill()
+        dispatcher.start()
+        readers.join()
+        assert readers.errors == []
+        assert sorted([*readers.given[0], *readers.given[1]]) == list(range(0, 3000, 3))
+
+
+@pytest.mark.parametrize("journal", [True, False], ids=["journal", "no journal"])
+def test_coordinated_readers_stay_in_step(start_dispatcher: Callable[..., Any], tmp_path: Path, journal: bool) -> None:
+    dispatcher = start_dispatcher(*(["--work-dir", str(tmp_path)] if journal else []))
+    with workers(dispatcher.address, 2):
+        dataset = ps.Dataset.range(2000).map(slowly)
+        readers = Readers(
+            [
+                dataset.apply(
+                    ps.service.distribute(
+                        "distributed_epoch", dispatcher.address, job_name="step", consumer_index=i, num_consumers=2
+                    )
+                )
+                for i in range(2)
+            ]
+        )
+        readers.await_elements(200)
+        dispatcher.kill()
+        readers.await_elements(400)
+        dispatcher.start()
+        readers.join()
+        assert readers.errors == []
+        first, second = readers.given
+        # Of two workers the first has the even rows, the second the odd ones; in a round both are of one worker.
+        assert [(a, b) for a, b in zip(first, second) if b != a + 2] == []
+        assert sorted([*first, *second]) == list(range(2000))
+
+
+def test_trainers_with_a_cache_see_no_element_twice(start_dispatcher: Callable[..., Any], tmp_path: Path) -> None:
+    dispatcher = start_dispatcher("--work-dir", str(tmp_path))
+    with workers(dispatcher.address, 1):
+        cache = ps.service.CrossTrainerCache("one")
+        dataset = ps.Dataset.range(1 << 40).map(slowly).repeat()
+        dataset = dataset.apply(
+            ps.service.distribute("distributed_epoch", dispatcher.address, job_name="c", cross_trainer_cache=cache)
+        )
+        readers = Readers([dataset], limit=1500)
+        readers.await_elements(200)
+        dispatcher.kill()
+        dispatcher.start()
+        readers.join()
+        assert readers.errors == []
+        assert readers.given == [list(range(1500))]
+
+
+def test_without_a_journal_readers_of_a_shared_job_are_told(start_dispatcher: Callable[..., Any]) -> None:
+    dispatcher = start_dispatcher()
+    with workers(dispatcher.address, 1):
+        dataset = ps.Dataset.range(1 << 40).map(slowly)
+        shared = ps.service.distribute("distributed_epoch", dispatcher.address, job_name="shared")
+        readers = Readers([dataset.apply(shared)])
+        readers.await_elements(100)
+        dispatcher.kill()
+        dispatcher.start()
+        readers.join()
+        (error,) = readers.errors
+        assert isinstance(error, LostLeaseError)
+        assert "started anew without a journal (`penstock dispatcher --work-dir`)" in str(error)
+
+
+def test_named_datasets_and_jobs_that_nobody_reads_are_kept(
+    start_dispatcher: Callable[..., Any], tmp_path: Path
+) -> None:
+    dispatcher = start_dispatcher("--work-dir", str(tmp_path))
+    name = ps.service.register_dataset(dispatcher.address, ps.Dataset.range(300), dataset_id="numbers")
+    with workers(dispatcher.address, 1):
+        with iter(
+            ps.service.from_dataset_id("distributed_epoch", dispatcher.address, name, job_name="job")
+        ) as iterator:
+            first = [int(next(iterator)) for _ in range(100)]
+        while any(epoch.consumers for epoch in status_of(dispatcher.address).epochs):
+            time.sleep(0.01)
+        dispatcher.kill()
+        dispatcher.start()
+        rest = ps.service.from_dataset_id("distributed_epoch", dispatcher.address, name, job_name="job")
+        assert sorted([*first, *(int(x) for x in rest)]) == list(range(300))

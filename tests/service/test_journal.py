@@ -1,0 +1,331 @@
+"""The dispatcher's journal: what was answered is on disk, whatever happens to the process or the file."""
+
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.service.config import DispatcherConfig
+from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.journal import FILE, Journal
+from penstock.service.machine.machine import Machine
+from penstock.service.machine.state import State
+from penstock.service.messages import (
+    DatasetInfo,
+    Endpoint,
+    GetDataset,
+    GetStatus,
+    JobParameters,
+    Lease,
+    OpenEpoch,
+    RegisterDataset,
+    Span,
+    Status,
+    Stop,
+    ToDispatcher,
+    WorkerHello,
+)
+
+INFO = DatasetInfo(kind="rows", length=1 << 40, cardinality=1 << 40)
+
+
+class Kept:
+    """A machine with a journal."""
+
+    def __init__(self, directory: Path) -> None:
+        self.journal = Journal(directory, State(next_worker=7, next_consumer=7))
+        self.machine = Machine(DispatcherConfig(), 0.0, self.journal.write, self.journal.state)
+
+    def tell(self, message: ToDispatcher) -> Any:
+        return self.machine.tell(message, 0.0)
+
+    def begin(self) -> int:
+        """A job with a reader; gives the reader's id."""
+        dataset_id = self.tell(RegisterDataset(definition=b"x" * 5000, info=INFO)).dataset_id
+        self.tell(WorkerHello(endpoint=Endpoint(address="a:1", process="p")))
+        parameters = JobParameters(dataset_id=dataset_id, policy=ps.service.ShardingPolicy.DYNAMIC)
+        opening = OpenEpoch(job_name="job", parameters=parameters, epoch=0, seed=3, consumer="me")
+        return int(self.tell(opening).consumer_id)
+
+    def step(self, consumer_id: int, number: int) -> None:
+        """Lease ten positions, and acknowledge all but five of those before."""
+        consumed = [Span(pass_number=0, start=0, stop=max(0, 10 * number - 15))]
+        self.tell(Lease(consumer_id=consumer_id, positions=10, number=number, consumed=consumed))
+
+
+def written(state: State) -> bytes:
+    return msgspec.msgpack.encode(state)
+
+
+def found(directory: Path) -> bytes:
+    journal = Journal(directory, State())
+    journal.close()
+    return written(journal.state)
+
+
+def test_a_journal_gives_the_state_that_was_left(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "made" / "here")
+    reader = kept.begin()
+    for number in range(1, 30):
+        kept.step(reader, number)
+    expected = written(kept.machine.state)
+    kept.journal.close()
+    assert found(tmp_path / "made" / "here") == expected
+    again = Kept(tmp_path / "made" / "here")
+    assert again.journal.found
+    assert again.machine.state.next_consumer == 8
+    kept_dataset = again.tell(GetDataset(dataset_id=next(iter(again.machine.state.datasets))))
+    assert kept_dataset.definition == b"x" * 5000
+    again.journal.close()
+
+
+def test_compaction_keeps_the_state_and_bounds_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.service.journal._FIRST_COMPACTION_BYTES", 2000)
+    kept = Kept(tmp_path)
+    reader = kept.begin()
+    for number in range(1, 400):
+        kept.step(reader, number)
+    expected = written(kept.machine.state)
+    kept.journal.close()
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        ((count,),) = connection.execute("SELECT count(*) FROM entries").fetchall()
+    connection.close()
+    assert count < 100
+    assert found(tmp_path) == expected
+
+
+def test_a_request_to_stop_is_not_for_the_next_dispatcher(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.begin()
+    kept.tell(Stop())
+    kept.journal.close()
+    again = Kept(tmp_path)
+    assert again.machine.state.stopping == ""
+    again.journal.close()
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]:
+    """The files that a killed dispatcher leaves, and the state after each message."""
+    directory = tmp_path_factory.mktemp("killed")
+    kept = Kept(directory / "live")
+    states = [written(kept.machine.state)]
+    tell = kept.machine.tell
+    reader = 0
+
+    def noting(message: ToDispatcher, now: float) -> Any:
+        reply = tell(message, now)
+        if written(kept.machine.state) != states[-1]:
+            states.append(written(kept.machine.state))
+        return reply
+
+    kept.machine.tell = noting  # type: ignore[method-assign]
+    reader = kept.begin()
+    for number in range(1, 12):
+        kept.step(reader, number)
+    (directory / "left").mkdir()
+    for name in (FILE, f"{FILE}-wal"):
+        shutil.copy(directory / "live" / name, directory / "left" / name)
+    kept.journal.close()
+    return directory / "left", states
+
+
+@pytest.fixture
+def copied(killed: tuple[Path, list[bytes]], tmp_path: Path) -> tuple[Path, list[bytes]]:
+    return fresh(killed, tmp_path), killed[1]
+
+
+def fresh(killed: tuple[Path, list[bytes]], tmp_path: Path) -> Path:
+    shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+    return Path(shutil.copytree(killed[0], tmp_path / "copy"))
+
+
+def test_nothing_that_was_answered_is_lost_with_the_process(copied: tuple[Path, list[bytes]]) -> None:
+    assert found(copied[0]) == copied[1][-1]
+
+
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@QUICK
+@given(part=st.floats(0, 1))
+def test_a_torn_tail_costs_the_last_entries_and_no_more(
+    killed: tuple[Path, list[bytes]], tmp_path: Path, part: float
+) -> None:
+    directory = fresh(killed, tmp_path)
+    tail = directory / f"{FILE}-wal"
+    size = tail.stat().st_size
+    with tail.open("r+b") as file:
+        file.truncate(int(part * size))
+    state = found(directory)
+    assert state in killed[1]
+    if part == 1:
+        assert state == killed[1][-1]
+
+
+@QUICK
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), wal=st.booleans())
+def test_a_changed_byte_is_found_or_does_not_matter(
+    killed: tuple[Path, list[bytes]], tmp_path: Path, place: float, bit: int, wal: bool
+) -> None:
+    directory = fresh(killed, tmp_path)
+    damaged = directory / (f"{FILE}-wal" if wal else FILE)
+    content = bytearray(damaged.read_bytes())
+    content[int(place * len(content))] ^= 1 << bit
+    damaged.write_bytes(content)
+    try:
+        state = found(directory)
+    except ps.StorageError:
+        return
+    assert state in killed[1]
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0", b"no journal at all " * 500])
+def test_what_is_no_journal_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(ps.StorageError, match=r"journal\.sqlite is (not a dispatcher's journal|damaged)"):
+        Journal(tmp_path, State())
+    assert (tmp_path / FILE).read_bytes() == content
+
+
+def test_the_file_of_another_program_is_refused(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / FILE)
+    connection.execute("CREATE TABLE snapshot (number)")
+    connection.close()
+    with pytest.raises(ps.StorageError, match="not a dispatcher's journal: choose another work_dir"):
+        Journal(tmp_path, State())
+
+
+def changed(directory: Path, statement: str) -> None:
+    connection = sqlite3.connect(directory / FILE)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("PRAGMA user_version = 9", "has version 9, and this penstock reads version 1"),
+        ("UPDATE entries SET body = zeroblob(9) WHERE number = 5", "entry 5 is not as it was written"),
+        ("DELETE FROM entries WHERE number = 5", "entry 6 follows 4"),
+        ("DELETE FROM snapshot", "it has 0 snapshots"),
+        ("DELETE FROM definitions", "dataset '.*' is missing"),
+        ("DROP TABLE entries", "no such table: entries"),
+    ],
+)
+def test_a_damaged_journal_is_refused_with_a_reason(
+    copied: tuple[Path, list[bytes]], statement: str, message: str
+) -> None:
+    changed(copied[0], statement)
+    with pytest.raises(ps.StorageError, match=message):
+        Journal(copied[0], State())
+
+
+def test_a_tail_without_its_journal_is_no_new_beginning(copied: tuple[Path, list[bytes]]) -> None:
+    (copied[0] / FILE).unlink()
+    with pytest.raises(ps.StorageError, match="belongs to a journal that is missing"):
+        Journal(copied[0], State())
+
+
+def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ps.StorageError, match="cannot keep a journal in"):
+        Journal(tmp_path / "file", State())
+
+
+# Processes
+
+
+def dispatcher(directory: Path, *arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "penstock", "dispatcher", "--port", "0", "--work-dir", str(directory), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def address_of(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().split("://")[1].strip()
+
+
+def killed_at_once(process: "subprocess.Popen[str]") -> None:
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_dispatcher_on_a_work_dir_is_refused_as_long_as_the_first_one_lives(tmp_path: Path) -> None:
+    first = dispatcher(tmp_path)
+    try:
+        address_of(first)
+        with pytest.raises(ps.StorageError, match="another dispatcher works in"):
+            ps.service.DispatchServer(DispatcherConfig(work_dir=tmp_path))
+    finally:
+        killed_at_once(first)
+    with ps.service.DispatchServer(DispatcherConfig(work_dir=tmp_path)):
+        second = dispatcher(tmp_path)
+        _, errors = second.communicate(timeout=30)
+        assert second.returncode == 1
+        assert f"another dispatcher works in {tmp_path}" in errors
+        with pytest.raises(ps.StorageError, match="another dispatcher works in"):
+            ps.service.DispatchServer(DispatcherConfig(work_dir=tmp_path))
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="a process's limits can be set by others on Linux only")
+def test_a_full_disk_refuses_what_would_have_to_be_written_and_nothing_else(tmp_path: Path) -> None:
+    process = dispatcher(tmp_path)
+    try:
+        client = DispatcherClient(address_of(process))
+        kept = client.ask(RegisterDataset(definition=b"kept", info=INFO)).dataset_id
+        size = (tmp_path / f"{FILE}-wal").stat().st_size
+        _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, most))
+        with pytest.raises(ps.StorageError, match=r"cannot write its journal .*journal\.sqlite.*was not done"):
+            client.ask(RegisterDataset(definition=b"lost" * 5000, info=INFO))
+        status = client.ask(GetStatus())
+        assert isinstance(status, Status) and status.datasets == 1
+        assert client.ask(GetDataset(dataset_id=kept)).definition == b"kept"
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
+        client.ask(RegisterDataset(definition=b"late" * 5000, info=INFO))
+        client.close()
+    finally:
+        killed_at_once(process)
+    journal = Journal(tmp_path, State())
+    journal.close()
+    assert sorted(dataset.definition[:4] for dataset in journal.state.datasets.values()) == [b"kept", b"late"]
+
+
+def test_sigterm_leaves_a_journal_to_go_on_from(tmp_path: Path) -> None:
+    process = dispatcher(tmp_path)
+    try:
+        client = DispatcherClient(address_of(process))
+        client.ask(RegisterDataset(definition=b"kept", info=INFO))
+        client.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        killed_at_once(process)
+    journal = Journal(tmp_path, State())
+    journal.close()
+    assert len(journal.state.datasets) == 1
+
+
+def test_without_a_work_dir_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ps.service.DispatchServer():
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("value", "kind"), [("", ValueError), (5, TypeError)])
+def test_a_work_dir_is_a_path(value: object, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=r"DispatcherConfig\(work_dir=\.\.\.\)"):
+        DispatcherConfig(work_dir=value)  # type: ignore[arg-type]

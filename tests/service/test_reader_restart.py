@@ -1,0 +1,224 @@
+"""Trainers as processes that are killed and go on from their states: what they are made of is exact in the end."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+
+READING = Path(__file__).parent / "reading.py"
+
+
+@contextmanager
+def service(**config: Any) -> Iterator[str]:
+    """A service with two workers, in this process."""
+    with ps.service.DispatchServer(ps.service.DispatcherConfig(heartbeat_seconds=0.2, **config)) as dispatcher:
+        address = dispatcher.target.split("://")[1]
+        worker = ps.service.WorkerConfig(dispatcher_address=address)
+        with ps.service.WorkerServer(worker), ps.service.WorkerServer(worker):
+            yield address
+
+
+class Trainer:
+    """A trainer that can be killed and started again.
+
+    Attributes:
+        steps: the elements of each step, as it holds them now: those that a restored one takes again are replaced.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        address: str,
+        *,
+        kind: str = "rows",
+        saving: str = "state",
+        every: int = 3,
+        **arguments: Any,
+    ) -> None:
+        directory.mkdir(exist_ok=True)
+        self._command = [
+            sys.executable,
+            str(READING),
+            str(directory),
+            address,
+            kind,
+            saving,
+            str(every),
+            json.dumps({"processing_mode": "distributed_epoch", **arguments}),
+        ]
+        self.steps: dict[int, list[int]] = {}
+        self.redone: list[tuple[list[int], list[int]]] = []
+        self.restored: list[int] = []
+        self.weight = 0
+        self.ended = False
+        self._changed = threading.Condition()
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        self._thread = threading.Thread(target=self._listen, args=(self._process,))
+        self._thread.start()
+
+    def _listen(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.endswith("\n"):  # otherwise it was killed while it wrote
+                with self._changed:
+                    self._note(json.loads(line))
+                    self._changed.notify_all()
+
+    def _note(self, line: dict[str, Any]) -> None:
+        if "restored" in line:
+            self.restored.append(line["restored"])
+            self._undone = {step: self.steps.pop(step) for step in list(self.steps) if step > line["restored"]}
+        elif "step" in line:
+            self.steps[line["step"]] = line["elements"]
+            if line["step"] in self._undone:
+                self.redone.append((self._undone[line["step"]], line["elements"]))
+        elif "weight" in line:
+            self.weight = line["weight"]
+        self.ended = self.ended or "ended" in line
+
+    def await_step(self, step: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: max(self.steps, default=0) >= step, 30)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._thread.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def finish(self) -> None:
+        """Wait until it has read to its end."""
+        self._thread.join(60)
+        assert self._process.wait(10) == 0
+        assert self.ended
+        self.kill()
+
+    @property
+    def elements(self) -> list[int]:
+        return [element for step in sorted(self.steps) for element in self.steps[step]]
+
+
+@pytest.fixture
+def start_trainer(tmp_path: Path) -> Iterator[Callable[..., Trainer]]:
+    started: list[Trainer] = []
+
+    def start(address: str, **arguments: Any) -> Trainer:
+        started.append(Trainer(tmp_path / str(len(started)), address, **arguments))
+        return started[-1]
+
+    yield start
+    for trainer in started:
+        trainer.kill()
+
+
+@pytest.mark.parametrize("kind", ["rows", "groups"])
+def test_a_trainer_that_reads_alone_goes_on_in_its_order(start_trainer: Callable[..., Trainer], kind: str) -> None:
+    with service() as address:
+        trainer = start_trainer(address, kind=kind)
+        trainer.await_step(8)
+        trainer.kill()
+        trainer.start()
+        trainer.finish()
+        assert trainer.restored[1] >= 6
+        assert trainer.elements == list(range(2000 if kind == "rows" else 6000))
+        assert all(before == after for before, after in trainer.redone)
+
+
+@pytest.mark.parametrize("kind", ["rows", "groups"])
+def test_a_shared_job_loses_nothing_and_gives_nothing_twice(start_trainer: Callable[..., Trainer], kind: str) -> None:
+    with service() as address:
+        first, second = (start_trainer(address, kind=kind, job_name="shared") for _ in range(2))
+        for trainer, step in ((first, 8), (second, 14), (first, 20)):
+            trainer.await_step(step)
+            trainer.kill()
+            trainer.start()
+        first.finish()
+        second.finish()
+        assert min(first.restored[1:] + second.restored[1:]) > 0
+        assert sorted(first.elements + second.elements) == list(range(2000 if kind == "rows" else 6000))
+
+
+def test_what_a_killed_trainer_had_left_goes_to_others_after_its_lease(start_trainer: Callable[..., Trainer]) -> None:
+    with service(lease_seconds=2.0) as address:
+        gone, left = (start_trainer(address, job_name="shared", every=1) for _ in range(2))
+        gone.await_step(10)
+        gone.kill()
+        left.finish()
+        # It has saved after every step but perhaps the last one, which it may not have told of either.
+        assert not set(left.elements) & {x for step in sorted(gone.steps)[:-1] for x in gone.steps[step]}
+        assert len(set(range(2000)) - set(left.elements) - set(gone.elements)) <= 20
+
+
+def test_a_trainer_that_comes_back_after_its_lease_goes_on_with_what_is_left(
+    start_trainer: Callable[..., Trainer],
+) -> None:
+    with service(lease_seconds=1.0) as address:
+        first, second = (start_trainer(address, job_name="shared", every=4) for _ in range(2))
+        first.await_step(10)
+        first.kill()
+        so_far = len(second.steps)
+        second.await_step(so_far + 30)
+        first.start()
+        first.finish()
+        second.finish()
+        assert sorted(first.elements + second.elements) == list(range(2000))
+
+
+def test_a_trainer_and_the_dispatcher_die_together(
+    start_trainer: Callable[..., Trainer], start_dispatcher: Callable[..., Any], tmp_path: Path
+) -> None:
+    dispatcher = start_dispatcher("--work-dir", str(tmp_path / "journal"))
+    worker = ps.service.WorkerConfig(dispatcher_address=dispatcher.address)
+    with ps.service.WorkerServer(worker), ps.service.WorkerServer(worker):
+        first, second = (start_trainer(dispatcher.address, job_name="shared") for _ in range(2))
+        first.await_step(10)
+        first.kill()
+        dispatcher.kill()
+        dispatcher.start()
+        first.start()
+        first.finish()
+        second.finish()
+        assert sorted(first.elements + second.elements) == list(range(2000))
+
+
+def test_coordinated_trainers_that_are_restored_are_in_step_again(start_trainer: Callable[..., Trainer]) -> None:
+    with service() as address:
+        first, second = (
+            start_trainer(address, job_name="step", consumer_index=index, num_consumers=2) for index in range(2)
+        )
+        first.await_step(8)
+        first.kill()
+        first.start()
+        first.finish()
+        second.finish()
+        assert first.restored[1] > 0
+        pairs = list(zip(first.elements, second.elements, strict=True))
+        assert [pair for pair in pairs if pair[1] != pair[0] + 2] == []
+        assert sorted(first.elements + second.elements) == list(range(2000))
+        assert all(before == after for before, after in first.redone)
+
+
+def test_a_checkpoint_holds_the_reader_and_the_model_of_one_moment(start_trainer: Callable[..., Trainer]) -> None:
+    with service() as address:
+        first, second = (start_trainer(address, job_name="shared", saving="checkpoint") for _ in range(2))
+        first.await_step(8)
+        first.kill()
+        first.start()
+        first.finish()
+        second.finish()
+        assert first.restored[1] > 0
+        assert sorted(first.elements + second.elements) == list(range(2000))
+        assert first.weight == sum(first.elements)
+        assert second.weight == sum(second.elements)
