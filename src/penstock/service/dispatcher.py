@@ -16,10 +16,9 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyarrow import flight
 
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, ServiceError
-from penstock.service.address import PROTOCOL
+from penstock.service.address import PROTOCOL, TLS_PROTOCOL
 from penstock.service.config import DispatcherConfig as DispatcherConfig
 from penstock.service.dispatcher_client import ACTION
 from penstock.service.machine.machine import Machine
@@ -27,6 +26,7 @@ from penstock.service.machine.state import State
 from penstock.service.machine.story import told
 from penstock.service.machine.updates import Update
 from penstock.service.messages import FromDispatcher, ToDispatcher
+from penstock.service.transport.guard import GuardedServer
 from penstock.service.transport.refusals import refusal_of
 
 _logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class DispatchServer:
 
     Raises:
         InvalidTypeError: a `config` of another kind.
-        ServiceError: it cannot listen at that port.
+        ServiceError: it cannot listen at that port, or its token or certificate cannot be read.
 
     Example:
         >>> import penstock as ps
@@ -80,8 +80,9 @@ class DispatchServer:
 
     @property
     def target(self) -> str:
-        """How this machine reaches it: "grpc://localhost:port"."""
-        return f"{PROTOCOL}://localhost:{self._running().port}"
+        """How this machine reaches it: "grpc://localhost:port", or "grpc+tls://localhost:port"."""
+        protocol = TLS_PROTOCOL if self._config.tls_cert else PROTOCOL
+        return f"{protocol}://localhost:{self._running().port}"
 
     @property
     def port(self) -> int:
@@ -114,7 +115,7 @@ class DispatchServer:
         self.stop()
 
 
-class _Shell(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+class _Shell(GuardedServer):
     """What runs. It holds nothing that the user holds, so that a server that is forgotten can end."""
 
     def __init__(self, config: DispatcherConfig) -> None:
@@ -126,7 +127,7 @@ class _Shell(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no t
         # Ids that no earlier dispatcher at this address is likely to have given out: its workers may still report.
         self._machine = Machine(config, time.monotonic(), _log, first_id=secrets.randbelow(1 << 20) * 1000)
         try:
-            super().__init__(f"grpc+tcp://{config.host}:{config.port}")
+            super().__init__(config.host, config.port, config.credentials())
         except (pa.ArrowException, OSError) as error:
             raise ServiceError(f"the dispatcher cannot listen at {config.host}:{config.port}: {error}") from error
         self._clock = threading.Thread(target=self._keep_time, name="penstock-dispatcher-clock", daemon=True)

@@ -29,12 +29,14 @@ class Endpoint(Message, frozen=True):
         machine: tells the machine apart from others: consumers with the same one may use `socket`.
         socket: the path of its Unix socket; "" where it has none.
         process: tells the process apart from all others: a consumer with the same one calls the worker directly.
+        tls: whether it is reached by TLS.
     """
 
     address: str
     machine: str = ""
     socket: str = ""
     process: str = ""
+    tls: bool = False
 
 
 class WorkerInfo(Message, frozen=True):

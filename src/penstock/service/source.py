@@ -201,7 +201,10 @@ class DistributeStream(Stream):
             limit=settings.max_outstanding_requests,
             codec=settings.codec,
         )
-        staff = Staff(settings.usable, lambda worker: connect(worker.endpoint, settings.data_transfer_protocol))
+        staff = Staff(
+            settings.usable,
+            lambda worker: connect(worker.endpoint, settings.data_transfer_protocol, dispatcher.credentials),
+        )
         return Reader(reading, opened, dispatcher, lambda: self._open(dispatcher), staff, self._threads, self._restored)
 
     def _open(self, dispatcher: DispatcherClient) -> EpochOpened:

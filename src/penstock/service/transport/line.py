@@ -5,11 +5,9 @@ A frame is the length of its message and of its body, the message in MessagePack
 
 import os
 import socket
-import stat
 import struct
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import numpy as np
 
 from penstock.errors import ServiceError
 from penstock.service.messages import Chunk, End, Failed, Fetch, Refused
+from penstock.service.private_files import private_directory
 from penstock.service.wire import BlockHeader, Buffer
 
 _LENGTHS = struct.Struct("<IQ")
@@ -136,7 +135,8 @@ def peer_is_this_user(line: socket.socket) -> bool:
 
 def listen() -> tuple[socket.socket, Path]:
     """A socket that listens, and its path, in a directory that only this user can enter."""
-    directory = _directory()
+    # Where somebody else has taken the name, one that nobody could know.
+    directory = private_directory() or Path(tempfile.mkdtemp(prefix="penstock-", dir="/tmp"))
     _remove_dead(directory)
     name = f"{os.getpid()}-{os.urandom(6).hex()}"
     hidden, path = directory / f".{name}", directory / name
@@ -145,17 +145,6 @@ def listen() -> tuple[socket.socket, Path]:
     listener.listen()
     hidden.rename(path)  # only now, so that whoever finds it can connect
     return listener, path
-
-
-def _directory() -> Path:
-    # Not $TMPDIR, which can be longer than the 104 bytes that a socket's path may have.
-    directory = Path("/tmp") / f"penstock-{os.getuid()}"
-    with suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
-    found = directory.lstat()
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700:
-        return directory
-    return Path(tempfile.mkdtemp(prefix="penstock-", dir="/tmp"))  # somebody else took the name
 
 
 def _remove_dead(directory: Path) -> None:
