@@ -3,9 +3,11 @@
 import argparse
 import logging
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NoReturn, Protocol
 
 from penstock.cli.arguments import say, seconds
@@ -184,6 +186,7 @@ def _log(level: int) -> None:
 def _run(start: Callable[[], _Server], greeting: str) -> int:
     """Run a server until it ends by itself or is told to; gives the exit status."""
     signal.signal(signal.SIGTERM, _terminate)
+    _allow_many_descriptors()
     server: _Server | None = None
     try:
         server = start()
@@ -197,6 +200,13 @@ def _run(start: Callable[[], _Server], greeting: str) -> int:
             return 128 + signal.SIGTERM
         server.stop()
     return 0
+
+
+def _allow_many_descriptors() -> None:
+    """As many as the system lets this user have: every client takes one, also one that says nothing."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS says that there is no limit, and takes none above its own
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _terminate(*_: Any) -> NoReturn:

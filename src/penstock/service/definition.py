@@ -18,6 +18,7 @@ import numpy as np
 from penstock.data.node import Node
 from penstock.errors import InvalidTypeError, ServiceError
 from penstock.options import Options
+from penstock.service.messages import UNDECODABLE
 from penstock.service.shipping import culprit_of
 
 _MAGIC = b"penstk01"
@@ -120,7 +121,7 @@ def _header(definition: bytes) -> tuple[_Header, int]:
     end = 16 + int.from_bytes(definition[8:16], "little")
     try:
         return msgspec.msgpack.decode(definition[16:end], type=_Header), end
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ServiceError("what should be a dataset has no whole header: register it again") from error
 
 

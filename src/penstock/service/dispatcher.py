@@ -25,7 +25,7 @@ from penstock.service.machine.machine import Machine
 from penstock.service.machine.state import State
 from penstock.service.machine.story import told
 from penstock.service.machine.updates import Update
-from penstock.service.messages import FromDispatcher, ToDispatcher
+from penstock.service.messages import UNDECODABLE, FromDispatcher, ToDispatcher
 from penstock.service.transport.guard import GuardedServer
 from penstock.service.transport.refusals import refusal_of
 
@@ -150,7 +150,7 @@ class _Shell(GuardedServer):
             message = _decoder.decode(body)
             with self._lock:
                 return self._machine.tell(message, time.monotonic())
-        except (msgspec.DecodeError, InvalidArgumentError) as error:
+        except (*UNDECODABLE, InvalidArgumentError) as error:
             return refusal_of(InvalidArgumentError(str(error)))
         except Exception:
             _logger.exception("the dispatcher failed to answer")

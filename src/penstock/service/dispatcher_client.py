@@ -123,6 +123,11 @@ class DispatcherClient:
             if self._line is line:
                 self._line = None
 
+    def connect_anew(self) -> None:
+        """At the next message, look again at who listens there: lines reconnect by themselves, to whoever does."""
+        with self._lock:
+            self._line = None
+
     def close(self) -> None:
         """Let go of the line; who waits for the dispatcher gets a `ClosedError`. Twice does no harm."""
         with self._lock:

@@ -5,11 +5,14 @@ in MessagePack; a message is known by its tag. Seconds are those of the dispatch
 """
 
 import hashlib
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from penstock.service.policy import ShardingPolicy
+
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises where the bytes are no message."""
 
 PassKind = Literal["rows", "groups", "sequence"]
 

@@ -146,6 +146,7 @@ class _Duty:
         return self._config.worker_address.replace(PORT_WILDCARD, str(port))
 
     def _definition(self, dataset_id: str) -> bytes:
+        self._dispatcher.connect_anew()  # what comes will be run
         found = self._dispatcher.ask(GetDataset(dataset_id=dataset_id), patience_seconds=_PATIENCE_SECONDS)
         return bytes(found.definition)
 

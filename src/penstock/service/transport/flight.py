@@ -22,7 +22,7 @@ from penstock.errors import InvalidArgumentError
 from penstock.service.compression import AUTO, AutomaticCodec, compress
 from penstock.service.credentials import ServerCredentials, server_credentials
 from penstock.service.interfaces import Produce
-from penstock.service.messages import Chunk, End, Failed, Fetch, Refused
+from penstock.service.messages import UNDECODABLE, Chunk, End, Failed, Fetch, Refused
 from penstock.service.transport.guard import GuardedServer
 from penstock.service.transport.refusals import refusal_of
 from penstock.service.wire import BlockHeader, Buffer, pack
@@ -74,7 +74,7 @@ class FlightServer(GuardedServer):
             raise flight.FlightServerError(f"the ticket is no request: it has {len(ticket.ticket)} bytes")
         try:
             request = _fetch_decoder.decode(ticket.ticket)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise flight.FlightServerError(f"the ticket is no request: {error}") from error
         host = context.peer().rpartition(":")[0]
         automatic = self._automatic(host, request.dataset_id) if request.codec == AUTO else None

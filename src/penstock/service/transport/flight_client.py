@@ -14,7 +14,7 @@ from penstock.runtime.memory import Memory
 from penstock.service.compression import AUTO, decompress
 from penstock.service.credentials import ClientCredentials, client_credentials
 from penstock.service.interfaces import Answer, Answers
-from penstock.service.messages import End, Endpoint, Failed, Fetch, Refused
+from penstock.service.messages import UNDECODABLE, End, Endpoint, Failed, Fetch, Refused
 from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
 from penstock.service.transport.guard import Line, refused_at_the_door
 from penstock.service.transport.place import this_machine
@@ -95,7 +95,7 @@ class FlightConnection:
                 del self._waiting[reader]
         try:
             message = _decoder.decode(received.app_metadata.to_pybytes())
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise ServiceError(f"what came from the worker at {self._address} is no message: {error}") from error
         if isinstance(message, BlockFrame):
             return message.chunk, unpack(message.header, list(_buffers(received.data, message)))

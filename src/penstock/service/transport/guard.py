@@ -3,11 +3,14 @@
 Every call brings the token in a header. It is looked at before the call's body, of which a stranger's is never decoded.
 """
 
+import os
 from typing import Any, Final
 
 from pyarrow import flight
 
-from penstock.service.credentials import ClientCredentials, ServerCredentials
+from penstock.errors import ServiceError
+from penstock.service.credentials import ClientCredentials, ServerCredentials, is_loopback
+from penstock.service.transport.place import users_listening
 
 HEADER: Final = "authorization"
 
@@ -53,11 +56,13 @@ class Line:
         client: carries the calls; each of them needs `options`.
 
     Raises:
-        ServiceError: the token would go over the network in the clear.
+        ServiceError: the token would go over the network in the clear, or to another user of this machine.
     """
 
     def __init__(self, address: str, credentials: ClientCredentials, *, tls: bool) -> None:
         authorization = credentials.authorization(address, tls=tls)
+        if authorization and not tls and not credentials.insecure:
+            _check_listener(address)
         self._headers = [(HEADER.encode(), authorization.encode())] if authorization else []
         trusted = {
             "tls_root_certs": credentials.roots or None,
@@ -73,6 +78,16 @@ class Line:
     def close(self) -> None:
         """Let go of it."""
         self.client.close()
+
+
+def _check_listener(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    strangers = users_listening(int(port)) - {os.getuid(), 0} if is_loopback(host) else set()
+    if strangers:
+        raise ServiceError(
+            f"user {min(strangers)} listens at port {port} of this machine, not the one of this process "
+            f"({os.getuid()}): the token is not sent there. Start the service at another port, or use TLS"
+        )
 
 
 def refused_at_the_door(what: str, address: str, error: Exception) -> str:

@@ -16,15 +16,15 @@ import msgspec
 import numpy as np
 
 from penstock.errors import ServiceError
-from penstock.service.messages import Chunk, End, Failed, Fetch, Refused
+from penstock.service.messages import UNDECODABLE, Chunk, End, Failed, Fetch, Refused
 from penstock.service.private_files import private_directory
 from penstock.service.wire import BlockHeader, Buffer
 
 _LENGTHS = struct.Struct("<IQ")
 _LONGEST_MESSAGE = 1 << 26
 _LONGEST_REQUEST = 1 << 20
-_LONGEST_BODY = 1 << 36
-"""No limit for data of any use. Memory is taken from the system only as bytes come."""
+_PIECE = 1 << 26
+"""How much memory is taken for bytes that have not come yet."""
 MOST_FILES = 64
 """How many files one frame can bring; Linux allows 253."""
 _KEEP_PRIVATE = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
@@ -141,18 +141,20 @@ def _message(
         raise ServiceError(f"what came over the line is no message: it claims to have {message_size} bytes")
     try:
         message = decoder.decode(_exactly(line, message_size).data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise ServiceError(f"what came over the line is no message: {error}") from error
     expected = message.body_size if isinstance(message, BlockFrame) else 0
-    if body_size != expected or body_size > _LONGEST_BODY:
+    if body_size != expected:
         raise ServiceError(f"what came over the line claims a body of {body_size} bytes, its message {expected}")
     return message, body_size
 
 
 def _exactly(line: socket.socket, size: int) -> Buffer:
-    content = np.empty(size, np.uint8)
+    content = np.empty(min(size, _PIECE), np.uint8)
     received = 0
     while received < size:
+        if received == content.size:  # what is claimed takes no memory before it comes
+            content = np.resize(content, min(size, 2 * received))
         count = line.recv_into(content.data[received:])
         if count == 0:
             raise ConnectionResetError("the line was closed in the middle of a frame")
