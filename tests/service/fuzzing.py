@@ -225,7 +225,10 @@ def _fuzz(target: str, options: Sequence[str]) -> None:
     for number, seed in enumerate(seeds(target)):
         (corpus / str(number)).write_bytes(seed)
     atheris.instrument_all()
-    atheris.Setup([sys.argv[0], "-rss_limit_mb=2048", "-timeout=10", *options, str(corpus)], TARGETS[target])
+    atheris.Setup(
+        [sys.argv[0], f"-artifact_prefix={corpus}/", "-rss_limit_mb=2048", "-timeout=10", *options, str(corpus)],
+        TARGETS[target],
+    )
     atheris.Fuzz()
 
 

@@ -41,9 +41,10 @@ def damaged(seeds: list[bytes]) -> st.SearchStrategy[bytes]:
     return st.binary(max_size=200) | once | twice
 
 
+@pytest.mark.filterwarnings("ignore:Data type alias:DeprecationWarning")
 @pytest.mark.parametrize("name", fuzzing.TARGETS)
 def test_damaged_bytes_are_refused(name: str) -> None:
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
     @given(damaged(fuzzing.seeds(name)))
     def run(content: bytes) -> None:
         fuzzing.TARGETS[name](content)
