@@ -15,7 +15,7 @@ ARGS ?=
 # How many processes the tests run in: one for each core.
 JOBS := $(shell python3 -c 'import os; print(os.cpu_count())')
 
-.PHONY: help setup demo test check bench format lock clean
+.PHONY: help setup demo test check fuzz bench format lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo 'make demo     train the small model on 4 replicas, or go on with it (sets up what it needs first)'
 	@echo 'make test     all tests, doctests and examples of the documents'
 	@echo 'make check    format, lint, types and the fast tests: run it before every commit'
+	@echo 'make fuzz     damaged bytes for everything that reads bytes of others, FUZZ_SECONDS=60 for each'
 	@echo 'make bench    the table of benchmarks, as ratios to hand-written loops'
 	@echo 'make format   put all files into the one format'
 	@echo 'make lock     resolve the development dependencies again into $(LOCK)'
@@ -44,6 +45,10 @@ check: $(VENV)/.with-dev
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/pytest -n $(JOBS) -m 'not slow and not long'
+
+FUZZ_SECONDS ?= 60
+fuzz: $(VENV)/.with-dev
+	@$(BIN)/python tests/service/fuzzing.py -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 
 bench: $(VENV)/.with-dev
 	@$(BIN)/python -m benchmarks $(ARGS)

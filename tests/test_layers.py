@@ -54,6 +54,8 @@ LEVELS: dict[str, float] = {
     "penstock.service.transport.": 4.7,
     "penstock.service.address": 4.5,
     "penstock.service.config": 4.5,
+    "penstock.service.credentials": 4.5,
+    "penstock.service.private_files": 4.5,
     "penstock.service.machine": 4.8,
     "penstock.service.machine.": 4.8,
     "penstock.service": 5,

@@ -14,7 +14,7 @@ import pytest
 from penstock.service.messages import Endpoint
 
 PRODUCING = Path(__file__).parent / "producing.py"
-collect_ignore = ["producing.py", "reading.py"]
+collect_ignore = ["fuzzing.py", "producing.py", "reading.py"]
 
 
 @contextmanager

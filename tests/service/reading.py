@@ -1,6 +1,6 @@
 """A trainer as a process of its own: reads a job of a service, notes what it gets, and saves its state as it goes.
 
-Every line that it writes is of JSON: `{"restored": step}` once, then `{"step": number, "elements": [...]}` for each step.
+Every line that it writes is of JSON: `{"restored": step}` once, then `{"step": n, "elements": [...]}` for each step.
 Its state, with the number of steps done, is replaced on disk as a whole after every `every` steps; with "checkpoint" it
 is a `ps.Checkpoint` of the iterator and of a model, whose weight is the sum of all elements that it was trained on.
 """

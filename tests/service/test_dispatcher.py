@@ -17,6 +17,7 @@ from pyarrow import flight
 
 import penstock as ps
 from penstock.service.address import parse_service
+from penstock.service.credentials import client_credentials
 from penstock.service.dispatcher_client import ACTION, DispatcherClient
 from penstock.service.messages import (
     DatasetFound,
@@ -34,6 +35,7 @@ from penstock.service.messages import (
     Status,
     Stop,
 )
+from penstock.service.transport.guard import Line
 
 INFO = DatasetInfo(kind="rows", length=10, cardinality=10)
 NOBODY = "localhost:1"
@@ -62,9 +64,10 @@ def open_epoch(client: DispatcherClient) -> EpochOpened:
 
 def sent(dispatcher: ps.service.DispatchServer, body: bytes, action: str = ACTION) -> FromDispatcher:
     """The answer to bytes that no client of ours would send."""
-    with flight.FlightClient(f"grpc+tcp://localhost:{dispatcher.port}") as line:
-        (answer,) = line.do_action(flight.Action(action, body))
-        return msgspec.msgpack.decode(answer.body, type=FromDispatcher)
+    line = Line(f"localhost:{dispatcher.port}", client_credentials(), tls=False)
+    (answer,) = line.client.do_action(flight.Action(action, body), line.options())
+    line.close()
+    return msgspec.msgpack.decode(answer.body, type=FromDispatcher)
 
 
 # The server

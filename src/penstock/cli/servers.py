@@ -3,9 +3,11 @@
 import argparse
 import logging
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NoReturn, Protocol
 
 from penstock.cli.arguments import say, seconds
@@ -36,6 +38,7 @@ def add_dispatcher(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         epilog="Example: penstock dispatcher --port 5050 & penstock worker --dispatcher localhost:5050",
     )
     _add_address(parser, _DEFAULT_PORT)
+    _add_security(parser)
     parser.add_argument(
         "--worker-address",
         metavar="HOST[:PORT]",
@@ -76,6 +79,13 @@ def add_worker(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--dispatcher", metavar="HOST:PORT", required=True, help="where the dispatcher is; it may be started later"
     )
     _add_address(parser, 0)
+    _add_security(parser)
+    parser.add_argument(
+        "--tls-root",
+        metavar="FILE",
+        help="who must have signed the dispatcher's certificate, in PEM (default: the file that PENSTOCK_TLS_ROOT "
+        "names, else those that this machine trusts)",
+    )
     parser.add_argument(
         "--worker-address",
         metavar="HOST:PORT",
@@ -115,6 +125,36 @@ def _add_address(parser: argparse.ArgumentParser, port: int) -> None:
     )
 
 
+def _add_security(parser: argparse.ArgumentParser) -> None:
+    for name, metavar, meaning in (
+        (
+            "--token-file",
+            "FILE",
+            "a file with the token that all must know who come (default: the one that PENSTOCK_TOKEN_FILE names, else "
+            "one of yours that no other user can read)",
+        ),
+        ("--tls-cert", "FILE", "the certificate by which others know this server, in PEM; it is then reached by TLS"),
+        ("--tls-key", "FILE", "the certificate's private key, in PEM"),
+        (
+            "--tls-client-ca",
+            "FILE",
+            "who must have signed the certificates of those who come; without it none is asked",
+        ),
+    ):
+        parser.add_argument(name, metavar=metavar, help=meaning)
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="let other machines come without --token-file and --tls-cert: whoever reaches the port can run programs "
+        "as you",
+    )
+
+
+def _security(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("token_file", "tls_cert", "tls_key", "tls_client_ca", "insecure")
+    return {name: getattr(options, name) for name in names}
+
+
 def _dispatcher(options: argparse.Namespace) -> int:
     config = DispatcherConfig(
         port=options.port,
@@ -123,6 +163,7 @@ def _dispatcher(options: argparse.Namespace) -> int:
         heartbeat_seconds=options.heartbeat_seconds,
         lease_seconds=options.lease_seconds,
         work_dir=options.work_dir,
+        **_security(options),
     )
     _log(logging.INFO)
     return _run(lambda: DispatchServer(config), "dispatcher at {}")
@@ -135,6 +176,8 @@ def _worker(options: argparse.Namespace) -> int:
         host=options.host,
         worker_address=options.worker_address,
         tags=tuple(options.tag),
+        tls_root=options.tls_root,
+        **_security(options),
     )
     _log(logging.WARNING if options.quiet else logging.INFO)
     if options.until_input_ends:
@@ -150,6 +193,7 @@ def _log(level: int) -> None:
 def _run(start: Callable[[], _Server], greeting: str) -> int:
     """Run a server until it ends by itself or is told to; gives the exit status."""
     signal.signal(signal.SIGTERM, _terminate)
+    _allow_many_descriptors()
     server: _Server | None = None
     try:
         server = start()
@@ -163,6 +207,13 @@ def _run(start: Callable[[], _Server], greeting: str) -> int:
             return 128 + signal.SIGTERM
         server.stop()
     return 0
+
+
+def _allow_many_descriptors() -> None:
+    """As many as the system lets this user have: every client takes one, also one that says nothing."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS says that there is no limit, and takes none above its own
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _terminate(*_: Any) -> NoReturn:

@@ -7,9 +7,10 @@ stands behind: ["record", names, [children …], module, class].
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.errors import InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.structure import LEAF, Structure
 
+_INNER_KINDS = ("none", "tuple", "dict", "record")
 _KEY_TYPES = (str, int, float, bool)
 
 FindClass = Callable[[str, str], type]
@@ -38,10 +39,17 @@ def structure_to_data(structure: Structure) -> Any:
 
 
 def structure_of_data(data: Sequence[Any], find_class: FindClass) -> Structure:
-    """The structure that `structure_to_data` wrote; what `find_class` raises is passed on."""
+    """The structure that `structure_to_data` wrote; what `find_class` raises is passed on.
+
+    Raises:
+        InvalidArgumentError: what stands there is no structure. Of data of another form ValueError, TypeError or
+            IndexError.
+    """
     kind, names, below = data[:3]
     if kind == "leaf":
         return LEAF
+    if kind not in _INNER_KINDS or len(names) != len(below) or any(type(name) not in _KEY_TYPES for name in names):
+        raise InvalidArgumentError(f"there is no structure of kind {kind!r} with the names {names!r}")
     children = tuple(structure_of_data(child, find_class) for child in below)
     record = find_class(data[3], data[4]) if kind == "record" else None
     return Structure(kind, children, tuple(names), record, sum(child.leaf_count for child in children))

@@ -6,10 +6,14 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 PROTOCOL: Final = "grpc"
 """How dispatchers are reached: Arrow Flight, which is gRPC."""
+TLS_PROTOCOL: Final = "grpc+tls"
+"""The same, encrypted."""
 
 
 def parse_service(call: str, service: object) -> str:
     """The "host:port" of a dispatcher, given as "host:port", "protocol://host:port" or (protocol, "host:port").
+
+    One that is reached by TLS keeps its protocol: "grpc+tls://host:port".
 
     Args:
         call: what errors begin with.
@@ -23,9 +27,10 @@ def parse_service(call: str, service: object) -> str:
         'localhost:5050'
     """
     protocol, address = _parts(call, service)
-    if protocol != PROTOCOL:
+    if protocol not in (PROTOCOL, TLS_PROTOCOL):
         raise InvalidArgumentError(
-            f'{call}(service=...): there is no protocol {protocol!r}, only "{PROTOCOL}", got {service!r}'
+            f'{call}(service=...): there is no protocol {protocol!r}, only "{PROTOCOL}" and "{TLS_PROTOCOL}", got '
+            f"{service!r}"
         )
     host, colon, port = address.rpartition(":")
     if not host or not colon or not port.isdecimal() or int(port) >= 1 << 16:
@@ -33,7 +38,7 @@ def parse_service(call: str, service: object) -> str:
             f'{call}(service=...) needs the address of a dispatcher as "host:port", such as "localhost:5050", got '
             f"{service!r}"
         )
-    return address
+    return address if protocol == PROTOCOL else f"{protocol}://{address}"
 
 
 def _parts(call: str, service: object) -> tuple[str, str]:

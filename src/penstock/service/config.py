@@ -6,6 +6,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.service.credentials import (
+    ClientCredentials,
+    ServerCredentials,
+    check_open_to,
+    client_credentials,
+    given_token_file,
+    server_credentials,
+)
 
 PORT_WILDCARD: Final = "%port%"
 
@@ -31,10 +39,18 @@ class DispatcherConfig:
         max_message_bytes: larger messages are refused, such as a dataset that holds its data itself.
         work_dir: where it keeps a journal, from which one that is started anew goes on; a directory on a local disk,
             which one dispatcher at a time can have. None keeps all in memory.
+        token_file: a file with the token that all must know who come; None takes the one that is named in
+            PENSTOCK_TOKEN_FILE, else one of this user's that no other user can read.
+        tls_cert: a file with the certificate by which others know this server, in PEM; then it is reached by TLS.
+        tls_key: a file with the certificate's private key.
+        tls_client_ca: who must have signed the certificates that others show, in PEM; None asks for none.
+        insecure: lets other machines come without `token_file` and `tls_cert`, which is refused otherwise. Whoever can
+            reach the port can then run programs as this user.
 
     Raises:
         InvalidTypeError: `worker_addresses` that are not strings, a `work_dir` that is no path.
-        InvalidArgumentError: a number out of range, an address that is empty or listed twice with its port.
+        InvalidArgumentError: a number out of range, an address that is empty or listed twice with its port, or a `host`
+            that lets other machines come without a token and TLS.
 
     Example:
         >>> import penstock as ps
@@ -54,9 +70,15 @@ class DispatcherConfig:
     worker_gc_seconds: float = 600.0
     max_message_bytes: int = 1 << 28
     work_dir: str | os.PathLike[str] | None = None
+    token_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         _check_port("DispatcherConfig", self.port)
+        _check_security("DispatcherConfig", self)
         if self.work_dir is not None and not isinstance(self.work_dir, (str, os.PathLike)):
             raise InvalidTypeError(f"DispatcherConfig(work_dir=...) takes a path, got {self.work_dir!r}")
         if self.work_dir == "":
@@ -91,6 +113,10 @@ class DispatcherConfig:
         """How long a worker may say nothing before it is lost."""
         return self.heartbeat_seconds * self.missed_heartbeats
 
+    def credentials(self) -> ServerCredentials:
+        """What it asks of those who come: reads the files."""
+        return _server_credentials("DispatcherConfig", self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
@@ -104,10 +130,18 @@ class WorkerConfig:
         tags: "COLOCATED" leaves it to readers on its own machine, under target_workers="AUTO".
         heartbeat_interval: seconds between its reports; None for as many as the dispatcher says.
         dispatcher_timeout: seconds for which a dispatcher that cannot be reached is tried.
+        token_file: as in `DispatcherConfig`; the worker shows the same token to its dispatcher.
+        tls_cert: as in `DispatcherConfig`; shown to a dispatcher too that asks for one.
+        tls_key: as in `DispatcherConfig`.
+        tls_client_ca: as in `DispatcherConfig`.
+        tls_root: who must have signed the dispatcher's certificate, in PEM; None takes PENSTOCK_TLS_ROOT, else those
+            that the system trusts.
+        insecure: as in `DispatcherConfig`.
 
     Raises:
         InvalidTypeError: an address that is no string.
-        InvalidArgumentError: an address that is empty, or a number out of range.
+        InvalidArgumentError: an address that is empty, a number out of range, or a `host` that lets other machines come
+            without a token and TLS.
     """
 
     dispatcher_address: str
@@ -117,6 +151,12 @@ class WorkerConfig:
     tags: tuple[str, ...] = ()
     heartbeat_interval: float | None = None
     dispatcher_timeout: float = 3600.0
+    token_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    tls_root: str | None = None
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         for name in ("dispatcher_address", "worker_address"):
@@ -131,6 +171,7 @@ class WorkerConfig:
                 f"{self.worker_address!r}"
             )
         _check_port("WorkerConfig", self.port)
+        _check_security("WorkerConfig", self)
         tags: object = self.tags
         if isinstance(tags, str):
             raise InvalidTypeError(f"WorkerConfig(tags=...) takes a list of strings, got {self.tags!r}")
@@ -140,6 +181,41 @@ class WorkerConfig:
         if self.heartbeat_interval is not None:
             _check_positive("WorkerConfig", "heartbeat_interval", self.heartbeat_interval)
         _check_positive("WorkerConfig", "dispatcher_timeout", self.dispatcher_timeout)
+
+    def credentials(self) -> ServerCredentials:
+        """What it asks of consumers: reads the files."""
+        return _server_credentials("WorkerConfig", self)
+
+    def credentials_for_dispatcher(self, own: ServerCredentials) -> ClientCredentials:
+        """What it shows to its dispatcher, where it asks for `own` itself: reads the files."""
+        return client_credentials(
+            token=own.token,
+            token_file=self.token_file,
+            roots=self.tls_root,
+            certificate=self.tls_cert,
+            key=self.tls_key,
+            insecure=self.insecure,
+        )
+
+
+def _check_security(call: str, config: DispatcherConfig | WorkerConfig) -> None:
+    if (config.tls_cert is None) != (config.tls_key is None):
+        raise InvalidArgumentError(f"{call}: tls_cert and tls_key belong together, got only one of them")
+    if config.tls_client_ca is not None and config.tls_cert is None:
+        raise InvalidArgumentError(f"{call}(tls_client_ca=...) needs TLS: give tls_cert and tls_key too")
+    check_open_to(call, config.host, given_token_file(config.token_file), config.tls_cert, config.insecure)
+
+
+def _server_credentials(call: str, config: DispatcherConfig | WorkerConfig) -> ServerCredentials:
+    return server_credentials(
+        call,
+        host=config.host,
+        token_file=config.token_file,
+        certificate=config.tls_cert,
+        key=config.tls_key,
+        client_roots=config.tls_client_ca,
+        insecure=config.insecure,
+    )
 
 
 def _check_port(call: str, port: object) -> None:

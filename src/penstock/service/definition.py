@@ -18,6 +18,7 @@ import numpy as np
 from penstock.data.node import Node
 from penstock.errors import InvalidTypeError, ServiceError
 from penstock.options import Options
+from penstock.service.messages import UNDECODABLE
 from penstock.service.shipping import culprit_of
 
 _MAGIC = b"penstk01"
@@ -118,7 +119,10 @@ def _header(definition: bytes) -> tuple[_Header, int]:
     if definition[:8] != _MAGIC:
         raise ServiceError("what should be a dataset is none that this penstock knows: register it again")
     end = 16 + int.from_bytes(definition[8:16], "little")
-    return msgspec.msgpack.decode(definition[16:end], type=_Header), end
+    try:
+        return msgspec.msgpack.decode(definition[16:end], type=_Header), end
+    except UNDECODABLE as error:
+        raise ServiceError("what should be a dataset has no whole header: register it again") from error
 
 
 def _named(found: dict[str, Any], names: list[str]) -> str:

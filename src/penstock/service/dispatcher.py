@@ -17,10 +17,9 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-from pyarrow import flight
 
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, ServiceError, StorageError
-from penstock.service.address import PROTOCOL
+from penstock.service.address import PROTOCOL, TLS_PROTOCOL
 from penstock.service.config import DispatcherConfig as DispatcherConfig
 from penstock.service.dispatcher_client import ACTION
 from penstock.service.journal import Journal
@@ -28,7 +27,8 @@ from penstock.service.machine.machine import Machine
 from penstock.service.machine.state import State
 from penstock.service.machine.story import told
 from penstock.service.machine.updates import Update
-from penstock.service.messages import FromDispatcher, ToDispatcher
+from penstock.service.messages import UNDECODABLE, FromDispatcher, ToDispatcher
+from penstock.service.transport.guard import GuardedServer
 from penstock.service.transport.refusals import refusal_of
 
 _logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class DispatchServer:
 
     Raises:
         InvalidTypeError: a `config` of another kind.
-        ServiceError: it cannot listen at that port.
+        ServiceError: it cannot listen at that port, or its token or certificate cannot be read.
         StorageError: it cannot work in its `work_dir`, or another dispatcher does.
 
     Example:
@@ -87,8 +87,9 @@ class DispatchServer:
 
     @property
     def target(self) -> str:
-        """How this machine reaches it: "grpc://localhost:port"."""
-        return f"{PROTOCOL}://localhost:{self._running().port}"
+        """How this machine reaches it: "grpc://localhost:port", or "grpc+tls://localhost:port"."""
+        protocol = TLS_PROTOCOL if self._config.tls_cert else PROTOCOL
+        return f"{protocol}://localhost:{self._running().port}"
 
     @property
     def port(self) -> int:
@@ -121,7 +122,7 @@ class DispatchServer:
         self.stop()
 
 
-class _Shell(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+class _Shell(GuardedServer):
     """What runs. It holds nothing that the user holds, so that a server that is forgotten can end."""
 
     def __init__(self, config: DispatcherConfig) -> None:
@@ -137,7 +138,7 @@ class _Shell(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no t
             _logger.info("the dispatcher goes on from %s: %s", self._journal.path, _told_state(state))
         self._machine = Machine(config, time.monotonic(), self._before, state)
         try:
-            super().__init__(f"grpc+tcp://{config.host}:{config.port}")
+            super().__init__(config.host, config.port, config.credentials())
         except (pa.ArrowException, OSError) as error:
             self._close_journal()
             raise ServiceError(f"the dispatcher cannot listen at {config.host}:{config.port}: {error}") from error
@@ -161,7 +162,7 @@ class _Shell(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no t
             message = _decoder.decode(body)
             with self._lock:
                 return self._machine.tell(message, time.monotonic())
-        except (msgspec.DecodeError, InvalidArgumentError) as error:
+        except (*UNDECODABLE, InvalidArgumentError) as error:
             return refusal_of(InvalidArgumentError(str(error)))
         except StorageError as error:
             return refusal_of(error)

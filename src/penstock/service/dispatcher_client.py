@@ -10,9 +10,10 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import ClosedError, ServiceError
-from penstock.service.address import parse_service
+from penstock.service.address import TLS_PROTOCOL, parse_service
+from penstock.service.credentials import ClientCredentials, credentials_for
 from penstock.service.messages import FromDispatcher, Message, Refused
-from penstock.service.transport.flight import open_client
+from penstock.service.transport.guard import Line, refused_at_the_door
 from penstock.service.transport.refusals import raise_refused
 
 _logger = logging.getLogger(__name__)
@@ -39,17 +40,25 @@ class DispatcherClient:
     Args:
         service: as `distribute` takes it.
         patience_seconds: for how long a dispatcher that cannot be reached is tried.
+        credentials: what it is shown; None takes those of this process.
 
     Raises:
         InvalidTypeError: a `service` that is neither a string nor a tuple.
         InvalidArgumentError: a malformed one.
     """
 
-    def __init__(self, service: str | tuple[str, str], *, patience_seconds: float = 60.0) -> None:
+    def __init__(
+        self,
+        service: str | tuple[str, str],
+        *,
+        patience_seconds: float = 60.0,
+        credentials: ClientCredentials | None = None,
+    ) -> None:
         self.address = parse_service("DispatcherClient", service)
+        self.credentials = credentials or credentials_for(self.address)
         self._patience = patience_seconds
         self._lock = threading.Lock()
-        self._client: flight.FlightClient | None = None
+        self._line: Line | None = None
         self._closed = threading.Event()
 
     def ask(self, message: Message, patience_seconds: float | None = None) -> Any:
@@ -59,7 +68,7 @@ class DispatcherClient:
             patience_seconds: taken instead of the client's own; 0 tries once.
 
         Raises:
-            ServiceError: the dispatcher could not be reached for as long.
+            ServiceError: the dispatcher could not be reached for as long, or does not take this process's token.
             PenstockError: it refused; as what it says.
             ClosedError: the client was closed.
         """
@@ -71,18 +80,20 @@ class DispatcherClient:
         return reply
 
     def _reach(self, body: bytes, patience: float) -> bytes:
-        options = flight.FlightCallOptions(timeout=min(max(patience, _SHORTEST_CALL), _LONGEST_CALL))
+        seconds = min(max(patience, _SHORTEST_CALL), _LONGEST_CALL)
         begun = time.monotonic()
         warn_at, pause = begun + _WARN_SECONDS, _FIRST_PAUSE
         while True:
-            client = self._opened()
+            line = self._opened()
             try:
-                (answer,) = client.do_action(flight.Action(ACTION, body), options)
+                (answer,) = line.client.do_action(flight.Action(ACTION, body), line.options(seconds))
                 return bytes(answer.body)
+            except flight.FlightUnauthenticatedError as error:
+                raise ServiceError(refused_at_the_door("dispatcher", self.address, error)) from error
             except (pa.ArrowException, OSError) as error:
                 reason = str(error).partition(". gRPC client debug context")[0].strip()
                 cause = error
-            self._drop(client)
+            self._drop(line)
             now = time.monotonic()
             if now >= begun + patience:
                 raise ServiceError(
@@ -97,24 +108,30 @@ class DispatcherClient:
             self._closed.wait(min(pause, begun + patience - now))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _opened(self) -> flight.FlightClient:
+    def _opened(self) -> Line:
         with self._lock:
             if self._closed.is_set():
                 raise ClosedError(f"the line to the dispatcher at {self.address} was closed")
-            if self._client is None:
-                self._client = open_client(self.address)
-            return self._client
+            if self._line is None:
+                protocol, _, address = self.address.rpartition("://")
+                self._line = Line(address, self.credentials, tls=protocol == TLS_PROTOCOL)
+            return self._line
 
-    def _drop(self, client: flight.FlightClient) -> None:
+    def _drop(self, line: Line) -> None:
         """Connect anew at the next attempt. Other threads may still be using the line: they will do the same."""
         with self._lock:
-            if self._client is client:
-                self._client = None
+            if self._line is line:
+                self._line = None
+
+    def connect_anew(self) -> None:
+        """At the next message, look again at who listens there: lines reconnect by themselves, to whoever does."""
+        with self._lock:
+            self._line = None
 
     def close(self) -> None:
         """Let go of the line; who waits for the dispatcher gets a `ClosedError`. Twice does no harm."""
         with self._lock:
             self._closed.set()
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+            line, self._line = self._line, None
+        if line is not None:
+            line.close()

@@ -2,15 +2,21 @@
 
 import atexit
 import os
+import secrets
 import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
 from penstock.errors import ServiceError
 from penstock.options import check_integer
+from penstock.service.config import DispatcherConfig
+from penstock.service.credentials import ClientCredentials, forget, remember
 from penstock.service.dispatcher import DispatchServer
 
 _START_SECONDS: Final = 60.0
@@ -49,7 +55,11 @@ class _Keeper:
     """What runs. It holds nothing that the user holds, so that a service that is forgotten can end."""
 
     def __init__(self) -> None:
-        self.dispatcher = DispatchServer()
+        self._token = secrets.token_hex(32)
+        with _handed_over(self._token) as file:
+            self.dispatcher = DispatchServer(DispatcherConfig(token_file=file))
+        self._address = self.dispatcher.target.split("://")[1]
+        remember(self._address, ClientCredentials(self._token))
         self._processes: list[subprocess.Popen[bytes]] = []
         # Whatever is put here ends it. A queue of this kind may be written to where garbage is collected.
         self.words: SimpleQueue[None] = SimpleQueue()
@@ -59,9 +69,8 @@ class _Keeper:
 
     def start_workers(self, count: int) -> None:
         """Start the processes, and wait until the dispatcher knows all of them."""
-        address = self.dispatcher.target.split("://")[1]
         for _ in range(count):
-            self._processes.append(_start(address))
+            self._processes.append(_start(self._address, self._token))
         for process in self._processes:
             _wait_until_registered(process)
 
@@ -73,6 +82,7 @@ class _Keeper:
         for process in self._processes:
             _wait_until_ended(process)
         self.dispatcher.stop()
+        forget(self._address)
 
     def stop(self) -> None:
         """End it, and wait until it has ended."""
@@ -112,17 +122,31 @@ def local(num_workers: int = 2) -> LocalService:
     return LocalService(check_integer("local", "num_workers", num_workers, minimum=1))
 
 
-def _start(dispatcher: str) -> "subprocess.Popen[bytes]":
+@contextmanager
+def _handed_over(token: str) -> Iterator[str]:
+    """A token as a file of which nobody else knows: the end of a pipe."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, token.encode())
+        os.close(writing)
+        yield f"/dev/fd/{reading}"
+    finally:
+        os.close(reading)
+
+
+def _start(dispatcher: str, token: str) -> "subprocess.Popen[bytes]":
     """A worker process. It ends when its standard input does, which the system sees to if this process is killed."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     command = [sys.executable, "-m", "penstock", "worker", "--dispatcher", dispatcher, "--quiet", "--until-input-ends"]
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for this process, which ends the worker
-    )
+    with _handed_over(token) as file:
+        return subprocess.Popen(
+            [*command, "--token-file", file],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[int(Path(file).name)],
+            start_new_session=True,  # Ctrl-C is for this process, which ends the worker
+        )
 
 
 def _wait_until_registered(process: "subprocess.Popen[bytes]") -> None:

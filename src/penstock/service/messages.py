@@ -5,11 +5,14 @@ in MessagePack; a message is known by its tag. Seconds are those of the dispatch
 """
 
 import hashlib
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from penstock.service.policy import ShardingPolicy
+
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises where the bytes are no message."""
 
 PassKind = Literal["rows", "groups", "sequence"]
 
@@ -29,12 +32,14 @@ class Endpoint(Message, frozen=True):
         machine: tells the machine apart from others: consumers with the same one may use `socket`.
         socket: the path of its Unix socket; "" where it has none.
         process: tells the process apart from all others: a consumer with the same one calls the worker directly.
+        tls: whether it is reached by TLS.
     """
 
     address: str
     machine: str = ""
     socket: str = ""
     process: str = ""
+    tls: bool = False
 
 
 class WorkerInfo(Message, frozen=True):

@@ -205,7 +205,10 @@ class DistributeStream(Stream):
             limit=settings.max_outstanding_requests,
             codec=settings.codec,
         )
-        staff = Staff(settings.usable, lambda worker: connect(worker.endpoint, settings.data_transfer_protocol))
+        staff = Staff(
+            settings.usable,
+            lambda worker: connect(worker.endpoint, settings.data_transfer_protocol, dispatcher.credentials),
+        )
         reopen = partial(self._open, dispatcher)
         return Reader(reading, opened, dispatcher, reopen, staff, self._threads, self._restored)
 

@@ -22,7 +22,7 @@ from penstock.errors import InvalidTypeError, ServiceError
 from penstock.formats.columns import decode_column, encode_column
 from penstock.formats.structure_data import structure_of_data, structure_to_data
 from penstock.spec import TensorSpec
-from penstock.structure import flatten
+from penstock.structure import Structure, flatten
 
 Buffer = npt.NDArray[np.uint8]
 """Bytes, as an array of one axis."""
@@ -75,10 +75,13 @@ def unpack(header: BlockHeader, buffers: Sequence[Buffer]) -> Block:
     Raises:
         ServiceError: the header does not fit the buffers, or names a class or a dtype that this process does not know.
     """
-    structure = structure_of_data(header.structure, _known_class)
+    structure = _structure_of(header.structure)
     if not len(buffers) == len(header.columns) == structure.leaf_count:
         raise ServiceError(f"a block of {structure} came with {len(buffers)} buffers for {len(header.columns)} columns")
-    columns = tuple(map(_unpack_column, header.columns, buffers))
+    try:
+        columns = tuple(map(_unpack_column, header.columns, buffers))
+    except (ArithmeticError, IndexError, OSError, TypeError, ValueError, pa.ArrowException) as error:
+        raise ServiceError(f"a block of {structure} came with columns that its header does not describe") from error
     if any(len(column) != header.length for column in columns):
         raise ServiceError(f"a block of {header.length} rows came with columns of {[len(c) for c in columns]} rows")
     return Block(columns, structure, header.length)
@@ -104,9 +107,12 @@ def spec_of_data(data: Any) -> Any:
     """
     if data is None:
         return None
-    structure, leaves = data
-    specs = [TensorSpec(shape, dtype_of_data(dtype)) for shape, dtype in leaves]
-    return structure_of_data(structure, _known_class).unflatten(specs)
+    try:
+        structure, leaves = data
+        specs = [TensorSpec(shape, dtype_of_data(dtype)) for shape, dtype in leaves]
+        return _structure_of(structure).unflatten(specs)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise ServiceError(f"what should be a specification is none: {error}") from error
 
 
 def dtype_to_data(dtype: np.dtype[Any]) -> Any:
@@ -127,10 +133,17 @@ def dtype_of_data(data: Any) -> np.dtype[Any]:
         return np.dtypes.StringDType()
     try:
         return np.dtype(data) if isinstance(data, str) else np.lib.format.descr_to_dtype(_fields(data))
-    except (TypeError, ValueError) as error:
+    except (MemoryError, OverflowError, SyntaxError, TypeError, ValueError) as error:
         raise ServiceError(
             f"elements have dtype {data}, which NumPy does not know here: `import ml_dtypes` if it is one of its dtypes"
         ) from error
+
+
+def _structure_of(data: Any) -> Structure:
+    try:
+        return structure_of_data(data, _known_class)
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ServiceError(f"what should be the structure of elements is none: {error}") from error
 
 
 def _fields(data: Any) -> Any:
@@ -162,12 +175,13 @@ def _unpack_column(header: ColumnHeader, buffer: Buffer) -> Column:
         if dtype.hasobject or buffer.size != dtype.itemsize * math.prod(header.shape):
             raise ServiceError(f"{buffer.size} bytes came for a column of {header.shape} values of {dtype}")
         if buffer.size == 0:
-            return np.empty(header.shape, dtype)
+            return np.ndarray(header.shape, dtype, buffer=b"")  # NumPy's other ways make "U0" larger
         if buffer.ctypes.data % dtype.alignment:
             buffer = buffer.copy()  # gRPC puts it anywhere
         return buffer.view(dtype).reshape(header.shape)
     with pa.ipc.open_stream(pa.py_buffer(buffer)) as reader:
         batch = reader.read_next_batch()
+    batch.validate(full=True)  # Arrow follows offsets wherever they lead
     column = decode_column(batch.schema.field(0), batch.column(0), copy=True).reshape(header.shape)
     return column if header.dtype is None else column.astype(dtype_of_data(header.dtype))
 

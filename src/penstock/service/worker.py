@@ -18,7 +18,7 @@ from penstock.errors import (
     ServiceError,
     StorageError,
 )
-from penstock.service.address import PROTOCOL
+from penstock.service.address import PROTOCOL, TLS_PROTOCOL
 from penstock.service.config import PORT_WILDCARD
 from penstock.service.config import WorkerConfig as WorkerConfig
 from penstock.service.dispatcher_client import DispatcherClient
@@ -85,8 +85,9 @@ class WorkerServer:
 
     @property
     def target(self) -> str:
-        """Where consumers reach it: "grpc://host:port"."""
-        return f"{PROTOCOL}://{self._running().address}"
+        """Where consumers reach it: "grpc://host:port", or "grpc+tls://host:port"."""
+        protocol = TLS_PROTOCOL if self._config.tls_cert else PROTOCOL
+        return f"{protocol}://{self._running().address}"
 
     def _running(self) -> "_Duty":
         if self._duty is None:
@@ -127,13 +128,18 @@ class _Duty:
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
-        self._dispatcher = DispatcherClient(config.dispatcher_address, patience_seconds=config.dispatcher_timeout)
+        credentials = config.credentials()
+        self._dispatcher = DispatcherClient(
+            config.dispatcher_address,
+            patience_seconds=config.dispatcher_timeout,
+            credentials=config.credentials_for_dispatcher(credentials),
+        )
         self._production = Production(self._definition)
         # How it is to end. A queue of this kind may be written to where garbage is collected.
         self.words: SimpleQueue[_Ending] = SimpleQueue()
         self.ended = threading.Event()
         self.failure: PenstockError | None = None
-        self._endpoints = Endpoints(self._production.fetch, config.host, config.port, self._advertised)
+        self._endpoints = Endpoints(self._production.fetch, config.host, config.port, self._advertised, credentials)
         self.address = self._endpoints.endpoint.address
         try:
             self._interval = self._register()
@@ -148,6 +154,7 @@ class _Duty:
         return self._config.worker_address.replace(PORT_WILDCARD, str(port))
 
     def _definition(self, dataset_id: str) -> bytes:
+        self._dispatcher.connect_anew()  # what comes will be run
         try:
             found = self._dispatcher.ask(GetDataset(dataset_id=dataset_id), patience_seconds=_PATIENCE_SECONDS)
         except InvalidArgumentError as error:

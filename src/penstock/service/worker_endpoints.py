@@ -8,6 +8,7 @@ from contextlib import closing
 import pyarrow as pa
 
 from penstock.errors import ServiceError
+from penstock.service.credentials import ServerCredentials
 from penstock.service.interfaces import Answers, Produce
 from penstock.service.messages import Endpoint, Fetch
 from penstock.service.transport.flight import FlightServer
@@ -25,6 +26,7 @@ class Endpoints:
         host: the address to listen at.
         port: 0 for one that the system chooses.
         advertised: what others are to call it by, given the port.
+        credentials: what they must show over the network.
 
     Attributes:
         endpoint: what the dispatcher tells consumers.
@@ -33,12 +35,19 @@ class Endpoints:
         ServiceError: it cannot listen there.
     """
 
-    def __init__(self, produce: Produce, host: str, port: int, advertised: Callable[[int], str]) -> None:
+    def __init__(
+        self,
+        produce: Produce,
+        host: str,
+        port: int,
+        advertised: Callable[[int], str],
+        credentials: ServerCredentials,
+    ) -> None:
         self._produce = produce
         self._idle = threading.Condition()
         self._running = 0
         try:
-            self._flight = FlightServer(self._answer, host, port)
+            self._flight = FlightServer(self._answer, host, port, credentials)
         except (pa.ArrowException, OSError) as error:
             raise ServiceError(f"the data worker cannot listen at {host}:{port}: {error}") from error
         address = advertised(self._flight.port)
@@ -48,6 +57,7 @@ class Endpoints:
             machine=this_machine(),
             socket="" if self._shared is None else self._shared.path,
             process=this_process(),
+            tls=credentials.tls,
         )
         try:
             self._local = InProcessServer(self._answer, address)

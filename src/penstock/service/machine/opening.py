@@ -100,6 +100,7 @@ def _check(state: State, config: DispatcherConfig, message: OpenEpoch) -> None:
             "workers, and this dispatcher has none: start it with DispatcherConfig(worker_addresses=[...]) or "
             "`penstock dispatcher --worker-address ...`, or use ShardingPolicy.DYNAMIC"
         )
+    check_spans(message.resumed or ())
     count, index = parameters.num_consumers, message.consumer_index
     if count and not message.job_name:
         raise InvalidArgumentError("coordinated reads need a job_name, by which the consumers find each other")

@@ -1,17 +1,20 @@
 """What `penstock status` is told."""
 
 from importlib.metadata import version
+from typing import Final
 
 from penstock.service.machine.signs import Signs
 from penstock.service.machine.spans import count
 from penstock.service.machine.state import Consumer, Epoch, State, Worker
 from penstock.service.messages import ConsumerStatus, EpochStatus, Status, WorkerHeartbeat, WorkerStatus
 
+_VERSION: Final = version("penstock")  # it stands in a file, and there may be no descriptor left when it is asked for
+
 
 def status(state: State, signs: Signs, now: float) -> Status:
     """What goes on."""
     return Status(
-        version=version("penstock"),
+        version=_VERSION,
         seconds_up=now - signs.started,
         workers=[_worker(worker, signs, now) for worker in state.workers.values()],
         epochs=[_epoch(state, epoch, signs, now) for epoch in state.epochs.values()],

@@ -13,6 +13,9 @@ from penstock.service.machine.spans import count, merged, overlap, whole, withou
 from penstock.service.machine.state import Consumer, Epoch, State
 from penstock.service.messages import Span
 
+_MOST_PASSES = 1 << 16
+"""An epoch has as many as workers have come while it was read: memory is not taken for numbers that nobody counted."""
+
 
 class Resumed(msgspec.Struct, frozen=True):
     """What a consumer begins with, and what the one whose place it takes gives back."""
@@ -53,10 +56,18 @@ def check_spans(spans: Sequence[Span]) -> None:
     """Refuse what is no span.
 
     Raises:
-        InvalidArgumentError: a negative number, or a span that ends before it begins.
+        InvalidArgumentError: a negative number, one that is larger than any that was given out, or a span that ends
+            before it begins.
     """
     for span in spans:
-        if span.pass_number < 0 or span.start < 0 or span.stop < span.start or span.skip < 0 or span.stop >= 1 << 62:
+        if (
+            span.pass_number >= _MOST_PASSES
+            or span.pass_number < 0
+            or span.start < 0
+            or span.stop < span.start
+            or span.skip < 0
+            or span.stop >= 1 << 62
+        ):
             raise InvalidArgumentError(f"no span of a pass: {span!r}")
 
 

@@ -1,11 +1,12 @@
 """The best way to a worker, or the one that was asked for."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, LostWorkerError, ServiceError
+from penstock.service.credentials import ClientCredentials
 from penstock.service.interfaces import Connection
 from penstock.service.messages import Endpoint
 from penstock.service.transport import in_process
@@ -38,11 +39,14 @@ def as_protocol(data_transfer_protocol: object) -> str | None:
     raise InvalidArgumentError(f"data_transfer_protocol must be None or one of {names}, got {data_transfer_protocol!r}")
 
 
-def connect(endpoint: Endpoint, protocol: str | None = None) -> Connection:
+def connect(
+    endpoint: Endpoint, protocol: str | None = None, credentials: ClientCredentials | None = None
+) -> Connection:
     """A line to a worker. Over the network nothing is sent yet: that it cannot be reached is known at the first fetch.
 
     Args:
         protocol: as `as_protocol` gives it.
+        credentials: what is shown over the network; None takes those of this process.
 
     Raises:
         ServiceError: the worker does not offer that protocol here.
@@ -50,14 +54,14 @@ def connect(endpoint: Endpoint, protocol: str | None = None) -> Connection:
     """
     offered = offered_protocols(endpoint)
     if protocol is None:
-        return _best(endpoint, offered)
+        return _best(endpoint, offered, credentials)
     if protocol not in offered:
         names = ", ".join(f'"{name}"' for name in offered)
         raise ServiceError(
             f'the worker at {endpoint.address} cannot be reached by data_transfer_protocol="{protocol}" from this '
             f"process: it offers {names}"
         )
-    return _OPEN[protocol](endpoint)
+    return _open(protocol, endpoint, credentials)
 
 
 def offered_protocols(endpoint: Endpoint) -> list[str]:
@@ -70,17 +74,17 @@ def offered_protocols(endpoint: Endpoint) -> list[str]:
     return offered
 
 
-def _best(endpoint: Endpoint, offered: Sequence[str]) -> Connection:
+def _best(endpoint: Endpoint, offered: Sequence[str], credentials: ClientCredentials | None) -> Connection:
     for protocol in offered[:-1]:
         try:
-            return _OPEN[protocol](endpoint)
+            return _open(protocol, endpoint, credentials)
         except LostWorkerError as error:  # a socket can be there and not be ours, as between containers
             _logger.info('data_transfer_protocol="%s" is not possible: %s', protocol, error)
-    return _OPEN[offered[-1]](endpoint)
+    return _open(offered[-1], endpoint, credentials)
 
 
-_OPEN: Final[dict[str, Callable[[Endpoint], Connection]]] = {
-    "in_process": in_process.InProcessConnection,
-    "shared_memory": SharedMemoryConnection,
-    "flight": FlightConnection,
-}
+def _open(protocol: str, endpoint: Endpoint, credentials: ClientCredentials | None) -> Connection:
+    if protocol == "flight":
+        return FlightConnection(endpoint, credentials)
+    # Nobody but this user comes this way.
+    return in_process.InProcessConnection(endpoint) if protocol == "in_process" else SharedMemoryConnection(endpoint)

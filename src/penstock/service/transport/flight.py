@@ -20,8 +20,10 @@ from pyarrow import flight
 from penstock.data.block import Block
 from penstock.errors import InvalidArgumentError
 from penstock.service.compression import AUTO, AutomaticCodec, compress
+from penstock.service.credentials import ServerCredentials, server_credentials
 from penstock.service.interfaces import Produce
-from penstock.service.messages import Chunk, End, Failed, Fetch, Refused
+from penstock.service.messages import UNDECODABLE, Chunk, End, Failed, Fetch, Refused
+from penstock.service.transport.guard import GuardedServer
 from penstock.service.transport.refusals import refusal_of
 from penstock.service.wire import BlockHeader, Buffer, pack
 
@@ -38,36 +40,41 @@ class BlockFrame(msgspec.Struct, frozen=True, tag="block"):
 _fetch_decoder = msgspec.msgpack.Decoder(Fetch)
 
 _STOP_SECONDS = 2.0
-_LARGEST_BLOCK = (1 << 31) - (1 << 20)
+_LONGEST_TICKET = 1 << 16
+LARGEST_BLOCK = (1 << 31) - (1 << 20)
 """gRPC's messages have less than 2 GiB."""
 
 _Stream = Generator[tuple[pa.RecordBatch, bytes], None, None]
 
 
-def open_client(address: str) -> flight.FlightClient:
-    """A line to the Flight server at "host:port". The one place that opens any."""
-    return flight.FlightClient(f"grpc+tcp://{address}")
-
-
-class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+class FlightServer(GuardedServer):
     """Serves a worker's blocks to consumers on any host.
 
     Args:
         host: the address to listen at.
         port: 0 for one that the system chooses; the attribute `port` says which.
+        credentials: what consumers must show; None asks for this user's token.
     """
 
-    def __init__(self, produce: Produce, host: str = "0.0.0.0", port: int = 0) -> None:
-        super().__init__(f"grpc+tcp://{host}:{port}")
+    def __init__(
+        self,
+        produce: Produce,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        credentials: ServerCredentials | None = None,
+    ) -> None:
+        super().__init__(host, port, credentials or server_credentials("FlightServer", host=host))
         self._produce = produce
         self._stopped = False
         self._automatic = lru_cache(maxsize=256)(lambda _host, _dataset_id: AutomaticCodec())
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Flight's call for a stream."""
+        if len(ticket.ticket) > _LONGEST_TICKET:
+            raise flight.FlightServerError(f"the ticket is no request: it has {len(ticket.ticket)} bytes")
         try:
             request = _fetch_decoder.decode(ticket.ticket)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise flight.FlightServerError(f"the ticket is no request: {error}") from error
         host = context.peer().rpartition(":")[0]
         automatic = self._automatic(host, request.dataset_id) if request.codec == AUTO else None
@@ -101,7 +108,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def _block(self, request: Fetch, chunk: Chunk, block: Block, automatic: AutomaticCodec | None) -> _Stream:
         header, buffers = pack(block)
         size = sum(buffer.size for buffer in buffers)
-        if size > _LARGEST_BLOCK:
+        if size > LARGEST_BLOCK:
             raise InvalidArgumentError(
                 f"a block of {size} bytes does not fit into a message of Arrow Flight: make batches smaller"
             )

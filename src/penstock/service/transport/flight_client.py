@@ -12,9 +12,11 @@ from pyarrow import flight
 from penstock.errors import LostWorkerError, ServiceError
 from penstock.runtime.memory import Memory
 from penstock.service.compression import AUTO, decompress
+from penstock.service.credentials import ClientCredentials, client_credentials
 from penstock.service.interfaces import Answer, Answers
-from penstock.service.messages import End, Endpoint, Failed, Fetch, Refused
-from penstock.service.transport.flight import BlockFrame, open_client
+from penstock.service.messages import UNDECODABLE, End, Endpoint, Failed, Fetch, Refused
+from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
+from penstock.service.transport.guard import Line, refused_at_the_door
 from penstock.service.transport.place import this_machine
 from penstock.service.transport.refusals import raise_refused
 from penstock.service.wire import Buffer, unpack
@@ -36,10 +38,10 @@ class FlightConnection:
 
     protocol = "flight"
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, credentials: ClientCredentials | None = None) -> None:
         self._address = endpoint.address
         self._same_machine = endpoint.machine == this_machine()
-        self._client = open_client(endpoint.address)
+        self._line = Line(endpoint.address, credentials or client_credentials(), tls=endpoint.tls)
         self._lock = threading.Lock()
         self._waiting: dict[flight.FlightStreamReader, float] = {}
         self._closed = threading.Event()
@@ -69,7 +71,9 @@ class FlightConnection:
                 self._watch = threading.Thread(target=_watch, args=arguments, name="penstock-watch", daemon=True)
                 self._watch.start()
         try:
-            return self._client.do_get(flight.Ticket(msgspec.msgpack.encode(request)))
+            return self._line.client.do_get(flight.Ticket(msgspec.msgpack.encode(request)), self._line.options())
+        except flight.FlightUnauthenticatedError as error:
+            raise ServiceError(refused_at_the_door("data worker", self._address, error)) from error
         except (pa.ArrowException, OSError) as error:
             raise self._lost(error) from error
 
@@ -82,6 +86,8 @@ class FlightConnection:
             received = reader.read_chunk()
         except StopIteration:
             raise LostWorkerError(f"the worker at {self._address} was stopped") from None
+        except flight.FlightUnauthenticatedError as error:
+            raise ServiceError(refused_at_the_door("data worker", self._address, error)) from error
         except (pa.ArrowException, OSError) as error:
             raise self._lost(self._silent or error) from error
         finally:
@@ -89,7 +95,7 @@ class FlightConnection:
                 del self._waiting[reader]
         try:
             message = _decoder.decode(received.app_metadata.to_pybytes())
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise ServiceError(f"what came from the worker at {self._address} is no message: {error}") from error
         if isinstance(message, BlockFrame):
             return message.chunk, unpack(message.header, list(_buffers(received.data, message)))
@@ -111,7 +117,7 @@ class FlightConnection:
         if not quiet:
             return
         try:
-            list(self._client.do_action("alive", flight.FlightCallOptions(timeout=_ANSWER_SECONDS)))
+            list(self._line.client.do_action("alive", self._line.options(_ANSWER_SECONDS)))
         except (pa.ArrowException, OSError) as error:
             self._silent = error
             for reader in quiet:
@@ -131,7 +137,7 @@ class FlightConnection:
             self._watch.join(_JOIN_SECONDS)
             if self._watch.is_alive():  # it waits for a worker that is silent, with this very client
                 return
-        self._client.close()
+        self._line.close()
 
 
 def _watch(connection: "weakref.ref[FlightConnection]", closed: threading.Event) -> None:
@@ -144,6 +150,8 @@ def _watch(connection: "weakref.ref[FlightConnection]", closed: threading.Event)
 
 
 def _buffers(batch: pa.RecordBatch, frame: BlockFrame) -> Iterator[Buffer]:
+    if len(frame.sizes) != batch.num_columns or min(frame.sizes, default=0) < 0 or sum(frame.sizes) > LARGEST_BLOCK:
+        raise ServiceError(f"a block claims to have columns of {frame.sizes} bytes, and {batch.num_columns} came")
     for column, size in zip(batch.columns, frame.sizes, strict=True):
         content = column[0].as_buffer()
         yield decompress(frame.codec, Memory(content.address, content.size, owner=content).array(), size)

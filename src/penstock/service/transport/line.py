@@ -1,30 +1,36 @@
 """A line between a consumer and a worker of one machine: frames over a Unix socket, and the files of segments.
 
-A frame is the length of its message and of its body, the message in MessagePack, and the body: bytes as they are.
+A frame is the length of its message and of its body, the message in MessagePack, and the body: bytes as they are. Only
+blocks have a body, as long as their places without a segment say. Only workers send files.
 """
 
 import os
 import socket
-import stat
 import struct
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
 from penstock.errors import ServiceError
-from penstock.service.messages import Chunk, End, Failed, Fetch, Refused
+from penstock.service.messages import UNDECODABLE, Chunk, End, Failed, Fetch, Refused
+from penstock.service.private_files import private_directory
 from penstock.service.wire import BlockHeader, Buffer
 
 _LENGTHS = struct.Struct("<IQ")
 _LONGEST_MESSAGE = 1 << 26
+_LONGEST_REQUEST = 1 << 20
+_PIECE = 1 << 26
+"""How much memory is taken for bytes that have not come yet."""
 MOST_FILES = 64
 """How many files one frame can bring; Linux allows 253."""
 _KEEP_PRIVATE = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+
+_Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -35,9 +41,9 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
         token: what the consumer gives back when it needs the memory no more.
     """
 
-    size: int
+    size: _Size
     segment: int = -1
-    offset: int = 0
+    offset: _Size = 0
     token: int = 0
 
 
@@ -52,14 +58,19 @@ class BlockFrame(msgspec.Struct, frozen=True, tag="block"):
     chunk: Chunk
     header: BlockHeader
     places: tuple[Place, ...]
-    segments: tuple[tuple[int, int], ...] = ()
+    segments: tuple[tuple[int, _Size], ...] = ()
     forgotten: tuple[int, ...] = ()
+
+    @property
+    def body_size(self) -> int:
+        """How long the body is that comes with it."""
+        return sum(place.size for place in self.places if place.segment < 0)
 
 
 class Credit(msgspec.Struct, frozen=True, tag="credit"):
     """A consumer takes `blocks` more, and gives memory back."""
 
-    blocks: int = 0
+    blocks: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
     returned: tuple[int, ...] = ()
 
 
@@ -88,25 +99,31 @@ def send(line: socket.socket, message: FromWorker, body: Sequence[Buffer] = (), 
         line.sendall(part.data)
 
 
-def receive(line: socket.socket, decoder: "msgspec.msgpack.Decoder[Any]") -> tuple[Any, Buffer, list[int]] | None:
-    """The next frame's message, body and files; None where the other end has closed the line.
+def receive_request(line: socket.socket) -> FromConsumer | None:
+    """A consumer's next message; None where it has closed the line.
 
     Raises:
-        ServiceError: what came is no frame.
+        ServiceError: what came is no frame of a consumer's.
+        OSError: the line is broken.
+    """
+    lengths = line.recv(_LENGTHS.size)  # files that come with it are closed by the system
+    if not lengths:
+        return None
+    return _message(line, lengths, from_consumer, _LONGEST_REQUEST)[0]  # type: ignore[no-any-return]
+
+
+def receive(line: socket.socket) -> tuple[FromWorker, Buffer, list[int]] | None:
+    """A worker's next message, its body and its files; None where the worker has closed the line.
+
+    Raises:
+        ServiceError: what came is no frame of a worker's.
         OSError: the line is broken.
     """
     lengths, files, _, _ = socket.recv_fds(line, _LENGTHS.size, MOST_FILES, _KEEP_PRIVATE)
     try:
         if not lengths:
             return None
-        lengths += bytes(_exactly(line, _LENGTHS.size - len(lengths)))
-        message_size, body_size = _LENGTHS.unpack(lengths)
-        if message_size > _LONGEST_MESSAGE:
-            raise ServiceError(f"what came over the line is no message: it claims to have {message_size} bytes")
-        try:
-            message = decoder.decode(_exactly(line, message_size).data)
-        except msgspec.DecodeError as error:
-            raise ServiceError(f"what came over the line is no message: {error}") from error
+        message, body_size = _message(line, lengths, from_worker, _LONGEST_MESSAGE)
         return message, _exactly(line, body_size), files
     except BaseException:
         for file in files:
@@ -114,10 +131,30 @@ def receive(line: socket.socket, decoder: "msgspec.msgpack.Decoder[Any]") -> tup
         raise
 
 
+def _message(
+    line: socket.socket, begun: bytes, decoder: "msgspec.msgpack.Decoder[Any]", longest: int
+) -> tuple[Any, int]:
+    """The message of a frame of which some bytes were read, and how long its body is."""
+    lengths = begun + bytes(_exactly(line, _LENGTHS.size - len(begun)))
+    message_size, body_size = _LENGTHS.unpack(lengths)
+    if message_size > longest:
+        raise ServiceError(f"what came over the line is no message: it claims to have {message_size} bytes")
+    try:
+        message = decoder.decode(_exactly(line, message_size).data)
+    except UNDECODABLE as error:
+        raise ServiceError(f"what came over the line is no message: {error}") from error
+    expected = message.body_size if isinstance(message, BlockFrame) else 0
+    if body_size != expected:
+        raise ServiceError(f"what came over the line claims a body of {body_size} bytes, its message {expected}")
+    return message, body_size
+
+
 def _exactly(line: socket.socket, size: int) -> Buffer:
-    content = np.empty(size, np.uint8)
+    content = np.empty(min(size, _PIECE), np.uint8)
     received = 0
     while received < size:
+        if received == content.size:  # what is claimed takes no memory before it comes
+            content = np.resize(content, min(size, 2 * received))
         count = line.recv_into(content.data[received:])
         if count == 0:
             raise ConnectionResetError("the line was closed in the middle of a frame")
@@ -136,7 +173,8 @@ def peer_is_this_user(line: socket.socket) -> bool:
 
 def listen() -> tuple[socket.socket, Path]:
     """A socket that listens, and its path, in a directory that only this user can enter."""
-    directory = _directory()
+    # Where somebody else has taken the name, one that nobody could know.
+    directory = private_directory() or Path(tempfile.mkdtemp(prefix="penstock-", dir="/tmp"))
     _remove_dead(directory)
     name = f"{os.getpid()}-{os.urandom(6).hex()}"
     hidden, path = directory / f".{name}", directory / name
@@ -145,17 +183,6 @@ def listen() -> tuple[socket.socket, Path]:
     listener.listen()
     hidden.rename(path)  # only now, so that whoever finds it can connect
     return listener, path
-
-
-def _directory() -> Path:
-    # Not $TMPDIR, which can be longer than the 104 bytes that a socket's path may have.
-    directory = Path("/tmp") / f"penstock-{os.getuid()}"
-    with suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
-    found = directory.lstat()
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700:
-        return directory
-    return Path(tempfile.mkdtemp(prefix="penstock-", dir="/tmp"))  # somebody else took the name
 
 
 def _remove_dead(directory: Path) -> None:

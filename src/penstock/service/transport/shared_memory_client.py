@@ -20,7 +20,6 @@ from penstock.service.transport.line import (
     Place,
     Stop,
     frame,
-    from_worker,
     peer_is_this_user,
     receive,
 )
@@ -134,12 +133,12 @@ class _Line:
 
     def next(self) -> Answer | Refused:
         """The next part of the answer, after which the worker may send one more."""
-        received = receive(self._line, from_worker)
+        received = receive(self._line)
         if received is None:
             raise ConnectionResetError("its process has ended")
         message, body, files = received
         if not isinstance(message, BlockFrame):
-            return message  # type: ignore[no-any-return]  # msgspec's decoder of a union has no type
+            return message
         self._map(message, files)
         answer = message.chunk, unpack(message.header, list(self._buffers(message, body)))
         self.send(Credit(blocks=1, returned=self._taken_back()))
@@ -153,7 +152,7 @@ class _Line:
                 raise OSError(f"{len(message.segments)} segments came with {len(files)} files")
             for (number, size), file in zip(message.segments, files, strict=True):
                 self._mappings[number] = Mapping(file, size)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise ServiceError(
                 f"a worker's memory cannot be mapped ({error}): raise `ulimit -n`, or use "
                 'data_transfer_protocol="flight"'

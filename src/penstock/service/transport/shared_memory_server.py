@@ -1,4 +1,4 @@
-"""A worker's end of shared memory: a thread for each line, which answers one request after another.
+"""A worker's end of shared memory: a thread for each line with requests, which answers one after another.
 
 Columns that lie in the arena go without a copy, unless they are read-only: those belong to somebody in the worker too.
 While a consumer holds memory, so does this end. It comes back with its token, or with the end of the line, which
@@ -21,16 +21,15 @@ from penstock.runtime.memory import LARGE, allocate_from, no_longer_from
 from penstock.runtime.shared_memory import Arena, Segment, place_of
 from penstock.service.interfaces import Produce
 from penstock.service.messages import Chunk, End, Failed, Fetch
+from penstock.service.transport.entrance import Entrance
 from penstock.service.transport.line import (
     MOST_FILES,
     BlockFrame,
     Credit,
     Place,
     Stop,
-    from_consumer,
     listen,
-    peer_is_this_user,
-    receive,
+    receive_request,
     send,
 )
 from penstock.service.transport.refusals import refusal_of
@@ -39,7 +38,8 @@ from penstock.service.wire import Buffer, pack
 _logger = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 5.0
-_RETRY_SECONDS = 0.1
+MOST_LINES = 512
+"""So many consumers are answered at the same time, each by a thread; lines of others are closed."""
 
 
 class SharedMemoryServer:
@@ -59,27 +59,19 @@ class SharedMemoryServer:
         self._listener, self._path = listen()
         self.path = str(self._path)
         allocate_from(self.arena.allocate)
-        self._thread = threading.Thread(target=self._accept, name="penstock-socket", daemon=True)
+        entrance = Entrance(self._listener, self._begin, self._stopped)
+        self._thread = threading.Thread(target=entrance.run, name="penstock-socket", daemon=True)
         self._thread.start()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                line, _ = self._listener.accept()
-            except OSError as error:
-                _logger.warning("a line from a consumer was not taken: %s", error)
-                self._stopped.wait(_RETRY_SECONDS)
-                continue
-            with self._lock:
-                if self._stopped.is_set():
-                    line.close()
-                    return
-                if not peer_is_this_user(line):
-                    line.close()
-                    continue
-                thread = threading.Thread(target=self._serve, args=(line,), name="penstock-line", daemon=True)
-                self._lines[line] = thread
-                thread.start()
+    def _begin(self, line: socket.socket) -> None:
+        """Answer what comes over a line, in a thread of its own."""
+        with self._lock:
+            if self._stopped.is_set() or len(self._lines) >= MOST_LINES:
+                line.close()
+                return
+            thread = threading.Thread(target=self._serve, args=(line,), name="penstock-line", daemon=True)
+            self._lines[line] = thread
+            thread.start()
 
     def _serve(self, line: socket.socket) -> None:
         server_line = _ServerLine(line, self.arena)
@@ -156,10 +148,7 @@ class _ServerLine:
 
     def next(self) -> Fetch | Credit | Stop | None:
         """The consumer's next message, after noting what it says; None at the end of the line."""
-        received = receive(self._line, from_consumer)
-        if received is None:
-            return None
-        message: Fetch | Credit | Stop = received[0]
+        message = receive_request(self._line)
         if isinstance(message, Credit):
             self._credit += message.blocks
             for token in message.returned:

@@ -1,0 +1,65 @@
+"""Files that no other user of this machine can read or have put there."""
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import ServiceError
+
+_GROUP_AND_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+def private_directory() -> Path | None:
+    """A directory under /tmp that only this user can enter; None where somebody else has taken its name."""
+    # Not $TMPDIR, which can be longer than the 104 bytes that the path of a socket in it may have.
+    directory = Path("/tmp") / f"penstock-{os.getuid()}"
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    found = directory.lstat()
+    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) == 0o700
+    return directory if mine else None
+
+
+def read_private(path: Path, *, most: int, group: bool = False) -> bytes:
+    """The content of a small file, if other users cannot read it.
+
+    Args:
+        most: how many bytes it may have.
+        group: whether its group may read it too.
+
+    Raises:
+        ServiceError: others can read it, somebody else has written it, or it is larger.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno())
+        refused = stat.S_IRWXO if group else _GROUP_AND_OTHERS
+        if found.st_uid not in (os.getuid(), 0):
+            raise ServiceError(f"{path} belongs to another user: its content is not to be trusted")
+        if found.st_mode & refused:
+            raise ServiceError(f"{path} can be read by other users: `chmod 600 {path}`, and put a new secret into it")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ServiceError(f"{path} has more than {most} bytes: that is no secret of penstock's")
+    return content
+
+
+def create_private(path: Path, content: bytes) -> None:
+    """Write a file that only this user can read, whole or not at all; one that is there already stays as it is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    hidden = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
+    file = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(file, "wb") as writer:
+            writer.write(content)
+        with suppress(FileExistsError):
+            os.link(hidden, path)
+    finally:
+        hidden.unlink()

@@ -1,0 +1,99 @@
+"""Arrow Flight with its door: who may come in, and how others are reached.
+
+Every call brings the token in a header. It is looked at before the call's body, of which a stranger's is never decoded.
+"""
+
+import os
+from typing import Any, Final
+
+from pyarrow import flight
+
+from penstock.errors import ServiceError
+from penstock.service.credentials import ClientCredentials, ServerCredentials, is_loopback
+from penstock.service.transport.place import users_listening
+
+HEADER: Final = "authorization"
+
+
+class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Refuses calls that do not bring the token."""
+
+    def __init__(self, credentials: ServerCredentials) -> None:
+        self._credentials = credentials
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        """Flight's call for every call, before its body."""
+        shown = headers.get(HEADER, [])
+        if not self._credentials.admits(shown[0] if len(shown) == 1 else ""):
+            raise flight.FlightUnauthenticatedError(
+                "it asks for a token, and none came with this call" if not shown else "the token is another one"
+            )
+
+
+class GuardedServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """A Flight server that lets in whom its credentials admit.
+
+    Args:
+        host: the address to listen at.
+        port: 0 for one that the system chooses; the attribute `port` says which.
+    """
+
+    def __init__(self, host: str, port: int, credentials: ServerCredentials) -> None:
+        tls = credentials.tls
+        super().__init__(
+            f"grpc+{'tls' if tls else 'tcp'}://{host}:{port}",
+            tls_certificates=[(credentials.certificate, credentials.key)] if tls else None,
+            verify_client=bool(credentials.client_roots),
+            root_certificates=credentials.client_roots or None,
+            middleware={"token": _TokenCheck(credentials)},
+        )
+
+
+class Line:
+    """A way to the Flight server at "host:port", with what has to be shown there. Nothing is sent yet.
+
+    Attributes:
+        client: carries the calls; each of them needs `options`.
+
+    Raises:
+        ServiceError: the token would go over the network in the clear, or to another user of this machine.
+    """
+
+    def __init__(self, address: str, credentials: ClientCredentials, *, tls: bool) -> None:
+        authorization = credentials.authorization(address, tls=tls)
+        if authorization and not tls and not credentials.insecure:
+            _check_listener(address)
+        self._headers = [(HEADER.encode(), authorization.encode())] if authorization else []
+        trusted = {
+            "tls_root_certs": credentials.roots or None,
+            "cert_chain": credentials.certificate or None,
+            "private_key": credentials.key or None,
+        }
+        self.client = flight.FlightClient(f"grpc+{'tls' if tls else 'tcp'}://{address}", **(trusted if tls else {}))
+
+    def options(self, seconds: float | None = None) -> flight.FlightCallOptions:
+        """For a call that may take so long."""
+        return flight.FlightCallOptions(timeout=seconds, headers=self._headers)
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.client.close()
+
+
+def _check_listener(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    strangers = users_listening(int(port)) - {os.getuid(), 0} if is_loopback(host) else set()
+    if strangers:
+        raise ServiceError(
+            f"user {min(strangers)} listens at port {port} of this machine, not the one of this process "
+            f"({os.getuid()}): the token is not sent there. Start the service at another port, or use TLS"
+        )
+
+
+def refused_at_the_door(what: str, address: str, error: Exception) -> str:
+    """What a user is told whose token a server did not take."""
+    reason = str(error).partition(". Detail:")[0].partition(". gRPC client")[0]
+    return (
+        f"the {what} at {address} does not let this process in: {reason}. It must be of the same user on the same "
+        "machine, or know the file that the service has as --token-file by the environment's PENSTOCK_TOKEN_FILE"
+    )

@@ -1,0 +1,253 @@
+"""What takes bytes from others, as functions of bytes: damaged ones raise what is said, or nothing.
+
+`test_fuzzing.py` runs them with Hypothesis; as a program, `make fuzz`, one of them runs with atheris until it is
+stopped or the time is over:
+
+    python tests/service/fuzzing.py [TARGET] [options of libFuzzer]
+"""
+
+import functools
+import importlib.util
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from penstock.data.block import Block
+from penstock.errors import PenstockError, ServiceError
+from penstock.service import definition
+from penstock.service.config import DispatcherConfig
+from penstock.service.credentials import read_token
+from penstock.service.failures import to_exception
+from penstock.service.machine.machine import Machine
+from penstock.service.messages import (
+    UNDECODABLE,
+    Chunk,
+    DatasetInfo,
+    End,
+    Endpoint,
+    Failed,
+    Fetch,
+    GetStatus,
+    JobParameters,
+    Lease,
+    OpenEpoch,
+    Pass,
+    Refused,
+    RegisterDataset,
+    Span,
+    ToDispatcher,
+    WorkerHello,
+)
+from penstock.service.transport import flight, line
+from penstock.service.transport.refusals import raise_refused
+from penstock.service.wire import pack, spec_of_data, spec_to_data, unpack
+from penstock.spec import TensorSpec
+from penstock.structure import flatten
+
+_encode = msgspec.msgpack.encode
+_to_dispatcher = msgspec.msgpack.Decoder(ToDispatcher)
+_to_consumer = msgspec.msgpack.Decoder(flight.BlockFrame | End | Failed | Refused)
+_span = Span(pass_number=0, start=0, stop=3)
+_info = DatasetInfo(kind="rows", length=10, cardinality=10)
+
+
+def dispatcher_messages(content: bytes) -> None:
+    """A message to the dispatcher, which knows a dataset, a job and a worker; it always has an answer."""
+    machine = Machine(DispatcherConfig(), 0.0, lambda *_: None, first_id=1)
+    for message in _messages():
+        machine.tell(message, 0.0)
+    with suppress(*UNDECODABLE):
+        message = _to_dispatcher.decode(content)
+        machine.tell(message, 1.0)
+        machine.tell(message, 2.0)
+        machine.pass_time(1000.0)
+        _encode(machine.tell(GetStatus(), 1000.0))
+
+
+def tickets(content: bytes) -> None:
+    """A request to a worker."""
+    with suppress(*UNDECODABLE):
+        msgspec.msgpack.decode(content, type=Fetch)
+
+
+def socket_requests(content: bytes) -> None:
+    """What a consumer sends over a Unix socket."""
+    _over_a_socket(content, line.receive_request)
+
+
+def socket_answers(content: bytes) -> None:
+    """What a worker sends over a Unix socket."""
+    _over_a_socket(content, line.receive)
+
+
+def flight_answers(content: bytes) -> None:
+    """The frame of a block, and after it one buffer for each column that it claims."""
+    size = int.from_bytes(content[:2], "little")
+    try:
+        message = _to_consumer.decode(content[2 : 2 + size])
+    except UNDECODABLE:
+        return
+    if isinstance(message, Failed):
+        to_exception(message)
+    elif isinstance(message, Refused):
+        with suppress(PenstockError):
+            raise_refused(message)
+    elif isinstance(message, flight.BlockFrame):
+        _unpacked(message, content[2 + size :])
+
+
+def specifications(content: bytes) -> None:
+    """The specification of a dataset's elements."""
+    with suppress(*UNDECODABLE, ServiceError):
+        spec_of_data(msgspec.msgpack.decode(content))
+
+
+def definitions(content: bytes) -> None:
+    """The header of a dataset's definition; the pickle behind it is the user's own program."""
+    with suppress(ServiceError):
+        definition._header(content)
+
+
+def token_files(content: bytes) -> None:
+    """A file that should hold a token."""
+    path = _scratch()
+    path.write_bytes(content)
+    with suppress(ServiceError):
+        assert read_token(str(path)).encode() == content.strip()
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    target.__name__: target
+    for target in (
+        dispatcher_messages, tickets, socket_requests, socket_answers, flight_answers, specifications, definitions,
+        token_files,
+    )
+}  # fmt: skip
+
+
+def seeds(target: str) -> list[bytes]:
+    """Whole inputs, from which damaged ones are made."""
+    if target == "dispatcher_messages":
+        return [_encode(message) for message in _messages()]
+    if target == "tickets":
+        return [_encode(_fetch())]
+    if target == "socket_requests":
+        return [line.frame(_fetch()) + line.frame(line.Credit(blocks=1, returned=(1,))) + line.frame(line.Stop())]
+    if target == "socket_answers":
+        return [_socket_block(), line.frame(End(length=1)), line.frame(Refused(kind="ServiceError", reason="x"))]
+    if target == "flight_answers":
+        return [_flight_block(), *(len(m).to_bytes(2, "little") + m for m in map(_encode, (_failed(), End())))]
+    if target == "specifications":
+        spec = {"a": TensorSpec((None, 3), np.dtype(np.float32)), "b": (TensorSpec((), np.dtype("T")),)}
+        return [_encode(spec_to_data(spec))]
+    if target == "definitions":
+        header = _encode(definition._Header({"Python": "3.11"}, [3, 5]))
+        return [definition._MAGIC + len(header).to_bytes(8, "little") + header + b"abc"]
+    return [b"a-secret-that-is-long-enough\n"]
+
+
+def _messages() -> list[ToDispatcher]:
+    parameters = JobParameters(dataset_id="d", policy=1)
+    return [
+        RegisterDataset(definition=b"x", info=_info, dataset_id="d"),
+        WorkerHello(endpoint=Endpoint(address="localhost:1")),
+        OpenEpoch(job_name="j", parameters=parameters, epoch=0, seed=0, consumer="c", resumed=[_span]),
+        Lease(consumer_id=1, positions=3, number=1, consumed=[_span], returned=[_span], ended=[_span]),
+        GetStatus(),
+    ]
+
+
+def _fetch() -> Fetch:
+    return Fetch(dataset_id="d", epoch=0, seed=0, policy=1, part=Pass(number=0), span=_span)
+
+
+def _failed() -> Failed:
+    return Failed(next=_span, module="builtins", name="KeyError", arguments=["x", 1], notes=["in map"])
+
+
+def _block() -> Block:
+    value = {"a": np.arange(6).reshape(3, 2), "b": np.array(["x", "yy", ""], np.dtypes.StringDType())}
+    leaves, structure = flatten(value)
+    return Block(tuple(leaves), structure, 3)
+
+
+def _flight_block() -> bytes:
+    header, buffers = pack(_block())
+    frame = _encode(flight.BlockFrame(Chunk(position=0, skip=0, rows=3), header, tuple(b.size for b in buffers), ""))
+    return b"".join([len(frame).to_bytes(2, "little"), frame, *(buffer.tobytes() for buffer in buffers)])
+
+
+def _socket_block() -> bytes:
+    header, buffers = pack(_block())
+    places = tuple(line.Place(buffer.size) for buffer in buffers)
+    message = line.BlockFrame(Chunk(position=0, skip=0, rows=3), header, places)
+    return line.frame(message, message.body_size) + b"".join(buffer.tobytes() for buffer in buffers)
+
+
+def _unpacked(message: flight.BlockFrame, rest: bytes) -> None:
+    buffers, start = [], 0
+    for size in message.sizes[:100]:
+        piece = rest[start : start + max(size, 0)]
+        start += len(piece)
+        buffers.append(np.frombuffer(piece, np.uint8).copy())
+    with suppress(ServiceError):
+        unpack(message.header, buffers)
+
+
+def _over_a_socket(content: bytes, receive: Callable[[socket.socket], object]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(content[: 1 << 16])
+        theirs.close()
+        with suppress(ServiceError, ConnectionError):
+            while receive(ours) is not None:
+                pass
+
+
+@functools.cache
+def _scratch() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="penstock-fuzz-")) / "token"
+    path.touch(0o600)
+    return path
+
+
+def _fuzz(target: str, options: Sequence[str]) -> None:
+    import atheris  # noqa: PLC0415  # not there in the tests
+
+    corpus = Path(tempfile.mkdtemp(prefix=f"penstock-fuzz-{target}-"))
+    for number, seed in enumerate(seeds(target)):
+        (corpus / str(number)).write_bytes(seed)
+    atheris.instrument_all()
+    atheris.Setup(
+        [sys.argv[0], f"-artifact_prefix={corpus}/", "-rss_limit_mb=2048", "-timeout=10", *options, str(corpus)],
+        TARGETS[target],
+    )
+    atheris.Fuzz()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fuzz one target, or all of them one after the other."""
+    if importlib.util.find_spec("atheris") is None:
+        print("make fuzz needs atheris, which is not installed: .venv/bin/pip install -e '.[fuzz]'")  # noqa: T201
+        return 0
+    if arguments and arguments[0] in TARGETS:
+        _fuzz(arguments[0], arguments[1:])
+        return 0
+    failed = []
+    for target in TARGETS:
+        print(f"{target}: {' '.join(arguments)}", flush=True)  # noqa: T201
+        if os.spawnv(os.P_WAIT, sys.executable, [sys.executable, __file__, target, *arguments]):
+            failed.append(target)
+    print("failed: " + ", ".join(failed) if failed else "nothing was found")  # noqa: T201
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

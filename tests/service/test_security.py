@@ -1,0 +1,538 @@
+"""Who is let in to a service and who is not, with real sockets and processes."""
+
+import logging
+import os
+import re
+import resource
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyarrow import flight
+
+import penstock as ps
+from penstock.service import credentials as ways
+from penstock.service.credentials import ClientCredentials, client_credentials, read_token, token_of_user
+from penstock.service.dispatcher_client import ACTION, DispatcherClient
+from penstock.service.messages import Endpoint, Fetch, GetStatus, Pass, Span, Status
+from penstock.service.transport.connect import connect
+from penstock.service.transport.entrance import MOST_SILENT
+from penstock.service.transport.flight import FlightServer
+from penstock.service.transport.place import this_machine
+from penstock.service.transport.shared_memory_server import SharedMemoryServer
+
+TOKEN = "a-secret-that-is-long-enough"
+OTHER = "another-secret-that-is-long-enough"
+PENSTOCK = [sys.executable, "-m", "penstock"]
+FETCH = Fetch(dataset_id="x", epoch=0, seed=0, policy=1, part=Pass(number=0), span=Span(pass_number=0, start=0, stop=3))
+NOBODY = 65534
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> str:
+    return secret_file(tmp_path / "token", TOKEN)
+
+
+def secret_file(path: Path, content: str, mode: int = 0o600) -> str:
+    path.write_text(content)
+    path.chmod(mode)
+    return str(path)
+
+
+def address_of(dispatcher: ps.service.DispatchServer) -> str:
+    return f"localhost:{dispatcher.port}"
+
+
+def status(service: str, credentials: ClientCredentials | None = None, patience: float = 0) -> Status:
+    client = DispatcherClient(service, patience_seconds=patience, credentials=credentials)
+    try:
+        found = client.ask(GetStatus())
+        assert isinstance(found, Status)
+        return found
+    finally:
+        client.close()
+
+
+@contextmanager
+def command(*arguments: str, **more: Any) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """A command that goes on, and where it listens."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([*PENSTOCK, *arguments], **pipes, **more)
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        line = process.stdout.readline()
+        found = re.search(r"at (grpc\S*://localhost:\d+)", line)
+        assert found is not None, line + process.stderr.read()
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# The token
+
+
+def test_the_users_token_can_be_read_by_this_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    token = token_of_user()
+    assert re.fullmatch("[0-9a-f]{64}", token) and token_of_user() == token
+    (path,) = (tmp_path / "state" / "penstock").iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_processes_that_begin_at_once_get_one_token(tmp_path: Path) -> None:
+    program = "from penstock.service.credentials import token_of_user; print(token_of_user())"
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    started = [
+        subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE) for _ in range(4)
+    ]
+    assert len({process.communicate(timeout=30)[0] for process in started}) == 1
+    assert [path.name for path in (tmp_path / "penstock").iterdir()] == ["token"]
+
+
+def test_a_user_without_a_home_keeps_the_token_beside_the_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(ways, "private_directory", lambda: tmp_path)
+    assert token_of_user() == read_token(str(tmp_path / ".token"))
+    monkeypatch.setattr(ways, "private_directory", lambda: None)
+    with pytest.raises(ps.ServiceError, match="can be kept nowhere .*Not a directory.*PENSTOCK_TOKEN_FILE"):
+        token_of_user()
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "reason"),
+    [
+        (TOKEN, 0o644, "can be read by other users: `chmod 600 "),
+        (TOKEN, 0o602, "can be read by other users"),
+        ("short", 0o600, "holds no token, one line of at least 16 letters"),
+        ("two lines\nof more than sixteen", 0o600, "holds no token"),
+        ("x" * 2000, 0o600, "has more than 1024 bytes"),
+    ],
+)
+def test_a_token_file_is_checked(tmp_path: Path, content: str, mode: int, reason: str) -> None:
+    path = secret_file(tmp_path / "token", content, mode)
+    with pytest.raises(ps.ServiceError, match=reason) as caught:
+        read_token(path)
+    assert content not in str(caught.value)
+    with pytest.raises(ps.ServiceError, match="cannot be read: No such file"):
+        read_token(str(tmp_path / "nowhere"))
+
+
+def test_a_group_may_share_a_token_file_that_was_given(tmp_path: Path) -> None:
+    assert read_token(secret_file(tmp_path / "token", TOKEN + "\n", 0o640)) == TOKEN
+
+
+def test_a_token_that_is_the_users_own_is_not_shared_with_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "penstock").mkdir()
+    secret_file(tmp_path / "penstock" / "token", TOKEN, 0o640)
+    with pytest.raises(ps.ServiceError, match="can be read by other users"):
+        token_of_user()
+
+
+@pytest.mark.parametrize(
+    ("address", "own", "tls", "header"),
+    [
+        ("localhost:1", True, False, f"Bearer {TOKEN}"),
+        ("127.0.0.1:1", True, False, f"Bearer {TOKEN}"),
+        ("[::1]:1", False, False, f"Bearer {TOKEN}"),
+        ("host:1", True, True, ""),
+        ("host:1", True, False, ""),
+        ("localhost.evil.org:1", True, False, ""),
+        ("host:1", False, True, f"Bearer {TOKEN}"),
+    ],
+)
+def test_the_users_own_token_never_leaves_the_machine(address: str, own: bool, tls: bool, header: str) -> None:
+    assert ClientCredentials(TOKEN, own=own).authorization(address, tls=tls) == header
+
+
+def test_a_token_is_not_sent_over_a_network_in_the_clear(token_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_TOKEN_FILE", token_file)
+    with pytest.raises(ps.ServiceError, match=r"not sent to host:1 without TLS.*use grpc\+tls://host:1, or set PENST"):
+        status("host:1")
+    monkeypatch.setenv("PENSTOCK_INSECURE", "1")
+    assert client_credentials().authorization("host:1", tls=False) == f"Bearer {TOKEN}"
+
+
+# At the door
+
+
+def test_a_dispatcher_lets_in_who_knows_its_token(token_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ps.service.DispatchServer(ps.service.DispatcherConfig(token_file=token_file)) as dispatcher:
+        service = address_of(dispatcher)
+        with pytest.raises(ps.ServiceError, match="dispatcher at localhost:.* not let this process in: .*another one"):
+            status(service)
+        with pytest.raises(ps.ServiceError, match="does not let this process in") as caught:
+            status(service, ClientCredentials(OTHER))
+        assert TOKEN not in str(caught.value) and OTHER not in str(caught.value)
+        with pytest.raises(ps.ServiceError, match="asks for a token, and none came"):
+            status(service, ClientCredentials(""))
+        assert status(service, ClientCredentials(TOKEN)).workers == []
+        monkeypatch.setenv("PENSTOCK_TOKEN_FILE", token_file)
+        assert status(service).workers == []
+
+
+def test_a_wrong_token_is_an_error_at_once_and_not_tried_again() -> None:
+    with ps.service.DispatchServer() as dispatcher:
+        begun = time.monotonic()
+        with pytest.raises(ps.ServiceError, match="does not let"):
+            status(address_of(dispatcher), ClientCredentials(OTHER), patience=60)
+        assert time.monotonic() - begun < 10
+
+
+def test_nothing_of_a_strangers_is_decoded(producing: Any) -> None:
+    """Every method of Flight is refused, and none of the servers' own code is reached."""
+    reached: list[str] = []
+
+    def noted(request: Fetch) -> Any:
+        reached.append(request.dataset_id)
+        return producing.produce(request)
+
+    server = FlightServer(noted)
+    with ps.service.DispatchServer() as dispatcher:
+        where = flight.FlightDescriptor.for_path("x")
+        for port in (dispatcher.port, server.port):
+            line = flight.FlightClient(f"grpc+tcp://localhost:{port}")
+            calls: list[Callable[[flight.FlightCallOptions], Any]] = [
+                lambda options, line=line: list(line.do_action(flight.Action(ACTION, b"\xc1"), options)),
+                lambda options, line=line: line.do_get(
+                    flight.Ticket(msgspec.msgpack.encode(FETCH)), options
+                ).read_all(),
+                lambda options, line=line: list(line.list_flights(b"", options)),
+                lambda options, line=line: list(line.list_actions(options)),
+                lambda options, line=line, where=where: line.get_flight_info(where, options),
+            ]
+            for shown in ([], [(b"authorization", b"Bearer " + OTHER.encode())], [(b"authorization", b"")]):
+                for call in calls:
+                    with pytest.raises(flight.FlightUnauthenticatedError):
+                        call(flight.FlightCallOptions(headers=shown))
+            line.close()
+    server.stop()
+    assert reached == []
+
+
+def test_a_worker_lets_in_who_knows_its_token(token_file: str) -> None:
+    config = ps.service.DispatcherConfig(token_file=token_file)
+    with ps.service.DispatchServer(config) as dispatcher:
+        told = ps.service.WorkerConfig(dispatcher_address=address_of(dispatcher), token_file=token_file)
+        with ps.service.WorkerServer(told):
+            (known,) = status(address_of(dispatcher), ClientCredentials(TOKEN)).workers
+            outside = Endpoint(address=known.info.endpoint.address)
+            with pytest.raises(ps.ServiceError, match="data worker at localhost:.* does not let this process in"):
+                next(connect(outside, "flight", ClientCredentials(OTHER)).fetch(FETCH))
+            with pytest.raises(ps.InvalidArgumentError, match="knows no dataset 'x'"):
+                next(connect(outside, "flight", ClientCredentials(TOKEN)).fetch(FETCH))
+        stranger = ps.service.WorkerConfig(dispatcher_address=address_of(dispatcher))
+        with pytest.raises(ps.ServiceError, match="dispatcher at .* does not let this process in"):
+            ps.service.WorkerServer(stranger)
+
+
+def test_a_local_service_has_a_token_of_its_own() -> None:
+    with ps.service.local(num_workers=1) as service:
+        with pytest.raises(ps.ServiceError, match="does not let this process in"):
+            status(service.target, client_credentials())
+        (known,) = status(service.target).workers
+        read = ps.Dataset.range(3).apply(
+            ps.service.distribute("distributed_epoch", service.target, data_transfer_protocol="flight")
+        )
+        assert [int(x) for x in read] == [0, 1, 2]
+        with pytest.raises(ps.ServiceError, match="data worker at .* does not let this process in"):
+            next(connect(Endpoint(address=known.info.endpoint.address), "flight", client_credentials()).fetch(FETCH))
+    with pytest.raises(ps.ServiceError, match="cannot be reached"):
+        status(service.target)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_of_the_machine_is_refused() -> None:
+    with ExitStack() as stack:
+        dispatcher = stack.enter_context(ps.service.DispatchServer())
+        config = ps.service.WorkerConfig(dispatcher_address=address_of(dispatcher))
+        stack.enter_context(ps.service.WorkerServer(config))
+        (known,) = status(address_of(dispatcher)).workers
+        path = Path(known.info.endpoint.socket)
+        assert "does not let this process in: the token is another one" in as_nobody(
+            f"main(['status', '{address_of(dispatcher)}'])"
+        )
+        assert "PermissionError" in as_nobody(f"open({str(token_path())!r})")
+        connecting = f"line = socket.socket(socket.AF_UNIX); line.connect({str(path)!r}); print(line.recv(1))"
+        assert "PermissionError" in as_nobody(connecting)
+        # Whom the directory lets in the socket does not.
+        stack.callback(path.parent.chmod, stat.S_IMODE(path.parent.stat().st_mode))
+        path.parent.chmod(0o711)
+        path.chmod(0o777)
+        assert as_nobody(connecting) == "b''\n"
+
+
+def token_path() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "penstock" / "token"
+
+
+def as_nobody(program: str) -> str:
+    """What a program writes that another user runs, who may not even read the files of this one's Python."""
+    theirs = Path(f"/tmp/penstock-{NOBODY}")
+    made = not theirs.exists()
+    begin = f"import os, socket\nfrom penstock.cli import main\nos.setgid({NOBODY}); os.setuid({NOBODY})\n"
+    environment = {**os.environ, "HOME": "/nonexistent", "XDG_STATE_HOME": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", begin + program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if made:
+        shutil.rmtree(theirs, ignore_errors=True)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_token_is_not_sent_to_another_users_server(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.bind((host, 0))
+        port = listener.getsockname()[1]
+        listener.listen()
+        os.fchown(listener.fileno(), NOBODY, NOBODY)  # as if that user had made it
+        with pytest.raises(ps.ServiceError, match=f"user {NOBODY} listens at port {port} of this machine.*not sent"):
+            status(f"localhost:{port}")
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+# Secrets stay secret
+
+
+def test_tokens_are_in_no_process_list_no_log_and_no_status(tmp_path: Path) -> None:
+    token_file = secret_file(tmp_path / "token", TOKEN)
+    with command("dispatcher", "--port", "0", "--token-file", token_file) as (dispatcher, service):
+        address = service.split("://")[1]
+        with command("worker", "--dispatcher", address, "--token-file", token_file) as (worker, _):
+            environment = {**os.environ, "PENSTOCK_TOKEN_FILE": token_file}
+            shown = subprocess.run(
+                [*PENSTOCK, "status", address], env=environment, capture_output=True, text=True, check=True
+            )
+            assert "1 data worker" in shown.stdout
+            lists = [Path(f"/proc/{process.pid}/{name}").read_text() for process in (dispatcher, worker)
+                     for name in ("cmdline", "environ")]  # fmt: skip
+            worker.kill()
+            dispatcher.kill()
+            logs = [text for process in (worker, dispatcher) for text in process.communicate()]
+    everything = "\n".join([*lists, *logs, shown.stdout, shown.stderr])
+    assert "--token-file" in everything and "joined" in everything
+    assert TOKEN not in everything
+
+
+def test_a_local_services_token_is_in_no_process_list() -> None:
+    with ps.service.local(num_workers=1) as service:
+        token = ways.credentials_for(service.target.split("://")[1]).token
+        assert len(token) == 64
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            for name in ("cmdline", "environ"):
+                try:
+                    found.append((entry / name).read_text(errors="replace"))
+                except (FileNotFoundError, PermissionError, ProcessLookupError):
+                    continue
+        assert any("--until-input-ends" in line for line in found)
+        assert not any(token in line for line in found)
+
+
+def test_secrets_are_not_shown(token_file: str) -> None:
+    config = ps.service.DispatcherConfig(token_file=token_file)
+    assert TOKEN not in repr([config, config.credentials(), ClientCredentials(TOKEN, key=TOKEN.encode())])
+
+
+# Other machines
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({}, "give token_file and tls_cert and tls_key too"),
+        ({"token_file": "x"}, "give tls_cert and tls_key too"),
+        ({"tls_cert": "x", "tls_key": "x"}, "give token_file too"),
+    ],
+)
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "host"])
+def test_other_machines_are_not_let_in_without_a_token_and_tls(host: str, given: dict[str, str], missing: str) -> None:
+    with pytest.raises(ps.InvalidArgumentError, match=rf"DispatcherConfig\(host='{host}'\) lets other .*{missing}"):
+        ps.service.DispatcherConfig(host=host, **given)  # type: ignore[arg-type]
+    with pytest.raises(ps.InvalidArgumentError, match=rf"WorkerConfig\(host='{host}'\) lets other .*{missing}"):
+        ps.service.WorkerConfig(dispatcher_address="x:1", host=host, **given)  # type: ignore[arg-type]
+
+
+def test_tls_is_given_as_a_whole() -> None:
+    with pytest.raises(ps.InvalidArgumentError, match="tls_cert and tls_key belong together"):
+        ps.service.DispatcherConfig(tls_cert="x")
+    with pytest.raises(ps.InvalidArgumentError, match=r"WorkerConfig\(tls_client_ca=...\) needs TLS"):
+        ps.service.WorkerConfig(dispatcher_address="x:1", tls_client_ca="x")
+
+
+def test_who_is_insecure_on_purpose_is_told_so(caplog: pytest.LogCaptureFixture, token_file: str) -> None:
+    with (
+        caplog.at_level(logging.WARNING),
+        ps.service.DispatchServer(ps.service.DispatcherConfig(host="0.0.0.0", insecure=True)) as dispatcher,
+    ):
+        assert status(address_of(dispatcher), ClientCredentials("")).workers == []
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "INSECURE: dispatcher listens at 0.0.0.0 and asks for no token: whoever reaches it can run programs as this "
+        "user"
+    )
+    caplog.clear()
+    config = ps.service.DispatcherConfig(host="0.0.0.0", insecure=True, token_file=token_file)
+    with caplog.at_level(logging.WARNING), ps.service.DispatchServer(config) as dispatcher:
+        address = address_of(dispatcher)
+        with pytest.raises(ps.ServiceError, match="does not let"):
+            status(address)
+    assert "without TLS, so that its token can be read on the way" in caplog.text
+
+
+def test_the_command_refuses_to_let_other_machines_in() -> None:
+    done = subprocess.run(
+        [*PENSTOCK, "dispatcher", "--port", "0", "--host", "0.0.0.0"], capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "lets other machines in, who could run their programs here: give token_file" in done.stderr
+
+
+# TLS
+
+
+def certificate(directory: Path, name: str) -> tuple[str, str]:
+    """A certificate that signs itself, for localhost; as `SECURITY.md` says how."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl here to make a certificate")
+    found = str(directory / f"{name}.crt"), str(directory / f"{name}.key")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+         "-out", found[0], "-keyout", found[1]],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return found
+
+
+def test_a_service_by_tls(tmp_path: Path, token_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cert, key = certificate(tmp_path, "ours")
+    other, _ = certificate(tmp_path, "other")
+    lock = {"token_file": token_file, "tls_cert": cert, "tls_key": key}
+    with ps.service.DispatchServer(ps.service.DispatcherConfig(**lock)) as dispatcher:  # type: ignore[arg-type]
+        assert dispatcher.target == f"grpc+tls://localhost:{dispatcher.port}"
+        worker = ps.service.WorkerConfig(dispatcher_address=dispatcher.target, tls_root=cert, **lock)  # type: ignore[arg-type]
+        with ps.service.WorkerServer(worker) as server:
+            assert server.target.startswith("grpc+tls://localhost:")
+            monkeypatch.setenv("PENSTOCK_TOKEN_FILE", token_file)
+            monkeypatch.setenv("PENSTOCK_TLS_ROOT", cert)
+            for service in (dispatcher.target, ("grpc+tls", address_of(dispatcher))):
+                read = ps.Dataset.range(5).apply(
+                    ps.service.distribute("distributed_epoch", service, data_transfer_protocol="flight")
+                )
+                assert [int(x) for x in read] == [0, 1, 2, 3, 4]
+            with pytest.raises(ps.ServiceError, match="cannot be reached"):
+                status(address_of(dispatcher))  # not by TLS
+            monkeypatch.setenv("PENSTOCK_TLS_ROOT", other)
+            with pytest.raises(ps.ServiceError, match="cannot be reached.*"):
+                status(dispatcher.target)
+
+
+def test_clients_without_a_certificate_are_refused_where_one_is_asked_for(tmp_path: Path, token_file: str) -> None:
+    cert, key = certificate(tmp_path, "ours")
+    other = certificate(tmp_path, "other")
+    config = ps.service.DispatcherConfig(token_file=token_file, tls_cert=cert, tls_key=key, tls_client_ca=cert)
+    shown = {"token_file": token_file, "roots": cert}
+    with ps.service.DispatchServer(config) as dispatcher:
+        assert status(dispatcher.target, client_credentials(**shown, certificate=cert, key=key)).workers == []
+        for credentials in (
+            client_credentials(**shown),
+            client_credentials(**shown, certificate=other[0], key=other[1]),
+        ):
+            with pytest.raises(ps.ServiceError, match="cannot be reached"):
+                status(dispatcher.target, credentials)
+
+
+def test_certificates_and_keys_are_checked(tmp_path: Path, token_file: str) -> None:
+    cert, key = certificate(tmp_path, "ours")
+    for wrong, message in (
+        ({"tls_cert": token_file}, "holds no certificate in PEM"),
+        ({"tls_cert": str(tmp_path / "no")}, "certificate .* cannot be read: No such file"),
+        ({"tls_key": token_file}, "holds no private key in PEM"),
+        ({"tls_key": str(tmp_path / "no")}, "key .* cannot be read: No such file"),
+    ):
+        config = ps.service.DispatcherConfig(**{"tls_cert": cert, "tls_key": key, **wrong})  # type: ignore[arg-type]
+        with pytest.raises(ps.ServiceError, match=message) as caught:
+            ps.service.DispatchServer(config)
+        assert TOKEN not in str(caught.value)
+    os.chmod(key, 0o644)
+    with pytest.raises(ps.ServiceError, match="can be read by other users"):
+        ps.service.DispatchServer(ps.service.DispatcherConfig(tls_cert=cert, tls_key=key))
+
+
+# Those who connect and say nothing
+
+
+def connected(port: int, count: int) -> list[socket.socket]:
+    return [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+
+
+def threads_of(process: int) -> int:
+    return len(os.listdir(f"/proc/{process}/task"))
+
+
+def test_a_thousand_silent_clients_do_not_stop_a_service() -> None:
+    soft = 256  # the commands take as many as they may have
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 3000:
+        pytest.skip("so few files may be open here that a thousand lines have no room")
+    few: dict[str, Any] = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))}
+    with ExitStack() as stack:
+        dispatcher, service = stack.enter_context(command("dispatcher", "--port", "0", **few))
+        worker, reached = stack.enter_context(command("worker", "--dispatcher", service, **few))
+        silent = connected(int(service.rpartition(":")[2]), 1000) + connected(int(reached.rpartition(":")[2]), 1000)
+        for line in silent:
+            stack.callback(line.close)
+        read = ps.Dataset.range(100).apply(
+            ps.service.distribute("distributed_epoch", service, data_transfer_protocol="flight")
+        )
+        assert [int(x) for x in read] == list(range(100))
+        assert max(threads_of(dispatcher.pid), threads_of(worker.pid)) < 100
+
+
+def test_silent_lines_cost_a_worker_no_thread_and_the_oldest_go_first(producing: Any) -> None:
+    server = SharedMemoryServer(producing.produce)
+    before = threads_of(os.getpid())
+    with ExitStack() as stack:
+        lines = []
+        for _ in range(1000):
+            lines.append(stack.enter_context(socket.socket(socket.AF_UNIX)))
+            lines[-1].connect(server.path)
+        connection = connect(Endpoint(address="x:1", machine=this_machine(), socket=server.path), "shared_memory")
+        assert len([answer for answer in connection.fetch(FETCH) if isinstance(answer, tuple)]) == 3
+        assert threads_of(os.getpid()) <= before + 1
+        assert lines[0].recv(1) == b""  # closed for others
+        lines[-1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            lines[-1].recv(1)
+        assert len(lines) > 2 * MOST_SILENT
+        connection.close()
+        del connection
+    server.stop()
