@@ -73,7 +73,8 @@ def add_worker(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="Run a data worker: it computes the elements of datasets for whoever reads them. Start as many as "
         "you like, on any machine with the same versions of Python, NumPy and penstock. It runs until `penstock stop` "
         "or Ctrl-C. SIGTERM lets it finish what it was asked; a second SIGTERM does not.",
-        epilog="Example: penstock worker --dispatcher host1:5050 --host 0.0.0.0 --worker-address host2:%port%",
+        epilog="Example: penstock worker --dispatcher grpc+tls://host1:5050 --host 0.0.0.0 --worker-address "
+        "host2:%port% --token-file token --tls-cert host2.crt --tls-key host2.key --tls-root ca.crt",
     )
     parser.add_argument(
         "--dispatcher", metavar="HOST:PORT", required=True, help="where the dispatcher is; it may be started later"
@@ -121,7 +122,8 @@ def _add_address(parser: argparse.ArgumentParser, port: int) -> None:
         "--host",
         metavar="ADDRESS",
         default="127.0.0.1",
-        help="the address it listens at (default: 127.0.0.1, for this machine alone; 0.0.0.0 for all)",
+        help="the address it listens at (default: 127.0.0.1, for this machine alone; 0.0.0.0 for all, which "
+        "needs --token-file, --tls-cert and --tls-key)",
     )
 
 

@@ -24,7 +24,7 @@ class DispatcherConfig:
 
     Args:
         port: where it listens; 0 for one that the system chooses.
-        host: the address it listens at: "0.0.0.0" lets other machines reach it.
+        host: the address it listens at: "0.0.0.0" lets other machines reach it, by TLS and with a token.
         worker_addresses: the workers of static sharding policies, in the order of their shards: "host", "host:port" or
             "host:%port%", where any port will do. Empty lets any worker come, and refuses static policies.
         heartbeat_seconds: how often workers report.
@@ -125,7 +125,7 @@ class WorkerConfig:
     Args:
         dispatcher_address: "host:port" of its dispatcher, with or without a protocol in front.
         port: where it listens; 0 for one that the system chooses.
-        host: the address it listens at: "0.0.0.0" lets other machines reach it.
+        host: the address it listens at: "0.0.0.0" lets other machines reach it, by TLS and with a token.
         worker_address: where consumers reach it; "%port%" stands for the port that it has.
         tags: "COLOCATED" leaves it to readers on its own machine, under target_workers="AUTO".
         heartbeat_interval: seconds between its reports; None for as many as the dispatcher says.

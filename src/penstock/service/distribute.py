@@ -54,7 +54,9 @@ def distribute(
     Args:
         processing_mode: "distributed_epoch" gives every element once; "parallel_epochs" as often as there are workers,
             from each of them in an order of its own; or any `ShardingPolicy`.
-        service: the dispatcher: "host:port", "protocol://host:port" or (protocol, "host:port").
+        service: the dispatcher: "host:port", "protocol://host:port" or (protocol, "host:port"); by TLS
+            "grpc+tls://host:port". The environment names what it asks for: PENSTOCK_TOKEN_FILE, PENSTOCK_TLS_ROOT, and
+            PENSTOCK_TLS_CERT with PENSTOCK_TLS_KEY. A service of this user's on this machine needs none of them.
         job_name: all datasets distributed under one name share its elements, each of which goes to one of them: the
             first that asks. Every iteration is an epoch of the job. None: a job for this dataset alone.
         consumer_index: for coordinated reads, which of the `num_consumers` this is. In every step all consumers get

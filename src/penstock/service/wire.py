@@ -24,6 +24,18 @@ from penstock.formats.structure_data import structure_of_data, structure_to_data
 from penstock.spec import TensorSpec
 from penstock.structure import Structure, flatten
 
+_DAMAGED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    OSError,
+    TypeError,
+    ValueError,
+    pa.ArrowException,
+)
+"""What reading a column raises that is not what its header says."""
+
 Buffer = npt.NDArray[np.uint8]
 """Bytes, as an array of one axis."""
 
@@ -80,7 +92,7 @@ def unpack(header: BlockHeader, buffers: Sequence[Buffer]) -> Block:
         raise ServiceError(f"a block of {structure} came with {len(buffers)} buffers for {len(header.columns)} columns")
     try:
         columns = tuple(map(_unpack_column, header.columns, buffers))
-    except (ArithmeticError, IndexError, OSError, TypeError, ValueError, pa.ArrowException) as error:
+    except _DAMAGED as error:
         raise ServiceError(f"a block of {structure} came with columns that its header does not describe") from error
     if any(len(column) != header.length for column in columns):
         raise ServiceError(f"a block of {header.length} rows came with columns of {[len(c) for c in columns]} rows")
@@ -181,9 +193,22 @@ def _unpack_column(header: ColumnHeader, buffer: Buffer) -> Column:
         return buffer.view(dtype).reshape(header.shape)
     with pa.ipc.open_stream(pa.py_buffer(buffer)) as reader:
         batch = reader.read_next_batch()
+    if not _is_sent(batch.schema.field(0).type) or len(batch) != math.prod(header.shape):
+        raise ServiceError(f"{len(batch)} rows of {batch.schema} came for a column of {header.shape} values")
     batch.validate(full=True)  # Arrow follows offsets wherever they lead
     column = decode_column(batch.schema.field(0), batch.column(0), copy=True).reshape(header.shape)
     return column if header.dtype is None else column.astype(dtype_of_data(header.dtype))
+
+
+def _is_sent(kind: pa.DataType) -> bool:
+    """Whether `encode_column` writes columns of this type: of others a row may take no byte, and claim any number."""
+    if pa.types.is_struct(kind):  # ragged rows
+        values, shapes = [field.type for field in kind] if kind.num_fields == 2 else (pa.null(), pa.null())
+        return pa.types.is_large_list(values) and _is_sent(values.value_type) and shapes == pa.list_(pa.int64())
+    binary = pa.types.is_fixed_size_binary(kind) and kind.byte_width > 0
+    return binary or bool(
+        pa.types.is_primitive(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    )
 
 
 def _bytes_of(column: Column) -> Buffer:
