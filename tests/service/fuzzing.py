@@ -60,7 +60,7 @@ _info = DatasetInfo(kind="rows", length=10, cardinality=10)
 
 def dispatcher_messages(content: bytes) -> None:
     """A message to the dispatcher, which knows a dataset, a job and a worker; it always has an answer."""
-    machine = Machine(DispatcherConfig(), 0.0, lambda *_: None, first_id=1)
+    machine = Machine(DispatcherConfig(), 0.0)
     for message in _messages():
         machine.tell(message, 0.0)
     with suppress(*UNDECODABLE):

@@ -235,7 +235,7 @@ def test_a_worker_lets_in_who_knows_its_token(token_file: str) -> None:
             outside = Endpoint(address=known.info.endpoint.address)
             with pytest.raises(ps.ServiceError, match="data worker at localhost:.* does not let this process in"):
                 next(connect(outside, "flight", ClientCredentials(OTHER)).fetch(FETCH))
-            with pytest.raises(ps.InvalidArgumentError, match="knows no dataset 'x'"):
+            with pytest.raises(ps.LostWorkerError, match="knows no dataset 'x'"):
                 next(connect(outside, "flight", ClientCredentials(TOKEN)).fetch(FETCH))
         stranger = ps.service.WorkerConfig(dispatcher_address=address_of(dispatcher))
         with pytest.raises(ps.ServiceError, match="dispatcher at .* does not let this process in"):

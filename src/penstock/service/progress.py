@@ -133,13 +133,15 @@ class PassProgress:
         return part
 
     def adopt(self, span: Span, size: int = ENDLESS) -> None:
-        """Begin parts of at most `size` positions for a span that was chosen elsewhere."""
-        start, skip = span.start, span.skip
-        while start < span.stop:
-            part = Part(self.number, start, min(start + size, span.stop), skip)
+        """Begin parts of at most `size` positions for a span that was chosen elsewhere.
+
+        What is skipped may reach beyond the first position, so a span with a beginning of that kind stays whole.
+        """
+        size = ENDLESS if span.skip else size
+        for start in range(span.start, span.stop, size):
+            part = Part(self.number, start, min(start + size, span.stop), span.skip)
             self.open.append(part)
             self.waiting.append(part)
-            start, skip = part.stop, 0
 
     def state(self, last: Part | None = None, position: tuple[int, int] | None = None) -> State:
         """[frontier, [[start, stop, skip], …]]: all positions before the frontier are consumed, except in these spans.

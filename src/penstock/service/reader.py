@@ -136,7 +136,7 @@ class Reader:
             ClosedError: the reader was stopped.
             Exception: what a user's function raised in place of an element; the reader goes on after it.
         """
-        begun = time.monotonic()
+        begun = said = time.monotonic()
         with self._changed:
             self._last = None
             if self._leases is not None:
@@ -149,8 +149,10 @@ class Reader:
                     return None
                 if self._stopping:
                     raise ClosedError("this iterator was closed while an element was waited for")
-                if not self._changed.wait(_SILENCE_SECONDS):
-                    _logger.warning("no element for %.0f s: %s", time.monotonic() - begun, self._staff.why_silent())
+                self._changed.wait(_SILENCE_SECONDS)
+                if time.monotonic() > said + _SILENCE_SECONDS:
+                    said = time.monotonic()
+                    _logger.warning("no element for %.0f s: %s", said - begun, self._staff.why_silent())
             self._seconds_waited += time.monotonic() - begun
             item = self._hand_on(part)
             self._changed.notify_all()
