@@ -7,7 +7,7 @@ from penstock.errors import StateMismatchError
 from penstock.service.delivery import AsItComes, InOrder, InTurns
 from penstock.service.messages import Chunk, Span
 from penstock.service.pace import SpanPace
-from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, after
+from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, SharedProgress, after, past_of
 
 
 def block_of(rows: range) -> Block:
@@ -196,3 +196,83 @@ def test_without_a_limit_64_mebibytes_are_under_way() -> None:
     pace = SpanPace(None)
     pace.measured(rows=1, nbytes=16 << 20, seconds=0.001)
     assert [pace.size(None, 1, under_way) for under_way in (0, 3, 4)] == [1, 1, 0]
+
+
+def span(start: int, stop: int, skip: int = 0) -> Span:
+    return Span(pass_number=0, start=start, stop=stop, skip=skip)
+
+
+def shared(*spans: Span) -> tuple[SharedProgress, list[Part]]:
+    """A pass of which a reader was given these spans."""
+    progress = SharedProgress(0, 40)
+    return progress, [progress.adopt(one) for one in spans]
+
+
+def finish(progress: SharedProgress, part: Part) -> None:
+    part.position, part.complete = part.stop, True
+    progress.finish(part)
+
+
+def test_what_others_read_of_a_shared_pass_is_not_consumed() -> None:
+    progress, (first, second, third) = shared(span(10, 20), span(20, 30), span(36, 44))
+    assert progress.state() == [0, []]
+    finish(progress, second)
+    assert progress.state() == [30, [[0, 20, 0]]]
+    first.position, first.skip = 13, 2
+    assert progress.state() == [30, [[0, 10, 0], [13, 20, 2]]]
+    assert past_of({"0": progress.state()}) == [span(0, 0), span(10, 13, 2), span(20, 30)]
+    finish(progress, first)
+    finish(progress, third)  # beyond the end of the pass there is nothing
+    assert progress.state() == [40, [[0, 10, 0], [30, 36, 0]]]
+    assert progress.state(first, (15, 1)) == [40, [[0, 10, 0], [15, 20, 1], [30, 36, 0]]]
+
+
+def test_a_shared_pass_that_ends_in_the_middle_of_a_position() -> None:
+    progress, (part,) = shared(span(4, 8))
+    part.position, part.skip = 6, 3
+    assert progress.state() == [7, [[0, 4, 0], [6, 7, 3]]]
+    assert past_of({"0": progress.state()}) == [span(0, 0), span(4, 6, 3)]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 5), max_size=8),
+    mine=st.lists(st.booleans(), min_size=8, max_size=8),
+    place=st.integers(0, 4),
+    skip=st.integers(0, 3),
+)
+def test_a_restored_shared_pass_says_the_same_as_before(
+    lengths: list[int], mine: list[bool], place: int, skip: int
+) -> None:
+    progress, start, consumed = SharedProgress(0, -2), 0, set()
+    for length, owned in zip(lengths, mine):
+        if owned:
+            finish(progress, progress.adopt(span(start, start + length)))
+            consumed |= set(range(start, start + length))
+        start += length
+    last = progress.adopt(span(start, start + 5))
+    last.position, last.skip = start + place, skip
+    consumed |= set(range(start, start + place))
+    past = past_of({"0": progress.state()})
+    assert {position for one in past for position in range(one.start, one.stop)} == consumed
+    assert [(one.stop, one.skip) for one in past if one.skip] == ([(start + place, skip)] if skip else [])
+    again = SharedProgress(0, -2)
+    again.restore(progress.state())
+    assert again.state() == progress.state()
+    part = again.adopt(span(start + place, start + 5, skip))  # as the dispatcher gives it back
+    assert again.state() == progress.state()
+    finish(again, part)
+    finish(progress, last)
+    assert again.state() == progress.state()
+
+
+def test_every_pass_of_a_state_is_in_its_past() -> None:
+    assert past_of({"0": [0, []], "1": [5, [[0, 5, 0]]], "2": [5, []]}) == [
+        Span(pass_number=0, start=0, stop=0),
+        Span(pass_number=1, start=0, stop=0),
+        Span(pass_number=2, start=0, stop=5),
+    ]
+
+
+def test_what_is_no_past_is_refused() -> None:
+    with pytest.raises(StateMismatchError, match="no state of a pass"):
+        past_of({"0": "x"})  # type: ignore[dict-item]

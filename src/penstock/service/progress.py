@@ -7,9 +7,11 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from penstock.data.block import Block
 from penstock.errors import StateMismatchError
-from penstock.service.machine.spans import insert, without
+from penstock.service.machine.spans import insert, whole, without
 from penstock.service.messages import Chunk, PassKind, Span
 
 ENDLESS = 1 << 62
@@ -173,6 +175,7 @@ class SharedProgress(PassProgress):
     def __init__(self, number: int, length: int) -> None:
         super().__init__(number, length)
         self._finished: list[Span] = []
+        self._partly: list[Span] = []  # of before a restore: elements of positions that were not finished then
 
     def finish(self, part: Part) -> None:
         super().finish(part)
@@ -191,9 +194,9 @@ class SharedProgress(PassProgress):
             consumed.append(Span(pass_number=self.number, start=last.start, stop=position[0], skip=position[1]))
         frontier, skip = 0, 0
         holes = []
-        for span in sorted([*finished, *consumed], key=lambda span: span.start):
+        for span in sorted([*finished, *consumed, *self._partly], key=lambda span: (span.start, span.stop, span.skip)):
             start, stop = min(span.start, self._bound), min(span.stop, self._bound)
-            if start == stop and not span.skip:
+            if (stop, span.skip) <= (frontier, skip) or (start == stop and not span.skip):
                 continue
             if frontier < start or skip:
                 holes.append([frontier, start, skip])
@@ -204,7 +207,9 @@ class SharedProgress(PassProgress):
         return [frontier, [hole for hole in holes if hole[0] < hole[1]]]
 
     def restore(self, state: State) -> None:
-        self._finished = [span for span in past_of({str(self.number): state}) if span.start < span.stop]
+        past = past_of({str(self.number): state})
+        self._finished = whole(span for span in past if span.start < span.stop)
+        self._partly = [msgspec.structs.replace(span, start=span.stop) for span in past if span.skip]
 
     @property
     def _bound(self) -> int:
