@@ -205,7 +205,12 @@ def span(start: int, stop: int, skip: int = 0) -> Span:
 def shared(*spans: Span) -> tuple[SharedProgress, list[Part]]:
     """A pass of which a reader was given these spans."""
     progress = SharedProgress(0, 40)
-    return progress, [progress.adopt(one) for one in spans]
+    return progress, [adopted(progress, one) for one in spans]
+
+
+def adopted(progress: SharedProgress, one: Span) -> Part:
+    progress.adopt(one)
+    return progress.open[-1]
 
 
 def finish(progress: SharedProgress, part: Part) -> None:
@@ -246,10 +251,10 @@ def test_a_restored_shared_pass_says_the_same_as_before(
     progress, start, consumed = SharedProgress(0, -2), 0, set()
     for length, owned in zip(lengths, mine):
         if owned:
-            finish(progress, progress.adopt(span(start, start + length)))
+            finish(progress, adopted(progress, span(start, start + length)))
             consumed |= set(range(start, start + length))
         start += length
-    last = progress.adopt(span(start, start + 5))
+    last = adopted(progress, span(start, start + 5))
     last.position, last.skip = start + place, skip
     consumed |= set(range(start, start + place))
     past = past_of({"0": progress.state()})
@@ -258,7 +263,7 @@ def test_a_restored_shared_pass_says_the_same_as_before(
     again = SharedProgress(0, -2)
     again.restore(progress.state())
     assert again.state() == progress.state()
-    part = again.adopt(span(start + place, start + 5, skip))  # as the dispatcher gives it back
+    part = adopted(again, span(start + place, start + 5, skip))  # as the dispatcher gives it back
     assert again.state() == progress.state()
     finish(again, part)
     finish(progress, last)

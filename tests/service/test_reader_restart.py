@@ -142,7 +142,10 @@ def test_a_trainer_that_reads_alone_goes_on_in_its_order(start_trainer: Callable
 @pytest.mark.parametrize("kind", ["rows", "groups"])
 def test_a_shared_job_loses_nothing_and_gives_nothing_twice(start_trainer: Callable[..., Trainer], kind: str) -> None:
     with service() as address:
-        first, second = (start_trainer(address, kind=kind, job_name="shared") for _ in range(2))
+        first = start_trainer(address, kind=kind, job_name="shared")
+        first.await_step(4)
+        second = start_trainer(address, kind=kind, job_name="shared")
+        second.await_step(4)
         for trainer, step in ((first, 6), (second, 10)):
             trainer.await_step(step)
             trainer.kill()
@@ -221,6 +224,7 @@ def test_coordinated_trainers_that_are_restored_are_in_step_again(start_trainer:
 def test_a_checkpoint_holds_the_reader_and_the_model_of_one_moment(start_trainer: Callable[..., Trainer]) -> None:
     with service() as address:
         first = start_trainer(address, job_name="shared", saving="checkpoint")
+        first.await_step(4)
         second = start_trainer(address, job_name="shared")
         first.await_step(8)
         first.kill()
