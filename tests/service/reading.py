@@ -19,7 +19,7 @@ import penstock as ps
 
 
 def slowly(x: int) -> int:
-    time.sleep(0.001)
+    time.sleep(0.003)
     return x
 
 
