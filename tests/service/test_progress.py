@@ -151,8 +151,14 @@ def test_in_turns_each_pass_gives_one_element_until_it_has_ended() -> None:
 
 def test_what_was_leased_is_fetched_in_pieces() -> None:
     progress = PassProgress(0, 100)
-    progress.adopt(Span(pass_number=0, start=10, stop=15, skip=2), size=2)
-    assert [(part.start, part.stop, part.skip) for part in progress.waiting] == [(10, 12, 2), (12, 14, 0), (14, 15, 0)]
+    progress.adopt(Span(pass_number=0, start=10, stop=15), size=2)
+    assert [(part.start, part.stop, part.skip) for part in progress.waiting] == [(10, 12, 0), (12, 14, 0), (14, 15, 0)]
+
+
+def test_elements_that_are_left_out_may_run_on_over_all_positions_of_a_span() -> None:
+    progress = PassProgress(0, 100)
+    progress.adopt(Span(pass_number=0, start=10, stop=15, skip=7), size=2)
+    assert [(part.start, part.stop, part.skip) for part in progress.waiting] == [(10, 15, 7)]
 
 
 def test_a_failure_takes_the_place_of_an_element() -> None:

@@ -137,6 +137,8 @@ class PassProgress:
     def adopt(self, span: Span, size: int = ENDLESS) -> None:
         """Begin parts of at most `size` positions for a span that was chosen elsewhere."""
         start, skip = span.start, span.skip
+        if skip:  # it may run on over any number of positions
+            size = ENDLESS
         while start < span.stop:
             part = Part(self.number, start, min(start + size, span.stop), skip)
             self.open.append(part)
