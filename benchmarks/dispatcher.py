@@ -6,15 +6,19 @@ workers, 256 of readers and, where each reader asks for spans four times a secon
 """
 
 import multiprocessing
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing.connection import Connection
 
 import penstock as ps
 from benchmarks.timing import Figure, seconds
 from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.journal import Journal
 from penstock.service.machine.machine import Machine
+from penstock.service.machine.state import State
 from penstock.service.messages import (
     ConsumerHeartbeat,
     DatasetInfo,
@@ -36,6 +40,8 @@ PEER_THREADS = 8
 REPORTS_A_SECOND = WORKERS / 2 + READERS
 LEASES_A_SECOND = 4 * READERS
 
+CONFIG = ps.service.DispatcherConfig(heartbeat_seconds=60, lease_seconds=600)
+
 Tell = Callable[[Message], object]
 
 
@@ -43,13 +49,23 @@ def measure() -> list[Figure]:
     machine = Machine(ps.service.DispatcherConfig(), now=0.0)
     alone = _rates(lambda message: machine.tell(message, 0.0))
     clock = 20 / seconds(lambda: [machine.pass_time(0.1) for _ in range(20)])
-    with ps.service.DispatchServer(ps.service.DispatcherConfig(heartbeat_seconds=60, lease_seconds=600)) as server:
-        client = DispatcherClient(server.target)
-        workers, readers = _peers(client.ask)
-        client.close()
+    with ps.service.DispatchServer(CONFIG) as server:
+        workers, readers = _peers_of(server)
         reports = _rate_over_sockets(server.target, [WorkerHeartbeat(worker_id=worker) for worker in workers])
         news = _rate_over_sockets(server.target, [ConsumerHeartbeat(consumer_id=reader) for reader in readers])
-        leases = _rate_over_sockets(server.target, [Lease(consumer_id=reader, positions=64) for reader in readers])
+        leases = _leases_over_sockets(server.target, readers)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        ps.service.DispatchServer(replace(CONFIG, work_dir=directory)) as server,
+    ):
+        _, readers = _peers_of(server)
+        kept = _leases_over_sockets(server.target, readers)
+    with tempfile.TemporaryDirectory() as directory:
+        journal = Journal(directory, State())
+        machine = Machine(ps.service.DispatcherConfig(), 0.0, journal.write, journal.state)
+        alone_kept = _rates(lambda message: machine.tell(message, 0.0))
+        journal.close()
+    added = 1e6 * (1 / alone_kept[2] - 1 / alone[2])
     load = (WORKERS / 2) / reports + READERS / news + LEASES_A_SECOND / leases
     return [
         Figure("dispatcher: reports of workers, the machine alone", alone[0], 50_000, unit="per s"),
@@ -59,6 +75,9 @@ def measure() -> list[Figure]:
         Figure("dispatcher: reports of workers, over sockets", reports, WORKERS / 2, unit="per s"),
         Figure("dispatcher: reports of readers, over sockets", news, READERS, unit="per s"),
         Figure("dispatcher: leases, over sockets", leases, LEASES_A_SECOND, unit="per s"),
+        Figure("dispatcher: leases with a journal, the machine alone", alone_kept[2], 2_000, unit="per s"),
+        Figure("dispatcher: leases with a journal, over sockets", kept, LEASES_A_SECOND, unit="per s"),
+        Figure("dispatcher: what the journal adds to a lease", added, 100, unit="µs", at_least=False),
         Figure("dispatcher: its time that 1,000 workers and 256 readers take", load, 1.0, at_least=False),
     ]
 
@@ -91,6 +110,18 @@ def _peers(tell: Tell) -> tuple[list[int], list[int]]:
         for number in range(READERS)
     ]
     return workers, readers
+
+
+def _peers_of(server: ps.service.DispatchServer) -> tuple[list[int], list[int]]:
+    client = DispatcherClient(server.target)
+    try:
+        return _peers(client.ask)
+    finally:
+        client.close()
+
+
+def _leases_over_sockets(target: str, readers: list[int]) -> float:
+    return _rate_over_sockets(target, [Lease(consumer_id=reader, positions=64) for reader in readers])
 
 
 def _rate_over_sockets(target: str, messages: list[Message]) -> float:

@@ -1,8 +1,8 @@
 """A trainer as a process of its own: reads a job of a service, notes what it gets, and saves its state as it goes.
 
-Every line that it writes is of JSON: `{"restored": step}` once, then `{"step": n, "elements": [...]}` for each step.
-Its state, with the number of steps done, is replaced on disk as a whole after every `every` steps; with "checkpoint" it
-is a `ps.Checkpoint` of the iterator and of a model, whose weight is the sum of all elements that it was trained on.
+Every line that it writes is of JSON: `{"restored": step}` once, `{"step": number, "elements": [...]}` for each step.
+Its state, with the number of steps done, is replaced on disk as a whole after every `every` steps. With "checkpoint"
+it is a `ps.Checkpoint` of the iterator and of a model, whose weight is the sum of all elements that it was trained on.
 """
 
 import json
@@ -19,19 +19,20 @@ import penstock as ps
 
 
 def slowly(x: int) -> int:
-    time.sleep(0.001)
+    time.sleep(0.003)
     return x
 
 
 def dataset_of(kind: str) -> ps.Dataset:
-    numbers = ps.Dataset.range(2000).map(slowly)
+    numbers = ps.Dataset.range(1200).map(slowly)
     if kind == "groups":
         return numbers.flat_map(lambda x: ps.Dataset.from_tensor_slices([3 * x, 3 * x + 1, 3 * x + 2]))
     return numbers
 
 
 def say(**line: Any) -> None:
-    print(json.dumps(line), flush=True)
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
 
 
 class States:

@@ -13,6 +13,7 @@ import pytest
 
 import penstock as ps
 
+COUNT = 1200
 READING = Path(__file__).parent / "reading.py"
 
 
@@ -78,6 +79,7 @@ class Trainer:
     def _note(self, line: dict[str, Any]) -> None:
         if "restored" in line:
             self.restored.append(line["restored"])
+            self.ended = False
             self._undone = {step: self.steps.pop(step) for step in list(self.steps) if step > line["restored"]}
         elif "step" in line:
             self.steps[line["step"]] = line["elements"]
@@ -88,8 +90,9 @@ class Trainer:
         self.ended = self.ended or "ended" in line
 
     def await_step(self, step: int) -> None:
+        """Wait until it has done so many, or has come to its end before: others may have read faster."""
         with self._changed:
-            assert self._changed.wait_for(lambda: max(self.steps, default=0) >= step, 30)
+            assert self._changed.wait_for(lambda: max(self.steps, default=0) >= step or self.ended, 60)
 
     def kill(self) -> None:
         self._process.kill()
@@ -132,7 +135,7 @@ def test_a_trainer_that_reads_alone_goes_on_in_its_order(start_trainer: Callable
         trainer.start()
         trainer.finish()
         assert trainer.restored[1] >= 6
-        assert trainer.elements == list(range(2000 if kind == "rows" else 6000))
+        assert trainer.elements == list(range(COUNT if kind == "rows" else 3 * COUNT))
         assert all(before == after for before, after in trainer.redone)
 
 
@@ -140,14 +143,14 @@ def test_a_trainer_that_reads_alone_goes_on_in_its_order(start_trainer: Callable
 def test_a_shared_job_loses_nothing_and_gives_nothing_twice(start_trainer: Callable[..., Trainer], kind: str) -> None:
     with service() as address:
         first, second = (start_trainer(address, kind=kind, job_name="shared") for _ in range(2))
-        for trainer, step in ((first, 8), (second, 14), (first, 20)):
+        for trainer, step in ((first, 6), (second, 10)):
             trainer.await_step(step)
             trainer.kill()
             trainer.start()
         first.finish()
         second.finish()
-        assert min(first.restored[1:] + second.restored[1:]) > 0
-        assert sorted(first.elements + second.elements) == list(range(2000 if kind == "rows" else 6000))
+        assert first.restored[1] + second.restored[1] > 0  # one may have come when the other had read all
+        assert sorted(first.elements + second.elements) == list(range(COUNT if kind == "rows" else 3 * COUNT))
 
 
 def test_what_a_killed_trainer_had_left_goes_to_others_after_its_lease(start_trainer: Callable[..., Trainer]) -> None:
@@ -156,9 +159,13 @@ def test_what_a_killed_trainer_had_left_goes_to_others_after_its_lease(start_tra
         gone.await_step(10)
         gone.kill()
         left.finish()
+        late = start_trainer(address, job_name="shared")  # in case the other one was at its end before
+        late.finish()
+        given = left.elements + late.elements
         # It has saved after every step but perhaps the last one, which it may not have told of either.
-        assert not set(left.elements) & {x for step in sorted(gone.steps)[:-1] for x in gone.steps[step]}
-        assert len(set(range(2000)) - set(left.elements) - set(gone.elements)) <= 20
+        assert not set(given) & {x for step in sorted(gone.steps)[:-1] for x in gone.steps[step]}
+        assert len(set(given)) == len(given)
+        assert len(set(range(COUNT)) - set(given) - set(gone.elements)) <= 20
 
 
 def test_a_trainer_that_comes_back_after_its_lease_goes_on_with_what_is_left(
@@ -173,7 +180,7 @@ def test_a_trainer_that_comes_back_after_its_lease_goes_on_with_what_is_left(
         first.start()
         first.finish()
         second.finish()
-        assert sorted(first.elements + second.elements) == list(range(2000))
+        assert sorted(first.elements + second.elements) == list(range(COUNT))
 
 
 def test_a_trainer_and_the_dispatcher_die_together(
@@ -190,7 +197,7 @@ def test_a_trainer_and_the_dispatcher_die_together(
         first.start()
         first.finish()
         second.finish()
-        assert sorted(first.elements + second.elements) == list(range(2000))
+        assert sorted(first.elements + second.elements) == list(range(COUNT))
 
 
 def test_coordinated_trainers_that_are_restored_are_in_step_again(start_trainer: Callable[..., Trainer]) -> None:
@@ -206,19 +213,20 @@ def test_coordinated_trainers_that_are_restored_are_in_step_again(start_trainer:
         assert first.restored[1] > 0
         pairs = list(zip(first.elements, second.elements, strict=True))
         assert [pair for pair in pairs if pair[1] != pair[0] + 2] == []
-        assert sorted(first.elements + second.elements) == list(range(2000))
+        assert sorted(first.elements + second.elements) == list(range(COUNT))
         assert all(before == after for before, after in first.redone)
 
 
 def test_a_checkpoint_holds_the_reader_and_the_model_of_one_moment(start_trainer: Callable[..., Trainer]) -> None:
     with service() as address:
-        first, second = (start_trainer(address, job_name="shared", saving="checkpoint") for _ in range(2))
+        first = start_trainer(address, job_name="shared", saving="checkpoint")
+        first.await_step(4)
+        second = start_trainer(address, job_name="shared")
         first.await_step(8)
         first.kill()
         first.start()
         first.finish()
         second.finish()
         assert first.restored[1] > 0
-        assert sorted(first.elements + second.elements) == list(range(2000))
+        assert sorted(first.elements + second.elements) == list(range(COUNT))
         assert first.weight == sum(first.elements)
-        assert second.weight == sum(second.elements)
