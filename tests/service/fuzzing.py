@@ -47,7 +47,7 @@ from penstock.service.messages import (
 )
 from penstock.service.transport import flight, line
 from penstock.service.transport.refusals import raise_refused
-from penstock.service.wire import pack, spec_of_data, spec_to_data, unpack
+from penstock.service.wire import BlockHeader, ColumnHeader, pack, spec_of_data, spec_to_data, unpack
 from penstock.spec import TensorSpec
 from penstock.structure import flatten
 

@@ -6,9 +6,12 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+import penstock as ps
 
 _MOST_BYTES = 1 << 27
 
@@ -62,6 +65,12 @@ def test_whole_bytes_are_taken_and_cut_ones_refused(name: str) -> None:
     for seed in fuzzing.seeds(name):
         for end in range(len(seed) + 1):
             fuzzing.TARGETS[name](seed[:end])
+
+
+def test_a_negative_shape_of_items_without_bytes_does_not_end_the_process() -> None:
+    header = fuzzing.BlockHeader(["leaf", [], []], 1, (fuzzing.ColumnHeader((-1,), "V0"),))
+    with pytest.raises(ps.ServiceError, match=r"a column came with the shape \(-1,\)"):
+        fuzzing.unpack(header, [np.empty(0, np.uint8)])
 
 
 def test_a_body_is_whole_however_much_memory_was_taken_for_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
