@@ -10,8 +10,10 @@ import functools
 import importlib.util
 import os
 import socket
+import sqlite3
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,12 +22,15 @@ import msgspec
 import numpy as np
 
 from penstock.data.block import Block
-from penstock.errors import PenstockError, ServiceError
+from penstock.errors import PenstockError, ServiceError, StorageError
 from penstock.service import definition
 from penstock.service.config import DispatcherConfig
 from penstock.service.credentials import read_token
 from penstock.service.failures import to_exception
+from penstock.service.journal import FILE, Journal
 from penstock.service.machine.machine import Machine
+from penstock.service.machine.state import State
+from penstock.service.machine.updates import DatasetKept
 from penstock.service.messages import (
     UNDECODABLE,
     Chunk,
@@ -115,6 +120,26 @@ def definitions(content: bytes) -> None:
         definition._header(content)
 
 
+def journal_files(content: bytes) -> None:
+    """The file of a dispatcher's journal."""
+    with tempfile.TemporaryDirectory(prefix="penstock-fuzz-") as directory:
+        Path(directory, FILE).write_bytes(content)
+        with suppress(StorageError):
+            Journal(directory, State()).close()
+
+
+def journal_entries(content: bytes) -> None:
+    """An entry of a journal that is whole, but for what it says."""
+    with tempfile.TemporaryDirectory(prefix="penstock-fuzz-") as directory:
+        Journal(directory, State()).close()
+        connection = sqlite3.connect(Path(directory, FILE))
+        connection.execute("INSERT INTO entries VALUES (1, ?, ?)", (content, zlib.crc32(content)))
+        connection.commit()
+        connection.close()
+        with suppress(StorageError):
+            Journal(directory, State()).close()
+
+
 def token_files(content: bytes) -> None:
     """A file that should hold a token."""
     path = _scratch()
@@ -127,7 +152,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
         dispatcher_messages, tickets, socket_requests, socket_answers, flight_answers, specifications, definitions,
-        token_files,
+        journal_files, journal_entries, token_files,
     )
 }  # fmt: skip
 
@@ -150,6 +175,10 @@ def seeds(target: str) -> list[bytes]:
     if target == "definitions":
         header = _encode(definition._Header({"Python": "3.11"}, [3, 5]))
         return [definition._MAGIC + len(header).to_bytes(8, "little") + header + b"abc"]
+    if target == "journal_files":
+        return [_journal()]
+    if target == "journal_entries":
+        return [_encode([DatasetKept(dataset_id="d", definition=b"", info=_info, named=False)])]
     return [b"a-secret-that-is-long-enough\n"]
 
 
@@ -162,6 +191,12 @@ def _messages() -> list[ToDispatcher]:
         Lease(consumer_id=1, positions=3, number=1, consumed=[_span], returned=[_span], ended=[_span]),
         GetStatus(),
     ]
+
+
+def _journal() -> bytes:
+    with tempfile.TemporaryDirectory(prefix="penstock-fuzz-") as directory:
+        Journal(directory, State()).close()
+        return Path(directory, FILE).read_bytes()
 
 
 def _fetch() -> Fetch:

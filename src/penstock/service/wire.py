@@ -182,6 +182,8 @@ def _pack_column(column: Column) -> tuple[ColumnHeader, Buffer]:
 
 
 def _unpack_column(header: ColumnHeader, buffer: Buffer) -> Column:
+    if min(header.shape, default=0) < 0:  # NumPy would divide by an item's size, which may be 0
+        raise ServiceError(f"a column came with the shape {header.shape}")
     if not header.arrow:
         dtype = dtype_of_data(header.dtype)
         if dtype.hasobject or buffer.size != dtype.itemsize * math.prod(header.shape):
