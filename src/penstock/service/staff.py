@@ -112,11 +112,11 @@ class Staff:
             self._suspects.pop(number, None)
 
     def lost(self, worker: WorkerInfo, error: Exception) -> bool:
-        """A worker was lost in the middle of an answer; whether that was news: the dispatcher has not missed it yet."""
+        """A worker was lost in the middle of an answer; whether nobody knew, the dispatcher included."""
         with self._changed:
-            news = worker.worker_id in self._workers
             first = worker.worker_id not in self._suspects
             self._suspects[worker.worker_id] = (time.monotonic(), str(error))
+            listed = worker.worker_id in self._workers
             line = self._lines.pop(worker.worker_id, None)
         if first:
             _logger.warning(
@@ -124,7 +124,7 @@ class Staff:
             )
         if line is not None:
             line.close()
-        return news
+        return first and listed
 
     def suspects(self) -> list[int]:
         """Those that could not be reached when they were asked last."""
