@@ -27,6 +27,7 @@ def run_dispatcher(folder: Path, port: int, places: int, ready: Connection) -> N
     _write_to(folder / "dispatcher.log")
     config = ps.service.DispatcherConfig(
         port=port,
+        work_dir=folder / "journal",
         worker_addresses=("localhost",) * places,
         heartbeat_seconds=HEARTBEAT_SECONDS,
         lease_seconds=LEASE_SECONDS,
