@@ -15,7 +15,7 @@ ARGS ?=
 # How many processes the tests run in: one for each core.
 JOBS := $(shell python3 -c 'import os; print(os.cpu_count())')
 
-.PHONY: help setup demo test check fuzz bench format lock clean
+.PHONY: help setup demo test check fuzz chaos bench format lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -24,12 +24,13 @@ help:
 	@echo 'make test     all tests, doctests and examples of the documents'
 	@echo 'make check    format, lint, types and the fast tests: run it before every commit'
 	@echo 'make fuzz     damaged bytes for everything that reads bytes of others, FUZZ_SECONDS=60 for each'
+	@echo 'make chaos    read through a data service while its processes are killed, stopped and restarted, at random'
 	@echo 'make bench    the table of benchmarks, as ratios to hand-written loops'
 	@echo 'make format   put all files into the one format'
 	@echo 'make lock     resolve the development dependencies again into $(LOCK)'
 	@echo 'make clean    remove .venv, caches and what was built'
 	@echo
-	@echo 'PYTHON=...    the interpreter to use      ARGS="..."   options for demo, test and bench'
+	@echo 'PYTHON=...    the interpreter to use      ARGS="..."   options for demo, test, chaos and bench'
 
 setup: $(VENV)/.with-dev
 	@echo 'penstock is ready in $(VENV)'
@@ -49,6 +50,9 @@ check: $(VENV)/.with-dev
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.with-dev
 	@$(BIN)/python tests/service/fuzzing.py -max_total_time=$(FUZZ_SECONDS) $(ARGS)
+
+chaos: $(VENV)/.with-dev
+	@$(BIN)/python tests/chaos $(ARGS)
 
 bench: $(VENV)/.with-dev
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -21,6 +21,7 @@ NAMES = (
     "service",
     "dispatcher",
     "transport",
+    "recovery",
 )
 RESULTS = Path(__file__).parent / "results"
 

@@ -32,6 +32,7 @@ from penstock.errors import InvalidTypeError as InvalidTypeError
 from penstock.errors import LostWorkerError as LostWorkerError
 from penstock.errors import OutOfRangeError as OutOfRangeError
 from penstock.errors import PenstockError as PenstockError
+from penstock.errors import PoisonError as PoisonError
 from penstock.errors import ServiceError as ServiceError
 from penstock.errors import StateMismatchError as StateMismatchError
 from penstock.errors import StorageError as StorageError

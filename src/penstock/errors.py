@@ -9,6 +9,7 @@
     ├── WorkerError            (RuntimeError)   another worker was lost, has failed, or does something else
     ├── ServiceError           (RuntimeError)   the data service cannot do what it is asked to
     │   ├── LostWorkerError                     a data worker cannot be reached, or any more
+    │   ├── PoisonError                         an element ends the process of every data worker that makes it
     │   └── LostLeaseError                      a reader was silent for so long that others read what it had left
     ├── StorageError           (OSError)        a file that is missing, in use or damaged
     └── OutOfRangeError        (StopIteration)  the end of the data, from `get_next()`
@@ -56,6 +57,20 @@ class ServiceError(PenstockError, RuntimeError):
 
 class LostWorkerError(ServiceError):
     """A data worker cannot be reached, or any more."""
+
+
+class PoisonError(ServiceError):
+    """Data workers are lost over one element: its function ends their processes.
+
+    Attributes:
+        position: of the element in its pass.
+        pass_number: 0 under "distributed_epoch"; elsewhere the worker or shard.
+    """
+
+    def __init__(self, message: str, position: int = -1, pass_number: int = 0) -> None:
+        super().__init__(message)
+        self.position = position
+        self.pass_number = pass_number
 
 
 class LostLeaseError(ServiceError):

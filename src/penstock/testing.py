@@ -11,6 +11,7 @@ from penstock.data.dataset import Dataset
 from penstock.data.node import Run
 from penstock.data.plan import make_plan
 from penstock.runtime.threads import Threads
+from penstock.service.check import check
 from penstock.structure import flatten
 
 
@@ -46,6 +47,27 @@ def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> l
     if len(expected) < limit:
         _check_end(make_dataset)
     return expected
+
+
+def check_service(dataset: Dataset, limit: int = 1000, kills: int = 2) -> None:
+    """Check that a dataset gives through data services on this machine what it gives in this process.
+
+    With one worker and with three, while workers are killed, and by iterators that are restored from a state.
+
+    Args:
+        limit: how many elements are read.
+        kills: how many workers are killed.
+
+    Raises:
+        AssertionError: something else came; the message says in which run, and which element was the first.
+        InvalidArgumentError: the dataset is distributed already.
+
+    Example:
+        >>> from penstock.testing import check_service
+        >>> check_service(Dataset.range(50).shuffle(10, seed=1).batch(3), kills=0)
+    """
+    differences = check(dataset, limit=limit, kills=kills)
+    assert not differences, "; ".join(map(str, differences))
 
 
 def assert_same_elements(found: Any, expected: Any, what: str = "elements") -> None:

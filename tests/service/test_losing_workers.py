@@ -123,6 +123,24 @@ def test_a_pass_of_parallel_epochs_goes_on_elsewhere_where_it_was(fleet: Fleet) 
     assert sorted(given) == sorted([*range(300), *range(300)])
 
 
+def test_a_restored_reader_of_parallel_epochs_finds_the_passes_of_workers_that_are_gone(fleet: Fleet) -> None:
+    lost, _ = fleet.add(), fleet.add()
+    fleet.await_workers(2)
+    dataset = through(ps.Dataset.range(300).map(slowly), fleet, "parallel_epochs")
+    with iter(dataset) as iterator:
+        given = [int(next(iterator)[0]) for _ in range(100)]
+        state = iterator.state_dict()
+    lost.kill()
+    client = DispatcherClient(fleet.target)
+    while sum(worker.alive for worker in client.ask(GetStatus()).workers) > 1:
+        time.sleep(0.01)
+    client.close()
+    with iter(dataset) as iterator:
+        iterator.load_state_dict(state)
+        given += numbers(iterator)  # type: ignore[arg-type]  # it gives elements as the dataset does
+    assert sorted(given) == sorted([*range(300), *range(300)])
+
+
 def test_readers_wait_for_the_first_worker_and_say_so(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
     with iter(through(ps.Dataset.range(3), fleet)) as iterator:
         starting = iter([fleet.add])

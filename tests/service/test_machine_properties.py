@@ -128,7 +128,8 @@ class Service(RuleBasedStateMachine):
         reader = self.readers[name]
         reply = self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=wanted))
         if isinstance(reply, Leased):
-            assert sum(span.stop - span.start for span in reply.spans) <= wanted
+            whole = [span for span in reply.spans if span.skip]  # these are not cut
+            assert sum(span.stop - span.start for span in reply.spans if span not in whole) <= wanted
             assert not (reply.spans and reply.ended)
             reader.held += reply.spans
 

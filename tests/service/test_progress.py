@@ -7,7 +7,7 @@ from penstock.errors import StateMismatchError
 from penstock.service.delivery import AsItComes, InOrder, InTurns
 from penstock.service.messages import Chunk, Span
 from penstock.service.pace import SpanPace
-from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, after
+from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, after
 
 
 def block_of(rows: range) -> Block:
@@ -152,10 +152,10 @@ def test_in_turns_each_pass_gives_one_element_until_it_has_ended() -> None:
 def test_what_was_leased_is_fetched_in_pieces() -> None:
     progress = PassProgress(0, 100)
     progress.adopt(Span(pass_number=0, start=10, stop=15), size=2)
-    assert [(part.start, part.stop) for part in progress.waiting] == [(10, 12), (12, 14), (14, 15)]
+    assert [(part.start, part.stop, part.skip) for part in progress.waiting] == [(10, 12, 0), (12, 14, 0), (14, 15, 0)]
 
 
-def test_what_begins_in_the_middle_of_a_position_is_fetched_whole() -> None:
+def test_a_span_that_skips_is_not_cut_because_it_may_skip_more_than_its_first_piece_has() -> None:
     progress = PassProgress(0, 100)
     progress.adopt(Span(pass_number=0, start=10, stop=15, skip=7), size=2)
     assert [(part.start, part.stop, part.skip) for part in progress.waiting] == [(10, 15, 7)]
@@ -164,7 +164,7 @@ def test_what_begins_in_the_middle_of_a_position_is_fetched_whole() -> None:
 def test_a_failure_takes_the_place_of_an_element() -> None:
     part = Part(0, 0, 10)
     rest = Span(pass_number=0, start=3, stop=10)
-    part.arrive(Raised(ValueError(), rest), "rows", 1)
+    part.arrive_failure(ValueError(), rest)
     assert part.missing() == rest
 
 

@@ -206,6 +206,16 @@ def test_a_registered_pipeline_that_streams_is_made_by_one_worker(target: str) -
     assert [int(x) for x in ps.service.from_dataset_id("distributed_epoch", target, name)] == [0, 2, 4, 6]
 
 
+def test_what_a_reader_of_filtered_rows_leaves_is_not_given_again_from_what_it_had(target: str) -> None:
+    dataset = ps.Dataset.range(2000).filter(lambda x: x % 2 == 0)
+    shared = ps.service.distribute("distributed_epoch", target, job_name="left")
+    with iter(dataset.apply(shared)) as leaving:
+        had = [int(next(leaving)) for _ in range(401)]
+    with iter(dataset.apply(shared)) as other:
+        had += [int(x) for x in other]
+    assert len(set(had)) == len(had)
+
+
 def test_two_strategies_workers_share_a_named_job_without_being_sharded_again(target: str) -> None:
     def read(index: int) -> list[object]:
         strategy = ps.HostStrategy(replicas_per_worker=2, num_workers=2, worker_index=index)

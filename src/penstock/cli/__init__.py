@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from penstock.cli.arguments import INTERRUPTED, failed
+from penstock.cli.check import add_check
 from penstock.cli.demo import add_demo
 from penstock.cli.launch import add_launch
 from penstock.cli.servers import add_dispatcher, add_worker
@@ -31,6 +32,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"penstock {version('penstock')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for add in (add_demo, add_launch, add_dispatcher, add_worker, add_status, add_stop):
+    for add in (add_demo, add_launch, add_dispatcher, add_worker, add_status, add_stop, add_check):
         add(commands)
     return parser

@@ -63,7 +63,7 @@ def _progress(epoch: EpochStatus) -> str:
 
 
 def _readers(epoch: EpochStatus) -> Iterator[str]:
-    rows = [["READER", "HEARD", "ROWS/S", "WAITS", "HOLDS", "ROUND"]]
+    rows = [["READER", "HEARD", "ROWS/S", "WAITS", "HOLDS", "ROUND", "SKIPPED"]]
     for reader in epoch.consumers:
         name = f"{reader.consumer} ({reader.trainer})" if reader.trainer else reader.consumer
         rows.append(
@@ -74,6 +74,7 @@ def _readers(epoch: EpochStatus) -> Iterator[str]:
                 f"{reader.waiting_fraction:.0%}",
                 f"{reader.leased_positions:,}",
                 str(reader.round) if reader.round >= 0 else "",
+                f"{reader.skipped:,}" if reader.skipped else "",
             ]
         )
     yield from _table(rows)

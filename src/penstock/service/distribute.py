@@ -44,6 +44,7 @@ def distribute(
     target_workers: str = "AUTO",
     *,
     ordered: bool | None = None,
+    skip_poison: bool = False,
 ) -> Callable[[Dataset], Dataset]:
     """A transformation for `Dataset.apply`: what stands before it runs on the workers of a service, what follows here.
 
@@ -72,6 +73,9 @@ def distribute(
             that carry the tag COLOCATED.
         ordered: whether elements come in the order that they have in process. None: yes, where one dataset reads alone
             under "distributed_epoch", unless its options say deterministic=False.
+        skip_poison: an element whose function ends the processes of three data workers, by a crash or for want of
+            memory, is left out and counted (`penstock status`). False: a `ps.PoisonError` is raised in its place, after
+            which the iterator goes on.
 
     Returns:
         A function from a dataset to a dataset.
@@ -105,6 +109,7 @@ def distribute(
         target_workers,
     )
     _check_ordered(settings, ordered)
+    settings = replace(settings, skip_poison=_checked_skip_poison(settings, skip_poison))
     site = user_site()
 
     def transformation(dataset: Dataset) -> Dataset:
@@ -340,6 +345,17 @@ def _check_ordered(settings: Settings, ordered: object) -> None:
             'distribute(ordered=True) is for one dataset that reads alone under "distributed_epoch": leave out '
             f"job_name, and use that processing_mode, got {settings.policy.name}, job_name={settings.job_name!r}"
         )
+
+
+def _checked_skip_poison(settings: Settings, skip_poison: object) -> bool:
+    if not isinstance(skip_poison, bool):
+        raise InvalidTypeError(f"distribute(skip_poison=...) takes True or False, got {skip_poison!r}")
+    if skip_poison and settings.by_element:
+        raise InvalidArgumentError(
+            "distribute(skip_poison=True) would put coordinated reads out of step, and cannot go on in the one stream "
+            "that trainers of a cross_trainer_cache share: leave it out"
+        )
+    return skip_poison
 
 
 def _check_name(call: str, name: str, value: object) -> None:

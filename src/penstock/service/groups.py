@@ -131,6 +131,10 @@ class GroupsReader(Reader):
     def length(self) -> int:
         return self._length if 0 <= self._length <= self._span.stop else -2
 
+    @property
+    def skip(self) -> int:
+        return self._span.skip - self._left_out
+
     def close(self) -> None:
         self._stream.close()
 

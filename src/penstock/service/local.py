@@ -1,6 +1,7 @@
 """A service for one machine: a dispatcher in this process, and worker processes that end with it."""
 
 import atexit
+import logging
 import os
 import secrets
 import subprocess
@@ -8,9 +9,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from penstock.errors import ServiceError
@@ -19,8 +20,14 @@ from penstock.service.config import DispatcherConfig
 from penstock.service.credentials import ClientCredentials, forget, remember
 from penstock.service.dispatcher import DispatchServer
 
+_logger = logging.getLogger(__name__)
+
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 5.0
+_CHECK_SECONDS: Final = 0.1
+_QUICK_RESTARTS: Final = 10
+_RESTART_SECONDS: Final = 5.0
+"""From the tenth on, how long after a worker was replaced the next one is: what ends them may be the machine."""
 
 
 class LocalService:
@@ -39,6 +46,10 @@ class LocalService:
         except BaseException:
             self.stop()
             raise
+
+    def kill_worker(self) -> None:
+        """Kill a worker, to see that nothing is lost with it. Another one takes its place."""
+        self._keeper.kill_worker()
 
     def stop(self) -> None:
         """End the workers and the dispatcher, and wait until they have ended. Twice does no harm."""
@@ -61,28 +72,55 @@ class _Keeper:
         self._address = self.dispatcher.target.split("://")[1]
         remember(self._address, ClientCredentials(self._token))
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._restarts = 0
         # Whatever is put here ends it. A queue of this kind may be written to where garbage is collected.
         self.words: SimpleQueue[None] = SimpleQueue()
         self._thread = threading.Thread(target=self._keep, name="penstock-local", daemon=True)
-        self._thread.start()
         _keepers.add(self)
 
     def start_workers(self, count: int) -> None:
         """Start the processes, and wait until the dispatcher knows all of them."""
-        for _ in range(count):
-            self._processes.append(_start(self._address, self._token))
-        for process in self._processes:
-            _wait_until_registered(process)
+        try:
+            for _ in range(count):
+                self._processes.append(_start(self._address, self._token))
+            for process in self._processes:
+                _wait_until_registered(process)
+        finally:
+            self._thread.start()
 
     def _keep(self) -> None:
-        self.words.get()
+        pause = _CHECK_SECONDS
+        while not self._told_to_end(pause):
+            pause = self._replace_one()
         for process in self._processes:
-            assert process.stdin is not None
-            process.stdin.close()
+            _close_input(process)
         for process in self._processes:
             _wait_until_ended(process)
         self.dispatcher.stop()
         forget(self._address)
+
+    def kill_worker(self) -> None:
+        """Kill the worker that has run longest, as far as the system knows."""
+        min(self._processes, key=lambda process: process.pid).kill()
+
+    def _told_to_end(self, seconds: float) -> bool:
+        with suppress(Empty):
+            self.words.get(timeout=seconds)
+            return True
+        return False
+
+    def _replace_one(self) -> float:
+        """Start a worker in place of one whose process has ended; gives after how many seconds to look again."""
+        for number, process in enumerate(self._processes):
+            status = process.poll()
+            if status is not None:
+                _logger.warning("a local data worker ended with status %d: another one takes its place", status)
+                _close_input(process)
+                _wait_until_ended(process)
+                self._processes[number] = _start(self._address, self._token)
+                self._restarts += 1
+                return _CHECK_SECONDS if self._restarts < _QUICK_RESTARTS else _RESTART_SECONDS
+        return _CHECK_SECONDS
 
     def stop(self) -> None:
         """End it, and wait until it has ended."""
@@ -104,7 +142,8 @@ def local(num_workers: int = 2) -> LocalService:
     """A data service on this machine: `num_workers` processes that run pipelines, beside each other and this one.
 
     That is how Python functions that hold the interpreter's lock get more than one core. The processes end at the end
-    of the `with` block, when what is returned is forgotten, and with this process, however that ends.
+    of the `with` block, when what is returned is forgotten, and with this process, however that ends. One that
+    is lost is replaced: ten of them at once, further ones every 5 seconds.
 
     Raises:
         InvalidTypeError: `num_workers` is no integer.
@@ -166,6 +205,12 @@ def _wait_until_registered(process: "subprocess.Popen[bytes]") -> None:
         raise ServiceError(
             f"a local data worker ended with status {status} before it was ready; what it wrote says why"
         )
+
+
+def _close_input(process: "subprocess.Popen[bytes]") -> None:
+    """Let a worker end."""
+    assert process.stdin is not None
+    process.stdin.close()
 
 
 def _wait_until_ended(process: "subprocess.Popen[bytes]") -> None:

@@ -248,6 +248,7 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
         rows_per_second: what it hands on.
         waiting_fraction: the part of the time since the last message in which its caller waited for it.
         lost_workers: workers that it cannot reach.
+        skipped: elements that it has left out because workers were lost over them.
     """
 
     consumer_id: int
@@ -255,6 +256,7 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
     rows_per_second: float = 0.0
     waiting_fraction: float = 0.0
     lost_workers: list[int] = []
+    skipped: int = 0
 
 
 class ConsumerNews(Message, frozen=True, tag="consumer_news"):
@@ -354,6 +356,7 @@ class ConsumerStatus(Message, frozen=True):
     waiting_fraction: float
     leased_positions: int
     round: int = -1
+    skipped: int = 0
 
 
 class EpochStatus(Message, frozen=True):
@@ -456,9 +459,14 @@ class Chunk(Message, frozen=True, tag="chunk"):
 
 
 class End(Message, frozen=True, tag="end"):
-    """The span is complete, or the pass ended before it: then `length` is the number of positions of the pass."""
+    """The span is complete, or the pass ended before it: then `length` is the number of positions of the pass.
+
+    Attributes:
+        skip: how many of the elements that were to be left out come after the span.
+    """
 
     length: int = -2
+    skip: int = 0
 
 
 class Failed(Message, frozen=True, tag="failed"):

@@ -97,7 +97,7 @@ class Production:
                 piece = gathered.next(pace.start())
                 seconds = time.perf_counter() - begun
                 if piece is None:
-                    yield End(length=reader.length)
+                    yield End(length=reader.length, skip=reader.skip)
                     return
                 if isinstance(piece.found, Exception):
                     yield failed_of(piece.found, reader.rest())

@@ -11,6 +11,7 @@ from penstock.data.block import Block
 from penstock.errors import StateMismatchError
 from penstock.service.machine.spans import insert, without
 from penstock.service.messages import Chunk, PassKind, Span
+from penstock.service.suspicion import Suspicion
 
 ENDLESS = 1 << 62
 """The end of a span that goes on to the end of its pass."""
@@ -53,6 +54,7 @@ class Part:
     fetch_position: int = 0
     fetch_skip: int = 0
     complete: bool = False
+    suspicion: Suspicion = field(default_factory=Suspicion)
     items: deque[Arrived | Raised] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -68,13 +70,21 @@ class Part:
         """What has not arrived yet."""
         return Span(pass_number=self.pass_number, start=self.fetch_position, stop=self.stop, skip=self.fetch_skip)
 
-    def arrive(self, item: Arrived | Raised, kind: PassKind, stride: int) -> None:
+    def ends_at(self, stop: int, skip: int) -> None:
+        """What was asked for up to `stop` has arrived, except for `skip` elements behind it that are to be left out."""
+        self.fetch_position, self.fetch_skip = max(self.fetch_position, stop), skip
+        self.complete = self.fetch_position >= self.stop
+
+    def arrive(self, item: Arrived, kind: PassKind, stride: int) -> None:
         """Note what has come."""
-        if isinstance(item, Raised):
-            self.fetch_position, self.fetch_skip = item.rest.start, item.rest.skip
-        else:
-            self.fetch_position, self.fetch_skip = after(item.chunk, item.chunk.rows, kind, stride)
+        self.fetch_position, self.fetch_skip = after(item.chunk, item.chunk.rows, kind, stride)
         self.items.append(item)
+
+    def arrive_failure(self, error: Exception, rest: Span) -> None:
+        """Note what was raised in place of an element, before the rest of the part."""
+        self.fetch_position, self.fetch_skip = rest.start, rest.skip
+        self.complete = rest.start >= rest.stop
+        self.items.append(Raised(error, rest))
 
 
 def after(chunk: Chunk, rows: int, kind: PassKind, stride: int) -> tuple[int, int]:
@@ -135,9 +145,10 @@ class PassProgress:
     def adopt(self, span: Span, size: int = ENDLESS) -> None:
         """Begin parts of at most `size` positions for a span that was chosen elsewhere.
 
-        What is skipped may reach beyond the first position, so a span with a beginning of that kind stays whole.
+        One that skips stays whole: what it skips may run on over any of its positions.
         """
-        size = ENDLESS if span.skip else size
+        if span.skip:
+            size = span.stop - span.start
         for start in range(span.start, span.stop, size):
             part = Part(self.number, start, min(start + size, span.stop), span.skip)
             self.open.append(part)

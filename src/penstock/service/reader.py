@@ -8,15 +8,16 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Condition
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.data.block import Block
-from penstock.errors import ClosedError, LostLeaseError, LostWorkerError, PenstockError, ServiceError
+from penstock.errors import ClosedError, LostLeaseError, LostWorkerError, PenstockError, PoisonError, ServiceError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import Threads
-from penstock.service.delivery import AsItComes, Delivery, InOrder, InTurns
+from penstock.service.asking import Reading
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.failures import to_exception
 from penstock.service.interfaces import Answer
@@ -28,9 +29,7 @@ from penstock.service.messages import (
     End,
     EpochOpened,
     Failed,
-    Fetch,
     Pass,
-    PassKind,
     ReleaseConsumer,
     Span,
 )
@@ -44,47 +43,6 @@ _LANES_PER_WORKER = 2
 _HEARTBEAT_SECONDS = 1.0
 _SILENCE_SECONDS = 5.0
 """How long the caller waits before the log says what for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """What a reader reads, and how.
-
-    Attributes:
-        kind: what the positions of the passes are.
-        ordered: hand elements on in the order of their positions; only of a single pass.
-        by_element: positions are the numbers of elements, whatever else they could be.
-        length_known: whether the lengths that the dispatcher knows are those of such positions.
-        stride: of coordinated reads the number of consumers, otherwise 1.
-        offset: of coordinated reads the consumer's index, otherwise 0.
-        trainer: of a CrossTrainerCache, otherwise "".
-        limit: the most elements that may be under way; None lets their size decide.
-        codec: how blocks are compressed.
-    """
-
-    dataset_id: str
-    policy: int
-    kind: PassKind
-    ordered: bool = False
-    by_element: bool = False
-    length_known: bool = True
-    stride: int = 1
-    offset: int = 0
-    trainer: str = ""
-    holds_back: bool = False
-    limit: int | None = None
-    codec: str = ""
-
-    @property
-    def endless(self) -> bool:
-        """Whether a pass is fetched in one go: its worker runs through it once, as fast as elements are taken."""
-        return self.stride > 1 or bool(self.trainer) or (self.kind == "sequence" and self.limit is None)
-
-    def delivery(self) -> Delivery:
-        """The order in which elements are handed on."""
-        if self.stride > 1:
-            return InTurns(self.stride)
-        return InOrder() if self.ordered else AsItComes()
 
 
 class Reader:
@@ -120,6 +78,7 @@ class Reader:
         self._failure: Exception | None = None
         self._stopping = False
         self._handed_on = 0
+        self._skipped = 0
         self._seconds_waited = 0.0
         if state is not None:
             self._delivery.turn = int(state["turn"])
@@ -157,6 +116,9 @@ class Reader:
             item = self._hand_on(part)
             self._changed.notify_all()
         if isinstance(item, Raised):
+            if self._reading.skip_poison and isinstance(item.error, PoisonError):
+                self._skipped += 1
+                return self.next()
             raise item.error
         return item.block
 
@@ -303,45 +265,55 @@ class Reader:
     def _fetch(self, part: Part) -> None:
         """Fetch what is missing of a part, or what a worker gives of it before it is lost."""
         description, reading = self._descriptions[part.pass_number], self._reading
-        request = Fetch(
-            dataset_id=reading.dataset_id,
-            epoch=self._opened.epoch,
-            seed=self._opened.seed,
-            policy=reading.policy,
-            part=description,
-            span=part.missing(),
-            by_element=reading.by_element,
-            stride=reading.stride,
-            trainer=reading.trainer,
-            holds_back=reading.holds_back,
-            codec=reading.codec,
-        )
-        worker = self._staff.choose(description.worker_id, lambda: self._stopping)
+        missing = part.missing()
+        request = reading.request(self._opened, description, part.suspicion.next(missing, reading.stride))
+        alone = part.suspicion.alone
+        worker = self._staff.choose(description.worker_id, lambda: self._stopping, alone=alone)
         if worker is None:
             return
         try:
-            answers = self._staff.fetch(worker, request)
-            for answer in answers:
-                if not self._take_in(part, answer):
+            for answer in self._staff.fetch(worker, request):
+                if not self._take_in(part, answer, request.span.stop):
                     break
         except LostWorkerError as error:
-            if not self._stopping:
-                self._staff.lost(worker, error)
+            # One that falls silent is missed by the dispatcher first; one whose process ends is not.
+            if not self._stopping and self._staff.lost(worker, error):
+                self._suspect(part, worker.worker_id, request.span.stop)
+        finally:
+            self._staff.leave(worker)
 
-    def _take_in(self, part: Part, answer: Answer) -> bool:
-        """Note a piece of an answer; False if no more of it is wanted."""
+    def _suspect(self, part: Part, worker_id: int, stop: int) -> None:
+        """Note that a worker was lost over a part; what has cost several is given up."""
+        asked = replace(part.missing(), stop=stop)
+        if self._reading.endless or not self._reading.by_position:
+            blamed = part.suspicion.stream_lost(worker_id, asked, self._reading.stride)
+        else:
+            blamed = part.suspicion.worker_lost(worker_id, asked)
+        if not blamed:
+            return
+        error = self._reading.poison(part.pass_number, asked.start)
+        if not self._reading.by_position:
+            raise error
+        _logger.error("%s", error)
+        with self._changed:
+            part.arrive_failure(error, replace(asked, start=asked.start + self._reading.stride, stop=part.stop, skip=0))
+            self._delivery.arrived(part)
+            self._changed.notify_all()
+
+    def _take_in(self, part: Part, answer: Answer, stop: int) -> bool:
+        """Note a piece of an answer, for which positions up to `stop` were asked; False if no more of it is wanted."""
         with self._changed:
             progress = self._passes[part.pass_number]
             if isinstance(answer, End):
-                part.complete = True
+                part.ends_at(stop, answer.skip)
                 if answer.length >= 0:
+                    part.complete = True
                     progress.end_at(answer.length)
                     if self._leases is not None:
                         self._leases.ended(part.pass_number, answer.length)
                 self._forget_if_done(part)
             elif isinstance(answer, Failed):
-                part.arrive(Raised(to_exception(answer), answer.next), self._reading.kind, self._reading.stride)
-                part.complete = answer.next.start >= answer.next.stop
+                part.arrive_failure(to_exception(answer), replace(answer.next, stop=part.stop))
                 self._delivery.arrived(part)
             else:
                 chunk, block = answer
@@ -394,6 +366,7 @@ class Reader:
             rows_per_second=handed_on / _HEARTBEAT_SECONDS,
             waiting_fraction=min(1.0, waited / _HEARTBEAT_SECONDS),
             lost_workers=self._staff.suspects(),
+            skipped=self._skipped,
         )
         try:
             self._update(self._dispatcher.ask(heartbeat))

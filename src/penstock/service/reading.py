@@ -55,6 +55,11 @@ class Reader(ABC):
     def length(self) -> int:
         """The number of positions of the pass, if its end was met; -2 otherwise."""
 
+    @property
+    def skip(self) -> int:
+        """At the end of the span, how many of the elements to be left out come after it."""
+        return 0
+
     @abstractmethod
     def close(self) -> None:
         """Let go of what was opened for this span alone."""

@@ -13,6 +13,7 @@ from penstock.data.stream import State, Stream
 from penstock.errors import InvalidArgumentError, ServiceError, StateMismatchError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.runtime.threads import Threads
+from penstock.service.asking import Reading
 from penstock.service.cut import kind_of
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.messages import (
@@ -31,7 +32,7 @@ from penstock.service.messages import (
 from penstock.service.parts import part_of
 from penstock.service.policy import CrossTrainerCache, ShardingPolicy, TargetWorkers
 from penstock.service.progress import past_of
-from penstock.service.reader import Reader, Reading
+from penstock.service.reader import Reader
 from penstock.service.staff import Staff
 from penstock.service.transport.connect import connect
 from penstock.service.transport.place import this_machine, this_process
@@ -53,6 +54,7 @@ class Settings:
     codec: str = "AUTO"
     cross_trainer_cache: CrossTrainerCache | None = None
     target_workers: TargetWorkers = "AUTO"
+    skip_poison: bool = False
 
     @property
     def alone(self) -> bool:
@@ -204,6 +206,7 @@ class DistributeStream(Stream):
             holds_back=cache is not None and cache.wait_for_slowest,
             limit=settings.max_outstanding_requests,
             codec=settings.codec,
+            skip_poison=settings.skip_poison,
         )
         staff = Staff(
             settings.usable,

@@ -15,6 +15,8 @@ _logger = logging.getLogger(__name__)
 _SUSPECT_SECONDS = 1.0
 """How long a worker that could not be reached is left alone."""
 _WARN_SECONDS = 2.0
+_ALONE_SECONDS = 1.0
+"""How long a span that may cost a worker waits for one that does nothing else."""
 
 
 class Staff:
@@ -32,6 +34,7 @@ class Staff:
         self._workers: dict[int, WorkerInfo] = {}
         self._lines: dict[int, Connection] = {}
         self._busy: Counter[int] = Counter()
+        self._alone: set[int] = set()
         self._suspects: dict[int, tuple[float, str]] = {}
         self._closed = False
 
@@ -46,10 +49,13 @@ class Staff:
             line.close()
         return len(usable)
 
-    def choose(self, preferred: int, stopped: Callable[[], bool]) -> WorkerInfo | None:
+    def choose(self, preferred: int, stopped: Callable[[], bool], *, alone: bool = False) -> WorkerInfo | None:
         """The worker to ask next: `preferred` if it is well, else who has the least to do; waits for one to come.
 
-        None if `stopped` while there was none.
+        It counts as busy until `leave`. None if `stopped` while there was none.
+
+        Args:
+            alone: this reader asks it for nothing else meanwhile, because it may well be lost.
         """
         begun, warned = time.monotonic(), False
         with self._changed:
@@ -58,18 +64,35 @@ class Staff:
                 well = [
                     worker
                     for number, worker in self._workers.items()
-                    if number not in self._suspects or now - self._suspects[number][0] > _SUSPECT_SECONDS
+                    if number not in self._alone
+                    and (number not in self._suspects or now - self._suspects[number][0] > _SUSPECT_SECONDS)
                 ]
                 if well:
-                    return next(
+                    chosen = next(
                         (worker for worker in well if worker.worker_id == preferred),
                         min(well, key=lambda worker: (self._busy[worker.worker_id], worker.worker_id)),
                     )
+                    self._give(chosen.worker_id, alone)
+                    return chosen
                 if not warned and now - begun > _WARN_SECONDS:
                     warned = True
                     _logger.warning("waiting: %s", self._reason())
                 self._changed.wait(0.2)
         return None
+
+    def _give(self, number: int, alone: bool) -> None:
+        """Let a worker be asked for something, alone or beside what it does; what it does may end first."""
+        if alone:
+            self._alone.add(number)
+            self._changed.wait_for(lambda: self._closed or self._busy[number] == 0, _ALONE_SECONDS)
+        self._busy[number] += 1
+
+    def leave(self, worker: WorkerInfo) -> None:
+        """What a worker was chosen for is over."""
+        with self._changed:
+            self._busy[worker.worker_id] -= 1
+            self._alone.discard(worker.worker_id)
+            self._changed.notify_all()
 
     def fetch(self, worker: WorkerInfo, request: Fetch) -> Iterator[Answer]:
         """A worker's answer to a request.
@@ -84,20 +107,16 @@ class Staff:
             line = self._lines.get(number)
             if line is None:
                 line = self._lines[number] = self._connect(worker)
-            self._busy[number] += 1
-        try:
-            yield from line.fetch(request)
-        finally:
-            with self._changed:
-                self._busy[number] -= 1
+        yield from line.fetch(request)
         with self._changed:
             self._suspects.pop(number, None)
 
-    def lost(self, worker: WorkerInfo, error: Exception) -> None:
-        """A worker was lost in the middle of an answer."""
+    def lost(self, worker: WorkerInfo, error: Exception) -> bool:
+        """A worker was lost in the middle of an answer; whether nobody knew, the dispatcher included."""
         with self._changed:
             first = worker.worker_id not in self._suspects
             self._suspects[worker.worker_id] = (time.monotonic(), str(error))
+            listed = worker.worker_id in self._workers
             line = self._lines.pop(worker.worker_id, None)
         if first:
             _logger.warning(
@@ -105,6 +124,7 @@ class Staff:
             )
         if line is not None:
             line.close()
+        return first and listed
 
     def suspects(self) -> list[int]:
         """Those that could not be reached when they were asked last."""

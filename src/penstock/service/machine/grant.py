@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from penstock.service.machine.ledger import Ledger
 from penstock.service.messages import Span
 
 
 def grant(ledgers: Sequence[Ledger], wanted: int, readers: int) -> list[Span]:
-    """At most `wanted` free positions: first those that were given back, then some of every pass.
+    """About `wanted` free positions: first those that were given back, then some of every pass.
 
     Near the end no consumer gets more than half of its share of what is left, so that all finish together.
     """
@@ -17,9 +19,8 @@ def grant(ledgers: Sequence[Ledger], wanted: int, readers: int) -> list[Span]:
         for span in ledger.returned:
             if left == 0:
                 return spans
-            stop = min(span.stop, span.start + left)
-            spans.append(Span(pass_number=span.pass_number, start=span.start, stop=stop, skip=span.skip))
-            left -= stop - span.start
+            spans.append(first_positions(span, left))
+            left = max(0, left - (spans[-1].stop - span.start))
     unread = [ledger for ledger in ledgers if ledger.frontier < ledger.bound]
     unread.sort(key=lambda ledger: (ledger.frontier, ledger.part.number))
     for index, ledger in enumerate(unread):
@@ -30,6 +31,11 @@ def grant(ledgers: Sequence[Ledger], wanted: int, readers: int) -> list[Span]:
         spans.append(Span(pass_number=ledger.part.number, start=ledger.frontier, stop=stop))
         left -= stop - ledger.frontier
     return spans
+
+
+def first_positions(span: Span, count: int) -> Span:
+    """The first `count` positions; all of a span that skips, because that may run on over any of its positions."""
+    return span if span.skip else replace(span, stop=min(span.stop, span.start + count))
 
 
 def _fair(ledgers: Sequence[Ledger], readers: int) -> int:

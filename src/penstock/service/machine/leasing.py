@@ -1,10 +1,8 @@
 """Consumers of a shared job: what they ask for, acknowledge and give back, and that they are alive."""
 
-import msgspec
-
 from penstock.errors import InvalidArgumentError, LostLeaseError
 from penstock.service.config import DispatcherConfig
-from penstock.service.machine.grant import grant
+from penstock.service.machine.grant import first_positions, grant
 from penstock.service.machine.ledger import Ledger
 from penstock.service.machine.opening import suspicious_seconds, workers_of
 from penstock.service.machine.resuming import check_spans
@@ -120,7 +118,7 @@ def _first(spans: list[Span], wanted: int) -> list[Span]:
     first: list[Span] = []
     for span in spans:
         if wanted > 0:
-            first.append(msgspec.structs.replace(span, stop=min(span.stop, span.start + wanted)))
+            first.append(first_positions(span, wanted))
             wanted -= first[-1].stop - first[-1].start
     return first
 

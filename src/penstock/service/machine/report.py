@@ -67,4 +67,5 @@ def _consumer(consumer: Consumer, signs: Signs, now: float) -> ConsumerStatus:
         waiting_fraction=pace.waiting_fraction if pace is not None else 0.0,
         leased_positions=count(consumer.leased) + count(consumer.owed),
         round=pace.round if pace is not None else -1,
+        skipped=pace.skipped if pace is not None else 0,
     )

@@ -55,6 +55,8 @@ def connect(
     offered = offered_protocols(endpoint)
     if protocol is None:
         return _best(endpoint, offered, credentials)
+    if protocol == "shared_memory" and endpoint.socket and endpoint.machine == this_machine():
+        return SharedMemoryConnection(endpoint)  # its socket goes away with it: that it is gone must be said
     if protocol not in offered:
         names = ", ".join(f'"{name}"' for name in offered)
         raise ServiceError(

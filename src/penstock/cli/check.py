@@ -1,0 +1,88 @@
+"""`penstock check`."""
+
+import argparse
+import importlib
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from penstock.cli.arguments import positive, say
+from penstock.data.dataset import Dataset
+from penstock.errors import InvalidArgumentError
+from penstock.service.check import check
+
+
+def add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "check",
+        help="prove that a pipeline gives the same elements through a data service, also when workers die",
+        description="Read a dataset in this process and through data services on this machine: with several numbers of "
+        "workers, while workers are killed, and by iterators that are restored from a state in the middle. Digests of "
+        "the elements are compared in their order. The status is 0 if all were the same, and 1 if not: then the first "
+        "element that differs is shown. Functions that depend on the time, the process or a random generator of their "
+        "own are found by this.",
+        epilog="Example: penstock check train.py:dataset --workers 1 4 --limit 500",
+    )
+    parser.add_argument(
+        "dataset",
+        metavar="SCRIPT.PY:NAME",
+        help="a script, or a module as my.package.data, and the name in it of a ps.Dataset or of a function that "
+        "returns one; the script is run, but not as __main__",
+    )
+    parser.add_argument(
+        "--workers", type=positive, nargs="+", metavar="N", default=[1, 3], help="numbers of workers (default: 1 3)"
+    )
+    parser.add_argument(
+        "--kills", type=int, metavar="N", default=2, help="how many workers are killed while it is read (default: 2)"
+    )
+    parser.add_argument(
+        "--limit", type=positive, metavar="N", default=1000, help="how many elements are read (default: 1000)"
+    )
+    parser.set_defaults(command=_check)
+
+
+def _check(options: argparse.Namespace) -> int:
+    differences = check(
+        _dataset(options.dataset), limit=options.limit, worker_counts=options.workers, kills=options.kills, say=say
+    )
+    for difference in differences:
+        say(f"penstock: {difference}")
+    if not differences:
+        say("penstock: the same elements in all runs")
+    return 1 if differences else 0
+
+
+def _dataset(place: str) -> Dataset:
+    """The dataset that a script or module holds.
+
+    Raises:
+        InvalidArgumentError: there is none.
+    """
+    source, colon, name = place.rpartition(":")
+    if not colon or not name.isidentifier():
+        raise InvalidArgumentError(f"check takes SCRIPT.PY:NAME, such as train.py:dataset, got {place!r}")
+    names = _names_of(source)
+    if name not in names:
+        raise InvalidArgumentError(f"{source} has no {name!r}")
+    found = names[name]
+    if callable(found) and not isinstance(found, Dataset):
+        found = found()
+    if not isinstance(found, Dataset):
+        raise InvalidArgumentError(f"{place} must be a ps.Dataset or a function that returns one, got {found!r:.200}")
+    return found
+
+
+def _names_of(source: str) -> dict[str, Any]:
+    if source.endswith(".py"):
+        if not Path(source).exists():
+            raise InvalidArgumentError(f"there is no {source}")
+        sys.path.insert(0, str(Path(source).resolve().parent))  # as Python does for a script
+        return runpy.run_path(source, run_name="__penstock_check__")
+    sys.path.insert(0, os.getcwd())
+    try:
+        return vars(importlib.import_module(source))
+    except ModuleNotFoundError as error:
+        raise InvalidArgumentError(f"there is no module {source!r}, and scripts end in .py: {error}") from error

@@ -1,0 +1,89 @@
+"""What one consumer reads, and how it asks workers for it."""
+
+from dataclasses import dataclass
+
+from penstock.errors import PoisonError
+from penstock.service.delivery import AsItComes, Delivery, InOrder, InTurns
+from penstock.service.messages import EpochOpened, Fetch, Pass, PassKind, Span
+from penstock.service.policy import ShardingPolicy
+from penstock.service.suspicion import WORKERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a reader reads, and how.
+
+    Attributes:
+        kind: what the positions of the passes are.
+        ordered: hand elements on in the order of their positions; only of a single pass.
+        by_element: positions are the numbers of elements, whatever else they could be.
+        length_known: whether the lengths that the dispatcher knows are those of such positions.
+        stride: of coordinated reads the number of consumers, otherwise 1.
+        offset: of coordinated reads the consumer's index, otherwise 0.
+        trainer: of a CrossTrainerCache, otherwise "".
+        limit: the most elements that may be under way; None lets their size decide.
+        codec: how blocks are compressed.
+        skip_poison: leave out elements over which workers are lost.
+    """
+
+    dataset_id: str
+    policy: int
+    kind: PassKind
+    ordered: bool = False
+    by_element: bool = False
+    length_known: bool = True
+    stride: int = 1
+    offset: int = 0
+    trainer: str = ""
+    holds_back: bool = False
+    limit: int | None = None
+    codec: str = ""
+    skip_poison: bool = False
+
+    @property
+    def endless(self) -> bool:
+        """Whether a pass is fetched in one go: its worker runs through it once, as fast as elements are taken."""
+        return self.stride > 1 or bool(self.trainer) or (self.kind == "sequence" and self.limit is None)
+
+    def delivery(self) -> Delivery:
+        """The order in which elements are handed on."""
+        if self.stride > 1:
+            return InTurns(self.stride)
+        return InOrder() if self.ordered else AsItComes()
+
+    @property
+    def by_position(self) -> bool:
+        """Whether what follows a position can be had without it."""
+        return self.kind != "sequence" and not self.trainer
+
+    def request(self, opened: EpochOpened, part: Pass, span: Span) -> Fetch:
+        """What a worker is asked."""
+        return Fetch(
+            dataset_id=self.dataset_id,
+            epoch=opened.epoch,
+            seed=opened.seed,
+            policy=self.policy,
+            part=part,
+            span=span,
+            by_element=self.by_element,
+            stride=self.stride,
+            trainer=self.trainer,
+            holds_back=self.holds_back,
+            codec=self.codec,
+        )
+
+    def poison(self, pass_number: int, position: int) -> PoisonError:
+        """The error for a position over which workers were lost."""
+        what = {"rows": "element", "groups": "row", "sequence": "element"}[self.kind]
+        which = f" of pass {pass_number}" if self.policy != ShardingPolicy.DYNAMIC or self.stride > 1 else ""
+        after = (
+            "distribute(skip_poison=True) leaves such elements out"
+            if self.by_position
+            else "what follows it cannot be made without it"
+        )
+        return PoisonError(
+            f"{what} {position}{which} has cost {WORKERS} data workers that made nothing else: a function of this "
+            f"dataset ends the process that makes it, as a crash in native code or too little memory does; {after}",
+            position,
+            pass_number,
+        )

@@ -1,0 +1,54 @@
+"""Reads through a real data service while its processes are killed, stopped, restarted and delayed.
+
+Every trial is drawn from a seed: what is read and by whom, and what breaks when. What the readers got is compared with
+what they must get. `--seed` and `--trials` repeat what was printed.
+"""
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from schedule import Schedule, draw
+from trial import Trial
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make chaos ARGS=...", description=__doc__)
+    parser.add_argument("--seed", type=int, metavar="N", help="of the first trial (default: a random one)")
+    parser.add_argument("--trials", type=int, metavar="N", default=200, help="how many (default: 200)")
+    parser.add_argument("--at-once", type=int, metavar="N", default=3, help="how many at the same time (default: 3)")
+    parser.add_argument("--mode", help="only trials of this mode: ordered, shared, …")
+    parser.add_argument("--dispatcher", action="store_true", help="let the dispatcher die too")
+    options = parser.parse_args()
+    first = random.randrange(1 << 30) if options.seed is None else options.seed
+    print(f"seed {first}, {options.trials} trials", flush=True)
+    drawn = (draw(seed, dispatcher=options.dispatcher) for seed in range(first, first + options.trials))
+    schedules = [schedule for schedule in drawn if options.mode in (None, schedule.mode)]
+    with ThreadPoolExecutor(options.at_once) as pool:
+        failed = sum(not held for held in pool.map(_held, schedules))
+    print(f"{len(schedules)} trials, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+def _held(schedule: Schedule) -> bool:
+    """Whether everything came as it must; says so."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
+    begun = time.monotonic()
+    try:
+        Trial(schedule, folder).run()
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}" if not isinstance(error, AssertionError) else str(error)
+        print(f"seed {schedule.seed} FAILED, {schedule}\n    {what}\n    logs in {folder}", flush=True)
+        return False
+    print(f"seed {schedule.seed} held in {time.monotonic() - begun:.1f} s, {schedule}", flush=True)
+    shutil.rmtree(folder)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""The datasets that are read while things break. Every element is a number that is not given twice in an epoch."""
+
+import time
+
+import numpy as np
+
+import penstock as ps
+
+SHAPES = ("rows", "shuffled", "groups", "sequence", "batches")
+PAUSE_SECONDS = 0.004
+
+
+def pause(number: np.ndarray) -> np.ndarray:
+    time.sleep(PAUSE_SECONDS)
+    return number
+
+
+def pair(number: np.ndarray) -> ps.Dataset:
+    return ps.Dataset.from_tensor_slices(np.array([2 * number, 2 * number + 1]))
+
+
+def pipeline(shape: str, elements: int, *, quick: bool = False, part: tuple[int, int] = (1, 0)) -> ps.Dataset:
+    """A dataset of the numbers 0 to elements - 1.
+
+    Args:
+        shape: which kinds of passes it has, and how they are cut.
+        quick: without the pauses that make it worth sharing.
+        part: only what is made of every n-th row from a first one on.
+    """
+    numbers = ps.Dataset.range(elements).shard(*part)
+    if shape == "shuffled":
+        numbers = numbers.shuffle(50, seed=5)
+    elif shape == "groups":  # two elements of every second row
+        numbers = numbers.filter(lambda x: x % 2 == 0).map(lambda x: x // 2).flat_map(pair)
+    elif shape == "sequence":
+        numbers = ps.Dataset.from_generator(lambda: iter(range(elements)), output_signature=ps.TensorSpec((), np.int64))
+    if not quick:
+        numbers = numbers.map(pause)
+    return numbers.batch(7) if shape == "batches" else numbers

@@ -1,0 +1,147 @@
+"""What the processes of a trial run."""
+
+import faulthandler
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pipelines import pipeline
+
+import penstock as ps
+
+HEARTBEAT_SECONDS = 0.2
+LEASE_SECONDS = 1.5
+
+
+def run_dispatcher(folder: Path, port: int, places: int, ready: Connection) -> None:
+    """A dispatcher; tells its port when it listens."""
+    _write_to(folder / "dispatcher.log")
+    config = ps.service.DispatcherConfig(
+        port=port,
+        work_dir=folder / "journal",
+        worker_addresses=("localhost",) * places,
+        heartbeat_seconds=HEARTBEAT_SECONDS,
+        lease_seconds=LEASE_SECONDS,
+    )
+    server = ps.service.DispatchServer(config)
+    ready.send(server.port)
+    server.join()
+
+
+def run_worker(folder: Path, address: str) -> None:
+    """A worker. One that finds all places taken tries again: the lost one whose place it takes is still missed."""
+    _write_to(folder / f"worker-{os.getpid()}.log")
+    while True:
+        with suppress(ps.ServiceError):
+            ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)).join()
+            return
+        time.sleep(0.1)
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """What a trainer reads, and where it writes what it got.
+
+    Attributes:
+        name: of its files.
+        count: after how many elements it stops; None at the end.
+        checkpoints: whether it goes on from a checkpoint where there is one.
+    """
+
+    name: str
+    folder: Path
+    target: str
+    shape: str
+    elements: int
+    mode: str
+    arguments: dict[str, Any]
+    count: int | None = None
+    checkpoints: bool = True
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}.ids"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / f"{self.name}.json"
+
+    @property
+    def result(self) -> Path:
+        return self.folder / f"{self.name}.result"
+
+    def dataset(self) -> ps.Dataset:
+        dataset = pipeline(self.shape, self.elements)
+        if self.count is not None:
+            dataset = dataset.repeat()
+        cache = self.arguments.get("cross_trainer_cache")
+        arguments = dict(self.arguments)
+        if cache is not None:
+            arguments["cross_trainer_cache"] = ps.service.CrossTrainerCache(cache)
+        mode = ps.service.ShardingPolicy.DATA if self.mode == "static" else self.mode
+        return dataset.apply(ps.service.distribute(mode, self.target, **arguments))
+
+
+def run_trainer(trainer: Trainer) -> None:
+    """Read to the end, and note every element at once; a checkpoint is taken every now and then."""
+    _write_to(trainer.folder / f"{trainer.name}.log")
+    try:
+        while not _read(trainer):
+            time.sleep(0.1)
+        trainer.result.write_text("done")
+    except ps.PenstockError as error:
+        logging.exception("failed")
+        trainer.result.write_text(f"{type(error).__name__}: {error}")
+
+
+def _read(trainer: Trainer) -> bool:
+    """Whether it could be read; not while the dispatcher has not missed the consumer whose index this one takes."""
+    try:
+        _read_once(trainer)
+    except ps.ServiceError as error:
+        if "try again when it was silent" in str(error):
+            return False
+        raise
+    return True
+
+
+def _read_once(trainer: Trainer) -> None:
+    log = os.open(trainer.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    given = 0
+    with iter(trainer.dataset()) as iterator:
+        if trainer.checkpoints and trainer.checkpoint.exists():
+            saved = json.loads(trainer.checkpoint.read_text())
+            given = saved["given"]
+            iterator.load_state_dict(saved["state"])
+        os.truncate(trainer.log, 8 * given)
+        for number, element in enumerate(iterator):
+            ids = np.ravel(element).astype(np.int64)
+            os.write(log, ids.tobytes())
+            given += len(ids)
+            if trainer.checkpoints and number % 23 == 0:
+                _save(trainer, given, iterator.state_dict())
+            if trainer.count is not None and given >= trainer.count:
+                return
+
+
+def _save(trainer: Trainer, given: int, state: Any) -> None:
+    new = trainer.checkpoint.with_suffix(".new")
+    new.write_text(json.dumps({"given": given, "state": state}))
+    new.replace(trainer.checkpoint)
+
+
+def _write_to(log: Path) -> None:
+    file = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(file, sys.stderr.fileno())
+    os.close(file)
+    faulthandler.register(signal.SIGUSR1)  # says where every thread is
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s")

@@ -1,0 +1,92 @@
+"""What is read in a trial, and what breaks when: all of it drawn from one seed."""
+
+import random
+from dataclasses import dataclass
+
+MODES = ("ordered", "unordered", "shared", "parallel_epochs", "static", "coordinated", "cross_trainer")
+
+_SHAPES = {
+    "ordered": ("rows", "shuffled", "groups", "sequence", "batches"),
+    "unordered": ("rows", "shuffled", "groups", "batches"),
+    "shared": ("rows", "shuffled", "groups"),
+    "parallel_epochs": ("rows", "groups", "sequence"),
+    "static": ("rows", "groups"),
+    "coordinated": ("rows", "groups"),
+    "cross_trainer": ("rows", "groups"),
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong.
+
+    Attributes:
+        at: seconds after the trainers were started.
+        what: "kill", "stop" or "add".
+        role: "worker", "trainer" or "dispatcher".
+        index: which of them, by the order in which they were started, modulo their number.
+        seconds: until another one takes its place, or until it goes on.
+    """
+
+    at: float
+    what: str
+    role: str
+    index: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.at:.2f}s {self.what} {self.role} {self.index} for {self.seconds:.2f}s"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One trial.
+
+    Attributes:
+        protocol: how blocks come.
+    """
+
+    seed: int
+    mode: str
+    shape: str
+    elements: int
+    workers: int
+    trainers: int
+    protocol: str
+    faults: tuple[Fault, ...]
+
+    def __str__(self) -> str:
+        who = f"{self.mode} {self.shape}, {self.workers} workers, {self.trainers} trainers, {self.protocol}"
+        return f"{who}: {'; '.join(map(str, self.faults))}"
+
+
+def draw(seed: int, *, dispatcher: bool) -> Schedule:
+    """The schedule of a seed.
+
+    Args:
+        dispatcher: whether it may be killed too.
+    """
+    rng = random.Random(seed)
+    mode = MODES[seed % len(MODES)]
+    trainers = {"shared": rng.randint(2, 3), "coordinated": 2, "cross_trainer": 2}.get(mode, 1)
+    workers = rng.randint(1, 3)
+    faults = sorted((_fault(rng, dispatcher) for _ in range(rng.randint(1, 5))), key=lambda fault: fault.at)
+    return Schedule(
+        seed=seed,
+        mode=mode,
+        shape=rng.choice(_SHAPES[mode]),
+        elements=6 * rng.randint(80, 230),
+        workers=workers,
+        trainers=trainers,
+        protocol=rng.choice(("shared_memory", "flight")),
+        faults=tuple(faults),
+    )
+
+
+def _fault(rng: random.Random, dispatcher: bool) -> Fault:
+    kinds = [("kill", "worker")] * 4 + [("stop", "worker")] * 2 + [("add", "worker"), ("kill", "trainer")]
+    kinds += [("kill", "trainer"), ("stop", "trainer")]
+    if dispatcher:
+        kinds += [("kill", "dispatcher"), ("kill", "dispatcher"), ("stop", "dispatcher")]
+    what, role = rng.choice(kinds)
+    return Fault(rng.uniform(0.0, 1.5), what, role, rng.randrange(6), rng.choice((0.0, rng.uniform(0.1, 1.2), 2.5)))

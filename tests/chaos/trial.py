@@ -1,0 +1,245 @@
+"""Carries out one schedule with real processes, and checks what came of it."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import numpy as np
+from ledger import check
+from roles import LEASE_SECONDS, Trainer, run_dispatcher, run_trainer, run_worker
+from schedule import Fault, Schedule
+
+from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.messages import GetStatus
+
+_LIMIT_SECONDS = 40.0
+_processes = get_context("forkserver")
+_processes.set_forkserver_preload(["roles", "penstock.service"])
+
+
+class Trial:
+    """The processes of one schedule, which all end with it.
+
+    Args:
+        folder: where they write what they get and what they say.
+    """
+
+    def __init__(self, schedule: Schedule, folder: Path) -> None:
+        self._schedule = schedule
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._all: list[ForkServerProcess] = []
+        self._workers: list[ForkServerProcess] = []
+        self._trainers: dict[str, tuple[Trainer, ForkServerProcess]] = {}
+        self._dead: list[Trainer] = []
+        self._timers: list[threading.Timer] = []
+        self._over = False
+        self._port = 0
+        self._dispatcher = self._start_dispatcher()
+
+    def run(self) -> None:
+        """Let it happen.
+
+        Raises:
+            AssertionError: what the readers got is not what they must get.
+        """
+        try:
+            for _ in range(self._schedule.workers):
+                self._add_worker()
+            self._await_workers(self._schedule.workers)
+            for index in range(self._schedule.trainers):
+                self._start_trainer(self._trainer(index))
+            for fault in self._schedule.faults:
+                self._later(fault.at, lambda fault=fault: self._do(fault))
+            self._await_trainers()
+            if self._dead:
+                self._glean()
+            finished = [_read(trainer) for trainer, _ in self._trainers.values()]
+            check(self._schedule, finished, [_read(trainer) for trainer in self._dead], self._schedule.workers)
+        finally:
+            self._end()
+
+    # Starting
+
+    def _start_dispatcher(self) -> ForkServerProcess:
+        here, there = _processes.Pipe()
+        places = self._schedule.workers if self._schedule.mode == "static" else 0
+        process = self._start(run_dispatcher, self._folder, self._port, places, there)
+        there.close()
+        self._port = here.recv()
+        return process
+
+    def _start(self, target: Callable[..., None], *arguments: object) -> ForkServerProcess:
+        process = _processes.Process(target=target, args=arguments, daemon=True)
+        process.start()
+        self._all.append(process)
+        return process
+
+    def _add_worker(self) -> None:
+        self._workers.append(self._start(run_worker, self._folder, f"localhost:{self._port}"))
+
+    def _await_workers(self, count: int) -> None:
+        client = DispatcherClient(f"localhost:{self._port}")
+        try:
+            while len(client.ask(GetStatus()).workers) < count:
+                time.sleep(0.01)
+        finally:
+            client.close()
+
+    def _trainer(self, index: int) -> Trainer:
+        schedule, mode = self._schedule, self._schedule.mode
+        arguments: dict[str, object] = {"data_transfer_protocol": schedule.protocol}
+        if mode in ("ordered", "unordered"):
+            arguments["ordered"] = mode == "ordered"
+        elif mode in ("shared", "coordinated", "cross_trainer"):
+            arguments["job_name"] = "chaos"
+        if mode == "coordinated":
+            arguments.update(consumer_index=index, num_consumers=schedule.trainers)
+        elif mode == "cross_trainer":
+            arguments["cross_trainer_cache"] = f"trainer {index}"
+        return Trainer(
+            name=f"trainer-{index}",
+            folder=self._folder,
+            target=f"localhost:{self._port}",
+            shape=schedule.shape,
+            elements=schedule.elements,
+            mode=mode if mode in ("parallel_epochs", "static") else "distributed_epoch",
+            arguments=arguments,
+            count=schedule.elements if mode == "cross_trainer" else None,
+            checkpoints=mode != "shared",
+        )
+
+    def _start_trainer(self, trainer: Trainer) -> None:
+        self._trainers[trainer.name] = trainer, self._start(run_trainer, trainer)
+
+    # Breaking
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        def locked() -> None:
+            with self._lock:
+                if not self._over:
+                    act()
+
+        timer = threading.Timer(seconds, locked)
+        self._timers.append(timer)
+        timer.start()
+
+    def _do(self, fault: Fault) -> None:
+        if fault.what == "add":
+            if self._schedule.mode != "static":  # it has a place for each worker, and no more
+                self._add_worker()
+        elif fault.role == "worker":
+            self._hit(fault, self._workers[fault.index % len(self._workers)], self._add_worker)
+        elif fault.role == "trainer":
+            name = list(self._trainers)[fault.index % len(self._trainers)]
+            trainer, process = self._trainers[name]
+            if process.is_alive():
+                self._hit(fault, process, lambda: self._continue(trainer))
+        else:
+            self._hit(fault, self._dispatcher, self._restart_dispatcher)
+
+    def _hit(self, fault: Fault, process: ForkServerProcess, replace: Callable[[], None]) -> None:
+        if not process.is_alive():
+            return
+        assert process.pid is not None
+        if fault.what == "kill":
+            process.kill()
+            process.join()
+            self._later(fault.seconds, replace)
+        else:
+            os.kill(process.pid, signal.SIGSTOP)
+            self._later(fault.seconds, lambda: _go_on(process))
+
+    def _continue(self, trainer: Trainer) -> None:
+        """A trainer that was killed comes back: from its checkpoint, or as another one."""
+        if trainer.checkpoints:
+            self._start_trainer(trainer)
+            return
+        self._dead.append(self._trainers.pop(trainer.name)[0])
+        self._start_trainer(self._another())
+
+    def _another(self) -> Trainer:
+        number = len(self._dead) + len(self._trainers)
+        return Trainer(**{**vars(self._trainer(0)), "name": f"trainer-{number}"})
+
+    def _restart_dispatcher(self) -> None:
+        self._dispatcher = self._start_dispatcher()
+
+    # Ending
+
+    def _await_trainers(self) -> None:
+        until = time.monotonic() + _LIMIT_SECONDS
+        while True:
+            with self._lock:
+                going = [name for name, (trainer, _) in self._trainers.items() if not trainer.result.exists()]
+                for name, (trainer, process) in list(self._trainers.items()):
+                    self._check_trainer(name, trainer, process)
+            if not going:
+                return
+            if time.monotonic() > until:
+                self._ask_where()
+            assert time.monotonic() < until, f"still reading after {_LIMIT_SECONDS:.0f} s: {', '.join(going)}"
+            time.sleep(0.02)
+
+    def _ask_where(self) -> None:
+        """Let every process write where its threads are."""
+        for process in self._all:
+            with suppress(ProcessLookupError):
+                if process.is_alive() and process.pid is not None:
+                    os.kill(process.pid, signal.SIGUSR1)
+        time.sleep(0.5)
+
+    def _check_trainer(self, name: str, trainer: Trainer, process: ForkServerProcess) -> None:
+        if not trainer.result.exists():
+            lost_track = 255  # what the fork server says of a process that it has told of before
+            expected = (None, -signal.SIGKILL, lost_track)
+            assert process.exitcode in expected, f"{name} ended with status {process.exitcode}"
+            return
+        result = trainer.result.read_text()
+        if result.startswith("LostLeaseError") and self._was_stopped():  # it was silent for longer than its lease
+            self._dead.append(self._trainers.pop(name)[0])
+            return
+        assert result in ("done", ""), f"{name}: {result}"
+
+    def _was_stopped(self) -> bool:
+        return self._schedule.mode == "shared" and any(
+            fault.what == "stop" and fault.role == "trainer" for fault in self._schedule.faults
+        )
+
+    def _glean(self) -> None:
+        """Where readers died that nobody continued, one that comes after their lease gets what they had left."""
+        time.sleep(1.5 * LEASE_SECONDS)
+        with self._lock:
+            trainer = self._another()
+            self._start_trainer(trainer)
+        self._await_trainers()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._over = True
+        for timer in self._timers:
+            timer.cancel()
+            timer.join()
+        for process in self._all:
+            process.kill()
+        for process in self._all:
+            process.join()
+            process.close()
+
+
+def _go_on(process: ForkServerProcess) -> None:
+    with suppress(ProcessLookupError):
+        if process.is_alive() and process.pid is not None:
+            os.kill(process.pid, signal.SIGCONT)
+
+
+def _read(trainer: Trainer) -> list[int]:
+    if not trainer.log.exists():
+        return []
+    return [int(number) for number in np.fromfile(trainer.log, np.int64)]

@@ -1,0 +1,83 @@
+"""`penstock check`: the proof on a user's own pipeline."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+from penstock.service.check import check
+
+SCRIPT = """
+import os
+import penstock as ps
+
+def square(x):
+    return x * x
+
+def dataset():
+    return ps.Dataset.range(300).shuffle(50).map(square).filter(lambda x: x % 2 == 0).batch(4)
+
+unstable = ps.Dataset.range(20).map(lambda x: x + (os.getpid() if x == 7 else 0))
+if __name__ == "__main__":
+    raise SystemExit("this is for training")
+"""
+
+
+def run(tmp_path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "penstock", "check", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+
+
+def test_a_sound_pipeline_is_the_same_through_every_service(tmp_path: Path) -> None:
+    done = run(tmp_path, "train.py:dataset", "--workers", "2", "--kills", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == [
+        "in process: 38 elements",
+        "in process, once more: the same",
+        "2 workers: the same",
+        "2 workers, 1 times one is killed: the same",
+        *(f"restored after {given} elements: the same" for given in (0, 9, 19, 28)),
+        "penstock: the same elements in all runs",
+    ]
+
+
+def test_the_first_element_that_differs_is_told_with_its_position(tmp_path: Path) -> None:
+    done = run(tmp_path, "train:unstable", "--workers", "1", "--kills", "0")
+    assert done.returncode == 1
+    assert "in process, once more: the same" in done.stdout
+    assert "1 worker: DIFFERENT from element 7 on" in done.stdout
+    assert "penstock: 1 worker: element 7 is" in done.stdout
+
+
+def test_a_pipeline_that_is_not_the_same_twice_is_told_before_any_service() -> None:
+    calls = iter(range(1000))
+    found = check(ps.Dataset.range(3).map(lambda x: x + 10 * next(calls)), worker_counts=[], kills=0, limit=1)
+    assert str(found[0]).startswith("in process, once more: element 0 is")
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("train.py", "SCRIPT.PY:NAME"),
+        ("train.py:nothing", "has no 'nothing'"),
+        ("other.py:dataset", "there is no other.py"),
+        ("train.py:square", "TypeError|must be a ps.Dataset"),
+        ("train.py:os", "must be a ps.Dataset"),
+    ],
+)
+def test_what_is_no_dataset_is_refused(tmp_path: Path, place: str, message: str) -> None:
+    done = run(tmp_path, place)
+    assert done.returncode != 0
+    assert any(part in done.stderr for part in message.split("|")), done.stderr
+
+
+def test_a_dataset_that_is_distributed_already_is_refused() -> None:
+    dataset = ps.Dataset.range(3).apply(
+        ps.service.distribute("distributed_epoch", f"localhost:{os.getpid() % 999 + 1}")
+    )
+    with pytest.raises(ps.InvalidArgumentError, match="not after it"):
+        check(dataset)

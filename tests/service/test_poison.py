@@ -1,0 +1,92 @@
+"""Elements whose functions end the process that makes them."""
+
+import ctypes
+import os
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+
+def fatal_at(number: int) -> object:
+    def function(x: np.ndarray) -> np.ndarray:
+        if x == number:
+            os._exit(3)
+        return x
+
+    return function
+
+
+def crash_at_57(x: np.ndarray) -> np.ndarray:
+    if x == 57:
+        ctypes.string_at(0)  # a segmentation fault
+    return x
+
+
+def through(dataset: ps.Dataset, service: object, **arguments: object) -> ps.Dataset:
+    return dataset.apply(ps.service.distribute("distributed_epoch", service.target, **arguments))  # type: ignore[attr-defined]
+
+
+def read_past_errors(dataset: ps.Dataset) -> list[object]:
+    """The elements, with the positions of poison where it was met."""
+    found: list[object] = []
+    with iter(dataset) as iterator:
+        while True:
+            try:
+                found.append(int(next(iterator)))
+            except StopIteration:
+                return found
+            except ps.PoisonError as error:
+                found.append(f"poison {error.position}")
+
+
+def test_a_crash_in_a_function_does_not_stop_the_others_elements() -> None:
+    with ps.service.local(num_workers=2) as service:
+        found = read_past_errors(through(ps.Dataset.range(200).map(crash_at_57), service))
+    assert found == [*range(57), "poison 57", *range(58, 200)]
+
+
+def test_a_poisonous_row_under_a_filter_is_met_at_its_row() -> None:
+    with ps.service.local(num_workers=2) as service:
+        dataset = ps.Dataset.range(300).filter(lambda x: x % 3 == 0).map(fatal_at(120))
+        found = read_past_errors(through(dataset, service))
+    assert found == [*range(0, 120, 3), "poison 120", *range(123, 300, 3)]
+
+
+def test_poison_is_left_out_and_counted_where_that_is_asked_for() -> None:
+    with ps.service.local(num_workers=2) as service:
+        dataset = ps.Dataset.range(100).map(fatal_at(0)).map(fatal_at(99))
+        found = [int(x) for x in through(dataset, service, skip_poison=True)]
+    assert found == list(range(1, 99))
+
+
+def test_poison_in_a_stream_ends_it_with_its_place() -> None:
+    with ps.service.local(num_workers=2) as service:
+        numbers = ps.Dataset.from_generator(lambda: iter(range(100)), output_signature=ps.TensorSpec((), np.int64))
+        iterator = iter(through(numbers.map(fatal_at(40)), service))
+        assert [int(next(iterator)) for _ in range(40)] == list(range(40))
+        with (
+            iterator,
+            pytest.raises(
+                ps.PoisonError,
+                match="element 40 has cost 3 data workers that made nothing else.*cannot be made without it",
+            ),
+        ):
+            next(iterator)
+
+
+def test_poison_of_one_job_does_not_take_the_workers_from_another() -> None:
+    with ps.service.local(num_workers=2) as service:
+        healthy = iter(through(ps.Dataset.range(3000), service))
+        assert int(next(healthy)) == 0
+        assert "poison 7" in read_past_errors(through(ps.Dataset.range(20).map(fatal_at(7)), service))
+        with healthy:
+            assert [int(x) for x in healthy] == list(range(1, 3000))
+
+
+def test_skipping_poison_in_step_with_others_is_refused() -> None:
+    with pytest.raises(ps.InvalidArgumentError, match="out of step"):
+        ps.service.distribute(
+            "distributed_epoch", "localhost:1", job_name="j", consumer_index=0, num_consumers=2, skip_poison=True
+        )
