@@ -94,6 +94,7 @@ def test_interrupted_and_killed_it_goes_on_as_if_nothing_had_been(undisturbed, t
     assert {**results(first), **results(second), **results(third)} == {epoch: whole[epoch] for epoch in range(1, 9)}
 
 
+@pytest.mark.long
 def test_what_a_complete_run_leaves_can_be_gone_on_from_or_started_anew(undisturbed, tmp_path: Path) -> None:
     run = shutil.copytree(undisturbed[0], tmp_path, dirs_exist_ok=True) / "demo-digits-batch-64-seed-0"
     first, _, *begun, _, restored = undisturbed[1].stdout.splitlines()
