@@ -39,13 +39,14 @@ demo: $(VENV)/.with-demo
 	@$(BIN)/penstock demo $(ARGS)
 
 test: $(VENV)/.with-dev
-	@$(BIN)/pytest -n $(JOBS) $(ARGS)
+	@$(BIN)/pytest -n $(JOBS) -m 'not long and not alone' $(ARGS)
+	@$(BIN)/pytest -m 'alone and not long' $(ARGS) tests/service/test_security.py tests/multi_worker/test_failures.py
 
 check: $(VENV)/.with-dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -n $(JOBS) -m 'not slow and not long'
+	@$(BIN)/pytest -n $(JOBS) -m 'not slow and not long and not alone'
 
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.with-dev
@@ -53,6 +54,7 @@ fuzz: $(VENV)/.with-dev
 
 chaos: $(VENV)/.with-dev
 	@$(BIN)/python tests/chaos $(ARGS)
+	@$(BIN)/pytest -m long
 
 bench: $(VENV)/.with-dev
 	@$(BIN)/python -m benchmarks $(ARGS)

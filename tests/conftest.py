@@ -1,7 +1,10 @@
 """What holds for every test: nothing that it started is left running or open."""
 
+import atexit
 import gc
 import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +13,13 @@ import pytest
 
 # Threads and files that libraries open once and keep: JAX's and hypothesis's own pools, font and locale files, …
 _OUR_THREADS = "penstock-"
+
+# What one process of a test run has compiled none of the others compiles again.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="penstock-compiled-")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.05"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

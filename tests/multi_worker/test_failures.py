@@ -35,6 +35,7 @@ def test_the_others_end_with_worker_0(workers) -> None:
     assert ended.seconds < SECONDS
 
 
+@pytest.mark.alone
 def test_a_program_that_fails_is_named_where_others_wait_for_it_in_a_collective(workers) -> None:
     ended = workers("failures", "broken_program")
     assert ended.statuses == [1, 1]

@@ -498,6 +498,7 @@ def threads_of(process: int) -> int:
     return len(os.listdir(f"/proc/{process}/task"))
 
 
+@pytest.mark.alone
 def test_a_thousand_silent_clients_do_not_stop_a_service() -> None:
     soft = 256  # the commands take as many as they may have
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -182,6 +182,7 @@ def test_a_training_run_that_is_killed_again_and_again_ends_with_the_same_weight
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_training_run_goes_on_with_other_numbers_of_workers_and_replicas(tmp_path: Path) -> None:
     kind = "keras, any number of replicas"
