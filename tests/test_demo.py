@@ -116,6 +116,7 @@ def test_what_a_complete_run_leaves_can_be_gone_on_from_or_started_anew(undistur
     assert [path.name for path in run.iterdir()] == ["ckpt-1"]
 
 
+@pytest.mark.long
 def test_worker_processes_make_the_same_batches(undisturbed, tmp_path: Path) -> None:
     done = demo(tmp_path, "--epochs", "2", "--service")
     assert (done.returncode, done.stderr) == (0, "")

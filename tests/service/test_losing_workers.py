@@ -156,6 +156,7 @@ def test_readers_wait_for_the_first_worker_and_say_so(fleet: Fleet, caplog: pyte
     assert "no data worker" in caplog.text
 
 
+@pytest.mark.alone
 def test_an_address_that_nobody_can_reach_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with ps.service.DispatchServer() as dispatcher:
         config = ps.service.WorkerConfig(

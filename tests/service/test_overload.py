@@ -29,7 +29,7 @@ def children() -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="/proc tells the memory of processes")
-@pytest.mark.parametrize("protocol", ["shared_memory", "flight"])
+@pytest.mark.parametrize("protocol", ["shared_memory", pytest.param("flight", marks=pytest.mark.long)])
 def test_a_reader_that_does_not_read_fills_no_memory(protocol: str) -> None:
     with ps.service.local(num_workers=2) as service:
         dataset = ps.Dataset.range(20_000).map(megabyte)  # 20 GB, of which workers make more than 1 GB in a second
