@@ -178,6 +178,8 @@ def test_threads_end_when_a_loop_is_left():
     for _ in threaded():
         break
     gc.collect()
+    for thread in penstock_threads():  # a loop that is left tells them to end, and waits for nothing
+        thread.join(10)
     assert penstock_threads() == []
 
 
