@@ -19,18 +19,8 @@ from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.journal import Journal
 from penstock.service.machine.machine import Machine
 from penstock.service.machine.state import State
-from penstock.service.messages import (
-    ConsumerHeartbeat,
-    DatasetInfo,
-    Endpoint,
-    JobParameters,
-    Lease,
-    Message,
-    OpenEpoch,
-    RegisterDataset,
-    WorkerHeartbeat,
-    WorkerHello,
-)
+from penstock.service.messages import ConsumerHeartbeat, Lease, OpenEpoch, RegisterDataset, WorkerHeartbeat, WorkerHello
+from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Message
 
 WORKERS = 1000
 READERS = 256

@@ -10,8 +10,9 @@ import numpy as np
 from benchmarks.timing import Figure
 from penstock.data.block import Block
 from penstock.runtime.memory import empty
+from penstock.service.fetching import Chunk, End, Fetch
 from penstock.service.interfaces import Answers
-from penstock.service.messages import Chunk, End, Endpoint, Fetch, Pass, Span
+from penstock.service.subjects import Endpoint, Pass, Span
 from penstock.service.transport.connect import connect
 from penstock.service.transport.flight import FlightServer
 from penstock.service.transport.place import this_machine

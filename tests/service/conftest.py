@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.service.messages import Endpoint
+from penstock.service.subjects import Endpoint
 
 PRODUCING = Path(__file__).parent / "producing.py"
 collect_ignore = ["fuzzing.py", "producing.py", "reading.py"]

@@ -27,29 +27,13 @@ from penstock.service import definition
 from penstock.service.config import DispatcherConfig
 from penstock.service.credentials import read_token
 from penstock.service.failures import to_exception
+from penstock.service.fetching import Chunk, End, Failed, Fetch
 from penstock.service.journal import FILE, Journal
 from penstock.service.machine.machine import Machine
 from penstock.service.machine.state import State
 from penstock.service.machine.updates import DatasetKept
-from penstock.service.messages import (
-    UNDECODABLE,
-    Chunk,
-    DatasetInfo,
-    End,
-    Endpoint,
-    Failed,
-    Fetch,
-    GetStatus,
-    JobParameters,
-    Lease,
-    OpenEpoch,
-    Pass,
-    Refused,
-    RegisterDataset,
-    Span,
-    ToDispatcher,
-    WorkerHello,
-)
+from penstock.service.messages import GetStatus, Lease, OpenEpoch, RegisterDataset, ToDispatcher, WorkerHello
+from penstock.service.subjects import UNDECODABLE, DatasetInfo, Endpoint, JobParameters, Pass, Refused, Span
 from penstock.service.transport import flight, line
 from penstock.service.transport.refusals import raise_refused
 from penstock.service.wire import pack, spec_of_data, spec_to_data, unpack

@@ -14,8 +14,9 @@ from penstock.data.block import Block, object_column
 from penstock.errors import InvalidArgumentError
 from penstock.runtime.memory import empty
 from penstock.runtime.shared_memory import Arena, place_of
+from penstock.service.fetching import Chunk, End, Failed, Fetch
 from penstock.service.interfaces import Answers
-from penstock.service.messages import Chunk, End, Endpoint, Failed, Fetch, Span
+from penstock.service.subjects import Endpoint, Span
 from penstock.service.transport.flight import FlightServer
 from penstock.service.transport.in_process import InProcessServer
 from penstock.service.transport.place import this_machine, this_process

@@ -7,9 +7,9 @@ import penstock as ps
 from penstock.data.dataset import Dataset
 from penstock.rng import mix
 from penstock.service.cut import check_shared, cut, kind_of
-from penstock.service.messages import Pass
 from penstock.service.parts import check_policy, part_of, seed_of
 from penstock.service.policy import ShardingPolicy as Policy
+from penstock.service.subjects import Pass
 
 
 def odd(x):

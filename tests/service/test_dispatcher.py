@@ -21,20 +21,18 @@ from penstock.service.credentials import client_credentials
 from penstock.service.dispatcher_client import ACTION, DispatcherClient
 from penstock.service.messages import (
     DatasetFound,
-    DatasetInfo,
     Done,
     EpochOpened,
     FromDispatcher,
     GetDataset,
     GetStatus,
-    JobParameters,
     OpenEpoch,
-    Refused,
     RegisterDataset,
     ReleaseConsumer,
     Status,
     Stop,
 )
+from penstock.service.subjects import DatasetInfo, JobParameters, Refused
 from penstock.service.transport.guard import Line
 
 INFO = DatasetInfo(kind="rows", length=10, cardinality=10)

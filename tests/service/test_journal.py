@@ -21,20 +21,17 @@ from penstock.service.journal import FILE, Journal
 from penstock.service.machine.machine import Machine
 from penstock.service.machine.state import State
 from penstock.service.messages import (
-    DatasetInfo,
-    Endpoint,
     GetDataset,
     GetStatus,
-    JobParameters,
     Lease,
     OpenEpoch,
     RegisterDataset,
-    Span,
     Status,
     Stop,
     ToDispatcher,
     WorkerHello,
 )
+from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Span
 
 INFO = DatasetInfo(kind="rows", length=1 << 40, cardinality=1 << 40)
 

@@ -11,22 +11,16 @@ from penstock.service.messages import (
     ConsumerHeartbeat,
     ConsumerNews,
     DatasetFound,
-    DatasetInfo,
     DatasetRegistered,
     Done,
-    Endpoint,
     EpochOpened,
     GetDataset,
     GetStatus,
-    JobParameters,
     Lease,
     Leased,
     OpenEpoch,
-    PassKind,
-    Refused,
     RegisterDataset,
     ReleaseConsumer,
-    Span,
     Status,
     Stop,
     WorkerHeartbeat,
@@ -35,6 +29,7 @@ from penstock.service.messages import (
     WorkerWelcome,
 )
 from penstock.service.policy import ShardingPolicy
+from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, PassKind, Refused, Span
 
 OFF, DYNAMIC, FILE, DATA = ShardingPolicy.OFF, ShardingPolicy.DYNAMIC, ShardingPolicy.FILE, ShardingPolicy.DATA
 

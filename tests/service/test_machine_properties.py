@@ -23,24 +23,20 @@ from penstock.service.config import DispatcherConfig
 from penstock.service.machine.machine import Machine
 from penstock.service.messages import (
     ConsumerHeartbeat,
-    DatasetInfo,
     DatasetRegistered,
-    Endpoint,
     EpochOpened,
-    JobParameters,
     Lease,
     Leased,
     OpenEpoch,
-    Refused,
     RegisterDataset,
     ReleaseConsumer,
-    Span,
     WorkerHeartbeat,
     WorkerHello,
     WorkerNews,
     WorkerWelcome,
 )
 from penstock.service.policy import ShardingPolicy
+from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Refused, Span
 
 ELEMENTS = 3
 LENGTH = 10

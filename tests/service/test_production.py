@@ -13,9 +13,10 @@ from penstock.service import window
 from penstock.service.cut import cut
 from penstock.service.definition import to_bytes
 from penstock.service.failures import failed_of, to_exception
-from penstock.service.messages import Chunk, End, Failed, Fetch, Pass, Span
+from penstock.service.fetching import Chunk, End, Failed, Fetch
 from penstock.service.policy import ShardingPolicy
 from penstock.service.production import Production
+from penstock.service.subjects import Pass, Span
 
 FAR = 1 << 40
 

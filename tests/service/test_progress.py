@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 from penstock.data.block import Block
 from penstock.errors import StateMismatchError
 from penstock.service.delivery import AsItComes, InOrder, InTurns
-from penstock.service.messages import Chunk, Span
+from penstock.service.fetching import Chunk
 from penstock.service.pace import SpanPace
 from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, after
+from penstock.service.subjects import Span
 
 
 def block_of(rows: range) -> Block:

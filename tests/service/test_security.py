@@ -23,7 +23,9 @@ import penstock as ps
 from penstock.service import credentials as ways
 from penstock.service.credentials import ClientCredentials, client_credentials, read_token, token_of_user
 from penstock.service.dispatcher_client import ACTION, DispatcherClient
-from penstock.service.messages import Endpoint, Fetch, GetStatus, Pass, Span, Status
+from penstock.service.fetching import Fetch
+from penstock.service.messages import GetStatus, Status
+from penstock.service.subjects import Endpoint, Pass, Span
 from penstock.service.transport.connect import connect
 from penstock.service.transport.entrance import MOST_SILENT
 from penstock.service.transport.flight import FlightServer

@@ -15,7 +15,8 @@ import pytest
 
 import penstock as ps
 from penstock.cli.status_page import page
-from penstock.service.messages import ConsumerStatus, Endpoint, EpochStatus, Status, WorkerInfo, WorkerStatus
+from penstock.service.messages import ConsumerStatus, EpochStatus, Status, WorkerStatus
+from penstock.service.subjects import Endpoint, WorkerInfo
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
 

@@ -15,10 +15,11 @@ from penstock.data.node import OneInput
 from penstock.data.stream import Stream
 from penstock.service.cut import cut
 from penstock.service.definition import to_bytes
-from penstock.service.messages import End, Failed, Fetch, Pass, Span
+from penstock.service.fetching import End, Failed, Fetch
 from penstock.service.parts import part_of
 from penstock.service.policy import ShardingPolicy
 from penstock.service.production import Production
+from penstock.service.subjects import Pass, Span
 
 _location = Path(__file__).parent.parent / "data" / "test_compositions.py"
 _spec = importlib.util.spec_from_file_location("compositions", _location)

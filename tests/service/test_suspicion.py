@@ -1,6 +1,6 @@
 """Which position is taken for the reason that workers are lost."""
 
-from penstock.service.messages import Span
+from penstock.service.subjects import Span
 from penstock.service.suspicion import Suspicion
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from penstock.data.block import Block
 from penstock.errors import InvalidArgumentError, InvalidTypeError, LostWorkerError, ServiceError, StorageError
+from penstock.service.fetching import Chunk, End, Failed, Fetch
 from penstock.service.interfaces import Answers, Connection
-from penstock.service.messages import Chunk, End, Endpoint, Failed, Fetch, Pass, Refused, Span
+from penstock.service.subjects import Endpoint, Pass, Refused, Span
 from penstock.service.transport import flight_client
 from penstock.service.transport.connect import PROTOCOLS, as_protocol, connect, offered_protocols
 from penstock.service.transport.flight import FlightServer

@@ -15,7 +15,8 @@ import pytest
 
 import penstock as ps
 from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.messages import Endpoint, GetStatus, Status, Stop, WorkerStatus
+from penstock.service.messages import GetStatus, Status, Stop, WorkerStatus
+from penstock.service.subjects import Endpoint
 
 Address = str
 QUICK = ps.service.DispatcherConfig(heartbeat_seconds=0.1)

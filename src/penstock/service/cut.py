@@ -24,7 +24,7 @@ from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Generator
 from penstock.data.plan import with_inputs
 from penstock.errors import InvalidArgumentError
-from penstock.service.messages import PassKind
+from penstock.service.subjects import PassKind
 
 # What is worth a worker: everything else only moves rows about.
 _WORKING = (Map, Filter, Interleave, ReadFiles, GroupByWindow, RejectionResample, Scan, TakeWhile, Generator)

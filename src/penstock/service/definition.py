@@ -18,8 +18,8 @@ import numpy as np
 from penstock.data.node import Node
 from penstock.errors import InvalidTypeError, ServiceError
 from penstock.options import Options
-from penstock.service.messages import UNDECODABLE
 from penstock.service.shipping import culprit_of
+from penstock.service.subjects import UNDECODABLE
 
 _MAGIC = b"penstk01"
 _ALIGNMENT = 16

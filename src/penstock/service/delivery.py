@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 
-from penstock.service.messages import Chunk
+from penstock.service.fetching import Chunk
 from penstock.service.progress import Arrived, Part, PassProgress, Raised
 
 Passes = Mapping[int, PassProgress]

@@ -27,7 +27,8 @@ from penstock.service.machine.machine import Machine
 from penstock.service.machine.state import State
 from penstock.service.machine.story import told
 from penstock.service.machine.updates import Update
-from penstock.service.messages import UNDECODABLE, FromDispatcher, ToDispatcher
+from penstock.service.messages import FromDispatcher, ToDispatcher
+from penstock.service.subjects import UNDECODABLE
 from penstock.service.transport.guard import GuardedServer
 from penstock.service.transport.refusals import refusal_of
 

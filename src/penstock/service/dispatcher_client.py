@@ -12,7 +12,8 @@ from pyarrow import flight
 from penstock.errors import ClosedError, ServiceError
 from penstock.service.address import TLS_PROTOCOL, parse_service
 from penstock.service.credentials import ClientCredentials, credentials_for
-from penstock.service.messages import FromDispatcher, Message, Refused
+from penstock.service.messages import FromDispatcher
+from penstock.service.subjects import Message, Refused
 from penstock.service.transport.guard import Line, refused_at_the_door
 from penstock.service.transport.refusals import raise_refused
 

@@ -13,17 +13,11 @@ from penstock.service.compression import as_codec
 from penstock.service.cut import check_shared, cut, kind_of
 from penstock.service.definition import to_bytes
 from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.messages import (
-    DatasetFound,
-    DatasetInfo,
-    DatasetRegistered,
-    GetDataset,
-    PassKind,
-    RegisterDataset,
-)
+from penstock.service.messages import DatasetFound, DatasetRegistered, GetDataset, RegisterDataset
 from penstock.service.parts import check_policy
 from penstock.service.policy import CrossTrainerCache, ShardingPolicy, as_policy, as_target_workers
 from penstock.service.source import Distribute, Settings
+from penstock.service.subjects import DatasetInfo, PassKind
 from penstock.service.transport.connect import as_protocol
 from penstock.service.wire import spec_of_data, spec_to_data
 from penstock.spec import describe_mismatch

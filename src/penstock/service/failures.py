@@ -8,7 +8,8 @@ import traceback
 from typing import Any
 
 from penstock.errors import ServiceError
-from penstock.service.messages import Failed, Span
+from penstock.service.fetching import Failed
+from penstock.service.subjects import Span
 
 _LARGEST_INTEGER = 1 << 63
 

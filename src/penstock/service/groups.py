@@ -16,8 +16,8 @@ from penstock.data.stream import IndexStream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.service.cut import DrawsNothing, base_of
-from penstock.service.messages import Span
 from penstock.service.reading import Piece, Reader, pulled
+from penstock.service.subjects import Span
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 from typing import Protocol
 
 from penstock.data.block import Block
-from penstock.service.messages import Chunk, End, Failed, Fetch
+from penstock.service.fetching import Chunk, End, Failed, Fetch
 
 Answer = tuple[Chunk, Block] | End | Failed
 """A piece of the answer to a `Fetch`: blocks, and last either an end or a failure of the user's function."""

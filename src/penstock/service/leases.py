@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from threading import Lock
 
 from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.messages import Lease, Leased, Span
+from penstock.service.messages import Lease, Leased
 from penstock.service.progress import Part, PassProgress
+from penstock.service.subjects import Span
 
 SPANS_AT_A_TIME = 4
 """How many spans are leased together, so that a lane need not wait for the dispatcher at every span."""

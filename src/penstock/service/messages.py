@@ -1,138 +1,21 @@
-"""What dispatcher, workers and consumers say to each other: typed messages, never pickles.
+"""What is said to the dispatcher, and what it answers: typed messages, never pickles.
 
-`docs/design/0014-workers-are-functions.md` says what passes and spans are. A request and its reply are msgspec structs
-in MessagePack; a message is known by its tag. Seconds are those of the dispatcher's clock unless a name says otherwise.
+A request and its reply are msgspec structs in MessagePack; a message is known by its tag. Seconds are those of the
+dispatcher's clock unless a name says otherwise.
 """
-
-import hashlib
-from typing import Any, Final, Literal
 
 import msgspec
 
-from penstock.service.policy import ShardingPolicy
-
-UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises where the bytes are no message."""
-
-PassKind = Literal["rows", "groups", "sequence"]
-
-
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all messages and of what they hold."""
-
-
-# What they are about
-
-
-class Endpoint(Message, frozen=True):
-    """How consumers reach a worker.
-
-    Attributes:
-        address: "host:port", as other hosts reach it.
-        machine: tells the machine apart from others: consumers with the same one may use `socket`.
-        socket: the path of its Unix socket; "" where it has none.
-        process: tells the process apart from all others: a consumer with the same one calls the worker directly.
-        tls: whether it is reached by TLS.
-    """
-
-    address: str
-    machine: str = ""
-    socket: str = ""
-    process: str = ""
-    tls: bool = False
-
-
-class WorkerInfo(Message, frozen=True):
-    """A worker, as consumers are told of it.
-
-    Attributes:
-        worker_id: given by the dispatcher, never used again.
-        place: its position in the dispatcher's list of workers, or the order in which it came.
-        colocated: it carries the tag COLOCATED, and consumers on other machines leave it alone under AUTO.
-    """
-
-    worker_id: int
-    endpoint: Endpoint
-    place: int
-    colocated: bool = False
-
-
-class Pass(Message, frozen=True):
-    """One deterministic sequence of elements of an epoch.
-
-    Attributes:
-        number: its number in the epoch.
-        worker_id: the worker that it is best asked of; -1 where any will do.
-        shard_index: which of `num_shards` shards of the dataset it is, under a static policy.
-        num_shards: 1 where the dataset is not divided.
-        length: the number of positions; -1 infinite, -2 unknown.
-    """
-
-    number: int
-    worker_id: int = -1
-    shard_index: int = 0
-    num_shards: int = 1
-    length: int = -2
-
-
-class Span(Message, frozen=True):
-    """Positions start to stop - 1 of a pass; of the first one's elements the first `skip` are left out."""
-
-    pass_number: int
-    start: int
-    stop: int
-    skip: int = 0
-
-
-class JobParameters(Message, frozen=True):
-    """What all consumers of a job must agree on.
-
-    Attributes:
-        policy: the number of a ShardingPolicy.
-        num_consumers: of coordinated reads; 0 for others.
-        ordered: whether elements come in the order that they have in process.
-    """
-
-    dataset_id: str
-    policy: int
-    num_consumers: int = 0
-    ordered: bool = False
-    target_workers: str = "AUTO"
-    cross_trainer: bool = False
-    compression: str | None = None
-
-    @property
-    def fixed_passes(self) -> bool:
-        """Whether an epoch keeps as many passes as there are workers when it begins, which divide the dataset."""
-        return self.num_consumers > 0 or (self.cross_trainer and self.policy == ShardingPolicy.DYNAMIC)
-
-
-class DatasetInfo(Message, frozen=True):
-    """What is known of a registered dataset without opening it.
-
-    Attributes:
-        kind: of its pass under DYNAMIC.
-        length: the number of positions of that pass; -1 infinite, -2 unknown.
-        cardinality: the number of elements of an epoch; -1 infinite, -2 unknown.
-        element_spec: as `wire.spec_to_data` writes it; None where it is not known.
-        compression: as it was registered.
-        explanation: `explain()` of it.
-    """
-
-    kind: PassKind
-    length: int
-    cardinality: int
-    element_spec: Any = None
-    compression: str | None = "AUTO"
-    explanation: str = ""
-
-
-def content_id(definition: bytes, info: DatasetInfo) -> str:
-    """What a dataset is called that its user gave no name: the same for the same content."""
-    digest = hashlib.blake2b(definition, digest_size=8)
-    digest.update(msgspec.msgpack.encode(info))
-    return digest.hexdigest()
-
+from penstock.service.subjects import (
+    DatasetInfo,
+    Endpoint,
+    JobParameters,
+    Message,
+    Pass,
+    Refused,
+    Span,
+    WorkerInfo,
+)
 
 # Between consumers and the dispatcher
 
@@ -221,9 +104,9 @@ class Lease(Message, frozen=True, tag="lease"):
     consumer_id: int
     positions: int
     number: int = 0
-    consumed: list[Span] = []
-    returned: list[Span] = []
-    ended: list[Span] = []
+    consumed: list[Span] = msgspec.field(default_factory=list)
+    returned: list[Span] = msgspec.field(default_factory=list)
+    ended: list[Span] = msgspec.field(default_factory=list)
 
 
 class Leased(Message, frozen=True, tag="leased"):
@@ -235,7 +118,7 @@ class Leased(Message, frozen=True, tag="leased"):
         retry_after: seconds after which to ask again, where there are neither spans nor an end.
     """
 
-    spans: list[Span] = []
+    spans: list[Span] = msgspec.field(default_factory=list)
     ended: bool = False
     retry_after: float = 0.0
 
@@ -255,7 +138,7 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
     round: int = -1
     rows_per_second: float = 0.0
     waiting_fraction: float = 0.0
-    lost_workers: list[int] = []
+    lost_workers: list[int] = msgspec.field(default_factory=list)
     skipped: int = 0
 
 
@@ -271,7 +154,7 @@ class ReleaseConsumer(Message, frozen=True, tag="release_consumer"):
     """A consumer reads no further; what it has not consumed goes to others. Answered by `Done`."""
 
     consumer_id: int
-    consumed: list[Span] = []
+    consumed: list[Span] = msgspec.field(default_factory=list)
 
 
 # Between workers and the dispatcher
@@ -281,8 +164,8 @@ class WorkerHello(Message, frozen=True, tag="worker_hello"):
     """A worker offers itself; answered by `WorkerWelcome`."""
 
     endpoint: Endpoint
-    tags: list[str] = []
-    versions: dict[str, str] = {}
+    tags: list[str] = msgspec.field(default_factory=list)
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class WorkerWelcome(Message, frozen=True, tag="worker_welcome"):
@@ -404,88 +287,6 @@ class Done(Message, frozen=True, tag="done"):
     """It is done."""
 
 
-class Refused(Message, frozen=True, tag="refused"):
-    """The answer to what cannot be done: `kind` is the name of a class in `penstock.errors`."""
-
-    kind: str
-    reason: str
-
-
-# Between consumers and workers
-
-
-class Fetch(Message, frozen=True, tag="fetch"):
-    """Ask a worker for the elements of a span; answered by a stream of blocks, each after a `Chunk`, then an `End`.
-
-    Attributes:
-        policy: the number of a ShardingPolicy: what `part` divides by.
-        by_element: positions are the numbers of elements even where they could be those of rows: with coordinated
-            reads and with a trainer's window.
-        stride: of coordinated reads: only every `stride`-th position from `span.start` on.
-        trainer: reads through the worker's window of a CrossTrainerCache: from `span.start`, or where the window
-            begins if that is later. "" for others.
-        block_bytes: about how large the largest block should be.
-        codec: a name of `compression.CODECS`, or "AUTO" for what the worker finds to pay; "" for none.
-    """
-
-    dataset_id: str
-    epoch: int
-    seed: int
-    policy: int
-    part: Pass
-    span: Span
-    by_element: bool = False
-    stride: int = 1
-    trainer: str = ""
-    holds_back: bool = False
-    block_bytes: int = 1 << 22
-    codec: str = ""
-
-
-class Chunk(Message, frozen=True, tag="chunk"):
-    """Comes with every block.
-
-    Attributes:
-        position: of the block's first element.
-        skip: how many elements of that position came before it.
-        rows: the number of elements.
-        seconds: how long it took the worker to produce it.
-    """
-
-    position: int
-    skip: int
-    rows: int
-    seconds: float = 0.0
-
-
-class End(Message, frozen=True, tag="end"):
-    """The span is complete, or the pass ended before it: then `length` is the number of positions of the pass.
-
-    Attributes:
-        skip: how many of the elements that were to be left out come after the span.
-    """
-
-    length: int = -2
-    skip: int = 0
-
-
-class Failed(Message, frozen=True, tag="failed"):
-    """A user's function raised, at this position; what follows it can be fetched from `next`.
-
-    Attributes:
-        next: the rest of the span after the element that failed.
-        module: where the exception's class is found, with `name`.
-        arguments: its arguments, those that are plain values; others as text.
-        notes: PEP 678, with the worker's traceback last.
-    """
-
-    next: Span
-    module: str
-    name: str
-    arguments: list[Any]
-    notes: list[str]
-
-
 ToDispatcher = (
     RegisterDataset
     | GetDataset
@@ -510,4 +311,3 @@ FromDispatcher = (
     | Done
     | Refused
 )
-FromWorker = Chunk | End | Failed | Refused

@@ -11,12 +11,13 @@ from penstock.options import Options
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads
 from penstock.service.cut import kind_of, without_prefetch
+from penstock.service.fetching import Fetch
 from penstock.service.groups import GroupsReader, SpanRun, over_rows
-from penstock.service.messages import Fetch, Pass, Span
 from penstock.service.parts import part_of, seed_of
 from penstock.service.policy import ShardingPolicy
 from penstock.service.reading import Reader, RowsReader
 from penstock.service.sequence import Sequence, SequenceReader
+from penstock.service.subjects import Pass, Span
 from penstock.service.window import SharedReader, SharedWindow
 
 _WITHOUT_END = 1 << 62

@@ -7,8 +7,8 @@ from penstock.data.shards import NotByFile, OneOf, divided_at_hints, divided_by_
 from penstock.errors import InvalidArgumentError
 from penstock.rng import mix
 from penstock.service.cut import base_of, without_prefetch
-from penstock.service.messages import Pass
 from penstock.service.policy import ShardingPolicy
+from penstock.service.subjects import Pass
 
 
 def part_of(node: Node, policy: ShardingPolicy, part: Pass) -> Node:

@@ -16,10 +16,11 @@ from penstock.errors import LostWorkerError, PenstockError
 from penstock.options import Options
 from penstock.service.definition import from_bytes
 from penstock.service.failures import failed_of
+from penstock.service.fetching import Chunk, End, Fetch
 from penstock.service.interfaces import Answers
-from penstock.service.messages import Chunk, End, Fetch, Span
 from penstock.service.open_pass import OpenPass, PassKey
 from penstock.service.reading import STOPPED, Gathered, Reader
+from penstock.service.subjects import Span
 
 _OPEN_PASSES = 32
 _IDLE_SECONDS = 600.0

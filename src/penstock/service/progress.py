@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from penstock.data.block import Block
 from penstock.errors import StateMismatchError
+from penstock.service.fetching import Chunk
 from penstock.service.machine.spans import insert, without
-from penstock.service.messages import Chunk, PassKind, Span
+from penstock.service.subjects import PassKind, Span
 from penstock.service.suspicion import Suspicion
 
 ENDLESS = 1 << 62

@@ -20,22 +20,15 @@ from penstock.runtime.threads import Threads
 from penstock.service.asking import Reading
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.failures import to_exception
+from penstock.service.fetching import End, Failed
 from penstock.service.interfaces import Answer
 from penstock.service.leases import SPANS_AT_A_TIME, Leases
 from penstock.service.machine.spans import whole
-from penstock.service.messages import (
-    ConsumerHeartbeat,
-    ConsumerNews,
-    End,
-    EpochOpened,
-    Failed,
-    Pass,
-    ReleaseConsumer,
-    Span,
-)
+from penstock.service.messages import ConsumerHeartbeat, ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.pace import SpanPace
 from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, SharedProgress, State, after
 from penstock.service.staff import Staff
+from penstock.service.subjects import Pass, Span
 
 _logger = logging.getLogger(__name__)
 

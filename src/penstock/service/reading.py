@@ -10,7 +10,7 @@ from penstock.data.stream import IndexStream, Stream
 from penstock.errors import InvalidTypeError, LostWorkerError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.channel import Closed
-from penstock.service.messages import Span
+from penstock.service.subjects import Span
 
 STOPPED = "this data worker has stopped"
 _GATHERING_SECONDS = 0.001

@@ -10,8 +10,8 @@ from penstock.data.block import Block
 from penstock.data.stream import Cursor, State
 from penstock.errors import LostWorkerError
 from penstock.runtime.pacing import Pace
-from penstock.service.messages import Span
 from penstock.service.reading import STOPPED, Piece, Reader, pulled
+from penstock.service.subjects import Span
 from penstock.service.window import Window, rows_of
 
 _HEADS = 4

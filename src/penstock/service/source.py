@@ -16,24 +16,13 @@ from penstock.runtime.threads import Threads
 from penstock.service.asking import Reading
 from penstock.service.cut import kind_of
 from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.messages import (
-    DatasetInfo,
-    DatasetRegistered,
-    EpochOpened,
-    GetDataset,
-    JobParameters,
-    OpenEpoch,
-    Pass,
-    PassKind,
-    RegisterDataset,
-    WorkerInfo,
-    content_id,
-)
+from penstock.service.messages import DatasetRegistered, EpochOpened, GetDataset, OpenEpoch, RegisterDataset
 from penstock.service.parts import part_of
 from penstock.service.policy import CrossTrainerCache, ShardingPolicy, TargetWorkers
 from penstock.service.progress import past_of
 from penstock.service.reader import Reader
 from penstock.service.staff import Staff
+from penstock.service.subjects import DatasetInfo, JobParameters, Pass, PassKind, WorkerInfo, content_id
 from penstock.service.transport.connect import connect
 from penstock.service.transport.place import this_machine, this_process
 

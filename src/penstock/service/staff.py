@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from threading import Condition
 
 from penstock.errors import LostWorkerError
+from penstock.service.fetching import Fetch
 from penstock.service.interfaces import Answer, Connection
-from penstock.service.messages import Fetch, WorkerInfo
+from penstock.service.subjects import WorkerInfo
 
 _logger = logging.getLogger(__name__)
 

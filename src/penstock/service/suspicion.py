@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.service.messages import Span
+from penstock.service.subjects import Span
 
 WORKERS: Final = 3
 """How many workers are lost over an element alone before it is taken for the reason."""

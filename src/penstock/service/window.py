@@ -10,8 +10,8 @@ from penstock.data.block import Block
 from penstock.data.stream import Cursor
 from penstock.errors import LostWorkerError, ServiceError
 from penstock.runtime.pacing import Pace
-from penstock.service.messages import Span
 from penstock.service.reading import STOPPED, Piece, Reader, pulled
+from penstock.service.subjects import Span
 
 _BLOCK_BYTES = 1 << 22
 _OVERHEAD_BYTES = 256

@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from penstock.errors import ServiceError
 from penstock.service.credentials import ServerCredentials
+from penstock.service.fetching import Fetch
 from penstock.service.interfaces import Answers, Produce
-from penstock.service.messages import Endpoint, Fetch
+from penstock.service.subjects import Endpoint
 from penstock.service.transport.flight import FlightServer
 from penstock.service.transport.in_process import InProcessServer
 from penstock.service.transport.place import this_machine, this_process

@@ -29,8 +29,8 @@ from penstock.service.messages import (
     ToDispatcher,
     WorkerHeartbeat,
     WorkerHello,
-    content_id,
 )
+from penstock.service.subjects import content_id
 from penstock.service.transport.refusals import refusal_of
 
 

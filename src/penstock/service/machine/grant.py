@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from penstock.service.machine.ledger import Ledger
-from penstock.service.messages import Span
+from penstock.service.subjects import Span
 
 
 def grant(ledgers: Sequence[Ledger], wanted: int, readers: int) -> list[Span]:

@@ -11,7 +11,8 @@ from penstock.service.machine.spans import overlap, whole, without
 from penstock.service.machine.state import Consumer, Epoch, State
 from penstock.service.machine.updates import Consumed, ConsumerGone, Granted, PassEnded, Returned, Update
 from penstock.service.machine.working import losing
-from penstock.service.messages import ConsumerHeartbeat, ConsumerNews, Done, Lease, Leased, ReleaseConsumer, Span
+from penstock.service.messages import ConsumerHeartbeat, ConsumerNews, Done, Lease, Leased, ReleaseConsumer
+from penstock.service.subjects import Span
 
 _RETRY_SECONDS = 0.2
 _DOUBT = 1.5

@@ -3,7 +3,7 @@
 import msgspec
 
 from penstock.service.machine.spans import clipped, count, merged, overlap, without
-from penstock.service.messages import Pass, Span
+from penstock.service.subjects import Pass, Span
 
 ENDLESS = 1 << 62
 """Stands for the length of a pass that is infinite or not known."""

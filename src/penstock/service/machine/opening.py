@@ -10,8 +10,9 @@ from penstock.service.machine.resuming import Resumed, check_spans, resume
 from penstock.service.machine.signs import Signs
 from penstock.service.machine.state import Consumer, Epoch, Job, State
 from penstock.service.machine.updates import ConsumerGone, ConsumerOpened, EpochCreated, JobCreated, Update
-from penstock.service.messages import EpochOpened, JobParameters, OpenEpoch, Pass, Span, WorkerInfo
+from penstock.service.messages import EpochOpened, OpenEpoch
 from penstock.service.policy import ShardingPolicy
+from penstock.service.subjects import JobParameters, Pass, Span, WorkerInfo
 
 
 class _Entered(NamedTuple):

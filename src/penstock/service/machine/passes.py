@@ -9,8 +9,8 @@ from penstock.service.config import DispatcherConfig
 from penstock.service.machine.ledger import Ledger
 from penstock.service.machine.state import Epoch, State, Worker
 from penstock.service.machine.updates import PassAdded, PassMoved
-from penstock.service.messages import DatasetInfo, JobParameters, Pass
 from penstock.service.policy import ShardingPolicy
+from penstock.service.subjects import DatasetInfo, JobParameters, Pass
 
 INFINITE, UNKNOWN = -1, -2
 

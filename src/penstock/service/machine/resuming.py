@@ -11,7 +11,7 @@ import msgspec
 from penstock.errors import InvalidArgumentError
 from penstock.service.machine.spans import count, merged, overlap, whole, without
 from penstock.service.machine.state import Consumer, Epoch, State
-from penstock.service.messages import Span
+from penstock.service.subjects import Span
 
 _MOST_PASSES = 1 << 16
 """An epoch has as many as workers have come while it was read: memory is not taken for numbers that nobody counted."""

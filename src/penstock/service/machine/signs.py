@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.service.machine.state import State
-from penstock.service.messages import ConsumerHeartbeat, Message, WorkerHeartbeat
+from penstock.service.messages import ConsumerHeartbeat, WorkerHeartbeat
+from penstock.service.subjects import Message
 
 
 @dataclass

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.service.messages import Span
+from penstock.service.subjects import Span
 
 
 def count(spans: Iterable[Span]) -> int:

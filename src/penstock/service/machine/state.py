@@ -3,7 +3,7 @@
 import msgspec
 
 from penstock.service.machine.ledger import Ledger
-from penstock.service.messages import DatasetInfo, JobParameters, Span, WorkerInfo
+from penstock.service.subjects import DatasetInfo, JobParameters, Span, WorkerInfo
 
 
 class Dataset(msgspec.Struct):

@@ -7,7 +7,7 @@ import msgspec
 from penstock.service.machine.ledger import Ledger
 from penstock.service.machine.spans import clipped, insert, merged, overlap, whole, without
 from penstock.service.machine.state import Consumer, Dataset, Epoch, Job, State, Worker
-from penstock.service.messages import DatasetInfo, JobParameters, Message, Pass, Span, WorkerInfo
+from penstock.service.subjects import DatasetInfo, JobParameters, Message, Pass, Span, WorkerInfo
 
 
 class DatasetKept(Message, frozen=True, tag="dataset_kept"):

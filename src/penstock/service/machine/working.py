@@ -8,7 +8,8 @@ from penstock.service.machine.passes import on_join, on_loss
 from penstock.service.machine.signs import Signs
 from penstock.service.machine.state import State, Worker
 from penstock.service.machine.updates import Update, WorkerJoined, WorkerLeaving, WorkerLost
-from penstock.service.messages import WorkerHeartbeat, WorkerHello, WorkerInfo, WorkerNews, WorkerWelcome
+from penstock.service.messages import WorkerHeartbeat, WorkerHello, WorkerNews, WorkerWelcome
+from penstock.service.subjects import WorkerInfo
 
 COLOCATED = "COLOCATED"
 

@@ -8,7 +8,7 @@ from typing import Final
 from penstock.errors import InvalidArgumentError, LostWorkerError, ServiceError
 from penstock.service.credentials import ClientCredentials
 from penstock.service.interfaces import Connection
-from penstock.service.messages import Endpoint
+from penstock.service.subjects import Endpoint
 from penstock.service.transport import in_process
 from penstock.service.transport.flight_client import FlightConnection
 from penstock.service.transport.place import this_machine, this_process

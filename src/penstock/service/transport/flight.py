@@ -21,8 +21,9 @@ from penstock.data.block import Block
 from penstock.errors import InvalidArgumentError
 from penstock.service.compression import AUTO, AutomaticCodec, compress
 from penstock.service.credentials import ServerCredentials, server_credentials
+from penstock.service.fetching import Chunk, End, Failed, Fetch
 from penstock.service.interfaces import Produce
-from penstock.service.messages import UNDECODABLE, Chunk, End, Failed, Fetch, Refused
+from penstock.service.subjects import UNDECODABLE, Refused
 from penstock.service.transport.guard import GuardedServer
 from penstock.service.transport.refusals import refusal_of
 from penstock.service.wire import BlockHeader, Buffer, pack

@@ -13,8 +13,9 @@ from penstock.errors import LostWorkerError, ServiceError
 from penstock.runtime.memory import Memory
 from penstock.service.compression import AUTO, decompress
 from penstock.service.credentials import ClientCredentials, client_credentials
+from penstock.service.fetching import End, Failed, Fetch
 from penstock.service.interfaces import Answer, Answers
-from penstock.service.messages import UNDECODABLE, End, Endpoint, Failed, Fetch, Refused
+from penstock.service.subjects import UNDECODABLE, Endpoint, Refused
 from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
 from penstock.service.transport.guard import Line, refused_at_the_door
 from penstock.service.transport.place import this_machine

@@ -4,8 +4,9 @@ import threading
 from contextlib import closing
 
 from penstock.errors import InvalidArgumentError, LostWorkerError
+from penstock.service.fetching import Fetch
 from penstock.service.interfaces import Answers, Produce
-from penstock.service.messages import Endpoint, Fetch
+from penstock.service.subjects import Endpoint
 
 _servers: dict[str, "InProcessServer"] = {}
 _lock = threading.Lock()

@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 
 from penstock.errors import ServiceError
-from penstock.service.messages import UNDECODABLE, Chunk, End, Failed, Fetch, Refused
+from penstock.service.fetching import Chunk, End, Failed, Fetch
 from penstock.service.private_files import private_directory
+from penstock.service.subjects import UNDECODABLE, Refused
 from penstock.service.wire import BlockHeader, Buffer
 
 _LENGTHS = struct.Struct("<IQ")

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from penstock import errors
 from penstock.errors import PenstockError, ServiceError
-from penstock.service.messages import Refused
+from penstock.service.subjects import Refused
 
 
 def refusal_of(error: BaseException) -> Refused:

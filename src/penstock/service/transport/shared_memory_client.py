@@ -11,8 +11,9 @@ from functools import partial
 from penstock.errors import LostWorkerError, ServiceError
 from penstock.runtime.memory import Memory
 from penstock.runtime.shared_memory import Mapping
+from penstock.service.fetching import Fetch
 from penstock.service.interfaces import Answer, Answers
-from penstock.service.messages import Endpoint, Fetch, Refused
+from penstock.service.subjects import Endpoint, Refused
 from penstock.service.transport.line import (
     BlockFrame,
     Credit,

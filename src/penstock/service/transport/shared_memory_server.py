@@ -19,8 +19,8 @@ from penstock.data.block import Block
 from penstock.errors import ServiceError
 from penstock.runtime.memory import LARGE, allocate_from, no_longer_from
 from penstock.runtime.shared_memory import Arena, Segment, place_of
+from penstock.service.fetching import Chunk, End, Failed, Fetch
 from penstock.service.interfaces import Produce
-from penstock.service.messages import Chunk, End, Failed, Fetch
 from penstock.service.transport.entrance import Entrance
 from penstock.service.transport.line import (
     MOST_FILES,

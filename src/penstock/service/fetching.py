@@ -1,0 +1,83 @@
+"""What consumers ask data workers for, and what these answer: typed messages, as those of `messages.py`.
+
+The answer to a `Fetch` is a stream of blocks, each after a `Chunk`, and last an `End`, a `Failed` or a `Refused`.
+"""
+
+from typing import Any
+
+from penstock.service.subjects import Message, Pass, Refused, Span
+
+
+class Fetch(Message, frozen=True, tag="fetch"):
+    """Ask a worker for the elements of a span; answered by a stream of blocks, each after a `Chunk`, then an `End`.
+
+    Attributes:
+        policy: the number of a ShardingPolicy: what `part` divides by.
+        by_element: positions are the numbers of elements even where they could be those of rows: with coordinated
+            reads and with a trainer's window.
+        stride: of coordinated reads: only every `stride`-th position from `span.start` on.
+        trainer: reads through the worker's window of a CrossTrainerCache: from `span.start`, or where the window
+            begins if that is later. "" for others.
+        block_bytes: about how large the largest block should be.
+        codec: a name of `compression.CODECS`, or "AUTO" for what the worker finds to pay; "" for none.
+    """
+
+    dataset_id: str
+    epoch: int
+    seed: int
+    policy: int
+    part: Pass
+    span: Span
+    by_element: bool = False
+    stride: int = 1
+    trainer: str = ""
+    holds_back: bool = False
+    block_bytes: int = 1 << 22
+    codec: str = ""
+
+
+class Chunk(Message, frozen=True, tag="chunk"):
+    """Comes with every block.
+
+    Attributes:
+        position: of the block's first element.
+        skip: how many elements of that position came before it.
+        rows: the number of elements.
+        seconds: how long it took the worker to produce it.
+    """
+
+    position: int
+    skip: int
+    rows: int
+    seconds: float = 0.0
+
+
+class End(Message, frozen=True, tag="end"):
+    """The span is complete, or the pass ended before it: then `length` is the number of positions of the pass.
+
+    Attributes:
+        skip: how many of the elements that were to be left out come after the span.
+    """
+
+    length: int = -2
+    skip: int = 0
+
+
+class Failed(Message, frozen=True, tag="failed"):
+    """A user's function raised, at this position; what follows it can be fetched from `next`.
+
+    Attributes:
+        next: the rest of the span after the element that failed.
+        module: where the exception's class is found, with `name`.
+        arguments: its arguments, those that are plain values; others as text.
+        notes: PEP 678, with the worker's traceback last.
+    """
+
+    next: Span
+    module: str
+    name: str
+    arguments: list[Any]
+    notes: list[str]
+
+
+FromWorker = Chunk | End | Failed | Refused
