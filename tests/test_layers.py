@@ -45,7 +45,9 @@ LEVELS: dict[str, float] = {
     "penstock.distribute": 5,
     "penstock.distribute.": 5,
     # What all parts of the service stand on, and how blocks get from one to another.
+    "penstock.service.subjects": 4.5,
     "penstock.service.messages": 4.5,
+    "penstock.service.fetching": 4.5,
     "penstock.service.policy": 4.5,
     "penstock.service.interfaces": 4.5,
     "penstock.service.wire": 4.5,
