@@ -49,9 +49,8 @@ def cost_ratio(ours: Callable[[], object], theirs: Callable[[], object], rounds:
     return statistics.median(a for a, _ in pairs) / statistics.median(b for _, b in pairs)
 
 
-def best_in_turn(ways: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """The shortest time of each way, after one that does not count. They take turns, and so meet the same machine."""
+def best_in_turn(ways: Sequence[Callable[[], float]], rounds: int = 5) -> list[float]:
+    """The least seconds that each way gives, but for the first time. They take turns, and so meet the same machine."""
     for way in ways:
         way()
-    times = [[seconds(way) for way in ways] for _ in range(rounds)]
-    return [min(column) for column in zip(*times, strict=True)]
+    return [min(column) for column in zip(*[[way() for way in ways] for _ in range(rounds)], strict=True)]
