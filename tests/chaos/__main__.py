@@ -1,4 +1,4 @@
-"""Reads through a real data service while its processes are killed, stopped, restarted and delayed.
+"""Reads through a real data service while its processes are killed, stopped, restarted and cut off from each other.
 
 Every trial is drawn from a seed: what is read and by whom, and what breaks when. What the readers got is compared with
 what they must get. `--seed` and `--trials` repeat what was printed.
@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from network import go_inside
 from schedule import Schedule, draw
 from trial import Trial
 
@@ -24,10 +25,18 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, metavar="N", default=3, help="how many at the same time (default: 3)")
     parser.add_argument("--mode", help="only trials of this mode: ordered, shared, …")
     parser.add_argument("--dispatcher", action="store_true", help="let the dispatcher die too")
+    parser.add_argument(
+        "--network", action="store_true", help="give every process a network namespace, and cut some off at times"
+    )
     options = parser.parse_args()
+    if options.network:
+        go_inside()
     first = random.randrange(1 << 30) if options.seed is None else options.seed
     print(f"seed {first}, {options.trials} trials", flush=True)
-    drawn = (draw(seed, dispatcher=options.dispatcher) for seed in range(first, first + options.trials))
+    drawn = (
+        draw(seed, dispatcher=options.dispatcher, network=options.network)
+        for seed in range(first, first + options.trials)
+    )
     schedules = [schedule for schedule in drawn if options.mode in (None, schedule.mode)]
     with ThreadPoolExecutor(options.at_once) as pool:
         failed = sum(not held for held in pool.map(_held, schedules))

@@ -22,7 +22,8 @@ class Fault:
 
     Attributes:
         at: seconds after the trainers were started.
-        what: "kill", "stop" or "add".
+        what: "kill", "stop" or "add"; in a network "cut" takes all of it from a machine, and "lose" lets what the
+            trainers send to a worker reach nobody.
         role: "worker", "trainer" or "dispatcher".
         index: which of them, by the order in which they were started, modulo their number.
         seconds: until another one takes its place, or until it goes on.
@@ -44,6 +45,7 @@ class Schedule:
 
     Attributes:
         protocol: how blocks come.
+        network: whether every process has a machine of its own, which can be cut off.
     """
 
     seed: int
@@ -54,23 +56,25 @@ class Schedule:
     trainers: int
     protocol: str
     faults: tuple[Fault, ...]
+    network: bool = False
 
     def __str__(self) -> str:
         who = f"{self.mode} {self.shape}, {self.workers} workers, {self.trainers} trainers, {self.protocol}"
         return f"{who}: {'; '.join(map(str, self.faults))}"
 
 
-def draw(seed: int, *, dispatcher: bool) -> Schedule:
+def draw(seed: int, *, dispatcher: bool, network: bool) -> Schedule:
     """The schedule of a seed.
 
     Args:
-        dispatcher: whether it may be killed too.
+        dispatcher: whether something may happen to it too.
+        network: whether machines may be cut off.
     """
     rng = random.Random(seed)
     mode = MODES[seed % len(MODES)]
     trainers = {"shared": rng.randint(2, 3), "coordinated": 2, "cross_trainer": 2}.get(mode, 1)
     workers = rng.randint(1, 3)
-    faults = sorted((_fault(rng, dispatcher) for _ in range(rng.randint(1, 5))), key=lambda fault: fault.at)
+    faults = sorted((_fault(rng, dispatcher, network) for _ in range(rng.randint(1, 5))), key=lambda fault: fault.at)
     return Schedule(
         seed=seed,
         mode=mode,
@@ -78,15 +82,19 @@ def draw(seed: int, *, dispatcher: bool) -> Schedule:
         elements=6 * rng.randint(80, 230),
         workers=workers,
         trainers=trainers,
-        protocol=rng.choice(("shared_memory", "flight")),
+        protocol="flight" if network else rng.choice(("shared_memory", "flight")),
         faults=tuple(faults),
+        network=network,
     )
 
 
-def _fault(rng: random.Random, dispatcher: bool) -> Fault:
+def _fault(rng: random.Random, dispatcher: bool, network: bool) -> Fault:
     kinds = [("kill", "worker")] * 4 + [("stop", "worker")] * 2 + [("add", "worker"), ("kill", "trainer")]
     kinds += [("kill", "trainer"), ("stop", "trainer")]
     if dispatcher:
         kinds += [("kill", "dispatcher"), ("kill", "dispatcher"), ("stop", "dispatcher")]
+    if network:
+        kinds += [("cut", "worker")] * 4 + [("cut", "trainer")] * 3 + [("lose", "worker")] * 3
+        kinds += [("cut", "dispatcher")] * 3 if dispatcher else []
     what, role = rng.choice(kinds)
     return Fault(rng.uniform(0.0, 1.5), what, role, rng.randrange(6), rng.choice((0.0, rng.uniform(0.1, 1.2), 2.5)))
