@@ -20,11 +20,10 @@ from pipelines import pipeline
 
 import penstock as ps
 
-HEARTBEAT_SECONDS = 0.2
-LEASE_SECONDS = 1.5
 
-
-def run_dispatcher(folder: Path, home: Home, port: int, places: Sequence[str], ready: Connection) -> None:
+def run_dispatcher(
+    folder: Path, home: Home, port: int, places: Sequence[str], times: dict[str, float], ready: Connection
+) -> None:
     """A dispatcher; tells its port when it listens."""
     _write_to(folder / "dispatcher.log")
     home.enter()
@@ -32,8 +31,7 @@ def run_dispatcher(folder: Path, home: Home, port: int, places: Sequence[str], r
         port=port,
         work_dir=folder / "journal",
         worker_addresses=places,
-        heartbeat_seconds=HEARTBEAT_SECONDS,
-        lease_seconds=LEASE_SECONDS,
+        **times,
         **home.as_server(),
     )
     server = ps.service.DispatchServer(config)
@@ -82,6 +80,10 @@ class Trainer:
         return self.folder / f"{self.name}.ids"
 
     @property
+    def times(self) -> Path:
+        return self.folder / f"{self.name}.times"
+
+    @property
     def checkpoint(self) -> Path:
         return self.folder / f"{self.name}.json"
 
@@ -126,7 +128,7 @@ def _read(trainer: Trainer) -> bool:
 
 
 def _read_once(trainer: Trainer) -> None:
-    log = os.open(trainer.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    log, times = (os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND) for file in (trainer.log, trainer.times))
     given = 0
     with iter(trainer.dataset()) as iterator:
         if trainer.checkpoints and trainer.checkpoint.exists():
@@ -137,6 +139,7 @@ def _read_once(trainer: Trainer) -> None:
         for number, element in enumerate(iterator):
             ids = np.ravel(element).astype(np.int64)
             os.write(log, ids.tobytes())
+            os.write(times, np.float64(time.monotonic()).tobytes())
             given += len(ids)
             if trainer.checkpoints and number % 23 == 0:
                 _save(trainer, given, iterator.state_dict())

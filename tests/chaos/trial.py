@@ -14,14 +14,16 @@ from pathlib import Path
 import numpy as np
 from ledger import check
 from network import HERE, Machine, Network
-from roles import LEASE_SECONDS, Trainer, run_dispatcher, run_trainer, run_worker
+from roles import Trainer, run_dispatcher, run_trainer, run_worker
 from schedule import Fault, Schedule
+from waits import Wait, longest
 
 from penstock.service.credentials import client_credentials
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.messages import GetStatus
 
-_LIMIT_SECONDS = 40.0
+_LEASES = 27
+"""After how many leases a trial has failed that has not ended."""
 _processes = get_context("forkserver")
 _processes.set_forkserver_preload(["roles", "penstock.service"])
 
@@ -43,6 +45,7 @@ class Trial:
         self._dead: list[Trainer] = []
         self._timers: list[threading.Timer] = []
         self._over = False
+        self._begun = self._healed = 0.0  # the last fault
         self._port = 0
         self._network = Network(schedule.seed, folder / "keys") if schedule.network else None
         try:
@@ -54,8 +57,8 @@ class Trial:
             self._end()
             raise
 
-    def run(self) -> None:
-        """Let it happen.
+    def run(self) -> list[Wait]:
+        """Let it happen; gives how long each reader waited, where there was one fault.
 
         Raises:
             AssertionError: what the readers got is not what they must get.
@@ -73,8 +76,17 @@ class Trial:
                 self._glean()
             finished = [_read(trainer) for trainer, _ in self._trainers.values()]
             check(self._schedule, finished, [_read(trainer) for trainer in self._dead], self._schedule.workers)
+            return self._waits()
         finally:
             self._end()
+
+    def _waits(self) -> list[Wait]:
+        if len(self._schedule.faults) > 1 or not self._begun:
+            return []
+        (fault,) = self._schedule.faults
+        readers = [trainer for trainer, _ in self._trainers.values()] + self._dead
+        found = [longest(_times(trainer), self._begun, self._healed or self._begun) for trainer in readers]
+        return [Wait(f"{fault.what} {fault.role}", self._schedule.mode, *wait) for wait in found if wait is not None]
 
     # Starting
 
@@ -85,7 +97,9 @@ class Trial:
         here, there = _processes.Pipe()
         static = self._schedule.mode == "static"
         places = [machine.home.name for machine in self._places] if static else []
-        process = self._start(run_dispatcher, self._folder, self._dispatchers.home, self._port, places, there)
+        process = self._start(
+            run_dispatcher, self._folder, self._dispatchers.home, self._port, places, self._schedule.times, there
+        )
         there.close()
         self._port = here.recv()
         return process
@@ -154,7 +168,15 @@ class Trial:
         self._timers.append(timer)
         timer.start()
 
+    def _heal(self, seconds: float, act: Callable[[], None]) -> None:
+        def healed() -> None:
+            act()
+            self._healed = time.monotonic()
+
+        self._later(seconds, healed)
+
     def _do(self, fault: Fault) -> None:
+        self._begun = time.monotonic()
         if fault.what == "add":
             if self._schedule.mode != "static":  # it has a place for each worker, and no more
                 self._start_worker(self._machine())
@@ -181,11 +203,11 @@ class Trial:
         machine = machines[fault.index % len(machines)]
         if fault.what == "cut":
             machine.cut()
-            self._later(fault.seconds, machine.mend)
+            self._heal(fault.seconds, machine.mend)
             return
         for trainer in self._trainer_machines:
             trainer.lose(machine)
-            self._later(fault.seconds, lambda trainer=trainer: trainer.find(machine))
+            self._heal(fault.seconds, lambda trainer=trainer: trainer.find(machine))
 
     def _hit(self, fault: Fault, process: ForkServerProcess, restart: Callable[[], None]) -> None:
         if not process.is_alive():
@@ -194,10 +216,10 @@ class Trial:
         if fault.what == "kill":
             process.kill()
             process.join()
-            self._later(fault.seconds, restart)
+            self._heal(fault.seconds, restart)
         else:
             os.kill(process.pid, signal.SIGSTOP)
-            self._later(fault.seconds, lambda: _go_on(process))
+            self._heal(fault.seconds, lambda: _go_on(process))
 
     def _continue(self, trainer: Trainer) -> None:
         """A trainer that was killed comes back: from its checkpoint, or as another one."""
@@ -217,7 +239,8 @@ class Trial:
     # Ending
 
     def _await_trainers(self) -> None:
-        until = time.monotonic() + _LIMIT_SECONDS
+        limit = _LEASES * self._schedule.times["lease_seconds"]
+        until = time.monotonic() + limit
         while True:
             with self._lock:
                 going = [name for name, (trainer, _) in self._trainers.items() if not trainer.result.exists()]
@@ -227,7 +250,7 @@ class Trial:
                 return
             if time.monotonic() > until:
                 self._ask_where()
-            assert time.monotonic() < until, f"still reading after {_LIMIT_SECONDS:.0f} s: {', '.join(going)}"
+            assert time.monotonic() < until, f"still reading after {limit:.0f} s: {', '.join(going)}"
             time.sleep(0.02)
 
     def _ask_where(self) -> None:
@@ -259,7 +282,7 @@ class Trial:
 
     def _glean(self) -> None:
         """Where readers died that nobody continued, one that comes after their lease gets what they had left."""
-        time.sleep(1.5 * LEASE_SECONDS)
+        time.sleep(1.5 * self._schedule.times["lease_seconds"])
         with self._lock:
             trainer = self._another()
             self._start_trainer(trainer)
@@ -290,3 +313,8 @@ def _read(trainer: Trainer) -> list[int]:
     if not trainer.log.exists():
         return []
     return [int(number) for number in np.fromfile(trainer.log, np.int64)]
+
+
+def _times(trainer: Trainer) -> list[float]:
+    """When its elements came."""
+    return [] if not trainer.times.exists() else [float(at) for at in np.fromfile(trainer.times, np.float64)]
