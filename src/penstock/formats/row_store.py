@@ -134,7 +134,7 @@ class RowStore:
         try:
             description = json.loads((self.path / "rows.json").read_text())
         except FileNotFoundError as error:
-            raise StorageError(f"{self.path} holds no rows: rows.json is missing") from error
+            raise StorageError(f"there is no saved dataset at '{self.path}': rows.json is missing") from error
         except ValueError as error:
             raise StorageError(f"{self.path}/rows.json is damaged: {error}") from error
         if description["version"] != VERSION:

@@ -325,9 +325,9 @@ def _settings(
 
 def _check_together(call: str, settings: Settings) -> None:
     shared = settings.num_consumers is not None or settings.cross_trainer_cache is not None
-    what = "coordinated reads" if settings.num_consumers is not None else "a cross_trainer_cache"
+    what = "coordinated reads need" if settings.num_consumers is not None else "a cross_trainer_cache needs"
     if shared and settings.job_name is None:
-        raise InvalidArgumentError(f"{call}: {what} need a job_name, by which the readers find each other")
+        raise InvalidArgumentError(f"{call}: {what} a job_name, by which the readers find each other")
     if settings.num_consumers is not None and settings.cross_trainer_cache is not None:
         raise InvalidArgumentError(f"{call}: coordinated reads and a cross_trainer_cache exclude each other")
     if settings.num_consumers is not None and settings.target_workers == "LOCAL":
@@ -337,7 +337,7 @@ def _check_together(call: str, settings: Settings) -> None:
         )
     if shared and settings.policy.static:
         raise InvalidArgumentError(
-            f"{call}: {what} work under ShardingPolicy.OFF and ShardingPolicy.DYNAMIC, got {settings.policy.name}"
+            f"{call}: {what} ShardingPolicy.OFF or ShardingPolicy.DYNAMIC, got {settings.policy.name}"
         )
 
 

@@ -1,8 +1,8 @@
 """By what a dataset is known again: the same in every process that describes the same dataset.
 
-The bytes that are sent to workers will not do. They name files and lines, so that errors can; a set of strings stands in
-them in an order that every process draws anew; and a class of the main program under a number that it is given at random.
-Readers that share a job would be told that each of them reads another dataset.
+The bytes that are sent to workers will not do. They name files and lines, so that errors can; a set of strings stands
+in them in an order that every process draws anew, and a class of the main program under a random number. Readers that
+share a job would be told that each of them reads another dataset.
 """
 
 import hashlib
@@ -49,8 +49,9 @@ class _Canonical(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Node):
-            arguments = [getattr(value, item.name) for item in fields(value) if item.name != "site"]
-            return tuple, ((type(value), *arguments),)
+            return tuple, (
+                (type(value), *(getattr(value, item.name) for item in fields(value) if item.name != "site")),
+            )
         if isinstance(value, CodeType):
             return tuple, (_of_code(value),)
         reduced = super().reducer_override(value)
@@ -78,7 +79,5 @@ def _of_code(code: CodeType) -> tuple[Any, ...]:
 def _is_random_number(argument: object) -> bool:
     """Whether this is what cloudpickle calls a class of the main program: a UUID, in another process another one."""
     return (
-        isinstance(argument, str)
-        and len(argument) == _HEXADECIMAL_DIGITS
-        and set(argument) <= set("0123456789abcdef")
+        isinstance(argument, str) and len(argument) == _HEXADECIMAL_DIGITS and set(argument) <= set("0123456789abcdef")
     )
