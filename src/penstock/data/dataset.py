@@ -327,7 +327,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
         """Write the elements of one iteration to the directory `path`, which appears when it is complete.
 
         Raises:
-            StorageError: `path` exists.
+            StorageError: `path` exists, or cannot be written.
             InvalidTypeError: elements with objects other than arrays, strings and bytes.
         """
         writer = RowStoreWriter(path)
