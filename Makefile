@@ -40,7 +40,7 @@ demo: $(VENV)/.with-demo
 
 test: $(VENV)/.with-dev
 	@$(BIN)/pytest -n $(JOBS) -m 'not long and not alone' $(ARGS)
-	@$(BIN)/pytest -m 'alone and not long' $(ARGS) tests/service tests/multi_worker/test_failures.py
+	@$(BIN)/pytest -m 'alone and not long' $(ARGS) tests/service
 
 check: $(VENV)/.with-dev
 	@$(BIN)/ruff format --check .

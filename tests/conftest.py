@@ -15,7 +15,9 @@ import pytest
 # Threads and files that libraries open once and keep: JAX's and hypothesis's own pools, font and locale files, …
 _OUR_THREADS = "penstock-"
 
-# What one process of a test run has compiled none of the others compiles again.
+# What one process of a test run has compiled none of the others compiles again: Python's own files first, of which
+# some hundred processes would each compile all they import, wherever this variable is set.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="penstock-compiled-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.05"

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -79,9 +80,26 @@ SOURCES = {
 }
 
 
-@given(source=st.sampled_from(sorted(SOURCES)), steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+compositions = given(
+    source=st.sampled_from(sorted(SOURCES)), steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5)
+)
+
+
+@compositions
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_composition_conforms(source, steps):
+    _conforms(source, steps)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@compositions
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_of_many_compositions_conforms(source, steps):
+    _conforms(source, steps)
+
+
+def _conforms(source, steps):
     def make():
         return _composed(SOURCES[source](), steps).with_options(ps.Options(seed=9))
 

@@ -6,8 +6,8 @@ import pytest
 
 import penstock as ps
 
-SECONDS = 15
-"""Until all have ended: their start and the timeout of three seconds that these strategies have leave much of it."""
+SECONDS = 80
+"""Until all have ended: far less than JAX waits for a worker that is lost, and enough for a machine with other work."""
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +35,8 @@ def test_the_others_end_with_worker_0(workers) -> None:
     assert ended.seconds < SECONDS
 
 
-@pytest.mark.alone
 def test_a_program_that_fails_is_named_where_others_wait_for_it_in_a_collective(workers) -> None:
-    ended = workers("failures", "broken_program")
+    ended = workers("broken")
     assert ended.statuses == [1, 1]
     assert "[1] RuntimeError: a mistake in the program" in ended.errors
     message = "worker 1 of 2 ended with RuntimeError: a mistake in the program"

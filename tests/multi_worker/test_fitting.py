@@ -1,14 +1,26 @@
-"""Keras's own `fit` on two workers gives what it gives on one device, and every worker sees the same."""
+"""Keras on two workers with two replicas each gives what it gives in one process, and all workers see the same."""
 
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.distribute.conftest import mirrored
+from tests.multi_worker.keras_training import trained
 
 
 @pytest.fixture(scope="module")
 def fitted(scenario) -> Any:
     return scenario("fitting")
+
+
+def test_a_loop_of_ones_own_gives_the_weights_of_one_process_on_every_worker(fitted: Any) -> None:
+    first, second = fitted.of("own_loop")
+    assert first == second
+    expected = trained(mirrored(4), seed=0)
+    np.testing.assert_allclose(first["losses"], expected["losses"], rtol=1e-5)
+    assert first["accuracy"] == expected["accuracy"]
+    for variable, own in zip(first["variables"], expected["variables"], strict=True):
+        np.testing.assert_allclose(variable, own, rtol=1e-4, atol=1e-6)
 
 
 def test_two_workers_train_as_one_device_does(fitted: Any) -> None:

@@ -46,9 +46,7 @@ def running(process: int) -> bool:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline, "it never came"
+    while not holds():  # until the test's time limit
         time.sleep(0.01)
 
 
@@ -92,7 +90,6 @@ def test_a_service_that_is_forgotten_ends() -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, None])
-@pytest.mark.alone
 def test_workers_end_with_their_program_however_that_ends(how: signal.Signals | None) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -106,7 +103,7 @@ def test_workers_end_with_their_program_however_that_ends(how: signal.Signals | 
     else:
         program.send_signal(how)
     until(lambda: not any(map(running, workers)))
-    assert program.wait(10) == {None: 0, signal.SIGINT: -signal.SIGINT}.get(how, -(how or 0))
+    assert program.wait() == {None: 0, signal.SIGINT: -signal.SIGINT}.get(how, -(how or 0))
     for stream in (program.stdin, program.stdout, program.stderr):
         assert stream is not None
         stream.close()

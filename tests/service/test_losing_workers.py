@@ -156,7 +156,6 @@ def test_readers_wait_for_the_first_worker_and_say_so(fleet: Fleet, caplog: pyte
     assert "no data worker" in caplog.text
 
 
-@pytest.mark.alone
 def test_addresses_that_nobody_can_reach_are_said_and_no_element_is_blamed(caplog: pytest.LogCaptureFixture) -> None:
     """However many workers there are: what was never asked of them cannot be the reason."""
     with ExitStack() as stack:
@@ -168,7 +167,7 @@ def test_addresses_that_nobody_can_reach_are_said_and_no_element_is_blamed(caplo
             stack.enter_context(ps.service.WorkerServer(config))
         flight = ps.service.distribute("distributed_epoch", dispatcher.target, data_transfer_protocol="grpc")
         iterator = stack.enter_context(iter(ps.Dataset.range(1).apply(flight)))
-        begun, raised = time.monotonic(), []
+        raised = []
 
         def read() -> None:
             try:
@@ -179,8 +178,7 @@ def test_addresses_that_nobody_can_reach_are_said_and_no_element_is_blamed(caplo
         reading = threading.Thread(target=read)
         reading.start()
         while "at the address it advertises: localhost:1" not in caplog.text:
-            assert time.monotonic() - begun < 20
-            assert raised == []
+            assert raised == []  # and so until the test's time limit
             time.sleep(0.05)
         iterator.close()
         reading.join()
@@ -190,12 +188,14 @@ def test_addresses_that_nobody_can_reach_are_said_and_no_element_is_blamed(caplo
 def test_a_worker_that_comes_late_helps(fleet: Fleet) -> None:
     fleet.add()
     helpers = set()
-    dataset = through(ps.Dataset.range(1200).map(of_process), fleet, ordered=False)
-    for position, process in enumerate(dataset):
-        helpers.add(int(process))
-        if position == 100:
-            fleet.add()
-    assert len(helpers) == 2
+    dataset = through(ps.Dataset.range(1 << 40).map(of_process), fleet, ordered=False)
+    with iter(dataset) as iterator:
+        for position, process in enumerate(iterator):
+            helpers.add(int(process))
+            if position == 100:
+                fleet.add()
+            if len(helpers) == 2:  # otherwise the test ends at its time limit
+                break
 
 
 def of_process(x: int) -> int:

@@ -500,7 +500,7 @@ def threads_of(process: int) -> int:
     return len(os.listdir(f"/proc/{process}/task"))
 
 
-@pytest.mark.alone
+@pytest.mark.alone  # 2000 connections: other tests would find no room for theirs
 def test_a_thousand_silent_clients_do_not_stop_a_service() -> None:
     soft = 256  # the commands take as many as they may have
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

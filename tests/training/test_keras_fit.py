@@ -31,7 +31,8 @@ def small_model(optimizer: str = "sgd") -> Any:
     keras.utils.set_random_seed(1)
     layers = [keras.layers.Dense(5, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.2)]
     model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
-    model.compile(optimizer, "mse", metrics=["mae"], weighted_metrics=["mse"])
+    updates = keras.optimizers.SGD(0.01, momentum=0.9) if optimizer == "momentum" else optimizer
+    model.compile(updates, "mse", metrics=["mae"], weighted_metrics=["mse"])
     return model
 
 
@@ -85,10 +86,11 @@ def trained(strategy: ps.MirroredStrategy, optimizer: str) -> tuple[dict[str, li
         return history, weights_of(model), model.evaluate(dataset, verbose=0), model.predict(dataset, verbose=0)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", ["momentum", pytest.param("adam", marks=pytest.mark.long)])
 def test_devices_change_no_number(optimizer: str) -> None:
+    """Momentum has a state of its own, and shows gradients of a wrong size, to which Adam is blind."""
     history, weights, evaluated, predicted = trained(mirrored(4), optimizer)
-    for replicas in (1, 2) if optimizer == "adam" else (1,):
+    for replicas in (1, 2):
         other = trained(mirrored(replicas), optimizer)
         for name, values in history.items():
             np.testing.assert_allclose(values, other[0][name], rtol=1e-5)

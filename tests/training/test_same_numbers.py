@@ -179,7 +179,7 @@ def double_precision() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.long), "adam"])
 @pytest.mark.parametrize(
     ("alone", "distributed"),
     [(keras_alone, keras_distributed), (jax_alone, jax_distributed)],

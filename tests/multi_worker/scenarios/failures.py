@@ -33,13 +33,6 @@ def coordinator_killed(strategy: Any) -> Any:
         strategy.reduce("SUM", step, axis=0)
 
 
-def broken_program(strategy: Any) -> Any:
-    for number, step in enumerate(strategy.distribute_dataset(rows(400).batch(4))):
-        if strategy._workers.index == 1 and number == 3:
-            raise RuntimeError("a mistake in the program")
-        int(strategy.reduce("SUM", step, axis=0))
-
-
 def left_early(strategy: Any) -> Any:
     leaves = strategy._workers.index == 1
     options = ps.InputOptions(per_replica_buffer_size=0 if leaves else 2)

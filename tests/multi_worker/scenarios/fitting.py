@@ -1,4 +1,4 @@
-"""Keras's own `fit`, `evaluate` and `predict` on several workers."""
+"""Keras on several workers: a loop of one's own, and Keras's `fit`, `evaluate` and `predict`."""
 
 import os
 import runpy
@@ -10,6 +10,7 @@ os.environ["KERAS_BACKEND"] = "jax"
 
 import keras
 import numpy as np
+from keras_training import trained
 from scenarios.steps import said
 
 import penstock as ps
@@ -38,6 +39,11 @@ def _weights(model: Any) -> list[Any]:
     return [np.asarray(variable.value) for variable in model.variables]
 
 
+def own_loop(strategy: Any) -> Any:
+    """Every worker draws weights of its own: those of worker 0 are what all begin with."""
+    return trained(strategy, seed=strategy._workers.index)
+
+
 def training(strategy: Any) -> Any:
     """Models that begin differently on every worker are trained as that of worker 0."""
     with strategy.scope():
@@ -49,7 +55,9 @@ def training(strategy: Any) -> Any:
 
 
 def training_alone(strategy: Any) -> Any:
-    """The same on one device, from arrays, without penstock."""
+    """The same on one device, from arrays, without penstock: once is enough."""
+    if strategy._workers.index:
+        return None
     model = _model(seed=1)
     given = {"x": _FEATURES, "y": _LABELS, "batch_size": 8, "verbose": 0}
     history = model.fit(**given, epochs=2, shuffle=False, validation_data=(_FEATURES, _LABELS)).history
