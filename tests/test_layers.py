@@ -50,6 +50,7 @@ LEVELS: dict[str, float] = {
     "penstock.service.fetching": 4.5,
     "penstock.service.policy": 4.5,
     "penstock.service.interfaces": 4.5,
+    "penstock.service.arrow_stream": 4.5,
     "penstock.service.wire": 4.5,
     "penstock.service.compression": 4.5,
     "penstock.service.transport": 4.7,
@@ -200,6 +201,7 @@ def test_only_the_definitions_of_the_service_pickle() -> None:
         ("penstock.service.definition", "pickle"),
         ("penstock.service.definition", "cloudpickle"),
         ("penstock.service.shipping", "cloudpickle"),  # tries what can be sent
+        ("penstock.service.fingerprint", "cloudpickle"),  # takes a digest of what is sent, and keeps nothing
     }
 
 

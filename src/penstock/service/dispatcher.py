@@ -142,7 +142,9 @@ class _Shell(GuardedServer):
             super().__init__(config.host, config.port, config.credentials())
         except (pa.ArrowException, OSError) as error:
             self._close_journal()
-            raise ServiceError(f"the dispatcher cannot listen at {config.host}:{config.port}: {error}") from error
+            raise ServiceError(
+                f"the dispatcher cannot listen at {config.host}:{config.port}: {error}; port 0 takes one that is free"
+            ) from error
         self._clock = threading.Thread(target=self._keep_time, name="penstock-dispatcher-clock", daemon=True)
         self._clock.start()
 

@@ -274,13 +274,13 @@ class Reader:
         worker = self._staff.choose(description.worker_id, lambda: self._stopping, alone=alone)
         if worker is None:
             return
+        asked = time.monotonic()
         try:
             for answer in self._staff.fetch(worker, request):
                 if not self._take_in(part, answer, request.span.stop):
                     break
         except LostWorkerError as error:
-            # One that falls silent is missed by the dispatcher first; one whose process ends is not.
-            if not self._stopping and self._staff.lost(worker, error):
+            if not self._stopping and self._staff.lost(worker, error, asked):
                 self._suspect(part, worker.worker_id, request.span.stop)
             if self._staff.short_handed():
                 with self._changed:
