@@ -50,6 +50,7 @@ LEVELS: dict[str, float] = {
     "penstock.service.fetching": 4.5,
     "penstock.service.policy": 4.5,
     "penstock.service.interfaces": 4.5,
+    "penstock.service.arrow_stream": 4.5,
     "penstock.service.wire": 4.5,
     "penstock.service.compression": 4.5,
     "penstock.service.transport": 4.7,

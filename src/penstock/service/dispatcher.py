@@ -200,9 +200,8 @@ class _Shell(GuardedServer):
     def _before(self, state: State, updates: Sequence[Update]) -> None:
         if self._journal is not None:
             self._journal.write(state, updates)
-        for update in updates:
-            if (line := told(state, update)) is not None:
-                _logger.info(line)
+        for line in told(state, updates):
+            _logger.info(line)
 
     def _close_journal(self) -> None:
         if self._journal is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.node import Node, OneInput, Run, scaled
-from penstock.data.stream import State, Stream
+from penstock.data.stream import OneInputStream, State
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.rng import as_positions
@@ -81,7 +81,7 @@ class Batching(OneInput):
         return BatchStream(self, run, epoch)
 
 
-class BatchStream(Stream):
+class BatchStream(OneInputStream):
     """Batches of a stream. What was read beyond whole batches is given back, so the state is the input's alone."""
 
     def __init__(self, node: Batching, run: Run, epoch: int) -> None:
@@ -108,9 +108,6 @@ class BatchStream(Stream):
 
     def restore(self, state: State) -> None:
         self._input.restore(state)
-
-    def close(self) -> None:
-        self._input.close()
 
 
 @dataclass(frozen=True, eq=False)
