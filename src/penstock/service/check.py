@@ -47,8 +47,8 @@ class Difference:
         if self.run != _ONCE_MORE:
             return what
         return (
-            f"{what}. So it is another one whenever it is read: a function depends on the time, the process or a random "
-            "generator of its own; map(fn, seed=...) gives it one that depends on the element only"
+            f"{what}. So it is another one whenever it is read: a function depends on the time, the process or a "
+            "random generator of its own; map(fn, seed=...) gives it one that depends on the element only"
         )
 
 
