@@ -1,6 +1,7 @@
 """Several readers of one job: in step, each with everything, or each with its share."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -112,9 +113,15 @@ def test_a_job_of_another_dataset_is_refused(target: str) -> None:
             next(other)
 
 
+def slowly(x: np.ndarray) -> np.ndarray:
+    """Blocks stay small, and all workers have their turn."""
+    time.sleep(0.002)
+    return x
+
+
 def cached(target: str, trainer: str, name: str) -> ps.Dataset:
     cache = ps.service.CrossTrainerCache(trainer)
-    numbers = ps.Dataset.range(1 << 40).repeat()
+    numbers = ps.Dataset.range(1 << 40).map(slowly).repeat()
     return numbers.apply(ps.service.distribute("distributed_epoch", target, job_name=name, cross_trainer_cache=cache))
 
 
