@@ -269,3 +269,16 @@ def test_an_id_is_given_to_an_equal_dataset_again_and_to_no_other(target: str) -
     assert ps.service.register_dataset(target, ps.Dataset.range(3), dataset_id="numbers") == "numbers"
     with pytest.raises(ps.InvalidArgumentError, match="another dataset is registered as 'numbers'"):
         ps.service.register_dataset(target, ps.Dataset.range(4), dataset_id="numbers")
+
+
+def test_a_second_run_under_the_name_of_the_first_read_nothing_in_silence(
+    target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def program() -> list[int]:
+        shared = ps.service.distribute("distributed_epoch", target, job_name="again")
+        return [int(x) for x in ps.Dataset.range(5).apply(shared)]
+
+    assert sorted(program()) == list(range(5))
+    assert caplog.messages == []
+    assert program() == []
+    assert "nothing is left of epoch 0 of the job 'again': other readers have had it" in caplog.text

@@ -1,5 +1,6 @@
 """The node of a dataset that workers produce, and its stream."""
 
+import logging
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,8 @@ from penstock.service.staff import Staff
 from penstock.service.subjects import DatasetInfo, JobParameters, Pass, PassKind, WorkerInfo, content_id
 from penstock.service.transport.connect import connect
 from penstock.service.transport.place import this_machine, this_process
+
+_logger = logging.getLogger(__name__)
 
 _NOTHING_READ: Final = {"passes": {}, "turn": 0}
 
@@ -166,11 +169,27 @@ class DistributeStream(Stream):
         self._dataset_id = ""
         self._restored: Any = None
         self._reader: Reader | None = None
+        self._began = False
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._reader is None:
             self._reader = self._start()
-        return self._reader.next()
+        block = self._reader.next()
+        if block is None and not self._began and self._restored is None:
+            self._tell_of_nothing()
+        self._began = True
+        return block
+
+    def _tell_of_nothing(self) -> None:
+        """A program that is run again at once under the same name should not wonder why it reads nothing."""
+        name = self._node.settings.job_name
+        if name is not None and self._node.info.cardinality != 0:
+            _logger.warning(
+                "nothing is left of epoch %d of the job %r: other readers have had it. A job that was read to its end "
+                "by an earlier program is forgotten 30 s after it by default; another job_name begins at once",
+                self._epoch,
+                name,
+            )
 
     def _start(self) -> Reader:
         node, settings = self._node, self._node.settings
