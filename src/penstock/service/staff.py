@@ -16,6 +16,8 @@ _logger = logging.getLogger(__name__)
 
 _SUSPECT_SECONDS = 1.0
 """How long a worker that could not be reached is left alone."""
+_RESTS = 4
+"""For how many times as long as it took to find that out it is left alone where others can be asked."""
 _WARN_SECONDS = 2.0
 _ALONE_SECONDS = 1.0
 """How long a span that may cost a worker waits for one that does nothing else."""
@@ -27,10 +29,12 @@ class _Loss:
 
     Attributes:
         at: when it was noticed, on the clock of `time.monotonic`.
+        until: it is better not asked before, as it would cost as long again.
         news: whether nobody knew, the dispatcher included.
     """
 
     at: float
+    until: float
     reason: str
     news: bool
 
@@ -77,13 +81,7 @@ class Staff:
         with self._changed:
             while not stopped() and not self._closed:
                 now = time.monotonic()
-                well = [
-                    worker
-                    for number, worker in self._workers.items()
-                    if number not in self._alone
-                    and (number not in self._suspects or now - self._suspects[number].at > _SUSPECT_SECONDS)
-                ]
-                if well:
+                if well := self._well(now):
                     chosen = next(
                         (worker for worker in well if worker.worker_id == preferred),
                         min(well, key=lambda worker: (self._busy[worker.worker_id], worker.worker_id)),
@@ -95,6 +93,21 @@ class Staff:
                     _logger.warning("waiting: %s", self._reason())
                 self._changed.wait(0.2)
         return None
+
+    def _well(self, now: float) -> list[WorkerInfo]:
+        """The workers that may be asked; one that took long to be given up only where there are no others."""
+        rested = {
+            number: worker
+            for number, worker in self._workers.items()
+            if number not in self._alone
+            and (number not in self._suspects or now - self._suspects[number].at > _SUSPECT_SECONDS)
+        }
+        well = [
+            worker
+            for number, worker in rested.items()
+            if number not in self._suspects or now > self._suspects[number].until
+        ]
+        return well or list(rested.values())
 
     def _give(self, number: int, alone: bool) -> None:
         """Let a worker be asked for something, alone or beside what it does; what it does may end first."""
@@ -140,7 +153,9 @@ class Staff:
             loss = before = self._suspects.get(number)
             if loss is None or loss.at < asked:
                 news = before is None and number in self._workers
-                loss = self._suspects[number] = _Loss(time.monotonic(), str(error), news)
+                now = time.monotonic()
+                rests = now + _RESTS * (now - asked) if isinstance(error, UnreachedWorkerError) else now
+                loss = self._suspects[number] = _Loss(now, rests, str(error), news)
             line = self._lines.pop(number, None)
         if before is None:
             _logger.warning(
