@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Condition
+from threading import Condition, RLock
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.failures import to_exception
 from penstock.service.fetching import End, Failed
 from penstock.service.interfaces import Answer
-from penstock.service.leases import SPANS_AT_A_TIME, Leases
+from penstock.service.leases import Leases
 from penstock.service.machine.spans import whole
 from penstock.service.messages import ConsumerHeartbeat, ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.pace import SpanPace
@@ -34,6 +34,8 @@ _logger = logging.getLogger(__name__)
 
 _LANES_PER_WORKER = 2
 _HEARTBEAT_SECONDS = 1.0
+_NEWS_SECONDS = 0.2
+"""How often the dispatcher is asked while no worker can be."""
 _SILENCE_SECONDS = 5.0
 """How long the caller waits before the log says what for."""
 
@@ -57,7 +59,9 @@ class Reader:
         self._dispatcher = dispatcher
         self._staff = staff
         self._threads = threads
-        self._changed = Condition()
+        lock = RLock()
+        # One for each that waits, so that an element wakes only the caller.
+        self._changed, self._arrived, self._steward = Condition(lock), Condition(lock), Condition(lock)
         self._descriptions: dict[int, Pass] = {}
         self._passes: dict[int, PassProgress] = {}
         self._restored: dict[int, State] = {}
@@ -70,6 +74,8 @@ class Reader:
         self._given: int | None = None  # of its elements, as the last state or the end has it
         self._failure: Exception | None = None
         self._stopping = False
+        self._news_wanted = False
+        self._beaten = time.monotonic()
         self._handed_on = 0
         self._skipped = 0
         self._seconds_waited = 0.0
@@ -101,7 +107,7 @@ class Reader:
                     return None
                 if self._stopping:
                     raise ClosedError("this iterator was closed while an element was waited for")
-                self._changed.wait(_SILENCE_SECONDS)
+                self._arrived.wait(_SILENCE_SECONDS)
                 if time.monotonic() > said + _SILENCE_SECONDS:
                     said = time.monotonic()
                     _logger.warning("no element for %.0f s: %s", said - begun, self._staff.why_silent())
@@ -164,7 +170,13 @@ class Reader:
         """Let everything end that runs for this reader; waits for nothing."""
         with self._changed:
             self._stopping = True
-            self._changed.notify_all()
+            self._steward.notify_all()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Let the lanes and the caller look at what has changed."""
+        self._changed.notify_all()
+        self._arrived.notify_all()
 
     def _hand_on(self, part: Part) -> Arrived | Raised:
         item = self._delivery.take(part)
@@ -203,7 +215,7 @@ class Reader:
         except Exception as error:  # nobody else would hear of it
             with self._changed:
                 self._failure = self._failure or error
-                self._changed.notify_all()
+                self._wake()
         finally:
             with self._changed:
                 self._lanes -= 1
@@ -217,43 +229,41 @@ class Reader:
                 part = self._waiting_part()
                 if part is not None:
                     return part
-                asking = self._leases is not None and self._leases.begin(self._room(None, SPANS_AT_A_TIME))
-                if not asking:
+                if self._leases is None or not self._leases.begin(self._pace, self._lanes, self._under_way()):
                     if self._reading.endless and self._leases is None:
                         return None
                     self._changed.wait(None if self._leases is None else self._leases.pause)
                     continue
-            assert self._leases is not None
-            spans = self._leases.ask()
+            reply = self._leases.ask()
             with self._changed:
-                size = -(-sum(span.stop - span.start for span in spans) // SPANS_AT_A_TIME)
-                for span in spans:
-                    self._passes[span.pass_number].adopt(span, size)
-                self._changed.notify_all()
+                self._leases.granted(reply)
+                self._wake()
 
     def _waiting_part(self) -> Part | None:
         for progress in self._passes.values():
             if progress.waiting:
                 return progress.waiting.popleft()
         if self._leases is not None:
-            return None
+            span = self._leases.next(self._pace.size(None, self._lanes, self._under_way()))
+            return None if span is None else self._passes[span.pass_number].adopt(span)
         for progress in sorted(self._passes.values(), key=lambda progress: progress.frontier):
             if progress.all_begun:
                 continue
             if self._reading.endless:
                 return progress.begin(ENDLESS - progress.frontier)
-            size = self._room(progress.remaining)
+            size = self._pace.size(progress.remaining, self._lanes, self._under_way())
             return progress.begin(size) if size else None
         return None
 
-    def _room(self, remaining: int | None, spans: int = 1) -> int:
+    def _under_way(self) -> int:
+        """How many elements were asked for and not handed on."""
         requested = sum(
             part.stop - part.fetch_position
             for progress in self._passes.values()
             for part in progress.open
             if not part.complete and part.stop < ENDLESS
         )
-        return self._pace.size(remaining, max(1, self._lanes), requested + self._buffered, spans)
+        return requested + self._buffered
 
     def _fetch(self, part: Part) -> None:
         """Fetch what is missing of a part, or what a worker gives of it before it is lost."""
@@ -272,6 +282,10 @@ class Reader:
         except LostWorkerError as error:
             if not self._stopping and self._staff.lost(worker, error, asked):
                 self._suspect(part, worker.worker_id, request.span.stop)
+            if self._staff.short_handed():
+                with self._changed:
+                    self._news_wanted = True
+                    self._steward.notify_all()
         finally:
             self._staff.leave(worker)
 
@@ -291,7 +305,7 @@ class Reader:
         with self._changed:
             part.arrive_failure(error, replace(asked, start=asked.start + self._reading.stride, stop=part.stop, skip=0))
             self._delivery.arrived(part)
-            self._changed.notify_all()
+            self._wake()
 
     def _take_in(self, part: Part, answer: Answer, stop: int) -> bool:
         """Note a piece of an answer, for which positions up to `stop` were asked; False if no more of it is wanted."""
@@ -305,9 +319,11 @@ class Reader:
                     if self._leases is not None:
                         self._leases.ended(part.pass_number, answer.length)
                 self._forget_if_done(part)
+                self._wake()
             elif isinstance(answer, Failed):
                 part.arrive_failure(to_exception(answer), replace(answer.next, stop=part.stop))
                 self._delivery.arrived(part)
+                self._wake()
             else:
                 chunk, block = answer
                 self._pace.measured(chunk.rows, block.nbytes, chunk.seconds)
@@ -321,7 +337,7 @@ class Reader:
                 self._buffered += chunk.rows
                 part.arrive(Arrived(chunk, block), self._reading.kind, self._reading.stride)
                 self._delivery.arrived(part)
-            self._changed.notify_all()
+                self._arrived.notify_all()
             return not self._stopping and not part.complete
 
     # The steward
@@ -329,13 +345,14 @@ class Reader:
     def _keep_in_touch(self) -> None:
         """Tell the dispatcher of this consumer, and hear from it, until the end; then let go of everything."""
         try:
-            while not self._paused(_HEARTBEAT_SECONDS):
+            while not self._paused(_NEWS_SECONDS if self._staff.short_handed() else _HEARTBEAT_SECONDS):
                 self._beat()
         except PenstockError as error:
             with self._changed:
                 self._failure = self._failure or error
-                self._changed.notify_all()
-            self._paused(None)
+                self._wake()
+            with self._changed:
+                self._steward.wait_for(lambda: self._stopping)
         self._staff.close()
         with suppress(PenstockError):  # it will miss this consumer's heartbeats
             with self._changed:
@@ -345,19 +362,22 @@ class Reader:
             )
         self._dispatcher.close()
 
-    def _paused(self, seconds: float | None) -> bool:
-        """Wait; gives whether the reader was stopped."""
+    def _paused(self, seconds: float) -> bool:
+        """Wait until there is reason to ask the dispatcher; gives whether the reader was stopped."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._stopping, seconds)
+            self._steward.wait_for(lambda: self._stopping or self._news_wanted, seconds)
+            self._news_wanted = False
+            return self._stopping
 
     def _beat(self) -> None:
         with self._changed:
+            seconds, self._beaten = time.monotonic() - self._beaten, time.monotonic()
             handed_on, self._handed_on = self._handed_on, 0
             waited, self._seconds_waited = self._seconds_waited, 0.0
         heartbeat = ConsumerHeartbeat(
             consumer_id=self._opened.consumer_id,
-            rows_per_second=handed_on / _HEARTBEAT_SECONDS,
-            waiting_fraction=min(1.0, waited / _HEARTBEAT_SECONDS),
+            rows_per_second=handed_on / seconds,
+            waiting_fraction=min(1.0, waited / seconds),
             lost_workers=self._staff.suspects(),
             skipped=self._skipped,
         )
@@ -392,7 +412,7 @@ class Reader:
             else:
                 missing = max(0, max(1, workers) * _LANES_PER_WORKER - self._lanes)
             self._lanes += missing
-            self._changed.notify_all()
+            self._wake()
         for _ in range(missing):
             self._threads.start(self._lane, "service-lane")
 

@@ -80,34 +80,42 @@ class Staff:
         begun, warned = time.monotonic(), False
         with self._changed:
             while not stopped() and not self._closed:
-                now = time.monotonic()
-                if well := self._well(now):
+                well = [worker for worker in self._well() if worker.worker_id not in self._alone]
+                if well := self._quick(well) or well:
                     chosen = next(
                         (worker for worker in well if worker.worker_id == preferred),
                         min(well, key=lambda worker: (self._busy[worker.worker_id], worker.worker_id)),
                     )
                     self._give(chosen.worker_id, alone)
                     return chosen
-                if not warned and now - begun > _WARN_SECONDS:
+                if not warned and time.monotonic() - begun > _WARN_SECONDS:
                     warned = True
                     _logger.warning("waiting: %s", self._reason())
                 self._changed.wait(0.2)
         return None
 
-    def _well(self, now: float) -> list[WorkerInfo]:
-        """The workers that may be asked; one that took long to be given up only where there are no others."""
-        rested = {
-            number: worker
-            for number, worker in self._workers.items()
-            if number not in self._alone
-            and (number not in self._suspects or now - self._suspects[number].at > _SUSPECT_SECONDS)
-        }
-        well = [
+    def short_handed(self) -> bool:
+        """Whether nobody can be asked for anything."""
+        with self._changed:
+            return not self._well()
+
+    def _well(self) -> list[WorkerInfo]:
+        """Those that could be reached when they were asked last, or some time ago could not."""
+        until = time.monotonic() - _SUSPECT_SECONDS
+        return [
             worker
-            for number, worker in rested.items()
-            if number not in self._suspects or now > self._suspects[number].until
+            for number, worker in self._workers.items()
+            if number not in self._suspects or self._suspects[number].at < until
         ]
-        return well or list(rested.values())
+
+    def _quick(self, workers: list[WorkerInfo]) -> list[WorkerInfo]:
+        """Those that did not take long to be given up lately."""
+        now = time.monotonic()
+        return [
+            worker
+            for worker in workers
+            if worker.worker_id not in self._suspects or self._suspects[worker.worker_id].until < now
+        ]
 
     def _give(self, number: int, alone: bool) -> None:
         """Let a worker be asked for something, alone or beside what it does; what it does may end first."""

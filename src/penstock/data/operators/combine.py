@@ -12,7 +12,7 @@ from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
 from penstock.spec import TensorSpec
-from penstock.structure import Structure, map_structure
+from penstock.structure import LEAF, Structure, map_structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,7 +247,9 @@ class ChooseStream(Stream):
         return None
 
     def _checked(self, drawn: Block) -> Any:
-        numbers = drawn.columns[0]
+        numbers = drawn.columns[0] if drawn.structure == LEAF else None
+        if numbers is None or numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+            raise ElementError(f"{self._node.where()}: the choices must be integers, got {drawn.spec()}")
         wrong = numbers[(numbers < 0) | (numbers >= len(self._members))]
         if len(wrong):
             raise ElementError(

@@ -97,9 +97,7 @@ class RejectionResampleStream(OneInputStream):
     def _checked(self, value: Any) -> int:
         number = int(value)
         if not 0 <= number < len(self._target):
-            raise ElementError(
-                f"rejection_resample(class_function) must return 0 to {len(self._target) - 1}, got {number}"
-            )
+            raise ElementError(f"rejection_resample(class_func) must return 0 to {len(self._target) - 1}, got {number}")
         return number
 
     def _acceptance(self, number: int) -> float:

@@ -66,7 +66,7 @@ class ScanStream(OneInputStream):
     def _step(self, element: Any) -> Any:
         result: Any = self._node.function(self._carried, element)
         if not isinstance(result, tuple) or len(result) != 2:
-            raise InvalidTypeError(f"scan(function) must return a pair (new state, output), got {result!r}")
+            raise InvalidTypeError(f"scan(scan_func) must return a pair (new state, output), got {result!r}")
         carried = map_structure(as_leaf, result[0])
         output = _owned(result[1])
         Layout.of(self._carried).check(Layout.of(carried))
