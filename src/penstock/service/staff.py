@@ -16,6 +16,8 @@ _logger = logging.getLogger(__name__)
 
 _SUSPECT_SECONDS = 1.0
 """How long a worker that could not be reached is left alone."""
+_RESTS = 4
+"""For how many times as long as it took to find that out it is left alone where others can be asked."""
 _WARN_SECONDS = 2.0
 _ALONE_SECONDS = 1.0
 """How long a span that may cost a worker waits for one that does nothing else."""
@@ -27,10 +29,12 @@ class _Loss:
 
     Attributes:
         at: when it was noticed, on the clock of `time.monotonic`.
+        until: it is better not asked before, as it would cost as long again.
         news: whether nobody knew, the dispatcher included.
     """
 
     at: float
+    until: float
     reason: str
     news: bool
 
@@ -77,7 +81,7 @@ class Staff:
         with self._changed:
             while not stopped() and not self._closed:
                 well = [worker for worker in self._well() if worker.worker_id not in self._alone]
-                if well:
+                if well := self._quick(well) or well:
                     chosen = next(
                         (worker for worker in well if worker.worker_id == preferred),
                         min(well, key=lambda worker: (self._busy[worker.worker_id], worker.worker_id)),
@@ -102,6 +106,15 @@ class Staff:
             worker
             for number, worker in self._workers.items()
             if number not in self._suspects or self._suspects[number].at < until
+        ]
+
+    def _quick(self, workers: list[WorkerInfo]) -> list[WorkerInfo]:
+        """Those that did not take long to be given up lately."""
+        now = time.monotonic()
+        return [
+            worker
+            for worker in workers
+            if worker.worker_id not in self._suspects or self._suspects[worker.worker_id].until < now
         ]
 
     def _give(self, number: int, alone: bool) -> None:
@@ -148,7 +161,9 @@ class Staff:
             loss = before = self._suspects.get(number)
             if loss is None or loss.at < asked:
                 news = before is None and number in self._workers
-                loss = self._suspects[number] = _Loss(time.monotonic(), str(error), news)
+                now = time.monotonic()
+                rests = now + _RESTS * (now - asked) if isinstance(error, UnreachedWorkerError) else now
+                loss = self._suspects[number] = _Loss(now, rests, str(error), news)
             line = self._lines.pop(number, None)
         if before is None:
             _logger.warning(

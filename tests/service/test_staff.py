@@ -1,0 +1,53 @@
+"""Whom a reader asks next."""
+
+import time
+
+import pytest
+
+from penstock.errors import LostWorkerError
+from penstock.service import staff as staff_module
+from penstock.service.interfaces import UnreachedWorkerError
+from penstock.service.staff import Staff
+from penstock.service.subjects import Endpoint, WorkerInfo
+
+
+def workers(count: int) -> list[WorkerInfo]:
+    return [
+        WorkerInfo(worker_id=number, endpoint=Endpoint(address=f"a:{number}"), place=number) for number in range(count)
+    ]
+
+
+def staff_of(count: int) -> Staff:
+    staff = Staff(lambda worker: True, lambda worker: None)  # type: ignore[arg-type,return-value]  # nothing is fetched
+    staff.update(workers(count))
+    return staff
+
+
+def chosen(staff: Staff, preferred: int = -1) -> int:
+    worker = staff.choose(preferred, lambda: False)
+    assert worker is not None
+    return worker.worker_id
+
+
+def test_a_worker_that_took_long_to_be_given_up_is_asked_again_where_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or what was asked of it would wait as long again, beside others that are well."""
+    monkeypatch.setattr(staff_module, "_SUSPECT_SECONDS", -1.0)  # for which no worker is asked that was lost
+    first, _ = workers(2)
+    staff = staff_of(2)
+    assert not staff.lost(first, UnreachedWorkerError("silent"), asked=time.monotonic() - 10)
+    assert [chosen(staff, preferred=0) for _ in range(3)] == [1, 1, 1]
+    staff.update([first])
+    assert chosen(staff) == 0
+
+
+def test_each_thing_that_a_worker_was_asked_for_may_be_the_reason_that_it_is_lost() -> None:
+    first, second = workers(2)
+    staff = staff_of(2)
+    asked = time.monotonic()
+    assert [staff.lost(first, LostWorkerError("x"), asked) for _ in range(2)] == [True, True]
+    assert not staff.lost(first, LostWorkerError("x"), time.monotonic())  # it was known
+    assert not staff.lost(second, UnreachedWorkerError("x"), asked)
+    staff.update([])
+    assert not staff.lost(workers(3)[2], LostWorkerError("x"), asked)  # the dispatcher knew
