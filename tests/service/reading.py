@@ -30,6 +30,20 @@ def dataset_of(kind: str) -> ps.Dataset:
     return numbers
 
 
+def iterator_of(kind: str, address: str, arguments: dict[str, Any]) -> Any:
+    transformation = ps.service.distribute(service=address, **arguments)
+    if kind == "strategy":
+        batches = dataset_of(kind).batch(5).apply(transformation)
+        return iter(ps.HostStrategy(replicas_per_worker=2).distribute_dataset(batches))
+    dataset = dataset_of(kind).apply(transformation)
+    return iter(dataset.shuffle(50, seed=1).prefetch(10) if kind == "shuffled" else dataset)
+
+
+def numbers_of(element: Any) -> list[int]:
+    parts = element.values if isinstance(element, ps.PerReplica) else [element]
+    return [int(x) for part in parts for x in np.ravel(part)]
+
+
 def say(**line: Any) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
@@ -78,13 +92,14 @@ class Checkpoints:
 
 
 def main(directory: str, address: str, kind: str, saving: str, every: int, arguments: dict[str, Any]) -> None:
-    dataset = dataset_of(kind).apply(ps.service.distribute(service=address, **arguments))
-    with iter(dataset) as iterator:
+    with iterator_of(kind, address, arguments) as iterator:
         saved = (Checkpoints if saving == "checkpoint" else States)(Path(directory), iterator)
         step = saved.restore()
         say(restored=step)
         since: list[int] = []
-        while elements := [int(x) for x in islice(iterator, 20)]:
+        while elements := [
+            x for element in islice(iterator, 4 if kind == "strategy" else 20) for x in numbers_of(element)
+        ]:
             step += 1
             since += elements
             say(step=step, elements=elements)

@@ -168,11 +168,12 @@ def test_what_a_killed_trainer_had_left_goes_to_others_after_its_lease(start_tra
         assert len(set(range(COUNT)) - set(given) - set(gone.elements)) <= 20
 
 
+@pytest.mark.parametrize("kind", ["rows", "shuffled", "strategy"])
 def test_a_trainer_that_comes_back_after_its_lease_goes_on_with_what_is_left(
-    start_trainer: Callable[..., Trainer],
+    start_trainer: Callable[..., Trainer], kind: str
 ) -> None:
     with service(lease_seconds=1.0) as address:
-        first, second = (start_trainer(address, job_name="shared", every=4) for _ in range(2))
+        first, second = (start_trainer(address, kind=kind, job_name="shared", every=4) for _ in range(2))
         first.await_step(10)
         first.kill()
         so_far = len(second.steps)

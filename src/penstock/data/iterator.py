@@ -192,6 +192,10 @@ class DatasetIterator(Iterator[Any]):
         if self._pass.run.live:
             self._pass.run.live.consumed(position)
 
+    def give_back(self, position: State) -> None:
+        """No element after a position was used; to be closed now."""
+        self._pass.run.live.give_back(position)
+
     def state_at(self, position: State) -> dict[str, Any]:
         """What `state_dict` returned at a position."""
         records = self._pass.run.live.records(position)

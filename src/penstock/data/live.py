@@ -108,7 +108,7 @@ class LiveStreams:
         for key, stream in streams.items():
             # What the position does not name is read again from its beginning.
             number = named.get(key, 0)
-            records[key] = stream.record(number, bare=position == [{"live": key, "number": number}, 0])
+            records[key] = stream.record(number, bare=position == _bare(key, number))
         return records
 
     def claim(self) -> None:
@@ -118,12 +118,24 @@ class LiveStreams:
         for stream in streams:
             stream.claim()
 
+    def give_back(self, position: State) -> None:
+        """What comes after this position was not used, and nothing more will be read."""
+        for key, number in _named(position).items():
+            stream = self._streams.get(key)
+            if stream is not None and position == _bare(key, number):
+                stream.unread(stream.number - number)
+
     def leave_to(self, records: dict[str, State]) -> None:
         """The iteration is about to be closed, and goes on from these records."""
         with self._lock:
             streams = [(stream, records[key]) for key, stream in self._streams.items() if key in records]
         for stream, record in streams:
             stream.leave_to(record)
+
+
+def _bare(key: str, number: int) -> State:
+    """The position of an iteration in which nothing stands above a stream."""
+    return [{"live": key, "number": number}, 0]
 
 
 def _named(position: State) -> dict[str, int]:

@@ -335,7 +335,7 @@ class DistributedIterator(Iterator[Any]):
         """End the background thread and free what it holds; may be called more than once."""
         self._closed = True
         self._stop()
-        self._source.close()
+        self._source.close(self._position)
 
     def _stop(self) -> None:
         self._feed.agreement.close()

@@ -54,8 +54,8 @@ class StepSource(ABC):
         """Continue after the step that a state was taken at; gives the position."""
 
     @abstractmethod
-    def close(self) -> None:
-        """End what runs for the steps."""
+    def close(self, position: Any) -> None:
+        """End what runs for the steps; those after a position were not used."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,8 @@ class GlobalBatches(StepSource):
         self._batches.load_state_dict(state)
         return state["position"]
 
-    def close(self) -> None:
+    def close(self, position: Any) -> None:
+        self._batches.give_back(position)
         self._batches.close()
 
 
@@ -203,7 +204,8 @@ class OwnBatches(StepSource):
         self.number = state["step"]
         return {**state, "dataset": state["dataset"]["position"]}
 
-    def close(self) -> None:
+    def close(self, position: Any) -> None:
+        self._batches.give_back(position["dataset"])
         self._batches.close()
 
 
@@ -281,8 +283,9 @@ class Elements(StepSource):
             dataset.load_state_dict(position)
         return {**state, "datasets": [part["position"] for part in state["datasets"]]}
 
-    def close(self) -> None:
-        for dataset in self._datasets:
+    def close(self, position: Any) -> None:
+        for dataset, part in zip(self._datasets, position["datasets"], strict=True):
+            dataset.give_back(part)
             dataset.close()
 
 

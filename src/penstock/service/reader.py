@@ -166,8 +166,8 @@ class Reader:
                 self._changed.wait_for(lambda: self._over)
 
     def unread(self, rows: int) -> None:
-        """The last `rows` elements of the last block were not used, and no more will be asked for."""
-        self._unread = rows
+        """The last `rows` elements that were handed on were not used, and no more will be asked for."""
+        self._unread = max(self._unread, rows)
 
     def leave(self) -> None:
         """It will be stopped, and another one takes its place, which is to have back what it was given."""
