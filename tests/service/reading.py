@@ -3,6 +3,7 @@
 Every line that it writes is of JSON: `{"restored": step}` once, `{"step": number, "elements": [...]}` for each step.
 Its state, with the number of steps done, is replaced on disk as a whole after every `every` steps. With "checkpoint"
 it is a `ps.Checkpoint` of the iterator and of a model, whose weight is the sum of all elements that it was trained on.
+With "nothing" it saves nothing, and waits for a line on its standard input after every `every` steps.
 """
 
 import json
@@ -69,6 +70,19 @@ class States:
         os.replace(new, self._file)
 
 
+class Nothing:
+    """Saves nothing, and takes a step whenever it is told to."""
+
+    def __init__(self, directory: Path, iterator: Any) -> None:
+        pass
+
+    def restore(self) -> int:
+        return 0
+
+    def save(self, step: int, elements: list[int]) -> None:
+        sys.stdin.readline()
+
+
 class Checkpoints:
     """The iterator and a model in a `ps.Checkpoint`."""
 
@@ -91,9 +105,12 @@ class Checkpoints:
         say(weight=int(self._model["weight"]))
 
 
+SAVING: dict[str, Any] = {"state": States, "checkpoint": Checkpoints, "nothing": Nothing}
+
+
 def main(directory: str, address: str, kind: str, saving: str, every: int, arguments: dict[str, Any]) -> None:
     with iterator_of(kind, address, arguments) as iterator:
-        saved = (Checkpoints if saving == "checkpoint" else States)(Path(directory), iterator)
+        saved = SAVING[saving](Path(directory), iterator)
         step = saved.restore()
         say(restored=step)
         since: list[int] = []

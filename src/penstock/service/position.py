@@ -9,7 +9,17 @@ from penstock.options import UNKNOWN_CARDINALITY
 from penstock.service.asking import Reading
 from penstock.service.delivery import Again
 from penstock.service.handed_on import HandedOn, entries_of
-from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, SharedProgress, State, after
+from penstock.service.progress import (
+    ENDLESS,
+    Arrived,
+    Part,
+    PassProgress,
+    Raised,
+    SharedProgress,
+    State,
+    after,
+    first_of,
+)
 from penstock.service.subjects import Pass, Span
 
 
@@ -147,6 +157,13 @@ class Position:
         for pass_number, progress in self.passes.items():
             passes[str(pass_number)] = progress.state(undone)
         return {"passes": passes, "turn": self.handed_on.turn(number, self.delivery.turn)}
+
+    def rounds(self, number: int) -> tuple[list[int], int]:
+        """Of coordinated reads, how many rounds of each pass were over before this number, and whose turn it was."""
+        state = self.state(number)
+        offset, stride = self._reading.offset, self._reading.stride
+        nexts = [first_of(state["passes"][name]) for name in sorted(state["passes"], key=int)]
+        return [max(0, -(-(position - offset) // stride)) for position in nexts], state["turn"]
 
     def begun(self, number: int) -> list[Span]:
         """What was handed on before this number of parts that are not used up."""

@@ -279,6 +279,12 @@ def past_of(passes: Mapping[str, State]) -> list[Span]:
     return past
 
 
+def first_of(state: State) -> int:
+    """The first position that is not consumed by a state of a pass."""
+    frontier, holes = _checked(state)
+    return holes[0][0] if holes else frontier
+
+
 def _checked(state: State) -> tuple[int, list[tuple[int, int, int]]]:
     """The frontier and the holes of a state."""
     try:

@@ -347,8 +347,11 @@ class Reader:
         with self._changed:
             rows, self._rows = self._rows, 0
             waited, self._seconds_waited = self._seconds_waited, 0.0
+            rounds, turn = self._rounds()
         heartbeat = ConsumerHeartbeat(
             consumer_id=self._opened.consumer_id,
+            rounds=rounds,
+            turn=turn,
             rows_per_second=rows / _HEARTBEAT_SECONDS,
             waiting_fraction=min(1.0, waited / _HEARTBEAT_SECONDS),
             lost_workers=self._staff.suspects(),
@@ -367,6 +370,11 @@ class Reader:
                 begun = self._position.begun(self._position.handed_on.used_until)
             # Whole positions only: what is acknowledged of one in the middle cannot come back with an earlier state.
             self._leases.acknowledge(whole(begun))
+
+    def _rounds(self) -> tuple[list[int], int]:
+        if self._reading.stride == 1:
+            return [], 0
+        return self._position.rounds(self._position.handed_on.used_until)
 
     def _update(self, news: EpochOpened | ConsumerNews) -> None:
         """Take over what the dispatcher says: passes that have come, workers that have come or gone."""

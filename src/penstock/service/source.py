@@ -208,8 +208,18 @@ class DistributeStream(LiveStream):
             lambda worker: connect(worker.endpoint, settings.data_transfer_protocol, dispatcher.credentials),
         )
         reopen = partial(self._open, dispatcher)
-        position = Position(reading, shared=opened.leased, record=self._record, number=self._number)
+        record = self._record or self._rejoined(opened)
+        position = Position(reading, shared=opened.leased, record=record, number=self._number)
         return Reader(reading, opened, dispatcher, reopen, staff, self._threads, position)
+
+    def _rejoined(self, opened: EpochOpened) -> State:
+        """Of coordinated reads, the place of one that died; None where there is none."""
+        settings = self._node.settings
+        if not opened.rounds or settings.num_consumers is None or settings.consumer_index is None:
+            return None
+        firsts = [settings.consumer_index + settings.num_consumers * rounds for rounds in opened.rounds]
+        passes = {str(number): [first, []] for number, first in enumerate(firsts)}
+        return {**_NOTHING_READ, "passes": passes, "turn": opened.turn}
 
     def _open(self, dispatcher: DispatcherClient, position: Any) -> EpochOpened:
         self._dataset_id = self._node.dataset_id or self._registered(dispatcher)
