@@ -22,6 +22,7 @@ NAMES = (
     "dispatcher",
     "transport",
     "recovery",
+    "exactly_once",
 )
 RESULTS = Path(__file__).parent / "results"
 

@@ -32,8 +32,13 @@ def lookups(layer: ps.preprocessing.StringLookup, keys: list[str], strings: np.n
     def index_in_of_objects() -> object:
         return pc.index_in(pa.array(strings), value_set=known)
 
+    def by_hand() -> object:
+        found = pc.fill_null(index_in(), -1).to_numpy().astype(np.int64)
+        return found + 1
+
     return [
-        Figure("StringLookup of 1e6 strings in Arrow / index_in", speed_ratio(lambda: layer(in_arrow), index_in), 0.5),
+        Figure("StringLookup of 1e6 strings in Arrow / by hand", speed_ratio(lambda: layer(in_arrow), by_hand), 0.95),
+        Figure("the same / index_in alone", speed_ratio(lambda: layer(in_arrow), index_in), 0.5),
         Figure(
             "StringLookup of 1e6 objects / index_in of them",
             speed_ratio(lambda: layer(strings), index_in_of_objects),

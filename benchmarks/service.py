@@ -1,26 +1,32 @@
 """The data service with worker processes on this machine, against what this one produces into memory.
 
 Where PENSTOCK_BENCH_TENSORFLOW names an interpreter with TensorFlow, also against its service, with as many workers.
+Whatever is compared takes turns.
 """
 
-import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
 import penstock as ps
-from benchmarks.timing import Figure
+from benchmarks.timing import Figure, best_in_turn
 
 WORKERS = 2
 BATCH, BATCHES = 84, 120
 IMAGE = (224, 224, 3)
 GIGABYTES = BATCHES * BATCH * int(np.prod(IMAGE)) / 1e9
 ELEMENTS = 100_000
+TENSORFLOW_ELEMENTS = 10_000
 BUSY = 300
+
+Measure = Callable[[], float]
+"""Does something once; gives the seconds that it took."""
 
 
 def images() -> ps.Dataset:
@@ -37,62 +43,74 @@ def spin(x: int) -> int:
     return total
 
 
-def exhaust(dataset: ps.Dataset) -> float:
-    """Seconds of one pass."""
-    start = time.perf_counter()
-    for _ in dataset:
-        pass
-    return time.perf_counter() - start
+def passing(dataset: ps.Dataset) -> Measure:
+    """Goes through a dataset."""
 
+    def go() -> float:
+        start = time.perf_counter()
+        for _ in dataset:
+            pass
+        return time.perf_counter() - start
 
-def best(work: Callable[[], float], rounds: int = 3) -> float:
-    """The shortest of several times, after one that does not count."""
-    work()
-    return min(work() for _ in range(rounds))
+    return go
 
 
 def measure() -> list[Figure]:
     """The figures of this file."""
-    theirs = tensorflow()
-    with ps.service.local(num_workers=WORKERS) as service:
+    with ps.service.local(num_workers=WORKERS) as service, tensorflow() as theirs:
 
-        def through(dataset: ps.Dataset, **arguments: object) -> ps.Dataset:
-            return dataset.apply(ps.service.distribute("distributed_epoch", service.target, **arguments))
+        def through(dataset: ps.Dataset, **arguments: object) -> Measure:
+            return passing(dataset.apply(ps.service.distribute("distributed_epoch", service.target, **arguments)))
 
-        in_memory = best(lambda: exhaust(images()))
-        shared, flight = images(), images()
-        shared, flight = through(shared), through(flight, data_transfer_protocol="flight", compression=None)
-        by_memory, by_flight = best(lambda: exhaust(shared)), best(lambda: exhaust(flight))
-        numbers, few = through(ps.Dataset.range(ELEMENTS)), through(ps.Dataset.range(100))
-        rate = ELEMENTS / best(lambda: exhaust(numbers))
-        milliseconds = 1e3 * best(lambda: exhaust(few), 9)
-        slow = ps.Dataset.range(BUSY).map(spin)
-        here, there = best(lambda: exhaust(slow)), through(slow)
-        speed_up = here / best(lambda: exhaust(there))
-    figures = [
-        Figure("batches of 12.6 MB from 2 processes / produced in this one", in_memory / by_memory, 0.6),
-        Figure("batches of 12.6 MB from 2 processes", GIGABYTES / by_memory, 3.6, unit="GB/s"),
-        Figure("the same through Arrow Flight", GIGABYTES / by_flight, 1.4, unit="GB/s"),
-        Figure(f"range({ELEMENTS}), a number each", rate / 1e3, 380, unit="k elements/s"),
-        Figure("a pass over 100 elements", milliseconds, 50, False, "ms"),
-        Figure("a map that keeps Python's lock, 2 processes / in this one", speed_up, 1.7),
-    ]
-    if theirs:
-        figures += [
-            Figure("batches of 12.6 MB / TensorFlow's service", GIGABYTES / by_memory / theirs["gigabytes"], 4),
-            Figure("the same through Arrow Flight / TensorFlow's", GIGABYTES / by_flight / theirs["gigabytes"], 1.5),
-            Figure(f"range({ELEMENTS}) / TensorFlow's service", rate / theirs["elements"], 200),
-            Figure("a pass over 100 elements / TensorFlow's", milliseconds / theirs["milliseconds"], 0.05, False),
+        flight = through(images(), data_transfer_protocol="flight", compression=None)
+        here, by_memory, by_flight, *others = best_in_turn(
+            [passing(images()), through(images()), flight, *theirs("images")]
+        )
+        figures = [
+            Figure("batches of 12.6 MB from 2 processes / produced in this one", here / by_memory, 0.6),
+            Figure("batches of 12.6 MB from 2 processes", GIGABYTES / by_memory, 3.6, unit="GB/s"),
+            Figure("the same through Arrow Flight", GIGABYTES / by_flight, 1.4, unit="GB/s"),
+            *[Figure("batches of 12.6 MB / TensorFlow's service", other / by_memory, 4) for other in others],
+            *[Figure("the same through Arrow Flight / TensorFlow's", other / by_flight, 1.5) for other in others],
         ]
-    return figures
+        numbers, *others = best_in_turn([through(ps.Dataset.range(ELEMENTS)), *theirs("numbers")])
+        each = numbers / ELEMENTS
+        figures += [
+            Figure(f"range({ELEMENTS}), a number each", 1e-3 / each, 380, unit="k elements/s"),
+            *[Figure("a number each / TensorFlow's", other / TENSORFLOW_ELEMENTS / each, 60) for other in others],
+        ]
+        few, *others = best_in_turn([through(ps.Dataset.range(100)), *theirs("few")], rounds=9)
+        figures += [
+            Figure("a pass over 100 elements", 1e3 * few, 50, False, "ms"),
+            *[Figure("a pass over 100 elements / TensorFlow's", few / other, 0.05, False) for other in others],
+        ]
+        slow = ps.Dataset.range(BUSY).map(spin)
+        here, there = best_in_turn([passing(slow), through(slow)])
+        return [*figures, Figure("a map that keeps Python's lock, 2 processes / in this one", here / there, 1.7)]
 
 
-def tensorflow() -> dict[str, float]:
-    """The same through TensorFlow's service; nothing where no interpreter for it is named."""
+@contextmanager
+def tensorflow() -> Iterator[Callable[[str], list[Measure]]]:
+    """Gives what TensorFlow's service takes for something; nothing where no interpreter for it is named."""
     python = os.environ.get("PENSTOCK_BENCH_TENSORFLOW")
     if not python:
         print("PENSTOCK_BENCH_TENSORFLOW names no interpreter with TensorFlow: not compared with it", file=sys.stderr)
-        return {}
-    script = os.path.join(os.path.dirname(__file__), "service_in_tensorflow.py")
-    output = subprocess.run([python, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
-    return dict(json.loads(output.stdout.splitlines()[-1]))
+        yield lambda name: []
+        return
+    with subprocess.Popen(
+        [python, Path(__file__).with_name("service_in_tensorflow.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        requests, answers = process.stdin, process.stdout
+
+        def ask(name: str) -> float:
+            print(name, file=requests, flush=True)
+            return float(answers.readline())
+
+        yield lambda name: [lambda: ask(name)]
+        requests.close()

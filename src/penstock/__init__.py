@@ -29,6 +29,7 @@ from penstock.errors import ClosedError as ClosedError
 from penstock.errors import ElementError as ElementError
 from penstock.errors import InvalidArgumentError as InvalidArgumentError
 from penstock.errors import InvalidTypeError as InvalidTypeError
+from penstock.errors import LostLeaseError as LostLeaseError
 from penstock.errors import LostWorkerError as LostWorkerError
 from penstock.errors import OutOfRangeError as OutOfRangeError
 from penstock.errors import PenstockError as PenstockError
@@ -80,4 +81,10 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_LAZY[name]), name)
     if name in _LAZY_MODULES:
         return importlib.import_module(_LAZY_MODULES[name])
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("penstock")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY, *_LAZY_MODULES})

@@ -1,12 +1,13 @@
 """What the leaves of an element are: `TensorSpec`, a shape and a dtype, and how values become leaves."""
 
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import ElementError, InvalidArgumentError
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.structure import flatten, map_structure
 
 Array = npt.NDArray[Any]
@@ -21,6 +22,7 @@ class TensorSpec:
         dtype: anything that `numpy.dtype` takes. Strings, bytes and rows of unequal length have dtype `object`.
 
     Raises:
+        InvalidTypeError: a shape that is no tuple of lengths, or what is no dtype.
         InvalidArgumentError: a negative length.
 
     Example:
@@ -35,11 +37,17 @@ class TensorSpec:
     __penstock_leaf__ = True
 
     def __init__(self, shape: Any, dtype: Any = np.float32) -> None:
-        lengths = tuple(None if length is None else int(length) for length in shape)
+        try:
+            lengths = tuple(None if length is None else index(length) for length in shape)
+        except TypeError:
+            raise InvalidTypeError(f"TensorSpec(shape=...) takes a tuple of integers and None, got {shape!r}") from None
         if any(length is not None and length < 0 for length in lengths):
             raise InvalidArgumentError(f"TensorSpec(shape=...) takes lengths of at least 0, or None, got {shape!r}")
         object.__setattr__(self, "shape", lengths)
-        object.__setattr__(self, "dtype", np.dtype(dtype))
+        try:
+            object.__setattr__(self, "dtype", np.dtype(dtype))
+        except TypeError as error:
+            raise InvalidTypeError(f"TensorSpec(dtype=...) takes what numpy.dtype takes, got {dtype!r}") from error
 
     def __repr__(self) -> str:
         return f"TensorSpec(shape={self.shape}, dtype={self.dtype})"

@@ -2,8 +2,7 @@
 
 `flatten` takes a value apart into its leaves and a `Structure`; `Structure.unflatten` puts it together again.
 Dictionary keys are visited in sorted order, as JAX does, so two dictionaries with the same keys have the same
-structure. None is a structure without leaves. A list is
-a leaf: it stands for an array.
+structure. None is a structure without leaves. A list is a leaf: it stands for an array.
 """
 
 import dataclasses
@@ -89,7 +88,7 @@ class Structure:
                 return found
         leaves, structure = flatten(value)
         if structure != self:
-            raise ElementError(f"expected an element of structure {self}, got {structure}")
+            raise ElementError(f"expected an element of structure {self}, got {structure}; * is one array or value")
         return leaves
 
     def paths(self, prefix: str = "") -> list[str]:
@@ -111,13 +110,21 @@ class Structure:
         return Structure(self.kind, children, self.names, self.record, count)
 
     def __str__(self) -> str:
+        return self.shown(["*"] * self.leaf_count)
+
+    def shown(self, leaves: Iterable[str]) -> str:
+        """The structure as text, with these words in place of its leaves."""
+        return self._shown(iter(leaves))
+
+    def _shown(self, leaves: Iterator[str]) -> str:
         if self.kind == "leaf":
-            return "*"
+            return next(leaves)
         if self.kind == "none":
             return "None"
+        children = [child._shown(leaves) for child in self.children]
         if self.kind == "tuple":
-            return f"({', '.join(map(str, self.children))}{',' if len(self.children) == 1 else ''})"
-        pairs = zip(self.names, self.children, strict=True)
+            return f"({', '.join(children)}{',' if len(children) == 1 else ''})"
+        pairs = zip(self.names, children, strict=True)
         if self.kind == "dict":
             return "{" + ", ".join(f"{name!r}: {child}" for name, child in pairs) + "}"
         assert self.record is not None

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -14,35 +15,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from network import Home
 from pipelines import pipeline
 
 import penstock as ps
 
-HEARTBEAT_SECONDS = 0.2
-LEASE_SECONDS = 1.5
 
-
-def run_dispatcher(folder: Path, port: int, places: int, ready: Connection) -> None:
+def run_dispatcher(
+    folder: Path, home: Home, port: int, places: Sequence[str], times: dict[str, float], ready: Connection
+) -> None:
     """A dispatcher; tells its port when it listens."""
     _write_to(folder / "dispatcher.log")
+    home.enter()
     config = ps.service.DispatcherConfig(
         port=port,
         work_dir=folder / "journal",
-        worker_addresses=("localhost",) * places,
-        heartbeat_seconds=HEARTBEAT_SECONDS,
-        lease_seconds=LEASE_SECONDS,
+        worker_addresses=places,
+        **times,
+        **home.as_server(),
     )
     server = ps.service.DispatchServer(config)
     ready.send(server.port)
     server.join()
 
 
-def run_worker(folder: Path, address: str) -> None:
+def run_worker(folder: Path, home: Home, service: str) -> None:
     """A worker. One that finds all places taken tries again: the lost one whose place it takes is still missed."""
     _write_to(folder / f"worker-{os.getpid()}.log")
+    home.enter()
+    config = ps.service.WorkerConfig(
+        dispatcher_address=service, worker_address=f"{home.name}:%port%", **home.as_server()
+    )
     while True:
         with suppress(ps.ServiceError):
-            ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)).join()
+            ps.service.WorkerServer(config).join()
             return
         time.sleep(0.1)
 
@@ -53,12 +59,14 @@ class Trainer:
 
     Attributes:
         name: of its files.
+        home: where it runs.
         count: after how many elements it stops; None at the end.
         checkpoints: whether it goes on from a checkpoint where there is one.
     """
 
     name: str
     folder: Path
+    home: Home
     target: str
     shape: str
     elements: int
@@ -70,6 +78,10 @@ class Trainer:
     @property
     def log(self) -> Path:
         return self.folder / f"{self.name}.ids"
+
+    @property
+    def times(self) -> Path:
+        return self.folder / f"{self.name}.times"
 
     @property
     def checkpoint(self) -> Path:
@@ -94,6 +106,7 @@ class Trainer:
 def run_trainer(trainer: Trainer) -> None:
     """Read to the end, and note every element at once; a checkpoint is taken every now and then."""
     _write_to(trainer.folder / f"{trainer.name}.log")
+    trainer.home.enter()
     try:
         while not _read(trainer):
             time.sleep(0.1)
@@ -115,7 +128,7 @@ def _read(trainer: Trainer) -> bool:
 
 
 def _read_once(trainer: Trainer) -> None:
-    log = os.open(trainer.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    log, times = (os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND) for file in (trainer.log, trainer.times))
     given = 0
     with iter(trainer.dataset()) as iterator:
         if trainer.checkpoints and trainer.checkpoint.exists():
@@ -128,6 +141,7 @@ def _read_once(trainer: Trainer) -> None:
         for number, element in enumerate(iterator):
             ids = np.ravel(element).astype(np.int64)
             os.write(log, ids.tobytes())
+            os.write(times, np.float64(time.monotonic()).tobytes())
             given += len(ids)
             if trainer.checkpoints and number % 23 == 0:
                 _save(trainer, given, iterator.state_dict())

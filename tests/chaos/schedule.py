@@ -16,13 +16,20 @@ _SHAPES = {
 }
 
 
+SHORT_TIMES = {"heartbeat_seconds": 0.2, "lease_seconds": 1.5}
+DEFAULT_TIMES = {"heartbeat_seconds": 2.0, "lease_seconds": 10.0}
+_LONGER = 6
+"""How many times longer things last with the default times."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """Something that goes wrong.
 
     Attributes:
         at: seconds after the trainers were started.
-        what: "kill", "stop" or "add".
+        what: "kill", "stop" or "add"; in a network "cut" takes all of it from a machine, and "lose" lets what the
+            trainers send to a worker reach nobody.
         role: "worker", "trainer" or "dispatcher".
         index: which of them, by the order in which they were started, modulo their number.
         seconds: until another one takes its place, or until it goes on.
@@ -44,6 +51,8 @@ class Schedule:
 
     Attributes:
         protocol: how blocks come.
+        network: whether every process has a machine of its own, which can be cut off.
+        times: the dispatcher's.
     """
 
     seed: int
@@ -54,39 +63,54 @@ class Schedule:
     trainers: int
     protocol: str
     faults: tuple[Fault, ...]
+    network: bool
+    times: dict[str, float]
 
     def __str__(self) -> str:
         who = f"{self.mode} {self.shape}, {self.workers} workers, {self.trainers} trainers, {self.protocol}"
         return f"{who}: {'; '.join(map(str, self.faults))}"
 
 
-def draw(seed: int, *, dispatcher: bool) -> Schedule:
+def draw(seed: int, *, dispatcher: bool, network: bool, faults: int | None, default_times: bool) -> Schedule:
     """The schedule of a seed.
 
     Args:
-        dispatcher: whether it may be killed too.
+        dispatcher: whether something may happen to it too.
+        network: whether machines may be cut off.
+        faults: how many there are; None draws that too.
+        default_times: the dispatcher has the times that it has without settings, and what breaks is broken for longer.
     """
     rng = random.Random(seed)
     mode = MODES[seed % len(MODES)]
     trainers = {"shared": rng.randint(2, 3), "coordinated": 2, "cross_trainer": 2}.get(mode, 1)
     workers = rng.randint(1, 3)
-    faults = sorted((_fault(rng, dispatcher) for _ in range(rng.randint(1, 5))), key=lambda fault: fault.at)
+    count = rng.randint(1, 5)
+    longer = _LONGER if default_times else 1
+    drawn = sorted(
+        (_fault(rng, dispatcher, network, longer) for _ in range(faults or count)), key=lambda fault: fault.at
+    )
     return Schedule(
         seed=seed,
         mode=mode,
         shape=rng.choice(_SHAPES[mode]),
-        elements=6 * rng.randint(80, 230),
+        elements=6 * rng.randint(80, 230) * (longer // 2 or 1),
         workers=workers,
         trainers=trainers,
-        protocol=rng.choice(("shared_memory", "flight")),
-        faults=tuple(faults),
+        protocol="flight" if network else rng.choice(("shared_memory", "flight")),
+        faults=tuple(drawn),
+        network=network,
+        times=DEFAULT_TIMES if default_times else SHORT_TIMES,
     )
 
 
-def _fault(rng: random.Random, dispatcher: bool) -> Fault:
+def _fault(rng: random.Random, dispatcher: bool, network: bool, longer: int) -> Fault:
     kinds = [("kill", "worker")] * 4 + [("stop", "worker")] * 2 + [("add", "worker"), ("kill", "trainer")]
     kinds += [("kill", "trainer"), ("stop", "trainer")]
     if dispatcher:
         kinds += [("kill", "dispatcher"), ("kill", "dispatcher"), ("stop", "dispatcher")]
+    if network:
+        kinds += [("cut", "worker")] * 4 + [("cut", "trainer")] * 3 + [("lose", "worker")] * 3
+        kinds += [("cut", "dispatcher")] * 3 if dispatcher else []
     what, role = rng.choice(kinds)
-    return Fault(rng.uniform(0.0, 1.5), what, role, rng.randrange(6), rng.choice((0.0, rng.uniform(0.1, 1.2), 2.5)))
+    at, index, seconds = rng.uniform(0.0, 1.5), rng.randrange(6), rng.choice((0.0, rng.uniform(0.1, 1.2), 2.5))
+    return Fault(at, what, role, index, seconds * longer)

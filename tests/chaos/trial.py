@@ -6,19 +6,24 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import numpy as np
 from ledger import check
-from roles import LEASE_SECONDS, Trainer, run_dispatcher, run_trainer, run_worker
+from network import HERE, Machine, Network
+from roles import Trainer, run_dispatcher, run_trainer, run_worker
 from schedule import Fault, Schedule
+from waits import Wait, longest
 
+from penstock.service.credentials import client_credentials
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.messages import GetStatus
 
-_LIMIT_SECONDS = 40.0
+_LEASES = 27
+"""After how many leases a trial has failed that has not ended."""
 _processes = get_context("forkserver")
 _processes.set_forkserver_preload(["roles", "penstock.service"])
 
@@ -35,23 +40,32 @@ class Trial:
         self._folder = folder
         self._lock = threading.Lock()
         self._all: list[ForkServerProcess] = []
-        self._workers: list[ForkServerProcess] = []
+        self._workers: list[tuple[Machine, ForkServerProcess]] = []
         self._trainers: dict[str, tuple[Trainer, ForkServerProcess]] = {}
         self._dead: list[Trainer] = []
         self._timers: list[threading.Timer] = []
         self._over = False
+        self._begun = self._healed = 0.0  # the last fault
         self._port = 0
-        self._dispatcher = self._start_dispatcher()
+        self._network = Network(schedule.seed, folder / "keys") if schedule.network else None
+        try:
+            self._dispatchers = self._machine()
+            self._places = [self._machine() for _ in range(schedule.workers)]
+            self._trainer_machines = [self._machine() for _ in range(schedule.trainers)]
+            self._dispatcher = self._start_dispatcher()
+        except BaseException:
+            self._end()
+            raise
 
-    def run(self) -> None:
-        """Let it happen.
+    def run(self) -> list[Wait]:
+        """Let it happen; gives how long each reader waited, where there was one fault.
 
         Raises:
             AssertionError: what the readers got is not what they must get.
         """
         try:
-            for _ in range(self._schedule.workers):
-                self._add_worker()
+            for machine in self._places:
+                self._start_worker(machine)
             self._await_workers(self._schedule.workers)
             for index in range(self._schedule.trainers):
                 self._start_trainer(self._trainer(index))
@@ -62,18 +76,37 @@ class Trial:
                 self._glean()
             finished = [_read(trainer) for trainer, _ in self._trainers.values()]
             check(self._schedule, finished, [_read(trainer) for trainer in self._dead], self._schedule.workers)
+            return self._waits()
         finally:
             self._end()
 
+    def _waits(self) -> list[Wait]:
+        if len(self._schedule.faults) > 1 or not self._begun:
+            return []
+        (fault,) = self._schedule.faults
+        readers = [trainer for trainer, _ in self._trainers.values()] + self._dead
+        found = [longest(_times(trainer), self._begun, self._healed or self._begun) for trainer in readers]
+        return [Wait(f"{fault.what} {fault.role}", self._schedule.mode, *wait) for wait in found if wait is not None]
+
     # Starting
+
+    def _machine(self) -> Machine:
+        return HERE if self._network is None else self._network.machine()
 
     def _start_dispatcher(self) -> ForkServerProcess:
         here, there = _processes.Pipe()
-        places = self._schedule.workers if self._schedule.mode == "static" else 0
-        process = self._start(run_dispatcher, self._folder, self._port, places, there)
+        static = self._schedule.mode == "static"
+        places = [machine.home.name for machine in self._places] if static else []
+        process = self._start(
+            run_dispatcher, self._folder, self._dispatchers.home, self._port, places, self._schedule.times, there
+        )
         there.close()
         self._port = here.recv()
         return process
+
+    @property
+    def _service(self) -> str:
+        return self._dispatchers.home.service(self._port)
 
     def _start(self, target: Callable[..., None], *arguments: object) -> ForkServerProcess:
         process = _processes.Process(target=target, args=arguments, daemon=True)
@@ -81,11 +114,15 @@ class Trial:
         self._all.append(process)
         return process
 
-    def _add_worker(self) -> None:
-        self._workers.append(self._start(run_worker, self._folder, f"localhost:{self._port}"))
+    def _start_worker(self, machine: Machine) -> None:
+        self._workers.append((machine, self._start(run_worker, self._folder, machine.home, self._service)))
 
     def _await_workers(self, count: int) -> None:
-        client = DispatcherClient(f"localhost:{self._port}")
+        keys = self._dispatchers.home.keys
+        known = None
+        if keys is not None:
+            known = client_credentials(token_file=str(keys / "token"), roots=str(keys / "crt"))
+        client = DispatcherClient(self._service, credentials=known)
         try:
             while len(client.ask(GetStatus()).workers) < count:
                 time.sleep(0.01)
@@ -106,7 +143,8 @@ class Trial:
         return Trainer(
             name=f"trainer-{index}",
             folder=self._folder,
-            target=f"localhost:{self._port}",
+            home=self._trainer_machines[index].home,
+            target=self._service,
             shape=schedule.shape,
             elements=schedule.elements,
             mode=mode if mode in ("parallel_epochs", "static") else "distributed_epoch",
@@ -130,12 +168,23 @@ class Trial:
         self._timers.append(timer)
         timer.start()
 
+    def _heal(self, seconds: float, act: Callable[[], None]) -> None:
+        def healed() -> None:
+            act()
+            self._healed = time.monotonic()
+
+        self._later(seconds, healed)
+
     def _do(self, fault: Fault) -> None:
+        self._begun = time.monotonic()
         if fault.what == "add":
             if self._schedule.mode != "static":  # it has a place for each worker, and no more
-                self._add_worker()
+                self._start_worker(self._machine())
+        elif fault.what in ("cut", "lose"):
+            self._part(fault)
         elif fault.role == "worker":
-            self._hit(fault, self._workers[fault.index % len(self._workers)], self._add_worker)
+            machine, process = self._workers[fault.index % len(self._workers)]
+            self._hit(fault, process, lambda: self._start_worker(machine))
         elif fault.role == "trainer":
             name = list(self._trainers)[fault.index % len(self._trainers)]
             trainer, process = self._trainers[name]
@@ -144,17 +193,33 @@ class Trial:
         else:
             self._hit(fault, self._dispatcher, self._restart_dispatcher)
 
-    def _hit(self, fault: Fault, process: ForkServerProcess, replace: Callable[[], None]) -> None:
+    def _part(self, fault: Fault) -> None:
+        """Cut a machine off, or let trainers lose one of the workers."""
+        machines = {
+            "worker": [machine for machine, _ in self._workers],
+            "trainer": self._trainer_machines,
+            "dispatcher": [self._dispatchers],
+        }[fault.role]
+        machine = machines[fault.index % len(machines)]
+        if fault.what == "cut":
+            machine.cut()
+            self._heal(fault.seconds, machine.mend)
+            return
+        for trainer in self._trainer_machines:
+            trainer.lose(machine)
+            self._heal(fault.seconds, lambda trainer=trainer: trainer.find(machine))
+
+    def _hit(self, fault: Fault, process: ForkServerProcess, restart: Callable[[], None]) -> None:
         if not process.is_alive():
             return
         assert process.pid is not None
         if fault.what == "kill":
             process.kill()
             process.join()
-            self._later(fault.seconds, replace)
+            self._heal(fault.seconds, restart)
         else:
             os.kill(process.pid, signal.SIGSTOP)
-            self._later(fault.seconds, lambda: _go_on(process))
+            self._heal(fault.seconds, lambda: _go_on(process))
 
     def _continue(self, trainer: Trainer) -> None:
         """A trainer that was killed comes back: from its checkpoint, or as another one."""
@@ -166,7 +231,7 @@ class Trial:
 
     def _another(self) -> Trainer:
         number = len(self._dead) + len(self._trainers)
-        return Trainer(**{**vars(self._trainer(0)), "name": f"trainer-{number}"})
+        return replace(self._trainer(0), name=f"trainer-{number}")
 
     def _restart_dispatcher(self) -> None:
         self._dispatcher = self._start_dispatcher()
@@ -174,7 +239,8 @@ class Trial:
     # Ending
 
     def _await_trainers(self) -> None:
-        until = time.monotonic() + _LIMIT_SECONDS
+        limit = _LEASES * self._schedule.times["lease_seconds"]
+        until = time.monotonic() + limit
         while True:
             with self._lock:
                 going = [name for name, (trainer, _) in self._trainers.items() if not trainer.result.exists()]
@@ -184,7 +250,7 @@ class Trial:
                 return
             if time.monotonic() > until:
                 self._ask_where()
-            assert time.monotonic() < until, f"still reading after {_LIMIT_SECONDS:.0f} s: {', '.join(going)}"
+            assert time.monotonic() < until, f"still reading after {limit:.0f} s: {', '.join(going)}"
             time.sleep(0.02)
 
     def _ask_where(self) -> None:
@@ -202,19 +268,21 @@ class Trial:
             assert process.exitcode in expected, f"{name} ended with status {process.exitcode}"
             return
         result = trainer.result.read_text()
-        if result.startswith("LostLeaseError") and self._was_stopped():  # it was silent for longer than its lease
+        if result.startswith("LostLeaseError") and self._may_be_silent():  # it was silent for longer than its lease
             self._dead.append(self._trainers.pop(name)[0])
             return
         assert result in ("done", ""), f"{name}: {result}"
 
-    def _was_stopped(self) -> bool:
+    def _may_be_silent(self) -> bool:
+        """Whether the dispatcher may have missed a reader of a shared job that is there."""
+        silencing = {("stop", "trainer"), ("cut", "trainer"), ("cut", "dispatcher")}
         return self._schedule.mode == "shared" and any(
-            fault.what == "stop" and fault.role == "trainer" for fault in self._schedule.faults
+            (fault.what, fault.role) in silencing for fault in self._schedule.faults
         )
 
     def _glean(self) -> None:
         """Where readers died that nobody continued, one that comes after their lease gets what they had left."""
-        time.sleep(1.5 * LEASE_SECONDS)
+        time.sleep(1.5 * self._schedule.times["lease_seconds"])
         with self._lock:
             trainer = self._another()
             self._start_trainer(trainer)
@@ -231,6 +299,8 @@ class Trial:
         for process in self._all:
             process.join()
             process.close()
+        if self._network is not None:
+            self._network.close()
 
 
 def _go_on(process: ForkServerProcess) -> None:
@@ -243,3 +313,8 @@ def _read(trainer: Trainer) -> list[int]:
     if not trainer.log.exists():
         return []
     return [int(number) for number in np.fromfile(trainer.log, np.int64)]
+
+
+def _times(trainer: Trainer) -> list[float]:
+    """When its elements came."""
+    return [] if not trainer.times.exists() else [float(at) for at in np.fromfile(trainer.times, np.float64)]

@@ -1,6 +1,9 @@
 """What goes wrong says where, loses nothing else, and is refused when the call is made."""
 
 import contextlib
+import copy
+import importlib.metadata
+import pickle
 
 import numpy as np
 import pytest
@@ -174,7 +177,7 @@ def test_stop_iteration_in_any_function_is_an_error(build, ahead):
     [
         (lambda x: 1 if x < 3 else 0.5, r"float32.*int64"),
         (lambda x: np.ones(2) if x < 3 else np.ones(2, np.float32), r"float32.*float64"),
-        (lambda x: (x, x) if x < 3 else (x,), r"\(\*,\).*\(\*, \*\)|\(\*, \*\).*\(\*,\)"),
+        (lambda x: (x, x) if x < 3 else (x,), r"\(int64,\).*\(int64, int64\)|\(\*, \*\), got \(\*,\)"),
         (lambda x: {"a": 1} if x < 3 else {"b": 1}, r"'a'.*'b'|'b'.*'a'"),
         (lambda x: "text" if x < 3 else 1, "int64.*object"),
     ],
@@ -223,6 +226,12 @@ def test_a_function_cannot_change_the_users_arrays():
         (lambda d: d.rebatch(0), ValueError, "must be at least 1, got 0"),
         (lambda d: d.rebatch([]), ValueError, "at least one size"),
         (lambda d: d.rebatch(-1), ValueError, "must be at least 1, got -1"),
+        (lambda d: d.rebatch(2.5), TypeError, r"rebatch\(batch_size=\.\.\.\) takes an integer, got 2\.5"),
+        (lambda d: d.rebatch(None), TypeError, r"rebatch\(batch_size=\.\.\.\) takes an integer, got None"),
+        (lambda d: d.shard(ps.SHARD_HINT, 1), ValueError, "SHARD_HINT in place of both numbers"),
+        (lambda d: d.apply(lambda dataset: None), TypeError, "<lambda> returned None: does it lack a `return`"),
+        (lambda d: len(d.filter(bool)), TypeError, r"filter\(.*test_errors.py.* has no length: only reading it"),
+        (lambda d: len(d.repeat()), TypeError, "has no length: it never ends"),
         (lambda d: d.window(0), ValueError, "size"),
         (lambda d: d.prefetch(-2), ValueError, "must be at least -1"),
         (lambda d: d.cache(3), TypeError, "takes a path"),
@@ -234,18 +243,41 @@ def test_a_function_cannot_change_the_users_arrays():
         (lambda d: d.bucket_by_sequence_length(len, [3], [1]), ValueError, "expected 2, got 1"),
         (lambda d: d.rejection_resample(abs, [0.5, 0.6]), ValueError, "sum to 1"),
         (lambda d: ps.Dataset.zip(d, 3), TypeError, r"zip takes a ps\.Dataset, got 3"),
+        (lambda d: ps.Dataset.zip([d, d]), TypeError, r"got a list: write zip\(\*datasets\)"),
+        (
+            lambda d: ps.Dataset([1, 2]),
+            TypeError,
+            r"does not take data, got \[1, 2\]: use ps.Dataset.from_tensor_slices",
+        ),
+        (lambda d: ps.Dataset.counter(0, 0), ValueError, "must not be 0"),
         (lambda d: ps.Dataset.sample_from_datasets([d], [0.1, 0.2]), ValueError, "takes 1 weights"),
+        (lambda d: ps.Dataset.sample_from_datasets([d], [float("nan")]), ValueError, "takes 1 weights"),
+        (lambda d: ps.Dataset.sample_from_datasets([d], ["a"]), TypeError, "takes numbers, got"),
+        (lambda d: ps.Dataset.sample_from_datasets([d], seed=-1), ValueError, "seed"),
         (lambda d: ps.Dataset.sample_from_datasets([]), ValueError, "at least one dataset"),
         (lambda d: ps.Dataset.choose_from_datasets([d], 3), TypeError, "choice_dataset"),
         (lambda d: ps.Dataset.range(), TypeError, "1 to 3 integers"),
         (lambda d: ps.Dataset.range(0, 3, 0), ValueError, "must not be 0"),
         (lambda d: ps.Dataset.from_tensor_slices(3), ValueError, "leading axis"),
         (lambda d: ps.Dataset.from_tensor_slices(([1], [1, 2])), ValueError, r"\[0\]: 1, \[1\]: 2"),
+        (lambda d: ps.Dataset.from_tensor_slices(d), ValueError, "leading axis, got <penstock.Dataset range"),
+        (
+            lambda d: ps.Dataset.from_tensor_slices([[1], [1, 2]]),
+            ValueError,
+            "from_tensor_slices: a list must hold rows",
+        ),
         (lambda d: ps.Dataset.from_generator(3), TypeError, "takes a function"),
+        (lambda d: ps.Dataset.from_generator(iter([1])), TypeError, "give the generator function itself"),
         (lambda d: ps.Dataset.from_generator(list, output_signature=3), TypeError, r"ps\.TensorSpec"),
         (lambda d: ps.Options(seed=-1), ValueError, "seed"),
         (lambda d: ps.Options(auto_shard_policy="DATA"), TypeError, r"ps\.AutoShardPolicy"),
         (lambda d: ps.TensorSpec((-3,)), ValueError, "at least 0"),
+        (
+            lambda d: ps.TensorSpec(3),
+            TypeError,
+            r"TensorSpec\(shape=\.\.\.\) takes a tuple of integers and None, got 3",
+        ),
+        (lambda d: ps.TensorSpec((), "floaty"), TypeError, "numpy.dtype takes, got 'floaty'"),
     ],
 )
 def test_bad_arguments_are_refused_at_the_call(call, error, message):
@@ -321,3 +353,87 @@ def test_a_state_that_is_none_is_refused():
     with pytest.raises(ps.StateMismatchError, match="epoch, nodes, position, seed missing"):
         iterator.load_state_dict({"version": 1})
     assert next(iterator) == 0
+
+
+def ragged(d: ps.Dataset) -> ps.Dataset:
+    return d.take(3).map(lambda x: {"row": [x] * (int(x) + 1)})
+
+
+@pytest.mark.parametrize(
+    ("dataset", "error", "message"),
+    [
+        (lambda d: d.map(lambda x: None), TypeError, "the function returned None: does it lack a `return`"),
+        (lambda d: d.map(lambda x: (i for i in [x])), TypeError, "returned a generator, .* use flat_map"),
+        (lambda d: d.flat_map(lambda x: [1, 2]), TypeError, "must return a ps.Dataset, got .*from_tensor_slices"),
+        (lambda d: ragged(d).batch(3), ValueError, r"got \(1,\) and \(2,\) at \['row'\]; use padded_batch"),
+        (
+            lambda d: ragged(d).padded_batch(3, padding_values="x"),
+            ValueError,
+            r"rows of int64 at \['row'\] .* with 'x'",
+        ),
+        (lambda d: ragged(d).padded_batch(3, padding_values=0.5), ValueError, "cannot be padded with np.float32"),
+        (lambda d: ragged(d).padded_batch(3, (2,)), ValueError, r"\(3,\) at \['row'\] does not fit into padded_shapes"),
+        (
+            lambda d: d.map(lambda x: [x]).padded_batch(3, {"a": (2,)}),
+            ValueError,
+            "takes a shape for elements of one leaf",
+        ),
+        (
+            lambda d: ps.Dataset.choose_from_datasets([d], ps.Dataset.from_tensor_slices([0.0])),
+            ValueError,
+            "choices must be integers, got .*float32",
+        ),
+    ],
+)
+def test_mistakes_that_only_elements_show_are_told_with_what_to_do(dataset, error, message):
+    with pytest.raises(error, match=message) as caught:
+        list(dataset(ps.Dataset.range(4)))
+    assert isinstance(caught.value, ps.PenstockError)
+    text = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
+    assert "test_errors.py" in text or "one leaf" in text
+
+
+def test_padding_that_fits_is_taken():
+    rows = ps.Dataset.range(2).map(lambda x: np.ones(int(x) + 1, np.float16))
+    assert [batch.tolist() for batch in rows.padded_batch(2, padding_values=0.5)] == [[[1, 0.5], [1, 1]]]
+    assert next(iter(rows.padded_batch(2, padding_values=np.nan)))[1].tolist() == [1, 1]
+    numbers = ps.Dataset.range(2).map(lambda x: [x] * (int(x) + 1))
+    assert [batch.tolist() for batch in numbers.padded_batch(2, padding_values=-1.0)] == [[[0, -1], [1, 1]]]
+
+
+def test_a_generator_that_was_used_up_in_the_first_epoch_is_told_in_the_second():
+    generator = (i for i in range(3))
+    dataset = ps.Dataset.from_generator(lambda: generator)
+    assert [int(x) for x in dataset] == [0, 1, 2]
+    with pytest.raises(ps.InvalidArgumentError, match="a generator that has ended already"):
+        list(dataset)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"position": {"x": 1}}, "its position does not fit the dataset, got {'x': 1}"),
+        ({"position": 99}, "its position does not fit the dataset, got 99"),
+        ({"epoch": "a"}, "its epoch should be an integer, got 'a'"),
+        ({"nodes": 3}, "its nodes should be a list, got 3"),
+    ],
+)
+def test_a_damaged_state_is_refused_by_name(change, message):
+    dataset = ps.Dataset.range(5).shuffle(5, seed=1)
+    state = iter(dataset).state_dict() | change
+    with pytest.raises(ps.StateMismatchError, match=message):
+        iter(dataset).load_state_dict(state)
+
+
+@pytest.mark.parametrize("use", [pickle.dumps, copy.copy])
+def test_an_iterator_cannot_be_sent_or_copied(use):
+    steps = ps.HostStrategy(2).distribute_dataset(ps.Dataset.range(4).batch(2))
+    for iterator in (iter(ps.Dataset.range(3)), iter(steps)):
+        with pytest.raises(ps.InvalidTypeError, match=r"send .*iterator\.state_dict\(\)"):
+            use(iterator)
+
+
+def test_names_that_are_loaded_when_they_are_asked_for_are_listed():
+    assert {"service", "keras", "preprocessing", "MirroredStrategy", "Checkpoint", "Dataset"} <= set(dir(ps))
+    assert ps.__version__ == importlib.metadata.version("penstock")
+    assert issubclass(ps.LostLeaseError, ps.ServiceError)

@@ -528,3 +528,20 @@ def test_explain_says_what_is_held(tmp_path):
     path = written(tmp_path / "a", b"one")
     expected = "TFRecordDataset(compression_type='GZIP')  stream, unknown  holds 1 MB of one file\n  files(object[1])"
     assert ps.TFRecordDataset(path, "GZIP").explain().startswith(expected)
+
+
+def test_a_file_that_is_cut_off_while_it_is_read_ended_in_silence(tmp_path):
+    path = tmp_path / "lines"
+    path.write_text("".join(f"{number:>99}\n" for number in range(30_000)))
+    iterator = iter(ps.TextLineDataset(path))
+    assert int(next(iterator)) == 0
+    os.truncate(path, 50)
+    with pytest.raises(ps.StorageError, match="lines' was cut off while it was read: it had 3000000 bytes"):
+        list(iterator)
+
+
+def test_a_compressed_file_that_was_not_called_so_is_told(tmp_path):
+    path = tmp_path / "lines.gz"
+    path.write_bytes(gzip.compress(b"a\nb\n"))
+    with pytest.raises(ps.ElementError, match='it looks like a GZIP file: give compression_type="GZIP"'):
+        list(ps.TextLineDataset(path))

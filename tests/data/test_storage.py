@@ -1,11 +1,13 @@
 """cache, save and load: on real files, killed in the middle, and by two writers."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
 from collections import namedtuple
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -207,3 +209,30 @@ def test_two_passes_over_a_cached_stream_at_the_same_time(filename, tmp_path):
     assert [(int(next(one)), int(next(other))) for _ in range(5)] == [(n, n) for n in range(5)]
     assert list(one) == list(other) == []
     assert [int(x) for x in dataset] == list(range(5))
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file of this process becomes larger than 64 KiB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("full_disk")
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_full_disk_is_told_with_the_place_and_nothing_is_left(tmp_path, stream):
+    rows = ps.Dataset.range(64).map(lambda x: np.zeros(10_000))
+    rows = rows.filter(lambda row: True) if stream else rows
+    with pytest.raises(ps.StorageError, match=f"'{tmp_path}/saved' cannot be written: .*too large"):
+        rows.save(tmp_path / "saved")
+    with pytest.raises(ps.StorageError, match=f"'{tmp_path}/kept' cannot be written: .*too large"):
+        list(rows.cache(tmp_path / "kept"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ps.StorageError, match="file/saved' cannot be written: .*Not a directory"):
+        ps.Dataset.range(3).save(tmp_path / "file" / "saved")

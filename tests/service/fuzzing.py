@@ -24,6 +24,7 @@ import numpy as np
 from penstock.data.block import Block
 from penstock.errors import PenstockError, ServiceError, StorageError
 from penstock.service import definition
+from penstock.service.compression import CODECS, compress
 from penstock.service.config import DispatcherConfig
 from penstock.service.credentials import read_token
 from penstock.service.failures import to_exception
@@ -34,7 +35,7 @@ from penstock.service.machine.state import State
 from penstock.service.machine.updates import DatasetKept
 from penstock.service.messages import GetStatus, Lease, OpenEpoch, RegisterDataset, ToDispatcher, WorkerHello
 from penstock.service.subjects import UNDECODABLE, DatasetInfo, Endpoint, JobParameters, Pass, Refused, Span
-from penstock.service.transport import flight, line
+from penstock.service.transport import flight, flight_client, line
 from penstock.service.transport.refusals import raise_refused
 from penstock.service.wire import pack, spec_of_data, spec_to_data, unpack
 from penstock.spec import TensorSpec
@@ -152,7 +153,8 @@ def seeds(target: str) -> list[bytes]:
     if target == "socket_answers":
         return [_socket_block(), line.frame(End(length=1)), line.frame(Refused(kind="ServiceError", reason="x"))]
     if target == "flight_answers":
-        return [_flight_block(), *(len(m).to_bytes(2, "little") + m for m in map(_encode, (_failed(), End())))]
+        blocks = [_flight_block(_block(), ""), *(_flight_block(_block(3000), codec) for codec in CODECS)]
+        return [*blocks, *(len(m).to_bytes(2, "little") + m for m in map(_encode, (_failed(), End())))]
     if target == "specifications":
         spec = {"a": TensorSpec((None, 3), np.dtype(np.float32)), "b": (TensorSpec((), np.dtype("T")),)}
         return [_encode(spec_to_data(spec))]
@@ -191,16 +193,17 @@ def _failed() -> Failed:
     return Failed(next=_span, module="builtins", name="KeyError", arguments=["x", 1], notes=["in map"])
 
 
-def _block() -> Block:
-    value = {"a": np.arange(6).reshape(3, 2), "b": np.array(["x", "yy", ""], np.dtypes.StringDType())}
+def _block(times: int = 1) -> Block:
+    value = {"a": np.arange(6).reshape(3, 2), "b": np.array(["x" * times, "yy", ""], np.dtypes.StringDType())}
     leaves, structure = flatten(value)
     return Block(tuple(leaves), structure, 3)
 
 
-def _flight_block() -> bytes:
-    header, buffers = pack(_block())
-    frame = _encode(flight.BlockFrame(Chunk(position=0, skip=0, rows=3), header, tuple(b.size for b in buffers), ""))
-    return b"".join([len(frame).to_bytes(2, "little"), frame, *(buffer.tobytes() for buffer in buffers)])
+def _flight_block(block: Block, codec: str) -> bytes:
+    header, buffers = pack(block)
+    frame = flight.BlockFrame(Chunk(position=0, skip=0, rows=3), header, tuple(b.size for b in buffers), codec)
+    parts = [_encode(frame), *(buffer.tobytes() for buffer in compress(codec, buffers))]
+    return b"".join(len(part).to_bytes(2, "little") + part for part in parts)
 
 
 def _socket_block() -> bytes:
@@ -211,13 +214,15 @@ def _socket_block() -> bytes:
 
 
 def _unpacked(message: flight.BlockFrame, rest: bytes) -> None:
-    buffers, start = [], 0
-    for size in message.sizes[:100]:
-        piece = rest[start : start + max(size, 0)]
-        start += len(piece)
-        buffers.append(np.frombuffer(piece, np.uint8).copy())
+    """A block whose buffers follow, each after its length."""
+    buffers = []
+    while rest:
+        size, rest = int.from_bytes(rest[:2], "little"), rest[2:]
+        buffers.append(np.frombuffer(rest[:size], np.uint8).copy())
+        rest = rest[size:]
+    batch = flight._batch([str(number) for number in range(len(buffers))], buffers)
     with suppress(ServiceError):
-        unpack(message.header, buffers)
+        unpack(message.header, list(flight_client._buffers(batch, message)))
 
 
 def _over_a_socket(content: bytes, receive: Callable[[socket.socket], object]) -> None:

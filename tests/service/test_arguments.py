@@ -113,7 +113,7 @@ def test_a_cache_that_is_none() -> None:
 
 
 def test_a_cache_needs_a_name() -> None:
-    with pytest.raises(ps.InvalidArgumentError, match="a cross_trainer_cache need a job_name"):
+    with pytest.raises(ps.InvalidArgumentError, match="a cross_trainer_cache needs a job_name"):
         distribute(cross_trainer_cache=ps.service.CrossTrainerCache("a"))
 
 

@@ -2,16 +2,21 @@
 
 import socket
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.formats.columns import encode_column
+from penstock.service.compression import CODECS, compress, decompress
 from penstock.service.wire import BlockHeader, ColumnHeader, unpack
 
 _MOST_BYTES = 1 << 27
@@ -45,6 +50,20 @@ def damaged(seeds: list[bytes]) -> st.SearchStrategy[bytes]:
     return st.binary(max_size=200) | once | twice
 
 
+@contextmanager
+def no_memory_by_others_word() -> Iterator[None]:
+    """Python's, NumPy's and Arrow's."""
+    arrows = pa.default_memory_pool()
+    before = arrows.max_memory()  # of all the tests so far
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < _MOST_BYTES
+        assert arrows.max_memory() < max(before, arrows.bytes_allocated() + _MOST_BYTES)
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.filterwarnings("ignore:Data type alias:DeprecationWarning")
 @pytest.mark.parametrize("name", fuzzing.TARGETS)
 def test_damaged_bytes_are_refused(name: str) -> None:
@@ -53,12 +72,8 @@ def test_damaged_bytes_are_refused(name: str) -> None:
     def run(content: bytes) -> None:
         fuzzing.TARGETS[name](content)
 
-    tracemalloc.start()
-    try:
+    with no_memory_by_others_word():
         run()
-        assert tracemalloc.get_traced_memory()[1] < _MOST_BYTES
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", fuzzing.TARGETS)
@@ -72,6 +87,59 @@ def test_a_negative_shape_of_items_without_bytes_does_not_end_the_process() -> N
     header = BlockHeader(["leaf", [], []], 1, (ColumnHeader((-1,), "V0"),))
     with pytest.raises(ps.ServiceError, match=r"a column came with the shape \(-1,\)"):
         unpack(header, [np.empty(0, np.uint8)])
+
+
+def a_string_in_a_stream(text: str, options: pa.ipc.IpcWriteOptions | None = None) -> bytearray:
+    """What `pack` makes of a column of one string, but for the options."""
+    field, column = encode_column("rows", np.array([text], object))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([field]), options=options) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([column], schema=pa.schema([field])))
+    return bytearray(sink.getvalue())
+
+
+def unpacked_string(stream: bytes, dtype: Any = None) -> Any:
+    header = BlockHeader(["leaf", [], []], 1, (ColumnHeader((1,), dtype, arrow=True),))
+    return unpack(header, [np.frombuffer(stream, np.uint8)]).columns[0][0]
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_a_compressed_column_cannot_claim_memory(codec: str) -> None:
+    """Arrow takes what a compressed buffer says that it will become before it looks at it."""
+    assert unpacked_string(bytes(a_string_in_a_stream("x" * 1000))) == "x" * 1000
+    stream = a_string_in_a_stream("x" * 1000, pa.ipc.IpcWriteOptions(compression=codec))
+    claims = stream.copy()
+    at = stream.rindex((1000).to_bytes(8, "little"))  # before the letters
+    claims[at : at + 8] = (1 << 33).to_bytes(8, "little")
+    for compressed in (stream, claims):
+        with no_memory_by_others_word(), pytest.raises(ps.ServiceError, match="came compressed in itself"):
+            unpacked_string(bytes(compressed))
+
+
+def test_a_column_of_objects_cannot_claim_memory_by_its_dtype() -> None:
+    stream = bytes(a_string_in_a_stream("x"))
+    with no_memory_by_others_word(), pytest.raises(ps.ServiceError, match="to become one of U500000000"):
+        unpacked_string(stream, "U500000000")
+
+
+@pytest.mark.parametrize("codec", [*CODECS, "", "GZIP"])
+def test_a_compressed_buffer_cannot_claim_more_than_it_can_hold(codec: str) -> None:
+    with no_memory_by_others_word(), pytest.raises(ps.ServiceError, match=f"100 bytes of codec '{codec}' came that"):
+        decompress(codec, np.zeros(100, np.uint8), 1 << 30)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_most_compressible_bytes_are_not_refused(codec: str) -> None:
+    zeros = np.zeros(1 << 25, np.uint8)
+    [compressed] = compress(codec, [zeros])
+    assert compressed.size < zeros.size // 20
+    assert np.array_equal(decompress(codec, compressed, zeros.size), zeros)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_damaged_compressed_buffer_is_an_error_of_the_service(codec: str) -> None:
+    with pytest.raises(ps.ServiceError, match=f"100 bytes of codec {codec} came that are damaged"):
+        decompress(codec, np.full(100, 255, np.uint8), 200)
 
 
 def test_a_body_is_whole_however_much_memory_was_taken_for_it_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
 """The dispatcher's journal: what was answered is on disk, whatever happens to the process or the file."""
 
+import os
 import resource
 import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -239,6 +241,55 @@ def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ps.StorageError, match="cannot keep a journal in"):
         Journal(tmp_path / "file", State())
+
+
+# Other users
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
+def test_a_directory_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    """Whoever writes a journal there has data workers run it."""
+    tmp_path.chmod(mode)
+    with pytest.raises(ps.StorageError, match=f"could be written by .*: `chmod go-w {tmp_path}`"):
+        ps.service.DispatchServer(DispatcherConfig(work_dir=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    tmp_path.chmod(0o755)
+    Journal(tmp_path, State()).close()
+
+
+@pytest.mark.parametrize("name", [FILE, f"{FILE}-wal"])
+def test_a_journal_that_others_may_write_is_refused(copied: tuple[Path, list[bytes]], name: str) -> None:
+    (copied[0] / name).chmod(0o620)
+    with pytest.raises(ps.StorageError, match=f"could be written by all users or a group, who may write .*{name}`"):
+        Journal(copied[0], State())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to others")
+@pytest.mark.parametrize("name", ["", FILE])
+def test_a_journal_of_another_users_is_refused(copied: tuple[Path, list[bytes]], name: str) -> None:
+    os.chown(copied[0] / name, 65534, 65534)
+    with pytest.raises(ps.StorageError, match="could be written by user 65534, whose .* make one of its own"):
+        Journal(copied[0], State())
+
+
+def test_what_a_dispatcher_writes_nobody_else_can_read(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        journal = Journal(tmp_path / "made", State())
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [tmp_path / "made", *journal._files()]}
+        journal.close()
+    finally:
+        os.umask(before)
+    assert modes == {"made": 0o700, FILE: 0o600, f"{FILE}-wal": 0o600}
+
+
+def test_a_journal_that_others_could_read_is_read_by_them_no_more(
+    copied: tuple[Path, list[bytes]], caplog: pytest.LogCaptureFixture
+) -> None:
+    (copied[0] / FILE).chmod(0o644)
+    Journal(copied[0], State()).close()
+    assert f"other users could read {copied[0] / FILE}" in caplog.text
+    assert stat.S_IMODE((copied[0] / FILE).stat().st_mode) == 0o600
 
 
 # Processes

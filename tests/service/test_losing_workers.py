@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -157,30 +157,34 @@ def test_readers_wait_for_the_first_worker_and_say_so(fleet: Fleet, caplog: pyte
 
 
 @pytest.mark.alone
-def test_an_address_that_nobody_can_reach_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    with ps.service.DispatchServer() as dispatcher:
-        config = ps.service.WorkerConfig(
-            dispatcher_address=dispatcher.target.split("://")[1], worker_address="localhost:1"
-        )
+def test_addresses_that_nobody_can_reach_are_said_and_no_element_is_blamed(caplog: pytest.LogCaptureFixture) -> None:
+    """However many workers there are: what was never asked of them cannot be the reason."""
+    with ExitStack() as stack:
+        dispatcher = stack.enter_context(ps.service.DispatchServer())
+        for port in range(1, 7):
+            config = ps.service.WorkerConfig(
+                dispatcher_address=dispatcher.target.split("://")[1], worker_address=f"localhost:{port}"
+            )
+            stack.enter_context(ps.service.WorkerServer(config))
         flight = ps.service.distribute("distributed_epoch", dispatcher.target, data_transfer_protocol="grpc")
-        with ps.service.WorkerServer(config), iter(ps.Dataset.range(3).apply(flight)) as iterator:
-            begun = time.monotonic()
+        iterator = stack.enter_context(iter(ps.Dataset.range(1).apply(flight)))
+        begun, raised = time.monotonic(), []
 
-            def said() -> bool:
-                return "at the address it advertises: localhost:1" in caplog.text
+        def read() -> None:
+            try:
+                next(iterator)
+            except ps.PenstockError as error:
+                raised.append(error)
 
-            reading = threading.Thread(target=lambda: list(swallowed(iterator)))
-            reading.start()
-            while not said():
-                assert time.monotonic() - begun < 20
-                time.sleep(0.05)
-            iterator.close()
-            reading.join()
-
-
-def swallowed(iterator: Iterator[object]) -> Iterator[object]:
-    with suppress(ps.ClosedError):
-        yield from iterator
+        reading = threading.Thread(target=read)
+        reading.start()
+        while "at the address it advertises: localhost:1" not in caplog.text:
+            assert time.monotonic() - begun < 20
+            assert raised == []
+            time.sleep(0.05)
+        iterator.close()
+        reading.join()
+        assert [type(error) for error in raised] == [ps.ClosedError]
 
 
 def test_a_worker_that_comes_late_helps(fleet: Fleet) -> None:

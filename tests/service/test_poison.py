@@ -2,6 +2,9 @@
 
 import ctypes
 import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,19 +12,34 @@ import pytest
 import penstock as ps
 
 
-def fatal_at(number: int) -> object:
+def crash() -> None:
+    ctypes.string_at(0)  # a segmentation fault
+
+
+def run_out_of_memory() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)  # what the system does with a process that has taken too much
+
+
+def fatal_at(number: int, end: Callable[[], None] = lambda: os._exit(3)) -> object:
     def function(x: np.ndarray) -> np.ndarray:
         if x == number:
-            os._exit(3)
+            end()
         return x
 
     return function
 
 
-def crash_at_57(x: np.ndarray) -> np.ndarray:
-    if x == 57:
-        ctypes.string_at(0)  # a segmentation fault
-    return x
+def fatal_and_noted(end: Callable[[], None], notes: Path) -> Callable[[np.ndarray], np.ndarray]:
+    """A function that ends its process at 57; the processes that it has ended are in a file."""
+
+    def function(x: np.ndarray) -> np.ndarray:
+        if x == 57:
+            with notes.open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            end()
+        return x
+
+    return function
 
 
 def through(dataset: ps.Dataset, service: object, **arguments: object) -> ps.Dataset:
@@ -41,10 +59,25 @@ def read_past_errors(dataset: ps.Dataset) -> list[object]:
                 found.append(f"poison {error.position}")
 
 
-def test_a_crash_in_a_function_does_not_stop_the_others_elements() -> None:
+@pytest.mark.parametrize("end", [crash, pytest.param(run_out_of_memory, marks=pytest.mark.long)])
+def test_an_element_costs_five_workers_and_the_others_come(end: Callable[[], None], tmp_path: Path) -> None:
+    notes = tmp_path / "ended"
     with ps.service.local(num_workers=2) as service:
-        found = read_past_errors(through(ps.Dataset.range(200).map(crash_at_57), service))
+        found = read_past_errors(through(ps.Dataset.range(200).map(fatal_and_noted(end, notes)), service))
     assert found == [*range(57), "poison 57", *range(58, 200)]
+    assert len(set(notes.read_text().split())) == 5
+
+
+def test_memory_that_cannot_be_had_is_an_error_of_the_element_and_costs_no_worker() -> None:
+    """Where the function is told, its process goes on."""
+    with ps.service.local(num_workers=1) as service:
+        makers = ps.Dataset.range(20).map(lambda x: np.empty(1 << 50, np.uint8) if x == 7 else os.getpid())
+        with iter(through(makers, service)) as iterator:
+            before = [int(next(iterator)) for _ in range(7)]
+            with pytest.raises(MemoryError, match="Unable to allocate 1.00 PiB"):
+                next(iterator)
+            after = [int(x) for x in iterator]
+    assert len(before) == 7 and len(after) == 12 and len({*before, *after}) == 1
 
 
 def test_a_poisonous_row_under_a_filter_is_met_at_its_row() -> None:
@@ -56,7 +89,7 @@ def test_a_poisonous_row_under_a_filter_is_met_at_its_row() -> None:
 
 def test_poison_is_left_out_and_counted_where_that_is_asked_for() -> None:
     with ps.service.local(num_workers=2) as service:
-        dataset = ps.Dataset.range(100).map(fatal_at(0)).map(fatal_at(99))
+        dataset = ps.Dataset.range(100).map(fatal_at(0)).map(fatal_at(99, run_out_of_memory))
         found = [int(x) for x in through(dataset, service, skip_poison=True)]
     assert found == list(range(1, 99))
 

@@ -168,6 +168,14 @@ def test_exceptions_arrive_as_themselves():
     assert sent(ValueError(1 << 70, np.int64(3))).args == (repr(1 << 70), "np.int64(3)")
 
 
+def test_an_exception_that_could_not_be_shown_arrives_as_pythons_own():
+    """Out of memory in NumPy says it from its arguments, a shape and a dtype, which are no plain values."""
+    with pytest.raises(MemoryError) as caught:
+        np.empty(1 << 50, np.uint8)
+    arrived = sent(caught.value)
+    assert (type(arrived), str(arrived)) == (MemoryError, str(caught.value))
+
+
 def test_an_exception_that_is_not_known_here_is_a_service_error():
     class Local(Exception):
         pass

@@ -5,7 +5,10 @@ from hypothesis import strategies as st
 from penstock.data.block import Block
 from penstock.errors import StateMismatchError
 from penstock.service.delivery import AsItComes, InOrder, InTurns
+from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.fetching import Chunk
+from penstock.service.leases import Leases
+from penstock.service.messages import Leased
 from penstock.service.pace import SpanPace
 from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, after
 from penstock.service.subjects import Span
@@ -150,16 +153,43 @@ def test_in_turns_each_pass_gives_one_element_until_it_has_ended() -> None:
     assert given_out == [(1, 0), (1, 10), (3, 1), (5, 2)]
 
 
+def leased(*spans: Span) -> Leases:
+    leases = Leases(0, DispatcherClient("localhost:1"))
+    leases.granted(Leased(spans=list(spans)))
+    return leases
+
+
 def test_what_was_leased_is_fetched_in_pieces() -> None:
-    progress = PassProgress(0, 100)
-    progress.adopt(Span(pass_number=0, start=10, stop=15), size=2)
-    assert [(part.start, part.stop, part.skip) for part in progress.waiting] == [(10, 12, 0), (12, 14, 0), (14, 15, 0)]
+    leases = leased(Span(pass_number=0, start=10, stop=15))
+    pieces = [leases.next(room) for room in (9, 1, 0, 9, 9)]
+    assert [piece and (piece.start, piece.stop) for piece in pieces] == [(10, 12), (12, 13), None, (13, 15), None]
 
 
 def test_a_span_that_skips_is_not_cut_because_it_may_skip_more_than_its_first_piece_has() -> None:
-    progress = PassProgress(0, 100)
-    progress.adopt(Span(pass_number=0, start=10, stop=15, skip=7), size=2)
-    assert [(part.start, part.stop, part.skip) for part in progress.waiting] == [(10, 15, 7)]
+    span = Span(pass_number=0, start=10, stop=15, skip=7)
+    assert leased(span).next(1) == span
+
+
+def test_as_much_is_leased_at_a_time_as_lasts_for_a_while() -> None:
+    now = 0.0
+    pace, leases = SpanPace(None), Leases(0, DispatcherClient("localhost:1"), clock=lambda: now)
+    wanted = []
+    for lasts in (0.01, 0.01, 0.1, 0.3, 0.3, 0.3):
+        assert leases.begin(pace, 1, 0)
+        wanted.append(leases.wanted)
+        leases.granted(Leased(spans=[Span(pass_number=0, start=0, stop=leases.wanted)]))
+        assert not leases.begin(pace, 1, 0)  # before that is used up
+        while leases.next(1):
+            now += lasts / leases.wanted
+    assert wanted == [4, 8, 16, 16, 8, 4]
+
+
+def test_what_was_granted_only_in_part_does_not_let_more_be_leased_at_a_time() -> None:
+    leases = Leases(0, DispatcherClient("localhost:1"))
+    for _ in range(3):
+        assert leases.begin(SpanPace(None), 1, 0)
+        leases.granted(Leased())
+    assert leases.wanted == 4
 
 
 def test_a_failure_takes_the_place_of_an_element() -> None:

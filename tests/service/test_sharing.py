@@ -244,3 +244,20 @@ def test_parallel_epochs_without_a_name_cannot_be_sharded(target: str) -> None:
     dataset = ps.Dataset.range(12).batch(4).apply(ps.service.distribute("parallel_epochs", target))
     with pytest.raises(ps.InvalidArgumentError, match="give it a job_name"):
         strategy.distribute_dataset(dataset)
+
+
+def test_readers_that_describe_one_dataset_on_two_lines_share_a_job(target: str) -> None:
+    shared = ps.service.distribute("distributed_epoch", target, job_name="lines", max_outstanding_requests=1)
+    first = ps.Dataset.range(50).map(lambda x: x if x not in {1, 2} else -x).apply(shared)
+    second = ps.Dataset.range(50).map(lambda x: x if x not in {1, 2} else -x).apply(shared)
+    with iter(first) as one, iter(second) as other:
+        given = [int(next(one)), int(next(other))]
+        given += [int(x) for reader in (one, other) for x in reader]
+    assert sorted(map(abs, given)) == list(range(50))
+
+
+def test_an_id_is_given_to_an_equal_dataset_again_and_to_no_other(target: str) -> None:
+    ps.service.register_dataset(target, ps.Dataset.range(3), dataset_id="numbers")
+    assert ps.service.register_dataset(target, ps.Dataset.range(3), dataset_id="numbers") == "numbers"
+    with pytest.raises(ps.InvalidArgumentError, match="another dataset is registered as 'numbers'"):
+        ps.service.register_dataset(target, ps.Dataset.range(4), dataset_id="numbers")

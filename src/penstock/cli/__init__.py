@@ -1,6 +1,8 @@
 """The command `penstock`: a file for each group of commands."""
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
@@ -24,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return failed(str(error))
     except KeyboardInterrupt:
         return failed("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # who read the output has seen enough, as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left of it is not missed at exit
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:

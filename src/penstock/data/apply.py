@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,13 @@ class Layout:
     def of(value: Any) -> "Layout":
         """The layout of one result."""
         leaves, structure = flatten(value)
+        if value is None:
+            raise InvalidTypeError("the function returned None: does it lack a `return`?")
+        if any(isinstance(leaf, GeneratorType) for leaf in leaves):
+            raise InvalidTypeError(
+                "the function returned a generator, which can be read once only: return a list or an array, or use "
+                "flat_map with ps.Dataset.from_generator"
+            )
         leaves = [as_leaf(leaf) for leaf in leaves]
         shapes = tuple(leaf.shape if isinstance(leaf, (np.ndarray, np.generic)) else () for leaf in leaves)
         return Layout(structure, tuple(map(_dtype, leaves)), shapes)
@@ -53,11 +61,12 @@ class Layout:
         )
         if not same:
             raise ElementError(
-                f"the function returned {other} after it had returned {self}; return one kind of element"
+                f"the function returned {other} after it had returned {self}; return one kind of element "
+                "(object stands for strings, bytes and other Python objects)"
             )
 
     def __str__(self) -> str:
-        return f"{self.structure} of {', '.join(map(str, self.dtypes)) or 'nothing'}"
+        return self.structure.shown([str(dtype) for dtype in self.dtypes])
 
 
 def _dtype(leaf: Any) -> np.dtype[Any]:

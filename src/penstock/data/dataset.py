@@ -8,21 +8,21 @@ import numpy as np
 
 from penstock.data.block import Block, object_column
 from penstock.data.iterator import DatasetIterator, Iterations
-from penstock.data.methods.base import check_function, node_of, user_site
+from penstock.data.methods.base import as_numbers, check_function, node_of, user_site
 from penstock.data.methods.batching import BatchMethods
 from penstock.data.methods.element import ElementMethods
 from penstock.data.methods.order import OrderMethods
-from penstock.data.node import Node
+from penstock.data.node import Node, describe
 from penstock.data.operators.combine import Choose, Zip
 from penstock.data.operators.keep import Saved
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Choices, Counter, Generator, Random, Range, Slices
 from penstock.data.plan import explain
 from penstock.data.sample import sampled_spec
-from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import matching_files
 from penstock.formats.row_store import RowStore, RowStoreWriter
-from penstock.options import Options, check_integer
+from penstock.options import INFINITE_CARDINALITY, Options, check_integer
 from penstock.spec import TensorSpec, as_leaf
 from penstock.structure import LEAF, flatten, map_structure
 
@@ -41,6 +41,11 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
     """
 
     def __init__(self, node: Node, options: Options | None = None) -> None:
+        if not isinstance(node, Node):
+            raise InvalidTypeError(
+                f"ps.Dataset(...) does not take data, got {node!r:.200}: use ps.Dataset.from_tensor_slices(...), "
+                "ps.Dataset.from_generator(...) or another of its sources"
+            )
         self.node = node
         self._options = options or Options()
         self._iterations = Iterations(self._options.seed)
@@ -104,11 +109,18 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
             [([1, 2], 0), ([3, 4], 1)]
         """
         leaves, structure = flatten(tensors)
-        columns = tuple(np.asarray(as_leaf(leaf)) for leaf in leaves)
-        if not columns or any(column.ndim == 0 for column in columns):
-            raise InvalidArgumentError(
-                f"from_tensor_slices takes arrays with a leading axis, got shapes {[c.shape for c in columns]}"
-            )
+        try:
+            columns = tuple(np.asarray(as_leaf(leaf)) for leaf in leaves)
+        except ElementError as error:
+            raise ElementError(f"from_tensor_slices: {error}; or give them by from_generator") from error
+        for path, leaf, column in zip(structure.paths(), leaves, columns, strict=True):
+            if column.ndim == 0:
+                raise InvalidArgumentError(
+                    f"from_tensor_slices takes arrays with a leading axis, got {leaf!r:.200}"
+                    f"{' at ' + path if path else ''}: from_tensors takes one element, from_generator what is iterated"
+                )
+        if not columns:
+            raise InvalidArgumentError(f"from_tensor_slices takes arrays with a leading axis, got {tensors!r:.200}")
         lengths = [len(column) for column in columns]
         if len(set(lengths)) > 1:
             named = ", ".join(f"{path or 'the array'}: {n}" for path, n in zip(structure.paths(), lengths, strict=True))
@@ -135,7 +147,11 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
             >>> list(Dataset.from_generator(lambda: iter([1, 2]), output_signature=TensorSpec((), "int64")))
             [np.int64(1), np.int64(2)]
         """
-        check_function("from_generator", "fn", fn)
+        if not callable(fn):
+            raise InvalidTypeError(
+                f"from_generator(fn=...) takes a function that makes an iterator, in every epoch a new one, got "
+                f"{fn!r:.200}: give the generator function itself, not what it returned"
+            )
         for leaf in flatten(output_signature)[0]:
             if not isinstance(leaf, TensorSpec):
                 raise InvalidTypeError(f"from_generator(output_signature=...) takes ps.TensorSpec leaves, got {leaf!r}")
@@ -145,12 +161,19 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
     def counter(start: int = 0, step: int = 1) -> "Dataset":
         """start, start + step, … without end.
 
+        Raises:
+            InvalidTypeError: not integers.
+            InvalidArgumentError: a step of 0.
+
         Example:
             >>> [int(x) for x in Dataset.counter(10, 5).take(3)]
             [10, 15, 20]
         """
         start = check_integer("counter", "start", start, minimum=-(1 << 63))
-        return Dataset(Counter(start, check_integer("counter", "step", step, minimum=-(1 << 63)), site=user_site()))
+        step = check_integer("counter", "step", step, minimum=-(1 << 63))
+        if step == 0:
+            raise InvalidArgumentError("counter(step=...) must not be 0: for one number again and again, repeat it")
+        return Dataset(Counter(start, step, site=user_site()))
 
     @staticmethod
     def random(seed: int | None = None, rerandomize_each_iteration: bool = True) -> "Dataset":
@@ -214,6 +237,10 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
             [(0, 10), (1, 11)]
         """
         members, structure = flatten(datasets[0] if len(datasets) == 1 else datasets)
+        if any(isinstance(member, list) for member in members):
+            raise InvalidTypeError(
+                "zip takes datasets, or a tuple or a dictionary of them, got a list: write zip(*datasets)"
+            )
         nodes = tuple(node_of("zip", member) for member in members)
         if not nodes:
             raise InvalidArgumentError("zip takes at least one dataset, got none")
@@ -270,10 +297,12 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
             True
         """
         nodes = _members("sample_from_datasets", datasets)
-        shares = tuple(float(weight) for weight in (weights if weights is not None else [1.0] * len(nodes)))
-        if len(shares) != len(nodes) or min(shares) < 0 or sum(shares) <= 0:
+        if seed is not None:
+            check_integer("sample_from_datasets", "seed", seed, minimum=0)
+        shares = as_numbers("sample_from_datasets", "weights", [1.0] * len(nodes) if weights is None else weights)
+        if len(shares) != len(nodes) or not (min(shares) >= 0 and 0 < sum(shares) < float("inf")):
             raise InvalidArgumentError(
-                f"sample_from_datasets(weights=...) takes {len(nodes)} weights, none below 0, not all 0; got {weights}"
+                f"sample_from_datasets(weights=...) takes {len(nodes)} weights, none below 0, not all 0, got {weights}"
             )
         drawn = [(node, share) for node, share in zip(nodes, shares, strict=True) if share > 0]
         choice = Choices(tuple(share for _, share in drawn), seed, bool(rerandomize_each_iteration))
@@ -281,24 +310,24 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
         return Dataset(Choose("sample_from_datasets", members, choice, bool(stop_on_empty_dataset), site=user_site()))
 
     @staticmethod
-    def load(path: str) -> "Dataset":
+    def load(path: str | os.PathLike[str]) -> "Dataset":
         """The dataset that `save` wrote to `path`: read by memory map, at any row.
 
         Raises:
             StorageError: no saved dataset there, or a damaged one.
         """
-        return Dataset(Saved(str(path), RowStore(path), site=user_site()))
+        return Dataset(Saved(os.fspath(path), RowStore(path), site=user_site()))
 
     # Reading
 
     def __iter__(self) -> DatasetIterator:
         return DatasetIterator(self.node, self._options, self._iterations)
 
-    def save(self, path: str) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the elements of one iteration to the directory `path`, which appears when it is complete.
 
         Raises:
-            StorageError: `path` exists.
+            StorageError: `path` exists, or cannot be written.
             InvalidTypeError: elements with objects other than arrays, strings and bytes.
         """
         writer = RowStoreWriter(path)
@@ -332,7 +361,12 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
             >>> [int(x) for x in Dataset.range(4).apply(lambda dataset: dataset.skip(2))]
             [2, 3]
         """
-        return check_function("apply", "transformation", transformation)(self)
+        result = check_function("apply", "transformation", transformation)(self)
+        if result is None:
+            raise InvalidTypeError(
+                f"apply(transformation=...): {describe(transformation)} returned None: does it lack a `return`?"
+            )
+        return result
 
     @property
     def element_spec(self) -> Any:
@@ -366,7 +400,8 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
     def __len__(self) -> int:
         """The number of elements; a TypeError where it is infinite or unknown."""
         if self.node.cardinality < 0:
-            raise InvalidTypeError(f"{self.node.label} has no length: its cardinality is {self.node.cardinality}")
+            why = "it never ends" if self.node.cardinality == INFINITE_CARDINALITY else "only reading it would tell"
+            raise InvalidTypeError(f"{self.node.where()} has no length: {why}")
         return self.node.cardinality
 
     def __bool__(self) -> bool:

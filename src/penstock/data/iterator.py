@@ -5,13 +5,13 @@ import os
 import weakref
 from collections.abc import Iterator
 from threading import Lock, RLock
-from typing import Any
+from typing import Any, NoReturn
 
 from penstock.data.block import Block
 from penstock.data.node import Node, Run
 from penstock.data.plan import make_plan
 from penstock.data.stream import Cursor, State
-from penstock.errors import ClosedError, InvalidTypeError, StateMismatchError
+from penstock.errors import ClosedError, InvalidTypeError, PenstockError, StateMismatchError
 from penstock.options import Options
 from penstock.rng import draw_seed
 from penstock.runtime.channel import Closed
@@ -228,7 +228,14 @@ class DatasetIterator(Iterator[Any]):
         self._epoch, self._seed = state["epoch"], state["seed"]
         self._iterations.resume(self._epoch, self._seed)
         self._open(live)
-        self._pass.cursor.restore(state["position"])
+        try:
+            self._pass.cursor.restore(state["position"])
+        except (TypeError, ValueError, KeyError, IndexError) as error:
+            if isinstance(error, PenstockError) or hasattr(error, "__notes__"):  # said what is wrong, or a function's
+                raise
+            raise StateMismatchError(
+                f"the state is damaged: its position does not fit the dataset, got {state['position']!r:.200}"
+            ) from error
 
     def close(self) -> None:
         """End every thread that runs for this iterator. May be called again."""
@@ -237,6 +244,11 @@ class DatasetIterator(Iterator[Any]):
             self._pass.cursor.give_back(self._in_block - self._given)
         self._finalizer()
         self._pass.threads.join()
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidTypeError(
+            "an iterator cannot be copied or sent to another process: send the dataset and iterator.state_dict()"
+        )
 
     def __enter__(self) -> "DatasetIterator":
         return self
@@ -256,6 +268,13 @@ def _check_state(state: Any, node: Node) -> None:
     missing = {"epoch", "seed", "position", "nodes"} - state.keys()
     if missing:
         raise StateMismatchError(f"the state is incomplete: {', '.join(sorted(missing))} missing")
+    for name in ("epoch", "seed"):
+        if not isinstance(state[name], int):
+            raise StateMismatchError(f"the state is damaged: its {name} should be an integer, got {state[name]!r:.200}")
+    if not isinstance(state.get("live", {}), dict):
+        raise StateMismatchError(f"the state is damaged: its live should be a dictionary, got {state['live']!r:.200}")
+    if not isinstance(state["nodes"], list):
+        raise StateMismatchError(f"the state is damaged: its nodes should be a list, got {state['nodes']!r:.200}")
     here = list(node.walk_all())
     for number, label in enumerate(state["nodes"]):
         if number >= len(here) or here[number].label != label:

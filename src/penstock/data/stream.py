@@ -252,3 +252,12 @@ class CountingCursor(Cursor):
         """Continue from a state that was taken when `met` had been met; up to `known` it was met before."""
         self.restore(state)
         self.met, self._known = met, known
+
+
+class OneInputStream(Stream):
+    """A stream over one input, whose rows it takes by a cursor."""
+
+    _input: Cursor
+
+    def close(self) -> None:
+        self._input.close()

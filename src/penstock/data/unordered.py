@@ -7,7 +7,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from penstock.data.block import Block
-from penstock.data.stream import CountingCursor, State, Stream
+from penstock.data.stream import CountingCursor, OneInputStream, State
 from penstock.runtime.threads import Threads
 
 _IN_FLIGHT_PER_THREAD = 2
@@ -31,12 +31,14 @@ class _Done:
     error: Exception | None = None
 
 
-class Unordered(Stream):
+class Unordered(OneInputStream):
     """`function(position, row)` of the rows of `input`, in the order in which the calls end.
 
     The state names the elements that were read but not given, and a place in the input from which to read
     them again.
     """
+
+    _input: CountingCursor
 
     def __init__(
         self, input: CountingCursor, function: Callable[[int, Block], Any], threads: Threads, parallelism: int
@@ -100,6 +102,3 @@ class Unordered(Stream):
             self._input.give_back(len(rows) - 1)  # a place is needed before every single one
             if met in positions:
                 self._start(_Element(place, met, positions[met]), rows.slice(0, 1))
-
-    def close(self) -> None:
-        self._input.close()

@@ -139,7 +139,7 @@ class HostStrategy(Strategy):
         self.check_alone("strategy.gather")
         parts = tuple(np.asarray(as_leaf(part)) for part in self._parts(leaf))
         check_axis("gather", parts, axis)
-        check_equal_shapes("gather", parts, apart_from=axis)
+        check_equal_shapes("strategy.gather", parts, apart_from=axis)
         return np.concatenate(parts, axis=axis)
 
     def check_alone(self, call: str) -> None:
@@ -179,7 +179,7 @@ def _all_reduced(brought: list[tuple[ReduceOp, Any]]) -> list[Any]:
         raise InvalidArgumentError(f"all_reduce got different operations: {', '.join(op.value for op, _ in brought)}")
     check_agreement("all_reduce(value)", [flatten(value)[1] for _, value in brought])
     columns = zip(*(leaves_of(value) for _, value in brought), strict=True)
-    totals = [reduced(operation, column, None) for column in columns]
+    totals = [reduced(operation, column, None, "all_reduce") for column in columns]
 
     def copies(value: Any) -> Any:
         remaining = iter(totals)

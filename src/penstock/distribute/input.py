@@ -2,15 +2,17 @@
 
 import itertools
 import logging
+import os
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
+from penstock.data.dataset import Dataset
 from penstock.distribute.agreement import Agreement, Alone, Asked, Counted
 from penstock.distribute.contexts import refuse_in_replica
 from penstock.distribute.control import Control
@@ -161,6 +163,10 @@ class DistributedDataset:
             raise InvalidTypeError(f"this distributed dataset has no length: {reason}")
         return steps
 
+    def __getattr__(self, name: str) -> NoReturn:
+        advice = f": use {name} of the ps.Dataset, before it is distributed" if hasattr(Dataset, name) else ""
+        raise AttributeError(f"a distributed dataset has no {name}{advice}", name=name, obj=self)
+
     def __repr__(self) -> str:
         return f"<penstock.{type(self).__name__} of {self._inputs.dataset!r} for {self._inputs.workers}>"
 
@@ -223,6 +229,7 @@ class DistributedIterator(Iterator[Any]):
         self._position = self._source.position()
         self._ended = False
         self._closed = False
+        self._process = os.getpid()
         self._begin()
 
     def _begin(self) -> None:
@@ -242,6 +249,11 @@ class DistributedIterator(Iterator[Any]):
         refuse_in_replica("next(distributed_iterator)")
         if self._closed:
             raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
+        if os.getpid() != self._process:
+            raise ClosedError(
+                "this distributed iterator was made in another process, where its threads run: call "
+                "iter(distributed_dataset)"
+            )
         if self._ended:
             raise StopIteration
         if self._control is not None:
@@ -342,6 +354,11 @@ class DistributedIterator(Iterator[Any]):
         if self._prefetcher is not None:
             self._prefetcher.close()
             self._prefetcher = None
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidTypeError(
+            "a distributed iterator cannot be copied or sent to another process: send iterator.state_dict()"
+        )
 
     def __enter__(self) -> Self:
         return self

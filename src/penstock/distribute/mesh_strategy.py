@@ -320,7 +320,7 @@ class MeshStrategy(Strategy):
         everyone = self._shapes_of_all("strategy.reduce", parts)
         if axis is not None:
             check_axis("reduce", everyone, axis)
-        check_equal_shapes("reduce", everyone, apart_from=axis)
+        check_equal_shapes("strategy.reduce", everyone, apart_from=axis)
         count = len(everyone) if axis is None else sum(shape.shape[axis] for shape in everyone)
         if op is ReduceOp.MEAN and count == 0:
             return reduced(op, parts, axis)  # which says so
@@ -339,7 +339,7 @@ class MeshStrategy(Strategy):
             self._launcher.wait()
             parts = tuple(self._placement.parts_everywhere(parts, [shape.shape for shape in everyone]))
         check_axis("gather", parts, axis)
-        check_equal_shapes("gather", parts, apart_from=axis)
+        check_equal_shapes("strategy.gather", parts, apart_from=axis)
         return jnp.concatenate(parts, axis=axis)
 
     def _shapes_of_all(self, call: str, parts: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:

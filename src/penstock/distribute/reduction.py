@@ -6,15 +6,17 @@ from penstock.distribute.contexts import ReduceOp
 from penstock.errors import InvalidArgumentError
 
 
-def reduced(op: ReduceOp, parts: tuple[Any, ...], axis: int | None) -> Any:
+def reduced(op: ReduceOp, parts: tuple[Any, ...], axis: int | None, call: str = "strategy.reduce") -> Any:
     """The sum or mean of arrays over all of them, and over an axis of each where one is given.
+
+    `call` is what errors begin with.
 
     Raises:
         InvalidArgumentError: the axis does not exist, the shapes do not fit, or there is nothing to take a mean of.
     """
     if axis is not None:
         check_axis("reduce", parts, axis)
-    check_equal_shapes("reduce", parts, apart_from=axis)
+    check_equal_shapes(call, parts, apart_from=axis)
     # A sum over no axes keeps the shape and widens booleans and small integers, as a sum over an axis does.
     total = _sum([part.sum(axis=() if axis is None else axis) for part in parts])
     count = len(parts) if axis is None else sum(part.shape[axis] for part in parts)
@@ -45,10 +47,9 @@ def check_equal_shapes(call: str, parts: tuple[Any, ...], apart_from: int | None
         ]
 
     if any(rest(part.shape) != rest(parts[0].shape) for part in parts):
-        advice = ": give axis=0 to reduce over rows too" if apart_from is None and call == "reduce" else ""
+        advice = ": give axis=0 to reduce over rows too" if apart_from is None and call == "strategy.reduce" else ""
         raise InvalidArgumentError(
-            f"strategy.{call} needs values of fitting shapes, got "
-            f"{', '.join(str(part.shape) for part in parts)}{advice}"
+            f"{call} needs values of fitting shapes, got {', '.join(str(part.shape) for part in parts)}{advice}"
         )
 
 

@@ -106,12 +106,18 @@ class ByteReader:
         """The next bytes: at least one, and about `count`; none at the end.
 
         Raises:
-            StorageError: they cannot be read.
+            StorageError: they cannot be read, or the file has become shorter since it was opened.
         """
         try:
-            return self._file.read(count)  # type: ignore[no-any-return]  # a file of whatever kind
+            piece: bytes = self._file.read(count)
+            end = self._size if piece else self._file.tell()
         except OSError as error:
             raise StorageError(f"{self.name!r} cannot be read: {error.strerror or error}") from error
+        if end < self._size:
+            raise StorageError(
+                f"{self.name!r} was cut off while it was read: it had {self._size} bytes, and ends after {end}"
+            )
+        return piece
 
     def seek(self, offset: int) -> bool:
         """Go forward to `offset`; False if there are fewer bytes.

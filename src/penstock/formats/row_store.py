@@ -11,6 +11,8 @@ import importlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ class RowStoreWriter:
     """Writes the rows of one store. Use it in `with`: leaving it by an error removes what was written.
 
     Raises:
-        StorageError: the store exists, or another process that is alive is writing it.
+        StorageError: the store exists, another process that is alive is writing it, or it cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -42,7 +44,8 @@ class RowStoreWriter:
         self._work = Path(f"{self._path}.writing")
         if self._path.exists():
             raise StorageError(f"{self._path} exists: remove it first, or write to another place")
-        self._claim()
+        with self._told():
+            self._claim()
         self._files: list[str] = []
         self._schema: pa.Schema | None = None
         self._writer: pa.ipc.RecordBatchFileWriter | None = None
@@ -50,6 +53,16 @@ class RowStoreWriter:
         self._rows = 0
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What the system refuses, as a full disk, with the place."""
+        try:
+            yield
+        except StorageError:
+            raise
+        except OSError as error:
+            raise StorageError(f"'{self._path}' cannot be written: {error}") from error
 
     def _claim(self) -> None:
         owner = self._work / "owner"
@@ -75,6 +88,10 @@ class RowStoreWriter:
             field, array = encode_column(str(number), column)
             fields.append(field)
             arrays.append(array)
+        with self._told():
+            self._append(fields, arrays)
+
+    def _append(self, fields: list[pa.Field], arrays: list[pa.Array]) -> None:
         schema = pa.schema(fields)
         if schema != self._schema or [f.metadata for f in schema] != [f.metadata for f in self._schema]:
             self._begin_file(schema)
@@ -105,6 +122,10 @@ class RowStoreWriter:
 
     def finish(self, order: npt.NDArray[np.int64] | None = None) -> None:
         """Make the store complete and visible. `order` says at which position each written row belongs."""
+        with self._told():
+            self._finish(order)
+
+    def _finish(self, order: npt.NDArray[np.int64] | None) -> None:
         self._end_file()
         if order is not None:
             np.save(self._work / "order.npy", order)
@@ -116,9 +137,10 @@ class RowStoreWriter:
 
     def discard(self) -> None:
         """Remove what was written."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(OSError):  # on a full disk it has something left to write
+                writer.close()
         shutil.rmtree(self._work, ignore_errors=True)
 
 
@@ -134,7 +156,7 @@ class RowStore:
         try:
             description = json.loads((self.path / "rows.json").read_text())
         except FileNotFoundError as error:
-            raise StorageError(f"{self.path} holds no rows: rows.json is missing") from error
+            raise StorageError(f"there is no saved dataset at '{self.path}': rows.json is missing") from error
         except ValueError as error:
             raise StorageError(f"{self.path}/rows.json is damaged: {error}") from error
         if description["version"] != VERSION:

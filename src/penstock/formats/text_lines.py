@@ -10,6 +10,7 @@ from penstock.formats.files import open_bytes
 from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader
 
 _NEWLINE = ord("\n")
+_GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
@@ -64,5 +65,7 @@ class LineReader(RecordReader):
     def _damaged(self, error: UnicodeDecodeError) -> ElementError:
         place = f"{self._name!r}, line {self.number + 1}, at byte {self.offset}"
         message = f"{place}: expected UTF-8, got the byte 0x{error.object[error.start]:02x} ({error.reason})"
+        if self.number == 0 and error.object.startswith(_GZIP_MAGIC):
+            message += '; it looks like a GZIP file: give compression_type="GZIP"'
         self._pass(1)
         return ElementError(message)

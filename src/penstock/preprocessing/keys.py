@@ -21,8 +21,8 @@ class Keys(Protocol):
 
     def __len__(self) -> int: ...
 
-    def find(self, values: pa.Array) -> Numbers:
-        """The number of each value, or -1."""
+    def find(self, values: pa.Array) -> npt.NDArray[np.integer[Any]]:
+        """The number of each value, or -1, in int32 or int64."""
 
     def take(self, numbers: Numbers) -> pa.Array:
         """The keys of these numbers."""
@@ -43,12 +43,12 @@ class MemoryKeys:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def find(self, values: pa.Array) -> Numbers:
+    def find(self, values: pa.Array) -> npt.NDArray[np.integer[Any]]:
         if len(values) <= max(_FEW, len(self._keys) // _SHARE):
             few = values.to_numpy(zero_copy_only=False).tolist()
             return np.fromiter(map(self._table.get, few, repeat(-1)), np.int64, len(few))
         found = pc.fill_null(pc.index_in(values, value_set=self._keys), -1)
-        return found.to_numpy().astype(np.int64)  # type: ignore[no-any-return]  # Arrow has no types
+        return found.to_numpy()  # type: ignore[no-any-return]  # Arrow has no types
 
     def take(self, numbers: Numbers) -> pa.Array:
         return self._keys.take(pa.array(numbers))

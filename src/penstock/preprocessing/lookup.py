@@ -42,7 +42,7 @@ class IndexLookup(VocabularyLayer):
     def indices_of(self, values: pa.Array) -> Numbers:
         """The index of each token; masked ones have -1 where vectors are wanted, so that they count as nothing."""
         found = self._known.find(values)
-        indices = found + self._token_start
+        indices: Numbers = np.add(found, self._token_start, dtype=np.int64)
         masked = None
         if self.mask_token is not None:
             masked = pc.equal(values, self._scalar(self.mask_token)).to_numpy(zero_copy_only=False)

@@ -10,13 +10,14 @@ TLS_PROTOCOL: Final = "grpc+tls"
 """The same, encrypted."""
 
 
-def parse_service(call: str, service: object) -> str:
+def parse_service(call: str, service: object, argument: str = "service") -> str:
     """The "host:port" of a dispatcher, given as "host:port", "protocol://host:port" or (protocol, "host:port").
 
     One that is reached by TLS keeps its protocol: "grpc+tls://host:port".
 
     Args:
         call: what errors begin with.
+        argument: the name of the argument in which it was given.
 
     Raises:
         InvalidTypeError: neither a string nor a tuple of two.
@@ -26,35 +27,35 @@ def parse_service(call: str, service: object) -> str:
         >>> parse_service("distribute", "grpc://localhost:5050")
         'localhost:5050'
     """
-    protocol, address = _parts(call, service)
+    protocol, address = _parts(call, service, argument)
     if protocol not in (PROTOCOL, TLS_PROTOCOL):
         raise InvalidArgumentError(
-            f'{call}(service=...): there is no protocol {protocol!r}, only "{PROTOCOL}" and "{TLS_PROTOCOL}", got '
+            f'{call}({argument}=...): there is no protocol {protocol!r}, only "{PROTOCOL}" and "{TLS_PROTOCOL}", got '
             f"{service!r}"
         )
     host, colon, port = address.rpartition(":")
     if not host or not colon or not port.isdecimal() or int(port) >= 1 << 16:
         raise InvalidArgumentError(
-            f'{call}(service=...) needs the address of a dispatcher as "host:port", such as "localhost:5050", got '
+            f'{call}({argument}=...) needs the address of a dispatcher as "host:port", such as "localhost:5050", got '
             f"{service!r}"
         )
     return address if protocol == PROTOCOL else f"{protocol}://{address}"
 
 
-def _parts(call: str, service: object) -> tuple[str, str]:
+def _parts(call: str, service: object, argument: str) -> tuple[str, str]:
     if isinstance(service, tuple) and len(service) == 2 and all(isinstance(part, str) for part in service):
         protocol, address = service
         if "://" in address or not protocol:
-            raise InvalidArgumentError(f'{call}(service=...) as a tuple is (protocol, "host:port"), got {service!r}')
+            raise InvalidArgumentError(f'{call}({argument}=...) as a tuple is (protocol, "host:port"), got {service!r}')
         return protocol, address
     if not isinstance(service, str):
         raise InvalidTypeError(
-            f'{call}(service=...) must be a string, "host:port" or "protocol://host:port", or a tuple of protocol and '
-            f'"host:port", got {service!r}'
+            f'{call}({argument}=...) must be a string, "host:port" or "protocol://host:port", or a tuple of protocol '
+            f'and "host:port", got {service!r}'
         )
     if not service:
-        raise InvalidArgumentError(f"{call}(service=...) must not be empty")
+        raise InvalidArgumentError(f"{call}({argument}=...) must not be empty")
     if service.count("://") > 1:
-        raise InvalidArgumentError(f'{call}(service=...) has more than one "://", got {service!r}')
+        raise InvalidArgumentError(f'{call}({argument}=...) has more than one "://", got {service!r}')
     protocol, separator, address = service.rpartition("://")
     return (protocol if separator else PROTOCOL), address

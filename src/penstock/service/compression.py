@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import InvalidArgumentError
+from penstock.errors import InvalidArgumentError, ServiceError
 from penstock.runtime.memory import Memory
 from penstock.service.wire import Buffer
 
@@ -16,6 +16,9 @@ CODECS: Final = {"LZ4": "lz4_raw", "ZSTD": "zstd", "SNAPPY": "snappy"}
 """The codecs that a user can name, and pyarrow's names for them."""
 AUTO: Final = "AUTO"
 
+_MOST_RATIO = {"LZ4": 255, "SNAPPY": 64, "ZSTD": 1 << 15}
+"""How many bytes a byte of each codec's can become: LZ4 adds 255 with each byte of a length, Snappy copies 64 bytes in
+three, ZSTD's shortest block is four bytes that stand for 128 KiB."""
 _SMALLEST = 256
 """Buffers of fewer bytes are sent as they are."""
 _LINK_BYTES = 16 << 20
@@ -50,10 +53,19 @@ def compress(codec: str, buffers: Sequence[Buffer]) -> list[Buffer]:
 
 
 def decompress(codec: str, buffer: Buffer, size: int) -> Buffer:
-    """The buffer of `size` bytes that was given to `compress`."""
+    """The buffer of `size` bytes that was given to `compress`.
+
+    Raises:
+        ServiceError: no buffer of this length can become as large, it is damaged, or there is no such codec.
+    """
     if buffer.size == size:
         return buffer
-    content = _codec(codec).decompress(pa.py_buffer(buffer), size)
+    if codec not in CODECS or size > buffer.size * _MOST_RATIO[codec]:  # so much memory is taken first
+        raise ServiceError(f"{buffer.size} bytes of codec {codec!r} came that claim to become {size} bytes")
+    try:
+        content = _codec(codec).decompress(pa.py_buffer(buffer), size)
+    except (pa.ArrowException, OSError) as error:
+        raise ServiceError(f"{buffer.size} bytes of codec {codec} came that are damaged: {error}") from error
     return Memory(content.address, size, owner=content).array()
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.options import check_integer
+from penstock.service.address import parse_service
 from penstock.service.credentials import (
     ClientCredentials,
     ServerCredentials,
@@ -48,7 +50,7 @@ class DispatcherConfig:
             reach the port can then run programs as this user.
 
     Raises:
-        InvalidTypeError: `worker_addresses` that are not strings, a `work_dir` that is no path.
+        InvalidTypeError: `worker_addresses` that are not strings, a `work_dir` that is no path, a number that is none.
         InvalidArgumentError: a number out of range, an address that is empty or listed twice with its port, or a `host`
             that lets other machines come without a token and TLS.
 
@@ -93,12 +95,9 @@ class DispatcherConfig:
         for name in ("heartbeat_seconds", "lease_seconds"):
             _check_positive("DispatcherConfig", name, getattr(self, name))
         for name in ("missed_heartbeats", "max_message_bytes"):
-            if getattr(self, name) < 1:
-                raise InvalidArgumentError(
-                    f"DispatcherConfig({name}=...) must be at least 1, got {getattr(self, name)!r}"
-                )
+            check_integer("DispatcherConfig", name, getattr(self, name), minimum=1)
         for name in ("finished_job_seconds", "job_gc_seconds", "dataset_gc_seconds", "worker_gc_seconds"):
-            if not getattr(self, name) >= 0:
+            if not _number("DispatcherConfig", name, getattr(self, name)) >= 0:
                 raise InvalidArgumentError(
                     f"DispatcherConfig({name}=...) must be at least 0, got {getattr(self, name)!r}"
                 )
@@ -139,7 +138,7 @@ class WorkerConfig:
         insecure: as in `DispatcherConfig`.
 
     Raises:
-        InvalidTypeError: an address that is no string.
+        InvalidTypeError: an address that is no string, a number that is none.
         InvalidArgumentError: an address that is empty, a number out of range, or a `host` that lets other machines come
             without a token and TLS.
     """
@@ -165,6 +164,7 @@ class WorkerConfig:
                 raise InvalidTypeError(f"WorkerConfig({name}=...) takes a string, got {value!r}")
             if not value:
                 raise InvalidArgumentError(f"WorkerConfig({name}=...) must not be empty")
+        parse_service("WorkerConfig", self.dispatcher_address, "dispatcher_address")
         if ":" not in self.worker_address:
             raise InvalidArgumentError(
                 f'WorkerConfig(worker_address=...) must be "host:port" or "host:{PORT_WILDCARD}", got '
@@ -219,12 +219,20 @@ def _server_credentials(call: str, config: DispatcherConfig | WorkerConfig) -> S
 
 
 def _check_port(call: str, port: object) -> None:
-    if not isinstance(port, int) or not 0 <= port < 1 << 16:
+    if not isinstance(port, int):
+        raise InvalidTypeError(f"{call}(port=...) takes an integer, got {port!r}")
+    if not 0 <= port < 1 << 16:
         raise InvalidArgumentError(f"{call}(port=...) must be from 0 to 65535, got {port!r}")
 
 
+def _number(call: str, name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidTypeError(f"{call}({name}=...) takes a number, got {value!r}")
+    return value
+
+
 def _check_positive(call: str, name: str, seconds: float) -> None:
-    if not 0 < seconds < float("inf"):
+    if not 0 < _number(call, name, seconds) < float("inf"):
         raise InvalidArgumentError(f"{call}({name}=...) must be a number of seconds greater than 0, got {seconds!r}")
 
 

@@ -142,7 +142,9 @@ class _Shell(GuardedServer):
             super().__init__(config.host, config.port, config.credentials())
         except (pa.ArrowException, OSError) as error:
             self._close_journal()
-            raise ServiceError(f"the dispatcher cannot listen at {config.host}:{config.port}: {error}") from error
+            raise ServiceError(
+                f"the dispatcher cannot listen at {config.host}:{config.port}: {error}; port 0 takes one that is free"
+            ) from error
         self._clock = threading.Thread(target=self._keep_time, name="penstock-dispatcher-clock", daemon=True)
         self._clock.start()
 
@@ -198,9 +200,8 @@ class _Shell(GuardedServer):
     def _before(self, state: State, updates: Sequence[Update]) -> None:
         if self._journal is not None:
             self._journal.write(state, updates)
-        for update in updates:
-            if (line := told(state, update)) is not None:
-                _logger.info(line)
+        for line in told(state, updates):
+            _logger.info(line)
 
     def _close_journal(self) -> None:
         if self._journal is not None:

@@ -13,6 +13,7 @@ from penstock.service.compression import as_codec
 from penstock.service.cut import check_shared, cut, kind_of
 from penstock.service.definition import to_bytes
 from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.fingerprint import fingerprint
 from penstock.service.messages import DatasetFound, DatasetRegistered, GetDataset, RegisterDataset
 from penstock.service.parts import check_policy
 from penstock.service.policy import CrossTrainerCache, ShardingPolicy, as_policy, as_target_workers
@@ -124,12 +125,19 @@ def distribute(
                 f"and none of them could be told its end: add .repeat(), got cardinality {produced.cardinality}"
             )
         kind, length = kind_of(produced)
-        info = DatasetInfo(kind=kind, length=length, cardinality=produced.cardinality, compression=compression)
+        definition = to_bytes(produced, options)
+        info = DatasetInfo(
+            kind=kind,
+            length=length,
+            cardinality=produced.cardinality,
+            compression=compression,
+            fingerprint=fingerprint((produced, options)),
+        )
         source = Distribute(
             settings,
             info,
             settings.kind_of(produced),
-            definition=to_bytes(produced, options),
+            definition=definition,
             produced=produced,
             ordered=in_order,
             site=site,
@@ -169,12 +177,18 @@ def register_dataset(
         spec = spec_to_data(dataset.element_spec)
     except ElementError:  # it is empty, and nothing tells
         spec = None
+    definition = to_bytes(node, dataset.options())
     info = DatasetInfo(
-        kind=kind, length=length, cardinality=node.cardinality, element_spec=spec, compression=compression
+        kind=kind,
+        length=length,
+        cardinality=node.cardinality,
+        element_spec=spec,
+        compression=compression,
+        fingerprint=fingerprint((node, dataset.options())),
     )
     reply = _asked(
         parse_service("register_dataset", service),
-        RegisterDataset(definition=to_bytes(node, dataset.options()), info=info, dataset_id=dataset_id or ""),
+        RegisterDataset(definition=definition, info=info, dataset_id=dataset_id or ""),
     )
     assert isinstance(reply, DatasetRegistered)
     return reply.dataset_id
@@ -311,9 +325,9 @@ def _settings(
 
 def _check_together(call: str, settings: Settings) -> None:
     shared = settings.num_consumers is not None or settings.cross_trainer_cache is not None
-    what = "coordinated reads" if settings.num_consumers is not None else "a cross_trainer_cache"
+    what = "coordinated reads need" if settings.num_consumers is not None else "a cross_trainer_cache needs"
     if shared and settings.job_name is None:
-        raise InvalidArgumentError(f"{call}: {what} need a job_name, by which the readers find each other")
+        raise InvalidArgumentError(f"{call}: {what} a job_name, by which the readers find each other")
     if settings.num_consumers is not None and settings.cross_trainer_cache is not None:
         raise InvalidArgumentError(f"{call}: coordinated reads and a cross_trainer_cache exclude each other")
     if settings.num_consumers is not None and settings.target_workers == "LOCAL":
@@ -323,7 +337,7 @@ def _check_together(call: str, settings: Settings) -> None:
         )
     if shared and settings.policy.static:
         raise InvalidArgumentError(
-            f"{call}: {what} work under ShardingPolicy.OFF and ShardingPolicy.DYNAMIC, got {settings.policy.name}"
+            f"{call}: {what} ShardingPolicy.OFF or ShardingPolicy.DYNAMIC, got {settings.policy.name}"
         )
 
 

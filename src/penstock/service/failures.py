@@ -25,16 +25,20 @@ def failed_of(error: Exception, following: Span) -> Failed:
         name=type(error).__qualname__,
         arguments=[_plain(argument) for argument in error.args],
         notes=[*map(str, getattr(error, "__notes__", ())), f"{where}\n{''.join(told.format()).rstrip()}"],
+        said=_shown(error) or "",
     )
 
 
 def to_exception(failed: Failed) -> Exception:
     """The exception that a worker met: of its own class where this process knows it, else a `ServiceError`.
 
+    One that cannot be shown any more, as its arguments were not plain, becomes one of the class above that is Python's.
     Nothing is imported to find the class. Its notes are those of the worker's, with the worker's traceback last.
     """
     found = _class_of(failed)
     error = _made(found, failed.arguments) if found is not None else None
+    if found is not None and error is not None and _shown(error) is None:
+        error = _made(_of_python(found), [failed.said])
     if error is None:
         said = ", ".join(map(str, failed.arguments))
         error = ServiceError(f"a data worker met {failed.module}.{failed.name}{': ' + said if said else ''}")
@@ -56,6 +60,19 @@ def _class_of(failed: Failed) -> type[Exception] | None:
     for name in failed.name.split("."):
         found = getattr(found, name, None)
     return found if isinstance(found, type) and issubclass(found, Exception) else None
+
+
+def _shown(error: Exception) -> str | None:
+    """An exception as text; None where its class fails at that."""
+    try:
+        return str(error)
+    except Exception:
+        return None
+
+
+def _of_python(found: type[Exception]) -> type[Exception]:
+    """The nearest class above that Python itself has."""
+    return next(above for above in found.__mro__ if above.__module__ == "builtins")
 
 
 def _made(found: type[Exception], arguments: list[Any]) -> Exception | None:

@@ -71,6 +71,7 @@ class Failed(Message, frozen=True, tag="failed"):
         module: where the exception's class is found, with `name`.
         arguments: its arguments, those that are plain values; others as text.
         notes: PEP 678, with the worker's traceback last.
+        said: the exception as text.
     """
 
     next: Span
@@ -78,6 +79,7 @@ class Failed(Message, frozen=True, tag="failed"):
     name: str
     arguments: list[Any]
     notes: list[str]
+    said: str = ""
 
 
 FromWorker = Chunk | End | Failed | Refused

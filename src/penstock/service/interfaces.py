@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator
 from typing import Protocol
 
 from penstock.data.block import Block
+from penstock.errors import LostWorkerError
 from penstock.service.fetching import Chunk, End, Failed, Fetch
 
 Answer = tuple[Chunk, Block] | End | Failed
@@ -14,6 +15,10 @@ Answers = Generator[Answer, None, None]
 
 Produce = Callable[[Fetch], Answers]
 """What a worker does: computes the answer to a request, block by block, as fast as it is taken."""
+
+
+class UnreachedWorkerError(LostWorkerError):
+    """A data worker was never reached, or says nothing: it has not ended over what it was asked."""
 
 
 class Connection(Protocol):
@@ -31,7 +36,8 @@ class Connection(Protocol):
         Arrays may be written, but for those that come by reference from a worker of this process that keeps them.
 
         Raises:
-            LostWorkerError: the worker cannot be reached, or any more.
+            UnreachedWorkerError: the worker cannot be reached, or is silent.
+            LostWorkerError: it has ended in the middle of its answer.
             PenstockError: it refuses the request.
         """
 

@@ -5,8 +5,10 @@ that came after it, each the changes that one message made, and the datasets' de
 entries whole or not at all, and lets one process at a time have the file.
 """
 
+import logging
 import os
 import sqlite3
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -19,8 +21,11 @@ import msgspec
 from penstock.errors import StorageError
 from penstock.service.machine.state import State
 from penstock.service.machine.updates import DatasetDropped, DatasetKept, Stopping, Update, apply
+from penstock.service.private_files import who_may_write
 
 FILE: Final = "journal.sqlite"
+
+_logger = logging.getLogger(__name__)
 
 _APPLICATION: Final = 0x50454E53
 """What tells the file from other programs': "PENS"."""
@@ -52,18 +57,20 @@ class Journal:
         found: whether there was a journal.
 
     Raises:
-        StorageError: the directory cannot be written, another dispatcher has it, or what is in it is damaged or not a
-            journal of this version.
+        StorageError: the directory cannot be written, another dispatcher has it, other users may write there, or what
+            is in it is damaged or not a journal of this version.
     """
 
     def __init__(self, directory: str | os.PathLike[str], first: State) -> None:
         self.path = Path(directory, FILE)
         self.found = self.path.exists()
+        self._check_writers()
         if not self.found:
             self._create(first)
         self._connection = self._opened()
         self._number = self._bytes = self._snapshot_bytes = 0  # of entries, since the snapshot
         try:
+            self._let_nobody_read()
             with self._explaining():
                 self.state = self._read()
         except BaseException:
@@ -127,9 +134,10 @@ class Journal:
                 "choose another work_dir"
             )
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with tempfile.TemporaryDirectory(prefix=".journal-", dir=self.path.parent) as directory:
                 made = Path(directory, FILE)
+                made.touch(mode=0o600)  # SQLite makes the files beside it as this one is
                 connection = sqlite3.connect(made)
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.executescript(_SCHEMA)
@@ -145,6 +153,26 @@ class Journal:
                 raise StorageError(f"the dispatcher cannot keep a journal in {self.path.parent}: {error}") from error
         except (OSError, sqlite3.Error) as error:
             raise StorageError(f"the dispatcher cannot keep a journal in {self.path.parent}: {error}") from error
+
+    def _check_writers(self) -> None:
+        """Refuse what other users may write: the workers run the definitions in it."""
+        for path in (self.path.parent, *self._files()):
+            if path.exists() and (others := who_may_write(path)):
+                raise StorageError(
+                    f"the dispatcher does not work in {self.path.parent}: what is there decides which programs its "
+                    f"data workers run, and could be written by {others}"
+                )
+
+    def _let_nobody_read(self) -> None:
+        for path in self._files():
+            if stat.S_IMODE(path.stat().st_mode) & (stat.S_IRGRP | stat.S_IROTH):
+                _logger.warning("other users could read %s, and in it what datasets hold: they cannot any more", path)
+                path.chmod(0o600)
+
+    def _files(self) -> list[Path]:
+        """The file, and what SQLite keeps beside it while it is open or where it was not closed."""
+        files = [self.path.with_name(f"{FILE}{ending}") for ending in ("", "-wal", "-shm", "-journal")]
+        return [path for path in files if path.exists()]
 
     def _opened(self) -> sqlite3.Connection:
         """The file, held against every other process and connection."""

@@ -21,7 +21,7 @@ class SpanPace:
         self.limit = limit
         self._bytes_per_row = 0.0
         self._seconds_per_row = 0.0
-        self._size = 1
+        self._span = 1
 
     def measured(self, rows: int, nbytes: int, seconds: float) -> None:
         """Note what a block was."""
@@ -32,25 +32,34 @@ class SpanPace:
             _SECONDS / self._seconds_per_row if self._seconds_per_row else float(1 << 20),
             _BYTES / self._bytes_per_row if self._bytes_per_row else float(1 << 20),
         )
-        self._size = max(1, int(min(fitting, self._size * _GROWTH)))
+        self._span = max(1, int(min(fitting, self._span * _GROWTH)))
 
-    def size(self, remaining: int | None, lanes: int, under_way: int, spans: int = 1) -> int:
+    def size(self, remaining: int | None, lanes: int, under_way: int) -> int:
         """How many positions the next span should have; 0 if nothing more may be under way now.
 
         Args:
             remaining: positions that nobody has begun, where that is known.
             lanes: how many spans are fetched at the same time.
             under_way: elements that were asked for and not handed on.
-            spans: for so many spans together.
         """
-        size = self._size * spans
+        size = self._span
         if remaining is not None:
             size = min(size, max(1, remaining // (2 * lanes)))  # all lanes end at about the same time
+        return min(size, max(0, self._most(lanes) - under_way))
+
+    def lease(self, spans: int, lanes: int, under_way: int) -> int:
+        """How many positions to lease, those of so many spans; 0 if nothing more may be under way now.
+
+        That may be more than 64 MiB hold: what is leased comes when there is room.
+        """
+        size, room = spans * self._span, max(0, self._most(lanes) - under_way)
+        return min(size, room) if self.limit is not None or room == 0 else size
+
+    def _most(self, lanes: int) -> int:
+        """How many elements may be under way."""
         if self.limit is not None:
-            return min(size, max(0, self.limit - under_way))
-        room = int(_BUDGET_BYTES / self._bytes_per_row) if self._bytes_per_row else 2 * lanes
-        room = max(room, 2 * lanes)
-        return min(size, max(0, room - under_way))
+            return self.limit
+        return max(2 * lanes, int(_BUDGET_BYTES / self._bytes_per_row) if self._bytes_per_row else 0)
 
     def holds(self, rows: int) -> bool:
         """Whether so many elements may wait to be handed on."""

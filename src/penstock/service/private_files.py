@@ -23,6 +23,20 @@ def private_directory() -> Path | None:
     return directory if mine else None
 
 
+def who_may_write(path: Path) -> str:
+    """Which other users may change a file or directory, and the remedy, in words; "" where there are none.
+
+    Raises:
+        OSError: there is none.
+    """
+    found = path.stat()
+    if found.st_uid not in (os.getuid(), 0):
+        return f"user {found.st_uid}, whose {path} is; let this user ({os.getuid()}) make one of its own"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"all users or a group, who may write {path}: `chmod go-w {path}`"
+    return ""
+
+
 def read_private(path: Path, *, most: int, group: bool = False) -> bytes:
     """The content of a small file, if other users cannot read it.
 

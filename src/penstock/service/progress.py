@@ -171,17 +171,11 @@ class PassProgress:
         self.open.append(part)
         return part
 
-    def adopt(self, span: Span, size: int = ENDLESS) -> None:
-        """Begin parts of at most `size` positions for a span that was chosen elsewhere.
-
-        One that skips stays whole: what it skips may run on over any of its positions.
-        """
-        if span.skip:
-            size = span.stop - span.start
-        for start in range(span.start, span.stop, size):
-            part = Part(self.number, start, min(start + size, span.stop), span.skip)
-            self.open.append(part)
-            self.waiting.append(part)
+    def adopt(self, span: Span) -> Part:
+        """Begin a part for a span that was chosen elsewhere."""
+        part = Part(self.number, span.start, span.stop, span.skip)
+        self.open.append(part)
+        return part
 
     def state(self, undone: Mapping[Part, Place] = NOTHING_UNDONE) -> State:
         """[frontier, [[start, stop, skip], …]]: all positions before the frontier are consumed, except in these spans.
@@ -208,7 +202,7 @@ class PassProgress:
         """
         self.frontier, holes = _checked(state)
         for start, stop, skip in holes:
-            self.adopt(Span(pass_number=self.number, start=start, stop=stop, skip=skip))
+            self.waiting.append(self.adopt(Span(pass_number=self.number, start=start, stop=stop, skip=skip)))
 
 
 class SharedProgress(PassProgress):

@@ -21,7 +21,7 @@ from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.failures import to_exception
 from penstock.service.fetching import End, Failed
 from penstock.service.interfaces import Answer
-from penstock.service.leases import SPANS_AT_A_TIME, Leases
+from penstock.service.leases import Leases
 from penstock.service.machine.spans import whole
 from penstock.service.messages import ConsumerHeartbeat, ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.pace import SpanPace
@@ -212,36 +212,35 @@ class Reader:
                 part = self._waiting_part()
                 if part is not None:
                     return part
-                asking = self._leases is not None and self._leases.begin(self._room(None, SPANS_AT_A_TIME))
-                if not asking:
+                if self._leases is None or not self._leases.begin(self._pace, self._lanes, self._under_way()):
                     if self._reading.endless and self._leases is None:
                         return None
                     self._changed.wait(None if self._leases is None else self._leases.pause)
                     continue
-            assert self._leases is not None
-            spans = self._leases.ask()
+            reply = self._leases.ask()
             with self._changed:
-                size = -(-sum(span.stop - span.start for span in spans) // SPANS_AT_A_TIME)
-                for span in spans:
-                    self._position.passes[span.pass_number].adopt(span, size)
+                self._leases.granted(reply)
                 self._changed.notify_all()
 
     def _waiting_part(self) -> Part | None:
         part = self._position.waiting()
-        if part is not None or self._leases is not None:
+        if part is not None:
             return part
+        if self._leases is not None:
+            span = self._leases.next(self._pace.size(None, self._lanes, self._under_way()))
+            return None if span is None else self._position.passes[span.pass_number].adopt(span)
         for progress in sorted(self._position.passes.values(), key=lambda progress: progress.frontier):
             if progress.all_begun:
                 continue
             if self._reading.endless:
                 return progress.begin(ENDLESS - progress.frontier)
-            size = self._room(progress.remaining)
+            size = self._pace.size(progress.remaining, self._lanes, self._under_way())
             return progress.begin(size) if size else None
         return None
 
-    def _room(self, remaining: int | None, spans: int = 1) -> int:
-        under_way = self._position.requested + self._buffered
-        return self._pace.size(remaining, max(1, self._lanes), under_way, spans)
+    def _under_way(self) -> int:
+        """How many elements were asked for and not handed on."""
+        return self._position.requested + self._buffered
 
     def _fetch(self, part: Part) -> None:
         """Fetch what is missing of a part, or what a worker gives of it before it is lost."""
@@ -252,13 +251,13 @@ class Reader:
         worker = self._staff.choose(description.worker_id, lambda: self._stopping, alone=alone)
         if worker is None:
             return
+        asked = time.monotonic()
         try:
             for answer in self._staff.fetch(worker, request):
                 if not self._take_in(part, answer, request.span.stop):
                     break
         except LostWorkerError as error:
-            # One that falls silent is missed by the dispatcher first; one whose process ends is not.
-            if not self._stopping and self._staff.lost(worker, error):
+            if not self._stopping and self._staff.lost(worker, error, asked):
                 self._suspect(part, worker.worker_id, request.span.stop)
         finally:
             self._staff.leave(worker)

@@ -285,7 +285,7 @@ class DistributeStream(LiveStream):
             self._reader.claim()
 
     def leave_to(self, record: State) -> None:
-        if self._reader is not None and record["consumer"] == self._consumer:
+        if self._reader is not None and isinstance(record, dict) and record.get("consumer") == self._consumer:
             self._reader.leave()
 
     def unread(self, rows: int) -> None:

@@ -4,11 +4,12 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from threading import Condition
 
 from penstock.errors import LostWorkerError
 from penstock.service.fetching import Fetch
-from penstock.service.interfaces import Answer, Connection
+from penstock.service.interfaces import Answer, Connection, UnreachedWorkerError
 from penstock.service.subjects import WorkerInfo
 
 _logger = logging.getLogger(__name__)
@@ -18,6 +19,20 @@ _SUSPECT_SECONDS = 1.0
 _WARN_SECONDS = 2.0
 _ALONE_SECONDS = 1.0
 """How long a span that may cost a worker waits for one that does nothing else."""
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """That a worker could not be reached.
+
+    Attributes:
+        at: when it was noticed, on the clock of `time.monotonic`.
+        news: whether nobody knew, the dispatcher included.
+    """
+
+    at: float
+    reason: str
+    news: bool
 
 
 class Staff:
@@ -36,7 +51,7 @@ class Staff:
         self._lines: dict[int, Connection] = {}
         self._busy: Counter[int] = Counter()
         self._alone: set[int] = set()
-        self._suspects: dict[int, tuple[float, str]] = {}
+        self._suspects: dict[int, _Loss] = {}
         self._closed = False
 
     def update(self, workers: list[WorkerInfo]) -> int:
@@ -66,7 +81,7 @@ class Staff:
                     worker
                     for number, worker in self._workers.items()
                     if number not in self._alone
-                    and (number not in self._suspects or now - self._suspects[number][0] > _SUSPECT_SECONDS)
+                    and (number not in self._suspects or now - self._suspects[number].at > _SUSPECT_SECONDS)
                 ]
                 if well:
                     chosen = next(
@@ -112,20 +127,28 @@ class Staff:
         with self._changed:
             self._suspects.pop(number, None)
 
-    def lost(self, worker: WorkerInfo, error: Exception) -> bool:
-        """A worker was lost in the middle of an answer; whether nobody knew, the dispatcher included."""
+    def lost(self, worker: WorkerInfo, error: Exception, asked: float) -> bool:
+        """A worker was lost; whether what it was asked for may be the reason.
+
+        Not where it was not reached, or was given up before by this reader or the dispatcher.
+
+        Args:
+            asked: when it was asked. Each thing that it was asked for before it was lost may be the reason.
+        """
+        number = worker.worker_id
         with self._changed:
-            first = worker.worker_id not in self._suspects
-            self._suspects[worker.worker_id] = (time.monotonic(), str(error))
-            listed = worker.worker_id in self._workers
-            line = self._lines.pop(worker.worker_id, None)
-        if first:
+            loss = before = self._suspects.get(number)
+            if loss is None or loss.at < asked:
+                news = before is None and number in self._workers
+                loss = self._suspects[number] = _Loss(time.monotonic(), str(error), news)
+            line = self._lines.pop(number, None)
+        if before is None:
             _logger.warning(
-                "data worker %d at %s is lost: %s; others take over", worker.worker_id, worker.endpoint.address, error
+                "data worker %d at %s is lost: %s; others take over", number, worker.endpoint.address, error
             )
         if line is not None:
             line.close()
-        return first and listed
+        return loss.news and not isinstance(error, UnreachedWorkerError)
 
     def suspects(self) -> list[int]:
         """Those that could not be reached when they were asked last."""
@@ -141,8 +164,8 @@ class Staff:
         if not self._workers:
             return "the dispatcher knows no data worker that this job may use; start one with `penstock worker`"
         unreachable = [
-            f"{self._workers[number].endpoint.address} ({reason})"
-            for number, (_, reason) in self._suspects.items()
+            f"{self._workers[number].endpoint.address} ({loss.reason})"
+            for number, loss in self._suspects.items()
             if number in self._workers
         ]
         if len(unreachable) == len(self._workers):

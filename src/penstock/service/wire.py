@@ -8,6 +8,7 @@ differs from block to block where the rows' shapes do, and the schema of a Fligh
 
 import dataclasses
 import math
+import struct
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from penstock.data.block import Block, Column
 from penstock.errors import InvalidTypeError, ServiceError
 from penstock.formats.columns import decode_column, encode_column
 from penstock.formats.structure_data import structure_of_data, structure_to_data
+from penstock.service.arrow_stream import read_batch
 from penstock.spec import TensorSpec
 from penstock.structure import Structure, flatten
 
@@ -33,6 +35,7 @@ _DAMAGED = (
     TypeError,
     ValueError,
     pa.ArrowException,
+    struct.error,
 )
 """What reading a column raises that is not what its header says."""
 
@@ -45,7 +48,8 @@ class ColumnHeader(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         shape: of the column, its rows first.
-        dtype: of the array whose bytes these are; of an Arrow stream, what its objects become: None for themselves.
+        dtype: of the array whose bytes these are; of an Arrow stream, what its objects become: None for themselves, "T"
+            for NumPy's strings.
         arrow: whether the buffer is an Arrow IPC stream.
     """
 
@@ -193,8 +197,9 @@ def _unpack_column(header: ColumnHeader, buffer: Buffer) -> Column:
         if buffer.ctypes.data % dtype.alignment:
             buffer = buffer.copy()  # gRPC puts it anywhere
         return buffer.view(dtype).reshape(header.shape)
-    with pa.ipc.open_stream(pa.py_buffer(buffer)) as reader:
-        batch = reader.read_next_batch()
+    if header.dtype not in (None, "T"):  # of others a few bytes could claim any size
+        raise ServiceError(f"a column of objects came that is to become one of {header.dtype}")
+    batch = read_batch(pa.py_buffer(buffer))
     if not _is_sent(batch.schema.field(0).type) or len(batch) != math.prod(header.shape):
         raise ServiceError(f"{len(batch)} rows of {batch.schema} came for a column of {header.shape} values")
     batch.validate(full=True)  # Arrow follows offsets wherever they lead

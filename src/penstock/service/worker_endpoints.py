@@ -50,7 +50,9 @@ class Endpoints:
         try:
             self._flight = FlightServer(self._answer, host, port, credentials)
         except (pa.ArrowException, OSError) as error:
-            raise ServiceError(f"the data worker cannot listen at {host}:{port}: {error}") from error
+            raise ServiceError(
+                f"the data worker cannot listen at {host}:{port}: {error}; port 0 takes one that is free"
+            ) from error
         address = advertised(self._flight.port)
         self._shared = _shared_memory(self._answer)
         self.endpoint = Endpoint(

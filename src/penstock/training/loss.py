@@ -78,7 +78,7 @@ def scale_regularization_loss(regularization_loss: Any) -> Any:
         >>> [float(part) for part in strategy.run(ps.scale_regularization_loss, args=([0.5, 1.5],)).values]
         [1.0, 1.0]
     """
-    context = get_replica_context()
+    context = _context("scale_regularization_loss", "it needs no scaling there")
     parts = [jnp.sum(jnp.asarray(part)) for part in jax.tree.leaves(regularization_loss)]
     if not context.has_rows:  # a loss that depends on the input is often a mean, and that of no rows is not a number
         parts = [jnp.where(jnp.isnan(part), 0, part) for part in parts]
@@ -86,10 +86,11 @@ def scale_regularization_loss(regularization_loss: Any) -> Any:
 
 
 def _denominator(examples: int, global_batch_size: int | Literal["actual"] | None) -> Any:
+    call, instead = "compute_average_loss", "give global_batch_size=... as a number"
     if global_batch_size is None:
-        return _context().num_replicas_in_sync * examples
+        return _context(call, instead).num_replicas_in_sync * examples
     if global_batch_size == "actual":
-        return _context().all_reduce("SUM", np.int32(examples))
+        return _context(call, instead).all_reduce("SUM", np.int32(examples))
     if isinstance(global_batch_size, (bool, str)) or not hasattr(global_batch_size, "__index__"):
         raise InvalidTypeError(
             f'compute_average_loss(global_batch_size=...) takes an integer or "actual", got {global_batch_size!r}'
@@ -101,11 +102,10 @@ def _denominator(examples: int, global_batch_size: int | Literal["actual"] | Non
     return int(global_batch_size)
 
 
-def _context() -> ReplicaContext:
+def _context(call: str, instead: str) -> ReplicaContext:
     if not in_replica():
         raise InvalidArgumentError(
-            "compute_average_loss was called outside strategy.run(...), where it cannot know the replicas: give "
-            "global_batch_size=... as a number"
+            f"{call} was called outside strategy.run(...), where it cannot know the replicas: {instead}"
         )
     return get_replica_context()
 

@@ -43,6 +43,14 @@ def check_function(call: str, name: str, function: object) -> Callable[..., Any]
     return function
 
 
+def as_numbers(call: str, name: str, values: object) -> tuple[float, ...]:
+    """`values`, which must be numbers."""
+    try:
+        return tuple(float(value) for value in values)  # type: ignore[attr-defined]  # what is refused below
+    except (TypeError, ValueError):
+        raise InvalidTypeError(f"{call}({name}=...) takes numbers, got {values!r}") from None
+
+
 def node_of(call: str, dataset: object) -> Node:
     """The node of an argument that must be a dataset."""
     if not isinstance(dataset, Methods):

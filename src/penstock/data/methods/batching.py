@@ -107,7 +107,7 @@ class BatchMethods(Methods):
             >>> [batch.tolist() for batch in ps.Dataset.range(7).batch(4).rebatch([2, 1])]
             [[0, 1], [2], [3, 4], [5], [6]]
         """
-        sizes = [batch_size] if isinstance(batch_size, int) else list(batch_size)
+        sizes = list(batch_size) if isinstance(batch_size, (Sequence, np.ndarray)) else [batch_size]
         if not sizes:
             raise InvalidArgumentError("rebatch(batch_size=...) takes at least one size, got none")
         checked = tuple(check_integer("rebatch", "batch_size", size, minimum=1) for size in sizes)

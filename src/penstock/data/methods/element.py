@@ -1,15 +1,17 @@
 """Methods that call a function for every element."""
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from penstock.data.methods.base import Methods, check_function, user_site
+from penstock.data.methods.base import Methods, as_numbers, check_function, user_site
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sequence import Scan, TakeWhile
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import AUTOTUNE, check_integer
+
+_CYCLE_LENGTH: Final = 16
 
 
 class ElementMethods(Methods):
@@ -85,7 +87,7 @@ class ElementMethods(Methods):
     def interleave(
         self,
         fn: Callable[..., Any],
-        cycle_length: int = 16,
+        cycle_length: int = _CYCLE_LENGTH,
         block_length: int = 1,
         num_parallel_calls: int | None = None,
     ) -> Self:
@@ -98,8 +100,8 @@ class ElementMethods(Methods):
 
         Args:
             fn: makes a dataset of an element.
-            cycle_length: datasets that are open at the same time. The default is fixed, so that the order does not
-                depend on the machine.
+            cycle_length: datasets that are open at the same time. The default, which `ps.AUTOTUNE` means too, is fixed,
+                so that the order does not depend on the machine.
             block_length: elements taken from one before the next has its turn.
             num_parallel_calls: if given, every open dataset is read ahead by a thread; the order stays the same.
 
@@ -115,6 +117,8 @@ class ElementMethods(Methods):
             [1, 1, 2, 2, 1, 2, 3, 3, 3]
         """
         check_function("interleave", "fn", fn)
+        if cycle_length == AUTOTUNE:
+            cycle_length = _CYCLE_LENGTH
         cycle_length = check_integer("interleave", "cycle_length", cycle_length, minimum=1)
         block_length = check_integer("interleave", "block_length", block_length, minimum=1)
         check_parallel_calls("interleave", num_parallel_calls)
@@ -181,6 +185,8 @@ class ElementMethods(Methods):
             raise InvalidArgumentError(
                 f"rejection_resample: target_dist has {len(target)} classes, initial_dist has {len(initial)}"
             )
+        if seed is not None:
+            check_integer("rejection_resample", "seed", seed, minimum=0)
         return self._then(RejectionResample(self.node, class_func, target, initial, seed, site=user_site()))
 
 
@@ -191,7 +197,7 @@ def check_parallel_calls(call: str, number: int | None) -> None:
 
 
 def _distribution(name: str, values: Any) -> tuple[float, ...]:
-    shares = tuple(float(value) for value in values)
-    if not shares or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
+    shares = as_numbers("rejection_resample", name, values)
+    if not shares or not (min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-6):
         raise InvalidArgumentError(f"rejection_resample({name}=...) takes shares that sum to 1, got {values!r}")
     return shares

@@ -1,5 +1,6 @@
 """Methods that choose elements by position, and keep them."""
 
+import os
 from typing import Self
 
 from penstock.data.methods.base import Methods, node_of, user_site
@@ -103,6 +104,10 @@ class OrderMethods(Methods):
         """
         if num_shards == index == SHARD_HINT:
             return self._then(ShardHint(self.node, site=user_site()))
+        if num_shards == SHARD_HINT:
+            raise InvalidArgumentError(
+                f"shard takes ps.SHARD_HINT in place of both numbers or of none, got shard({num_shards}, {index})"
+            )
         num_shards = check_integer("shard", "num_shards", num_shards, minimum=1)
         index = check_integer("shard", "index", index, minimum=0)
         if index >= num_shards:
@@ -154,12 +159,11 @@ class OrderMethods(Methods):
         """
         return self._then(Unique(self.node, site=user_site()))
 
-    def cache(self, filename: str = "") -> Self:
+    def cache(self, filename: str | os.PathLike[str] = "") -> Self:
         """The elements, kept once they were read: in memory, or in the directory `filename`.
 
         Over what can be read by index each row is kept when it is first read; over a stream, when a pass reaches the
-        end. Every epoch gives the rows of
-        the first, so a shuffle below a cache is frozen: shuffle above it.
+        end. Every epoch gives the rows of the first, so a shuffle below a cache is frozen: shuffle above it.
 
         Raises:
             StorageError: while iterating, the directory is being written by another iteration, or holds another number
@@ -172,9 +176,9 @@ class OrderMethods(Methods):
             >>> len(list(dataset)), len(list(dataset)), len(calls)
             (3, 3, 3)
         """
-        if not isinstance(filename, str):
-            raise InvalidTypeError(f"cache(filename=...) takes a path as a string, got {filename!r}")
-        return self._then(Cache(self.node, filename, kept=Kept(), site=user_site()))
+        if not isinstance(filename, (str, os.PathLike)):
+            raise InvalidTypeError(f"cache(filename=...) takes a path, got {filename!r}")
+        return self._then(Cache(self.node, os.fspath(filename), kept=Kept(), site=user_site()))
 
     def prefetch(self, buffer_size: int = AUTOTUNE) -> Self:
         """The same elements, made by a thread up to `buffer_size` of them before they are asked for.

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.node import Node, OneInput, Run, scaled
-from penstock.data.stream import State, Stream
+from penstock.data.stream import OneInputStream, State
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.rng import as_positions
@@ -38,12 +39,13 @@ class Batching(OneInput):
         return self.input.indexable
 
     @abstractmethod
-    def combined(self, column: Column, size: int, number: int) -> Column:
-        """The rows of leaf `number`, `size` at a time, as a column of batches."""
+    def combined(self, column: Column, size: int, leaf: str) -> Column:
+        """The rows of one leaf, `size` at a time, as a column of batches; `leaf` is its path, for errors."""
 
     def batches(self, block: Block, size: int) -> Block:
         """A block of n · size rows as a block of n batches."""
-        columns = tuple(self.combined(column, size, number) for number, column in enumerate(block.columns))
+        paths = block.structure.paths()
+        columns = tuple(self.combined(column, size, path) for column, path in zip(block.columns, paths, strict=True))
         return Block(columns, block.structure, len(block) // size)
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
@@ -79,7 +81,7 @@ class Batching(OneInput):
         return BatchStream(self, run, epoch)
 
 
-class BatchStream(Stream):
+class BatchStream(OneInputStream):
     """Batches of a stream. What was read beyond whole batches is given back, so the state is the input's alone."""
 
     def __init__(self, node: Batching, run: Run, epoch: int) -> None:
@@ -107,9 +109,6 @@ class BatchStream(Stream):
     def restore(self, state: State) -> None:
         self._input.restore(state)
 
-    def close(self) -> None:
-        self._input.close()
-
 
 @dataclass(frozen=True, eq=False)
 class Batch(Batching):
@@ -121,7 +120,7 @@ class Batch(Batching):
     def spec(self) -> Any:
         return batched_spec(self.input, self.batch_size, self.drop_remainder)
 
-    def combined(self, column: Column, size: int, number: int) -> Column:
+    def combined(self, column: Column, size: int, leaf: str) -> Column:
         if not is_ragged(column):
             return column.reshape(len(column) // size, size, *column.shape[1:])
         stacked = []
@@ -130,8 +129,8 @@ class Batch(Batching):
             odd = next((row for row in rows if row.shape != rows[0].shape), None)
             if odd is not None:
                 raise ElementError(
-                    f"{self.where()}: the rows of a batch must have one shape, got {rows[0].shape} and {odd.shape}; "
-                    "use padded_batch or ragged_batch"
+                    f"{self.where()}: the rows of a batch must have one shape, got {rows[0].shape} and {odd.shape}"
+                    f"{_at(leaf)}; use padded_batch or ragged_batch"
                 )
             stacked.append(np.stack(list(rows)))
         return column_of(stacked)
@@ -216,26 +215,26 @@ class PaddedBatch(Batching):
         shapes = _per_leaf(self.padded_shapes, block.structure, is_shape=True)
         values = _per_leaf(self.padding_values, block.structure, is_shape=False)
         columns = [
-            self._padded(column, size, shape, value)
-            for column, shape, value in zip(block.columns, shapes, values, strict=True)
+            self._padded(column, size, path, shape, value)
+            for column, path, shape, value in zip(block.columns, block.structure.paths(), shapes, values, strict=True)
         ]
         return Block(tuple(columns), block.structure, len(block) // size)
 
-    def combined(self, column: Column, size: int, number: int) -> Column:
-        return self._padded(column, size, None, None)
+    def combined(self, column: Column, size: int, leaf: str) -> Column:
+        return self._padded(column, size, leaf, None, None)
 
-    def _padded(self, column: Column, size: int, shape: Sequence[int | None] | None, value: Any) -> Column:
+    def _padded(self, column: Column, size: int, leaf: str, shape: Sequence[int | None] | None, value: Any) -> Column:
         if not is_ragged(column) and (shape is None or tuple(shape) == column.shape[1:]):
             return column.reshape(len(column) // size, size, *column.shape[1:])
-        batches = [self._pad(list(column[start : start + size]), shape, value) for start in range(0, len(column), size)]
-        return column_of(batches)
+        starts = range(0, len(column), size)
+        return column_of([self._pad(list(column[start : start + size]), leaf, shape, value) for start in starts])
 
-    def _pad(self, rows: list[Any], shape: Sequence[int | None] | None, value: Any) -> Column:
+    def _pad(self, rows: list[Any], leaf: str, shape: Sequence[int | None] | None, value: Any) -> Column:
         rows = [np.asarray(row) for row in rows]
         axes = rows[0].ndim
         if any(row.ndim != axes for row in rows) or (shape is not None and len(shape) != axes):
             wanted = f"padded_shapes has {len(shape)}" if shape is not None else "the first row has another number"
-            raise ElementError(f"{self.where()}: a row has {axes} axes where {wanted}")
+            raise ElementError(f"{self.where()}: a row has {axes} axes{_at(leaf)} where {wanted}")
         longest = [max(row.shape[axis] for row in rows) for axis in range(axes)]
         target = [
             long if shape is None or shape[axis] in (None, -1) else int(shape[axis] or 0)
@@ -243,14 +242,30 @@ class PaddedBatch(Batching):
         ]
         if any(long > limit for long, limit in zip(longest, target, strict=True)):
             raise ElementError(
-                f"{self.where()}: a row of shape {tuple(longest)} does not fit into padded_shapes {tuple(target)}"
+                f"{self.where()}: a row of shape {tuple(longest)}{_at(leaf)} does not fit into padded_shapes "
+                f"{tuple(target)}"
             )
-        fill = value if value is not None else _default_padding(rows)
+        fill = _default_padding(rows) if value is None else self._filling(value, rows[0].dtype, leaf)
         batch = np.full((len(rows), *target), fill, dtype=rows[0].dtype)
         for number, row in enumerate(rows):
             corner: tuple[Any, ...] = (number, *(slice(length) for length in row.shape))
             batch[corner] = row
         return batch
+
+    def _filling(self, value: Any, dtype: np.dtype[Any], leaf: str) -> Any:
+        """A padding value that rows of this dtype can hold."""
+        given = np.asarray(value)
+        if dtype.kind == "O" or (dtype.kind in "fc" and given.dtype.kind in "biufc"):
+            return value
+        with suppress(TypeError, ValueError), np.errstate(invalid="ignore"):
+            if given.astype(dtype) == given:
+                return value
+        raise InvalidArgumentError(f"{self.where()}: rows of {dtype}{_at(leaf)} cannot be padded with {value!r}")
+
+
+def _at(leaf: str) -> str:
+    """The path of a leaf, for errors; an element that is one leaf has none."""
+    return f" at {leaf}" if leaf else ""
 
 
 def _default_padding(rows: list[Any]) -> Any:
@@ -267,13 +282,17 @@ def _per_leaf(value: Any, structure: Structure, *, is_shape: bool) -> list[Any]:
     count = structure.leaf_count
     if value is None:
         return [None] * count
+    if is_shape and structure == LEAF and not _is_shape(value):
+        raise InvalidArgumentError(
+            f"padded_batch(padded_shapes=...) takes a shape for elements of one leaf, got {value!r}"
+        )
     if structure == LEAF or (is_shape and _is_shape(value)) or (not is_shape and not isinstance(value, (tuple, dict))):
         return [value if is_shape else as_leaf(value)] * count
     return list(_leaves_like(value, structure))
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and all(entry is None or isinstance(entry, int) for entry in value)
+    return isinstance(value, (tuple, list)) and all(entry is None or hasattr(entry, "__index__") for entry in value)
 
 
 def _leaves_like(value: Any, structure: Structure) -> list[Any]:
@@ -298,7 +317,7 @@ class RaggedBatch(Batching):
 
     name: ClassVar[str] = "ragged_batch"
 
-    def combined(self, column: Column, size: int, number: int) -> Column:
+    def combined(self, column: Column, size: int, leaf: str) -> Column:
         if column.ndim == 1 and not is_ragged(column):
             return column.reshape(len(column) // size, size)
         batches = [object_column(column[start : start + size]) for start in range(0, len(column), size)]

@@ -7,12 +7,12 @@ import numpy as np
 
 from penstock.data.block import Block, Indices
 from penstock.data.node import Node, Run, added
-from penstock.data.stream import Cursor, State, Stream
+from penstock.data.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
 from penstock.spec import TensorSpec
-from penstock.structure import Structure, map_structure
+from penstock.structure import LEAF, Structure, map_structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +150,7 @@ class Concatenate(Node):
         return ConcatenateStream(self, run, epoch)
 
 
-class ConcatenateStream(Stream):
+class ConcatenateStream(OneInputStream):
     """The state is which input is being read, and its state."""
 
     def __init__(self, node: Concatenate, run: Run, epoch: int) -> None:
@@ -180,9 +180,6 @@ class ConcatenateStream(Stream):
         self._number, position = state
         self._input = self._open()
         self._input.restore(position)
-
-    def close(self) -> None:
-        self._input.close()
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +247,9 @@ class ChooseStream(Stream):
         return None
 
     def _checked(self, drawn: Block) -> Any:
-        numbers = drawn.columns[0]
+        numbers = drawn.columns[0] if drawn.structure == LEAF else None
+        if numbers is None or numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+            raise ElementError(f"{self._node.where()}: the choices must be integers, got {drawn.spec()}")
         wrong = numbers[(numbers < 0) | (numbers >= len(self._members))]
         if len(wrong):
             raise ElementError(

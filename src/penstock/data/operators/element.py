@@ -10,7 +10,7 @@ import numpy as np
 from penstock.data.apply import Failure, Layout, call_rows, call_rows_with_randomness, checked_rows, map_rows, note
 from penstock.data.block import Block, Indices
 from penstock.data.node import OneInput, Run
-from penstock.data.stream import State, Stream
+from penstock.data.stream import OneInputStream, State, Stream
 from penstock.data.unordered import Unordered
 from penstock.errors import InvalidTypeError
 from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY
@@ -108,7 +108,7 @@ class Map(OneInput):
         return Unordered(self.input.counting_cursor(run, epoch), call, run.threads, self.parallelism)
 
 
-class MapStream(Stream):
+class MapStream(OneInputStream):
     """map over a stream. The state never passes a failure that has not been raised yet: it is met again."""
 
     def __init__(self, node: Map, run: Run, epoch: int) -> None:
@@ -143,9 +143,6 @@ class MapStream(Stream):
         position, self._position = state
         self._input.restore(position)
 
-    def close(self) -> None:
-        self._input.close()
-
 
 @dataclass(frozen=True, eq=False)
 class Filter(OneInput):
@@ -166,7 +163,7 @@ class Filter(OneInput):
         return FilterStream(self, run, epoch)
 
 
-class FilterStream(Stream):
+class FilterStream(OneInputStream):
     """The state is the input's: rejected rows need no memory."""
 
     def __init__(self, node: Filter, run: Run, epoch: int) -> None:
@@ -215,6 +212,3 @@ class FilterStream(Stream):
     def restore(self, state: State) -> None:
         position, self._position = state
         self._input.restore(position)
-
-    def close(self) -> None:
-        self._input.close()

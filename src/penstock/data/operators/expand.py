@@ -121,7 +121,10 @@ class InterleaveStream(Stream):
             raise
         node = getattr(dataset, "node", None)
         if not isinstance(node, Node):
-            raise InvalidTypeError(f"{self._node.where()}: the function must return a ps.Dataset, got {dataset!r}")
+            raise InvalidTypeError(
+                f"{self._node.where()}: the function must return a ps.Dataset, got {dataset!r:.200}: make one by "
+                "ps.Dataset.from_tensor_slices(...)"
+            )
         stream = node.open(self._run.inner(self._node, node, self._epoch, position), self._epoch)
         return Cursor(Ahead(stream, None, self._run.threads) if self._node.num_parallel_calls else stream)
 

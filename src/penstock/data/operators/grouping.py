@@ -140,7 +140,7 @@ class GroupByWindowStream(Stream):
             raise
         node = getattr(dataset, "node", None)
         if not isinstance(node, Node):
-            raise InvalidTypeError(f"{self._node.where()}: the function must return a ps.Dataset, got {dataset!r}")
+            raise InvalidTypeError(f"{self._node.where()}: the function must return a ps.Dataset, got {dataset!r:.200}")
         inner = self._run.inner(self._node, node, self._epoch, rows[0].number)
         return node.cursor(inner, self._epoch)
 
@@ -196,4 +196,4 @@ class GroupByWindowStream(Stream):
 def _integer(key: Any) -> int:
     if isinstance(key, (int, np.integer)) or getattr(key, "shape", None) == ():
         return int(key)
-    raise InvalidTypeError(f"group_by_window(key_function) must return an integer, got {key!r}")
+    raise InvalidTypeError(f"group_by_window(key_func) must return an integer, got {key!r}")

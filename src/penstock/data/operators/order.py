@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
 from penstock.data.node import Run, SameElements, capped, scaled
-from penstock.data.stream import State, Stream
+from penstock.data.stream import OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
@@ -60,7 +60,7 @@ class Repeat(SameElements):
         return RepeatStream(self, run, epoch)
 
 
-class RepeatStream(Stream):
+class RepeatStream(OneInputStream):
     """The state is the number of the repetition and the input's own state."""
 
     def __init__(self, node: Repeat, run: Run, epoch: int) -> None:
@@ -94,9 +94,6 @@ class RepeatStream(Stream):
         self._input = self._node.input.cursor(self._run, self._first_epoch + self._number)
         self._input.restore(position)
 
-    def close(self) -> None:
-        self._input.close()
-
 
 @dataclass(frozen=True, eq=False)
 class Take(SameElements):
@@ -116,7 +113,7 @@ class Take(SameElements):
         return TakeStream(self, run, epoch)
 
 
-class TakeStream(Stream):
+class TakeStream(OneInputStream):
     """The state is the input's, and how many elements were given."""
 
     def __init__(self, node: Take, run: Run, epoch: int) -> None:
@@ -141,9 +138,6 @@ class TakeStream(Stream):
         position, self._left = state
         self._input.restore(position)
 
-    def close(self) -> None:
-        self._input.close()
-
 
 @dataclass(frozen=True, eq=False)
 class Skip(SameElements):
@@ -163,7 +157,7 @@ class Skip(SameElements):
         return SkipStream(self, run, epoch)
 
 
-class SkipStream(Stream):
+class SkipStream(OneInputStream):
     """The state is the input's, and how many elements are still to be passed over."""
 
     def __init__(self, node: Skip, run: Run, epoch: int) -> None:
@@ -189,9 +183,6 @@ class SkipStream(Stream):
         position, self._left = state
         self._input.restore(position)
 
-    def close(self) -> None:
-        self._input.close()
-
 
 @dataclass(frozen=True, eq=False)
 class Shard(SameElements):
@@ -216,7 +207,7 @@ class Shard(SameElements):
         return ShardStream(self, run, epoch)
 
 
-class ShardStream(Stream):
+class ShardStream(OneInputStream):
     """The state is the input's, and the position there modulo the number of shards."""
 
     def __init__(self, node: Shard, run: Run, epoch: int) -> None:
@@ -243,9 +234,6 @@ class ShardStream(Stream):
     def restore(self, state: State) -> None:
         position, self._phase = state
         self._input.restore(position)
-
-    def close(self) -> None:
-        self._input.close()
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,7 +283,7 @@ class Enumerate(SameElements):
         return EnumerateStream(self, run, epoch)
 
 
-class EnumerateStream(Stream):
+class EnumerateStream(OneInputStream):
     """The state is the input's, and the position."""
 
     def __init__(self, node: Enumerate, run: Run, epoch: int) -> None:
@@ -316,9 +304,6 @@ class EnumerateStream(Stream):
     def restore(self, state: State) -> None:
         position, self._position = state
         self._input.restore(position)
-
-    def close(self) -> None:
-        self._input.close()
 
 
 def shifted(indices: Indices, by: int) -> Indices:

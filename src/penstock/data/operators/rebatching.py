@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, is_ragged
 from penstock.data.node import Node, OneInput, Run, scaled
-from penstock.data.stream import Cursor, State, Stream
+from penstock.data.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.structure import flatten, map_structure
@@ -41,7 +41,7 @@ def _static_rows(spec: Any) -> int | None:
     return lengths.pop() if len(lengths) == 1 else None
 
 
-class UnbatchStream(Stream):
+class UnbatchStream(OneInputStream):
     """Every element is taken apart whole; the cursor that reads this stream stops between the rows."""
 
     def __init__(self, node: Node, input: Node, run: Run, epoch: int) -> None:
@@ -73,9 +73,6 @@ class UnbatchStream(Stream):
 
     def restore(self, state: State) -> None:
         self._input.restore(state)
-
-    def close(self) -> None:
-        self._input.close()
 
 
 @dataclass(frozen=True, eq=False)

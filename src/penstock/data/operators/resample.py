@@ -9,7 +9,7 @@ import numpy as np
 from penstock.data.apply import checked_rows, note
 from penstock.data.block import Block
 from penstock.data.node import OneInput, Run
-from penstock.data.stream import State, Stream
+from penstock.data.stream import OneInputStream, State
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import mix, uniform_positions
@@ -49,7 +49,7 @@ class RejectionResample(OneInput):
         return RejectionResampleStream(self, run, epoch)
 
 
-class RejectionResampleStream(Stream):
+class RejectionResampleStream(OneInputStream):
     """Without an initial distribution the classes seen so far estimate it; their counts are part of the state."""
 
     def __init__(self, node: RejectionResample, run: Run, epoch: int) -> None:
@@ -97,9 +97,7 @@ class RejectionResampleStream(Stream):
     def _checked(self, value: Any) -> int:
         number = int(value)
         if not 0 <= number < len(self._target):
-            raise ElementError(
-                f"rejection_resample(class_function) must return 0 to {len(self._target) - 1}, got {number}"
-            )
+            raise ElementError(f"rejection_resample(class_func) must return 0 to {len(self._target) - 1}, got {number}")
         return number
 
     def _acceptance(self, number: int) -> float:
@@ -116,6 +114,3 @@ class RejectionResampleStream(Stream):
         position, self._position, counts = state
         self._counts = np.array(counts, dtype=np.int64)
         self._input.restore(position)
-
-    def close(self) -> None:
-        self._input.close()

@@ -9,7 +9,7 @@ import numpy as np
 from penstock.data.apply import Layout, checked_rows, note
 from penstock.data.block import Block, object_column, own
 from penstock.data.node import OneInput, Run, scaled
-from penstock.data.stream import State, Stream
+from penstock.data.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.values import decode_value, encode_value
 from penstock.options import UNKNOWN_CARDINALITY
@@ -33,7 +33,7 @@ class Scan(OneInput):
         return ScanStream(self, run, epoch)
 
 
-class ScanStream(Stream):
+class ScanStream(OneInputStream):
     """The carried state cannot be read again, so it is part of this stream's state."""
 
     def __init__(self, node: Scan, run: Run, epoch: int) -> None:
@@ -66,7 +66,7 @@ class ScanStream(Stream):
     def _step(self, element: Any) -> Any:
         result: Any = self._node.function(self._carried, element)
         if not isinstance(result, tuple) or len(result) != 2:
-            raise InvalidTypeError(f"scan(function) must return a pair (new state, output), got {result!r}")
+            raise InvalidTypeError(f"scan(scan_func) must return a pair (new state, output), got {result!r}")
         carried = map_structure(as_leaf, result[0])
         output = _owned(result[1])
         Layout.of(self._carried).check(Layout.of(carried))
@@ -82,9 +82,6 @@ class ScanStream(Stream):
         position, self._position, carried = state
         self._carried = decode_value(carried, like=self._node.initial_state)
         self._input.restore(position)
-
-    def close(self) -> None:
-        self._input.close()
 
 
 def _owned(value: Any) -> Any:
@@ -111,7 +108,7 @@ class TakeWhile(OneInput):
         return TakeWhileStream(self, run, epoch)
 
 
-class TakeWhileStream(Stream):
+class TakeWhileStream(OneInputStream):
     """The state is the input's, and whether the end was met."""
 
     def __init__(self, node: TakeWhile, run: Run, epoch: int) -> None:
@@ -148,9 +145,6 @@ class TakeWhileStream(Stream):
         position, self._position, self._ended = state
         self._input.restore(position)
 
-    def close(self) -> None:
-        self._input.close()
-
 
 @dataclass(frozen=True, eq=False)
 class Unique(OneInput):
@@ -170,8 +164,10 @@ class Unique(OneInput):
         return UniqueStream(self, run, epoch)
 
 
-class UniqueStream(Stream):
+class UniqueStream(OneInputStream):
     """The state is how many elements were read: restoring reads them again to know what has come before."""
+
+    _input: CountingCursor
 
     def __init__(self, node: Unique, run: Run, epoch: int) -> None:
         self._input = node.input.counting_cursor(run, epoch)
@@ -205,9 +201,6 @@ class UniqueStream(Stream):
             block = self._input.repeat()
             if block is not None:
                 self._fresh(block)
-
-    def close(self) -> None:
-        self._input.close()
 
 
 def _identity(leaf: Any) -> Any:
@@ -252,8 +245,10 @@ class _Held:
     rows: Block
 
 
-class WindowStream(Stream):
+class WindowStream(OneInputStream):
     """The state is where the next window begins in the input: its rows are read again."""
+
+    _input: CountingCursor
 
     def __init__(self, node: Window, run: Run, epoch: int) -> None:
         self._node = node
@@ -309,6 +304,3 @@ class WindowStream(Stream):
     def restore(self, state: State) -> None:
         place, met, known, self._gap = state
         self._input.restore_at(place, met, known)
-
-    def close(self) -> None:
-        self._input.close()

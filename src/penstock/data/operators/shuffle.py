@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.data.block import Block, Indices
 from penstock.data.node import Run, SameElements
-from penstock.data.stream import State, Stream
+from penstock.data.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
 from penstock.rng import as_positions, mix, permuted
 
@@ -69,7 +69,7 @@ _Place = tuple[State, int]
 """A state of the input, and what had been met there."""
 
 
-class ShuffleStream(Stream):
+class ShuffleStream(OneInputStream):
     """The same order over a stream.
 
     While one window is handed out, the rows of the next are collected, so that none has to be waited for.
@@ -77,6 +77,8 @@ class ShuffleStream(Stream):
     The state is where the window begins in the input, its number, and how many of its rows were handed out: at most two
     buffers are read again.
     """
+
+    _input: CountingCursor
 
     _PIECES = 16
 
@@ -171,6 +173,3 @@ class ShuffleStream(Stream):
         self._input.restore_at(place, met, self._known)
         self._window = max(-1, window - 1)
         self._skip = self._given
-
-    def close(self) -> None:
-        self._input.close()

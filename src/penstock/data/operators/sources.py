@@ -1,5 +1,6 @@
 """Where elements come from: numbers, arrays, generators."""
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import numpy as np
 from penstock.data.block import Block, Column, Indices, locked_entries, own
 from penstock.data.node import Node, Run
 from penstock.data.stream import State, Stream
-from penstock.errors import ElementError
+from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import hash_positions, mix, uniform_positions
 from penstock.spec import TensorSpec, as_leaf, describe_mismatch, spec_of
@@ -233,7 +234,13 @@ class GeneratorStream(Stream):
 
     def _next(self) -> list[Any] | None:
         if self._iterator is None:
-            self._iterator = iter(self._node.function())
+            made = iter(self._node.function())
+            if inspect.isgenerator(made) and inspect.getgeneratorstate(made) == inspect.GEN_CLOSED:
+                raise InvalidArgumentError(
+                    "the function gave a generator that has ended already, perhaps in an epoch before: it must make a "
+                    "new one whenever it is called"
+                )
+            self._iterator = made
         try:
             value = next(self._iterator)
         except StopIteration:

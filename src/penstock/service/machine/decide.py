@@ -63,7 +63,7 @@ def _register(
     if known is None:
         update = DatasetKept(dataset_id=dataset_id, definition=message.definition, info=message.info, named=named)
         return [update], DatasetRegistered(dataset_id=dataset_id)
-    if known.definition != message.definition or known.info != message.info:
+    if content_id(known.definition, known.info) != content_id(message.definition, message.info):
         raise InvalidArgumentError(
             f"another dataset is registered as {dataset_id!r}: use another dataset_id, or leave it out"
         )

@@ -11,7 +11,7 @@ from penstock.service.subjects import Span
 def grant(ledgers: Sequence[Ledger], wanted: int, readers: int) -> list[Span]:
     """About `wanted` free positions: first those that were given back, then some of every pass.
 
-    Near the end no consumer gets more than half of its share of what is left, so that all finish together.
+    Near the end no consumer of several gets more than half of its share of what is left, so that all finish together.
     """
     left = min(wanted, _fair(ledgers, readers))
     spans: list[Span] = []
@@ -45,4 +45,4 @@ def _fair(ledgers: Sequence[Ledger], readers: int) -> int:
         if ledger.free is None:
             return 1 << 62
         free += ledger.free
-    return max(1, free // (2 * max(1, readers)))
+    return max(1, free // (2 * readers)) if readers > 1 else free

@@ -136,7 +136,7 @@ def _check_same(job: Job, message: OpenEpoch) -> None:
     ]
     if other:
         raise InvalidArgumentError(
-            f"all consumers of the job {job.name!r} must read it in the same way, and it was begun in another one: "
+            f"all readers of the job {job.name!r} must ask for the same, and its first one asked for something else: "
             f"{'; '.join(other)}. Use another job_name, or wait until that job is finished and has no readers"
         )
 

@@ -1,8 +1,11 @@
 """What a dispatcher's log says of the changes that somebody may want to know of."""
 
-from penstock.service.machine.spans import count
+from collections.abc import Iterator, Sequence
+
+from penstock.service.machine.spans import count, without
 from penstock.service.machine.state import State
 from penstock.service.machine.updates import (
+    Consumed,
     ConsumerGone,
     DatasetKept,
     EpochCreated,
@@ -16,8 +19,14 @@ from penstock.service.machine.updates import (
 )
 
 
-def told(state: State, update: Update) -> str | None:
-    """A line about a change that is about to be made, or None where it is nothing special."""
+def told(state: State, updates: Sequence[Update]) -> Iterator[str]:
+    """Lines about those changes that are about to be made together that are something special."""
+    for update in updates:
+        if (line := _line(state, update, updates)) is not None:
+            yield line
+
+
+def _line(state: State, update: Update, updates: Sequence[Update]) -> str | None:
     match update:
         case DatasetKept():
             return f"dataset {update.dataset_id}: registered, {len(update.definition):,} bytes"
@@ -36,13 +45,22 @@ def told(state: State, update: Update) -> str | None:
         case JobDropped():
             return f"{_job(state, update.job_id)}: forgotten"
         case ConsumerGone():
-            consumer = state.consumers[update.consumer_id]
-            held = count(consumer.leased) + count(consumer.owed)
+            held = _held(state, update.consumer_id, updates)
             return f"reader {update.consumer_id}: gone, gives back {held} positions" if held else None
         case Stopping():
             return "stopping" if update.mode == "now" else "stopping, as soon as readers are done"
         case _:
             return None
+
+
+def _held(state: State, consumer_id: int, updates: Sequence[Update]) -> int:
+    """How many positions a consumer has, after what it acknowledges now."""
+    consumer = state.consumers[consumer_id]
+    left = consumer.leased
+    for update in updates:
+        for span in update.spans if isinstance(update, Consumed) else ():
+            left = without(left, span)
+    return count(left) + count(consumer.owed)
 
 
 def _address(state: State, worker_id: int) -> str:

@@ -14,7 +14,7 @@ from penstock.runtime.memory import Memory
 from penstock.service.compression import AUTO, decompress
 from penstock.service.credentials import ClientCredentials, client_credentials
 from penstock.service.fetching import End, Failed, Fetch
-from penstock.service.interfaces import Answer, Answers
+from penstock.service.interfaces import Answer, Answers, UnreachedWorkerError
 from penstock.service.subjects import UNDECODABLE, Endpoint, Refused
 from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
 from penstock.service.transport.guard import Line, refused_at_the_door
@@ -46,6 +46,7 @@ class FlightConnection:
         self._lock = threading.Lock()
         self._waiting: dict[flight.FlightStreamReader, float] = {}
         self._closed = threading.Event()
+        self._reached = False
         self._silent: Exception | None = None
         self._watch: threading.Thread | None = None
 
@@ -72,6 +73,14 @@ class FlightConnection:
                 self._watch = threading.Thread(target=_watch, args=arguments, name="penstock-watch", daemon=True)
                 self._watch.start()
         try:
+            if not self._reached:
+                self._ask_whether_it_is_there()
+                self._reached = True
+        except flight.FlightUnauthenticatedError as error:
+            raise ServiceError(refused_at_the_door("data worker", self._address, error)) from error
+        except (pa.ArrowException, OSError) as error:
+            raise self._lost(error, UnreachedWorkerError) from error
+        try:
             return self._line.client.do_get(flight.Ticket(msgspec.msgpack.encode(request)), self._line.options())
         except flight.FlightUnauthenticatedError as error:
             raise ServiceError(refused_at_the_door("data worker", self._address, error)) from error
@@ -90,7 +99,9 @@ class FlightConnection:
         except flight.FlightUnauthenticatedError as error:
             raise ServiceError(refused_at_the_door("data worker", self._address, error)) from error
         except (pa.ArrowException, OSError) as error:
-            raise self._lost(self._silent or error) from error
+            if self._silent is not None:
+                raise self._lost(self._silent, UnreachedWorkerError) from error
+            raise self._lost(error) from error
         finally:
             with self._lock:
                 del self._waiting[reader]
@@ -104,11 +115,11 @@ class FlightConnection:
             raise_refused(message)
         return message  # type: ignore[no-any-return]  # msgspec's decoder of a union has no type
 
-    def _lost(self, error: Exception | None) -> LostWorkerError:
+    def _lost(self, error: Exception | None, kind: type[LostWorkerError] = LostWorkerError) -> LostWorkerError:
         if self._closed.is_set():
-            return LostWorkerError(f"the connection to the worker at {self._address} was closed")
+            return kind(f"the connection to the worker at {self._address} was closed")
         reason = str(error).partition(". gRPC client debug context")[0]
-        return LostWorkerError(f"the worker at {self._address} cannot be reached: {reason}")
+        return kind(f"the worker at {self._address} cannot be reached: {reason}")
 
     def ask_if_quiet(self) -> None:
         """Ask the worker whether it is there, if nothing has come for a while; without an answer, end all streams."""
@@ -118,7 +129,7 @@ class FlightConnection:
         if not quiet:
             return
         try:
-            list(self._line.client.do_action("alive", self._line.options(_ANSWER_SECONDS)))
+            self._ask_whether_it_is_there()
         except (pa.ArrowException, OSError) as error:
             self._silent = error
             for reader in quiet:
@@ -126,6 +137,9 @@ class FlightConnection:
             return
         with self._lock:
             self._waiting.update({reader: time.monotonic() for reader in quiet if reader in self._waiting})
+
+    def _ask_whether_it_is_there(self) -> None:
+        list(self._line.client.do_action("alive", self._line.options(_ANSWER_SECONDS)))
 
     def close(self) -> None:
         """As `Connection.close`."""

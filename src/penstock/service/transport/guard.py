@@ -4,6 +4,7 @@ Every call brings the token in a header. It is looked at before the call's body,
 """
 
 import os
+import socket
 from typing import Any, Final
 
 from pyarrow import flight
@@ -39,6 +40,8 @@ class GuardedServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
     """
 
     def __init__(self, host: str, port: int, credentials: ServerCredentials) -> None:
+        if port:
+            _try_to_listen(host, port)
         tls = credentials.tls
         super().__init__(
             f"grpc+{'tls' if tls else 'tcp'}://{host}:{port}",
@@ -47,6 +50,14 @@ class GuardedServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
             root_certificates=credentials.client_roots or None,
             middleware={"token": _TokenCheck(credentials)},
         )
+
+
+def _try_to_listen(host: str, port: int) -> None:
+    """Raise what the system says where nothing can listen there: Flight would print, and not say why."""
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        trial.bind(address)
 
 
 class Line:

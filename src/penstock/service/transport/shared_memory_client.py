@@ -12,7 +12,7 @@ from penstock.errors import LostWorkerError, ServiceError
 from penstock.runtime.memory import Memory
 from penstock.runtime.shared_memory import Mapping
 from penstock.service.fetching import Fetch
-from penstock.service.interfaces import Answer, Answers
+from penstock.service.interfaces import Answer, Answers, UnreachedWorkerError
 from penstock.service.subjects import Endpoint, Refused
 from penstock.service.transport.line import (
     BlockFrame,
@@ -32,7 +32,7 @@ class SharedMemoryConnection:
     """A line to a worker on this machine.
 
     Raises:
-        LostWorkerError: nobody answers at its socket.
+        UnreachedWorkerError: nobody answers at its socket.
     """
 
     protocol = "shared_memory"
@@ -52,7 +52,7 @@ class SharedMemoryConnection:
                 raise PermissionError("it belongs to another user")
         except OSError as error:
             line.close()
-            raise self._lost(error) from error
+            raise UnreachedWorkerError(str(self._lost(error))) from error
         return _Line(line)
 
     def fetch(self, request: Fetch) -> Answers:

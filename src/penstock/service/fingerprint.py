@@ -1,0 +1,83 @@
+"""By what a dataset is known again: the same in every process that describes the same dataset.
+
+The bytes that are sent to workers will not do. They name files and lines, so that errors can; a set of strings stands
+in them in an order that every process draws anew, and a class of the main program under a random number. Readers that
+share a job would be told that each of them reads another dataset.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+import cloudpickle
+
+from penstock.data.node import Node
+
+_OF_THE_PROCESS: Final = frozenset({"__slotnames__", "__static_attributes__", "__firstlineno__"})
+"""Attributes of a class that tell how a process came by it, not what it is."""
+_HEXADECIMAL_DIGITS: Final = 32
+
+
+def fingerprint(value: Any) -> str:
+    """The digest of a value that `definition.to_bytes` can send, with everything that hangs on it.
+
+    Equal where functions have the same code and use equal values; where they were written, in which file and on which
+    line, does not matter.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    pickler = _Canonical(_Sink(digest.update), protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
+    pickler.dump(value)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Sink:
+    """A file that keeps nothing."""
+
+    write: Callable[[bytes], None]
+
+
+class _Canonical(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Writes what nobody reads: what differs between processes by chance is put in order, or left out."""
+
+    def persistent_id(self, value: Any) -> Any:
+        if type(value) is set or type(value) is frozenset:
+            return type(value).__name__, sorted(fingerprint(entry) for entry in value)
+        return None
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, Node):
+            return tuple, (
+                (type(value), *(getattr(value, item.name) for item in fields(value) if item.name != "site")),
+            )
+        if isinstance(value, CodeType):
+            return tuple, (_of_code(value),)
+        reduced = super().reducer_override(value)
+        if not isinstance(reduced, tuple) or len(reduced) < 3:  # what is sent by name
+            return reduced
+        make, arguments, (attributes, more), *rest = reduced
+        if isinstance(value, FunctionType):
+            for argument in arguments:
+                if isinstance(argument, dict):  # the first of its globals
+                    argument.pop("__file__", None)
+            more.pop("_cloudpickle_submodules")  # which modules were imported by then
+        else:
+            arguments = tuple(argument for argument in arguments if not _is_random_number(argument))
+            attributes = {name: part for name, part in attributes.items() if name not in _OF_THE_PROCESS}
+        return make, arguments, (attributes, more), *rest
+
+
+def _of_code(code: CodeType) -> tuple[Any, ...]:
+    """Code without the place where it stands."""
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    return code.co_code, code.co_consts, code.co_exceptiontable, counts, names
+
+
+def _is_random_number(argument: object) -> bool:
+    """Whether this is what cloudpickle calls a class of the main program: a UUID, in another process another one."""
+    return (
+        isinstance(argument, str) and len(argument) == _HEXADECIMAL_DIGITS and set(argument) <= set("0123456789abcdef")
+    )
