@@ -86,7 +86,9 @@ class Trial:
         (fault,) = self._schedule.faults
         readers = [trainer for trainer, _ in self._trainers.values()] + self._dead
         found = [longest(_times(trainer), self._begun, self._healed or self._begun) for trainer in readers]
-        return [Wait(f"{fault.what} {fault.role}", self._schedule.mode, *wait) for wait in found if wait is not None]
+        only = "the only " if fault.role == "worker" and self._schedule.workers == 1 else ""
+        what = f"{fault.what} {only}{fault.role}"
+        return [Wait(what, self._schedule.mode, *wait) for wait in found if wait is not None]
 
     # Starting
 

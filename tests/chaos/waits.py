@@ -43,12 +43,12 @@ def table(waits: Iterable[Wait]) -> str:
     for wait in waits:
         found[wait.fault, wait.mode].append(wait)
     lines = [
-        f"{'fault':<17} {'mode':<16} {'n':>3}  {'waited, s: p50':>14} {'max':>6}  {'when over: p50':>14} {'max':>6}"
+        f"{'fault':<20} {'mode':<16} {'n':>3}  {'waited, s: p50':>14} {'max':>6}  {'when over: p50':>14} {'max':>6}"
     ]
     for (fault, mode), these in sorted(found.items()):
         seconds, healed = [wait.seconds for wait in these], [wait.healed for wait in these]
         lines.append(
-            f"{fault:<17} {mode:<16} {len(these):>3}  {median(seconds):>14.2f} {max(seconds):>6.2f}  "
+            f"{fault:<20} {mode:<16} {len(these):>3}  {median(seconds):>14.2f} {max(seconds):>6.2f}  "
             f"{median(healed):>14.2f} {max(healed):>6.2f}"
         )
     return "\n".join(lines)

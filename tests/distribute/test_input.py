@@ -221,3 +221,11 @@ def test_an_exception_comes_at_its_step_and_iteration_goes_on(strategy_of, prefe
             next(steps)
         assert first == [[0], [2]]
         assert [np.asarray(step.values[0]).tolist() for step in steps] == [[6]]
+
+
+def test_operators_of_datasets_are_pointed_to_where_they_belong() -> None:
+    steps = ps.HostStrategy(2).distribute_dataset(ps.Dataset.range(4).batch(2))
+    with pytest.raises(AttributeError, match="has no map: use map of the ps.Dataset, before it is distributed"):
+        steps.map(abs)
+    with pytest.raises(AttributeError, match="a distributed dataset has no mapp$"):
+        steps.mapp(abs)

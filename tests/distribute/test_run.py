@@ -116,6 +116,17 @@ def test_only_numbers_are_reduced(strategy_of) -> None:
         strategy_of(2).run(lambda: ps.get_replica_context().all_reduce("SUM", "text"))
 
 
+def test_all_reduce_of_unequal_shapes_speaks_of_itself() -> None:
+    def step() -> object:
+        replica = ps.get_replica_context()
+        return replica.all_reduce("SUM", np.zeros(1 + replica.replica_id_in_sync_group))
+
+    with pytest.raises(
+        ps.InvalidArgumentError, match=r"^all_reduce needs values of fitting shapes, got \(1,\), \(2,\)\n"
+    ):
+        ps.HostStrategy(2).run(step)
+
+
 # What only threads can do.
 
 

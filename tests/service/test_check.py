@@ -39,7 +39,7 @@ def test_a_sound_pipeline_is_the_same_through_every_service(tmp_path: Path) -> N
         "in process: 38 elements",
         "in process, once more: the same",
         "2 workers: the same",
-        "2 workers, 1 times one is killed: the same",
+        "2 workers, of which one is killed: the same",
         *(f"restored after {given} elements: the same" for given in (0, 9, 19, 28)),
         "penstock: the same elements in all runs",
     ]
@@ -57,6 +57,7 @@ def test_a_pipeline_that_is_not_the_same_twice_is_told_before_any_service() -> N
     calls = iter(range(1000))
     found = check(ps.Dataset.range(3).map(lambda x: x + 10 * next(calls)), worker_counts=[], kills=0, limit=1)
     assert str(found[0]).startswith("in process, once more: element 0 is")
+    assert "a function depends on the time, the process or a random generator of its own; map(fn, seed" in str(found[0])
 
 
 @pytest.mark.parametrize(

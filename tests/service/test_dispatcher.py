@@ -106,7 +106,7 @@ def test_join_waits_until_the_server_is_stopped() -> None:
 def test_a_port_that_is_taken_is_said() -> None:
     with (
         ps.service.DispatchServer() as first,
-        pytest.raises(ps.ServiceError, match=f"the dispatcher cannot listen at 127.0.0.1:{first.port}"),
+        pytest.raises(ps.ServiceError, match=f"listen at 127.0.0.1:{first.port}: .*already in use; port 0 takes one"),
     ):
         ps.service.DispatchServer(ps.service.DispatcherConfig(port=first.port))
 
@@ -141,6 +141,8 @@ def test_a_configuration_is_checked() -> None:
     }.items():
         with pytest.raises(ValueError, match=rf"DispatcherConfig\({wrong}=...\) {message}"):
             ps.service.DispatcherConfig(**{wrong: -1})
+        with pytest.raises(TypeError, match=rf"DispatcherConfig\({wrong}=...\) takes a\w* \w+, got '3'"):
+            ps.service.DispatcherConfig(**{wrong: "3"})
     with pytest.raises(TypeError, match="takes a list of strings, got 'host'"):
         ps.service.DispatcherConfig(worker_addresses="host")
     with pytest.raises(ValueError, match="lists 'host:1' twice"):

@@ -195,6 +195,7 @@ def test_a_worker_that_comes_late_helps(fleet: Fleet) -> None:
         helpers.add(int(process))
         if position == 100:
             fleet.add()
+            fleet.await_workers(2)
     assert len(helpers) == 2
 
 

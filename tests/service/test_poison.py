@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -94,19 +95,38 @@ def test_poison_is_left_out_and_counted_where_that_is_asked_for() -> None:
     assert found == list(range(1, 99))
 
 
-def test_poison_in_a_stream_ends_it_with_its_place() -> None:
+def test_poison_in_a_stream_ends_it_with_its_place(tmp_path: Path) -> None:
+    notes = tmp_path / "ended"
     with ps.service.local(num_workers=2) as service:
         numbers = ps.Dataset.from_generator(lambda: iter(range(100)), output_signature=ps.TensorSpec((), np.int64))
-        iterator = iter(through(numbers.map(fatal_at(40)), service))
-        assert [int(next(iterator)) for _ in range(40)] == list(range(40))
+        iterator = iter(through(numbers.map(fatal_and_noted(run_out_of_memory, notes)), service))
+        assert [int(next(iterator)) for _ in range(57)] == list(range(57))
         with (
             iterator,
             pytest.raises(
                 ps.PoisonError,
-                match="element 40 has cost 3 data workers that made nothing else.*cannot be made without it",
+                match="element 57 has cost 3 data workers that made nothing else.*cannot be made without it",
             ),
         ):
             next(iterator)
+    # Six that gave nothing; before them one for each time that a worker came nearer, by half of the way or more.
+    assert 6 <= len(set(notes.read_text().split())) <= 12
+
+
+@pytest.mark.long
+def test_poison_of_coordinated_rows_is_met_in_its_round(tmp_path: Path) -> None:
+    notes, found = tmp_path / "ended", {}
+
+    def read(service: object, index: int) -> None:
+        in_step = {"job_name": "in step", "consumer_index": index, "num_consumers": 2}
+        dataset = ps.Dataset.range(80).map(fatal_and_noted(run_out_of_memory, notes))
+        found[index] = read_past_errors(through(dataset, service, **in_step))
+
+    with ps.service.local(num_workers=1) as service, ThreadPoolExecutor(2) as pool:
+        for reader in [pool.submit(read, service, index) for index in range(2)]:
+            reader.result()
+    assert found == {0: list(range(0, 80, 2)), 1: [*range(1, 57, 2), "poison 57", *range(59, 80, 2)]}
+    assert 6 <= len(set(notes.read_text().split())) <= 14
 
 
 def test_poison_of_one_job_does_not_take_the_workers_from_another() -> None:

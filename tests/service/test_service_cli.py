@@ -183,3 +183,15 @@ def test_the_page_of_a_status() -> None:
         "ab12    1.0 s ago  10      75%    1,500",
         "readers wait for the data workers, 75% of their time: more workers would help",
     ]
+
+
+def test_a_page_that_is_no_longer_read_ends_the_command_in_silence() -> None:
+    with ps.service.DispatchServer() as dispatcher:
+        command = [*PENSTOCK, "status", "--watch", "--interval", "0", f"localhost:{dispatcher.port}"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline().startswith("dispatcher localhost:")
+        process.stdout.close()
+        assert process.wait(30) == 0
+        assert process.stderr.read() == ""
+        process.stderr.close()

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,31 @@ def test_a_worker_that_has_fallen_silent_is_lost(new_worker: Any, monkeypatch: p
             for _ in answers:
                 pass
         process.kill()
+        connection.close()
+
+
+@pytest.mark.parametrize("end", ["silence", "close"])
+def test_a_worker_that_falls_silent_before_its_first_block_is_lost(
+    new_worker: Any, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Arrow Flight waits for that without a limit, and cannot be told to stop."""
+    if end == "silence":
+        monkeypatch.setattr(flight_client, "_QUIET_SECONDS", 0.1)
+        monkeypatch.setattr(flight_client, "_ANSWER_SECONDS", 0.3)
+    with new_worker() as (endpoint, process), ThreadPoolExecutor(1) as pool:
+        connection = connect(endpoint, "flight")
+        assert values(connection.fetch(request(stop=1))) == [[0, 1], End(length=1)]
+        process.send_signal(signal.SIGSTOP)
+        waiting = pool.submit(next, connection.fetch(request()))
+        if end == "close":
+            while not connection._waiting:  # type: ignore[attr-defined]
+                time.sleep(0.01)
+            connection.close()
+        try:
+            with pytest.raises(LostWorkerError, match="closed" if end == "close" else "Deadline Exceeded"):
+                waiting.result(20)
+        finally:
+            process.kill()
         connection.close()
 
 

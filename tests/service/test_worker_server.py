@@ -219,10 +219,13 @@ def test_a_port_that_is_taken_is_said(dispatcher: ps.service.DispatchServer) -> 
     [
         ({"dispatcher_address": None}, TypeError, "takes a string, got None"),
         ({"dispatcher_address": ""}, ValueError, "must not be empty"),
+        ({"dispatcher_address": "localhost"}, ValueError, 'needs the address of a dispatcher as "host:port"'),
         ({"worker_address": "host"}, ValueError, 'must be "host:port"'),
         ({"tags": "COLOCATED"}, TypeError, "takes a list of strings"),
         ({"tags": [""]}, ValueError, "must not hold an empty tag"),
         ({"port": 1 << 16}, ValueError, "must be from 0 to 65535"),
+        ({"port": "5000"}, TypeError, "takes an integer, got '5000'"),
+        ({"dispatcher_timeout": "1"}, TypeError, "takes a number, got '1'"),
         ({"heartbeat_interval": 0}, ValueError, "must be a number of seconds greater than 0"),
         ({"dispatcher_timeout": -1}, ValueError, "must be a number of seconds greater than 0"),
     ],

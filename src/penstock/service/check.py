@@ -21,6 +21,7 @@ from penstock.structure import flatten
 _SEED: Final = 0
 _PROGRESS_SECONDS: Final = 5.0
 _WORKERS_TO_KILL: Final = 2
+_ONCE_MORE: Final = "in process, once more"
 
 Say = Callable[[str], None]
 
@@ -42,7 +43,13 @@ class Difference:
     found: str
 
     def __str__(self) -> str:
-        return f"{self.run}: element {self.position} is {self.found}, in process it is {self.expected}"
+        what = f"{self.run}: element {self.position} is {self.found}, in process it is {self.expected}"
+        if self.run != _ONCE_MORE:
+            return what
+        return (
+            f"{what}. So it is another one whenever it is read: a function depends on the time, the process or a "
+            "random generator of its own; map(fn, seed=...) gives it one that depends on the element only"
+        )
 
 
 def check(
@@ -98,13 +105,14 @@ class _Check:
             self._expected = [_digest(element) for element in self._counted(elements, "in process")]
         self._say(f"in process: {len(self._expected)} elements")
         with iter(self._anew()) as again:
-            self._compare("in process, once more", again)
+            self._compare(_ONCE_MORE, again)
         for count in worker_counts:
             with local(num_workers=count) as service:
                 self._compare_service(f"{count} worker{'s' if count > 1 else ''}", service)
         with local(num_workers=_WORKERS_TO_KILL) as service:
             if kills:
-                self._compare_service(f"{_WORKERS_TO_KILL} workers, {kills} times one is killed", service, kills)
+                killed = "one is killed" if kills == 1 else f"{kills} are killed, one after the other"
+                self._compare_service(f"{_WORKERS_TO_KILL} workers, of which {killed}", service, kills)
             self._compare_restored(service)
         return self._differences
 

@@ -107,8 +107,10 @@ class Position:
 
     @property
     def all_handed_on(self) -> bool:
-        """Whether everything that was begun was handed on."""
-        return not self._again and not any(progress.open for progress in self.passes.values())
+        """Whether everything that is this reader's was handed on, as far as that is known."""
+        if self._again or any(progress.open for progress in self.passes.values()):
+            return False
+        return self._shared or (bool(self.passes) and all(progress.all_begun for progress in self.passes.values()))
 
     def next_part(self) -> Part | None:
         """The part to hand on from, or None while what is next has not arrived."""
@@ -158,10 +160,12 @@ class Position:
             passes[str(pass_number)] = progress.state(undone)
         return {"passes": passes, "turn": self.handed_on.turn(number, self.delivery.turn)}
 
-    def rounds(self, number: int) -> tuple[list[int], int]:
-        """Of coordinated reads, how many rounds of each pass were over before this number, and whose turn it was."""
-        state = self.state(number)
+    def rounds(self) -> tuple[list[int], int]:
+        """Of coordinated reads, how many rounds of each pass the caller is done with, and whose turn it is then."""
         offset, stride = self._reading.offset, self._reading.stride
+        if stride == 1:
+            return [], 0
+        state = self.state(self.handed_on.used_until)
         nexts = [first_of(state["passes"][name]) for name in sorted(state["passes"], key=int)]
         return [max(0, -(-(position - offset) // stride)) for position in nexts], state["turn"]
 

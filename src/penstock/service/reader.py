@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Condition
+from threading import Condition, RLock
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,16 +23,19 @@ from penstock.service.fetching import End, Failed
 from penstock.service.interfaces import Answer
 from penstock.service.leases import Leases
 from penstock.service.machine.spans import whole
-from penstock.service.messages import ConsumerHeartbeat, ConsumerNews, EpochOpened, ReleaseConsumer
+from penstock.service.messages import ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.pace import SpanPace
 from penstock.service.position import Position
 from penstock.service.progress import ENDLESS, Arrived, Part, Raised
+from penstock.service.pulse import Pulse
 from penstock.service.staff import Staff
 
 _logger = logging.getLogger(__name__)
 
 _LANES_PER_WORKER = 2
 _HEARTBEAT_SECONDS = 1.0
+_NEWS_SECONDS = 0.2
+"""How often the dispatcher is asked while no worker can be."""
 _SILENCE_SECONDS = 5.0
 """How long the caller waits before the log says what for."""
 
@@ -61,7 +64,9 @@ class Reader:
         self._dispatcher = dispatcher
         self._staff = staff
         self._threads = threads
-        self._changed = Condition()
+        lock = RLock()
+        # One for each that waits, so that an element wakes only the caller.
+        self._changed, self._arrived, self._steward = Condition(lock), Condition(lock), Condition(lock)
         self._position = position
         self._leases = Leases(opened.consumer_id, dispatcher) if opened.leased else None
         self._pace = SpanPace(reading.limit)
@@ -72,9 +77,8 @@ class Reader:
         self._stopping = False
         self._replaced = False
         self._over = False
-        self._rows = 0
-        self._skipped = 0
-        self._seconds_waited = 0.0
+        self._news_wanted = False
+        self._pulse = Pulse()
         self._update(opened)
         threads.start(self._keep_in_touch, "service-steward")
 
@@ -100,7 +104,7 @@ class Reader:
                     return item.block
                 if not self._reading.leaves_out(item):
                     raise item.error
-                self._skipped += 1
+                self._pulse.skipped += 1
             return None
 
     def _awaited_part(self) -> Part | None:
@@ -109,23 +113,23 @@ class Reader:
         while (part := self._position.next_part()) is None:
             if self._failure is not None:
                 raise self._failure
-            if self._ended():
+            if self._position.all_handed_on and (self._leases is None or self._leases.over):
                 self.stop()
                 return None
             if self._stopping:
                 raise ClosedError("this iterator was closed while an element was waited for")
-            self._changed.wait(_SILENCE_SECONDS)
+            self._arrived.wait(_SILENCE_SECONDS)
             if time.monotonic() > said + _SILENCE_SECONDS:
                 said = time.monotonic()
                 _logger.warning("no element for %.0f s: %s", said - begun, self._staff.why_silent())
-        self._seconds_waited += time.monotonic() - begun
+        self._pulse.seconds_waited += time.monotonic() - begun
         return part
 
     def _hand_on(self, part: Part) -> Arrived | Raised:
         item = self._position.hand_on(part)
         if isinstance(item, Arrived):
             self._buffered -= item.chunk.rows
-            self._rows += item.chunk.rows
+            self._pulse.rows += item.chunk.rows
         self._finish(part)
         return item
 
@@ -177,16 +181,13 @@ class Reader:
         """Let everything end that runs for this reader; waits for nothing."""
         with self._changed:
             self._stopping = True
-            self._changed.notify_all()
+            self._steward.notify_all()
+            self._wake()
 
-    def _ended(self) -> bool:
-        """Whether everything that is this consumer's was handed on."""
-        if not self._position.all_handed_on:
-            return False
-        if self._leases is not None:
-            return self._leases.over
-        passes = self._position.passes.values()
-        return bool(passes) and all(progress.all_begun for progress in passes)
+    def _wake(self) -> None:
+        """Let the lanes and the caller look at what has changed."""
+        self._changed.notify_all()
+        self._arrived.notify_all()
 
     # The lanes
 
@@ -198,7 +199,7 @@ class Reader:
         except Exception as error:  # nobody else would hear of it
             with self._changed:
                 self._failure = self._failure or error
-                self._changed.notify_all()
+                self._wake()
         finally:
             with self._changed:
                 self._lanes -= 1
@@ -220,7 +221,7 @@ class Reader:
             reply = self._leases.ask()
             with self._changed:
                 self._leases.granted(reply)
-                self._changed.notify_all()
+                self._wake()
 
     def _waiting_part(self) -> Part | None:
         part = self._position.waiting()
@@ -259,6 +260,10 @@ class Reader:
         except LostWorkerError as error:
             if not self._stopping and self._staff.lost(worker, error, asked):
                 self._suspect(part, worker.worker_id, request.span.stop)
+            if self._staff.short_handed():
+                with self._changed:
+                    self._news_wanted = True
+                    self._steward.notify_all()
         finally:
             self._staff.leave(worker)
 
@@ -278,7 +283,7 @@ class Reader:
         with self._changed:
             part.arrive_failure(error, replace(asked, start=asked.start + self._reading.stride, stop=part.stop, skip=0))
             self._position.delivery.arrived(part)
-            self._changed.notify_all()
+            self._wake()
 
     def _take_in(self, part: Part, answer: Answer, stop: int) -> bool:
         """Note a piece of an answer, for which positions up to `stop` were asked; False if no more of it is wanted."""
@@ -292,9 +297,11 @@ class Reader:
                     if self._leases is not None:
                         self._leases.ended(part.pass_number, answer.length)
                 self._finish(part)
+                self._wake()
             elif isinstance(answer, Failed):
                 part.arrive_failure(to_exception(answer), replace(answer.next, stop=part.stop))
                 self._position.delivery.arrived(part)
+                self._wake()
             else:
                 chunk, block = answer
                 self._pace.measured(chunk.rows, block.nbytes, chunk.seconds)
@@ -307,7 +314,7 @@ class Reader:
                 )
                 self._buffered += part.arrive(Arrived(chunk, block), self._reading.kind, self._reading.stride)
                 self._position.delivery.arrived(part)
-            self._changed.notify_all()
+                self._arrived.notify_all()
             return not self._stopping and not part.complete
 
     # The steward
@@ -315,13 +322,14 @@ class Reader:
     def _keep_in_touch(self) -> None:
         """Tell the dispatcher of this consumer, and hear from it, until the end; then let go of everything."""
         try:
-            while not self._paused(_HEARTBEAT_SECONDS):
+            while not self._paused(_NEWS_SECONDS if self._staff.short_handed() else _HEARTBEAT_SECONDS):
                 self._beat()
         except PenstockError as error:
             with self._changed:
                 self._failure = self._failure or error
-                self._changed.notify_all()
-            self._paused(None)
+                self._wake()
+            with self._changed:
+                self._steward.wait_for(lambda: self._stopping)
         self._staff.close()
         if not self._replaced:
             with suppress(PenstockError):  # it will miss this consumer's heartbeats
@@ -337,25 +345,18 @@ class Reader:
             consumed = [] if self._leases is None else self._leases.left(self._position.begun(used))
         return ReleaseConsumer(consumer_id=self._opened.consumer_id, consumed=consumed)
 
-    def _paused(self, seconds: float | None) -> bool:
-        """Wait; gives whether the reader was stopped."""
+    def _paused(self, seconds: float) -> bool:
+        """Wait until there is reason to ask the dispatcher; gives whether the reader was stopped."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._stopping, seconds)
+            self._steward.wait_for(lambda: self._stopping or self._news_wanted, seconds)
+            self._news_wanted = False
+            return self._stopping
 
     def _beat(self) -> None:
         with self._changed:
-            rows, self._rows = self._rows, 0
-            waited, self._seconds_waited = self._seconds_waited, 0.0
-            rounds, turn = self._rounds()
-        heartbeat = ConsumerHeartbeat(
-            consumer_id=self._opened.consumer_id,
-            rounds=rounds,
-            turn=turn,
-            rows_per_second=rows / _HEARTBEAT_SECONDS,
-            waiting_fraction=min(1.0, waited / _HEARTBEAT_SECONDS),
-            lost_workers=self._staff.suspects(),
-            skipped=self._skipped,
-        )
+            rounds, turn = self._position.rounds()
+            lost = self._staff.suspects()
+            heartbeat = self._pulse.heartbeat(self._opened.consumer_id, rounds, turn, lost)
         try:
             self._update(self._dispatcher.ask(heartbeat))
         except LostLeaseError:
@@ -370,11 +371,6 @@ class Reader:
             # Whole positions only: what is acknowledged of one in the middle cannot come back with an earlier state.
             self._leases.acknowledge(whole(begun))
 
-    def _rounds(self) -> tuple[list[int], int]:
-        if self._reading.stride == 1:
-            return [], 0
-        return self._position.rounds(self._position.handed_on.used_until)
-
     def _update(self, news: EpochOpened | ConsumerNews) -> None:
         """Take over what the dispatcher says: passes that have come, workers that have come or gone."""
         workers = self._staff.update(news.workers)
@@ -387,6 +383,6 @@ class Reader:
             else:
                 missing = max(0, max(1, workers) * _LANES_PER_WORKER - self._lanes)
             self._lanes += missing
-            self._changed.notify_all()
+            self._wake()
         for _ in range(missing):
             self._threads.start(self._lane, "service-lane")

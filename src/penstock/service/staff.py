@@ -76,13 +76,7 @@ class Staff:
         begun, warned = time.monotonic(), False
         with self._changed:
             while not stopped() and not self._closed:
-                now = time.monotonic()
-                well = [
-                    worker
-                    for number, worker in self._workers.items()
-                    if number not in self._alone
-                    and (number not in self._suspects or now - self._suspects[number].at > _SUSPECT_SECONDS)
-                ]
+                well = [worker for worker in self._well() if worker.worker_id not in self._alone]
                 if well:
                     chosen = next(
                         (worker for worker in well if worker.worker_id == preferred),
@@ -90,11 +84,25 @@ class Staff:
                     )
                     self._give(chosen.worker_id, alone)
                     return chosen
-                if not warned and now - begun > _WARN_SECONDS:
+                if not warned and time.monotonic() - begun > _WARN_SECONDS:
                     warned = True
                     _logger.warning("waiting: %s", self._reason())
                 self._changed.wait(0.2)
         return None
+
+    def short_handed(self) -> bool:
+        """Whether nobody can be asked for anything."""
+        with self._changed:
+            return not self._well()
+
+    def _well(self) -> list[WorkerInfo]:
+        """Those that could be reached when they were asked last, or some time ago could not."""
+        until = time.monotonic() - _SUSPECT_SECONDS
+        return [
+            worker
+            for number, worker in self._workers.items()
+            if number not in self._suspects or self._suspects[number].at < until
+        ]
 
     def _give(self, number: int, alone: bool) -> None:
         """Let a worker be asked for something, alone or beside what it does; what it does may end first."""

@@ -4,6 +4,8 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +20,7 @@ from penstock.service.interfaces import Answer, Answers, UnreachedWorkerError
 from penstock.service.subjects import UNDECODABLE, Endpoint, Refused
 from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
 from penstock.service.transport.guard import Line, refused_at_the_door
+from penstock.service.transport.opening import Opening
 from penstock.service.transport.place import this_machine
 from penstock.service.transport.refusals import raise_refused
 from penstock.service.wire import Buffer, unpack
@@ -44,7 +47,8 @@ class FlightConnection:
         self._same_machine = endpoint.machine == this_machine()
         self._line = Line(endpoint.address, credentials or client_credentials(), tls=endpoint.tls)
         self._lock = threading.Lock()
-        self._waiting: dict[flight.FlightStreamReader, float] = {}
+        self._waiting: dict[flight.FlightStreamReader | Opening, float] = {}
+        self._openings: weakref.WeakSet[Opening] = weakref.WeakSet()
         self._closed = threading.Event()
         self._reached = False
         self._silent: Exception | None = None
@@ -72,39 +76,24 @@ class FlightConnection:
                 arguments = (weakref.ref(self), self._closed)
                 self._watch = threading.Thread(target=_watch, args=arguments, name="penstock-watch", daemon=True)
                 self._watch.start()
-        try:
-            if not self._reached:
+        opening = Opening(partial(self._begin, flight.Ticket(msgspec.msgpack.encode(request))))
+        self._openings.add(opening)
+        with self._watched(opening):
+            return opening.reader()
+
+    def _begin(self, ticket: flight.Ticket) -> flight.FlightStreamReader:
+        if not self._reached:
+            with self._explained(UnreachedWorkerError):
                 self._ask_whether_it_is_there()
-                self._reached = True
-        except flight.FlightUnauthenticatedError as error:
-            raise ServiceError(refused_at_the_door("data worker", self._address, error)) from error
-        except (pa.ArrowException, OSError) as error:
-            raise self._lost(error, UnreachedWorkerError) from error
-        try:
-            return self._line.client.do_get(flight.Ticket(msgspec.msgpack.encode(request)), self._line.options())
-        except flight.FlightUnauthenticatedError as error:
-            raise ServiceError(refused_at_the_door("data worker", self._address, error)) from error
-        except (pa.ArrowException, OSError) as error:
-            raise self._lost(error) from error
+            self._reached = True
+        return self._line.client.do_get(ticket, self._line.options())
 
     def _next(self, reader: flight.FlightStreamReader) -> Answer:
-        with self._lock:
-            if self._closed.is_set():
-                raise self._lost(None)
-            self._waiting[reader] = time.monotonic()
         try:
-            received = reader.read_chunk()
+            with self._watched(reader):
+                received = reader.read_chunk()
         except StopIteration:
             raise LostWorkerError(f"the worker at {self._address} was stopped") from None
-        except flight.FlightUnauthenticatedError as error:
-            raise ServiceError(refused_at_the_door("data worker", self._address, error)) from error
-        except (pa.ArrowException, OSError) as error:
-            if self._silent is not None:
-                raise self._lost(self._silent, UnreachedWorkerError) from error
-            raise self._lost(error) from error
-        finally:
-            with self._lock:
-                del self._waiting[reader]
         try:
             message = _decoder.decode(received.app_metadata.to_pybytes())
         except UNDECODABLE as error:
@@ -114,6 +103,33 @@ class FlightConnection:
         if isinstance(message, Refused):
             raise_refused(message)
         return message  # type: ignore[no-any-return]  # msgspec's decoder of a union has no type
+
+    @contextmanager
+    def _watched(self, call: "flight.FlightStreamReader | Opening") -> Iterator[None]:
+        """Let a call end if the worker is silent meanwhile, or the connection is closed."""
+        with self._lock:
+            if self._closed.is_set():
+                call.cancel()
+                raise self._lost(None)
+            self._waiting[call] = time.monotonic()
+        try:
+            with self._explained(LostWorkerError):
+                yield
+        finally:
+            with self._lock:
+                del self._waiting[call]
+
+    @contextmanager
+    def _explained(self, kind: type[LostWorkerError]) -> Iterator[None]:
+        """Turn what Flight raises into errors of the service: `kind`, where the worker may have ended."""
+        try:
+            yield
+        except flight.FlightUnauthenticatedError as error:
+            raise ServiceError(refused_at_the_door("data worker", self._address, error)) from error
+        except (pa.ArrowException, OSError) as error:
+            if self._silent is not None:
+                raise self._lost(self._silent, UnreachedWorkerError) from error
+            raise self._lost(error, kind) from error
 
     def _lost(self, error: Exception | None, kind: type[LostWorkerError] = LostWorkerError) -> LostWorkerError:
         if self._closed.is_set():
@@ -125,18 +141,18 @@ class FlightConnection:
         """Ask the worker whether it is there, if nothing has come for a while; without an answer, end all streams."""
         with self._lock:
             limit = time.monotonic() - _QUIET_SECONDS
-            quiet = [reader for reader, since in self._waiting.items() if since < limit]
+            quiet = [call for call, since in self._waiting.items() if since < limit]
         if not quiet:
             return
         try:
             self._ask_whether_it_is_there()
         except (pa.ArrowException, OSError) as error:
             self._silent = error
-            for reader in quiet:
-                reader.cancel()
+            for call in quiet:
+                call.cancel()
             return
         with self._lock:
-            self._waiting.update({reader: time.monotonic() for reader in quiet if reader in self._waiting})
+            self._waiting.update({call: time.monotonic() for call in quiet if call in self._waiting})
 
     def _ask_whether_it_is_there(self) -> None:
         list(self._line.client.do_action("alive", self._line.options(_ANSWER_SECONDS)))
@@ -145,14 +161,15 @@ class FlightConnection:
         """As `Connection.close`."""
         with self._lock:
             self._closed.set()
-            readers = list(self._waiting)
-        for reader in readers:
-            reader.cancel()
+            calls = list(self._waiting)
+        for call in calls:
+            call.cancel()
         if self._watch is not None:
             self._watch.join(_JOIN_SECONDS)
             if self._watch.is_alive():  # it waits for a worker that is silent, with this very client
                 return
-        self._line.close()
+        if not any(opening.running for opening in list(self._openings)):
+            self._line.close()
 
 
 def _watch(connection: "weakref.ref[FlightConnection]", closed: threading.Event) -> None:

@@ -1,0 +1,68 @@
+"""Calls of Arrow Flight's that can be given up: by itself `do_get` waits for a worker's first block without a limit."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import pyarrow as pa
+from pyarrow import flight
+
+
+class Opening:
+    """A call in a thread of its own, which goes on without anybody if it was given up.
+
+    Args:
+        call: gives the stream.
+    """
+
+    def __init__(self, call: Callable[[], flight.FlightStreamReader]) -> None:
+        self._call = call
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._cancelled = False
+        self._reader: flight.FlightStreamReader | None = None
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-open", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether the call still is under way, perhaps for nobody."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            reader = self._call()
+        except Exception as error:
+            self._error = error
+        else:
+            with self._lock:
+                self._reader = None if self._cancelled else reader
+            if self._reader is None:
+                with suppress(pa.ArrowException, OSError):
+                    reader.cancel()
+        self._over.set()
+
+    def reader(self) -> flight.FlightStreamReader:
+        """The stream, when it is there.
+
+        Raises:
+            FlightCancelledError: it was given up.
+            Exception: what the call raised.
+        """
+        self._over.wait()
+        if self._error is not None:
+            raise self._error
+        with self._lock:
+            if self._reader is None:
+                raise flight.FlightCancelledError("given up")
+            return self._reader
+
+    def cancel(self) -> None:
+        """Give it up. Where the stream is there already, that ends."""
+        with self._lock:
+            self._cancelled = True
+            reader = self._reader
+        if reader is not None:
+            reader.cancel()
+        self._over.set()
