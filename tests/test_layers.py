@@ -38,6 +38,7 @@ LEVELS: dict[str, float] = {
     "penstock.data.plan": 4,
     "penstock.data.iterator": 4,
     "penstock.data.sample": 4,
+    "penstock.data.read": 4,
     "penstock.data.dataset": 4,
     "penstock.data.files": 4,
     "penstock.data.shards": 4,

@@ -135,6 +135,8 @@ def _read_once(trainer: Trainer) -> None:
             saved = json.loads(trainer.checkpoint.read_text())
             given = saved["given"]
             iterator.load_state_dict(saved["state"])
+        elif trainer.checkpoints:  # one that dies before its first element begins anew too
+            _save(trainer, given, iterator.state_dict())
         os.truncate(trainer.log, 8 * given)
         for number, element in enumerate(iterator):
             ids = np.ravel(element).astype(np.int64)

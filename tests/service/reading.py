@@ -3,6 +3,7 @@
 Every line that it writes is of JSON: `{"restored": step}` once, `{"step": number, "elements": [...]}` for each step.
 Its state, with the number of steps done, is replaced on disk as a whole after every `every` steps. With "checkpoint"
 it is a `ps.Checkpoint` of the iterator and of a model, whose weight is the sum of all elements that it was trained on.
+With "nothing" it saves nothing, and waits for a line on its standard input after every `every` steps.
 """
 
 import json
@@ -30,6 +31,20 @@ def dataset_of(kind: str) -> ps.Dataset:
     return numbers
 
 
+def iterator_of(kind: str, address: str, arguments: dict[str, Any]) -> Any:
+    transformation = ps.service.distribute(service=address, **arguments)
+    if kind == "strategy":
+        batches = dataset_of(kind).batch(5).apply(transformation)
+        return iter(ps.HostStrategy(replicas_per_worker=2).distribute_dataset(batches))
+    dataset = dataset_of(kind).apply(transformation)
+    return iter(dataset.shuffle(50, seed=1).prefetch(10) if kind == "shuffled" else dataset)
+
+
+def numbers_of(element: Any) -> list[int]:
+    parts = element.values if isinstance(element, ps.PerReplica) else [element]
+    return [int(x) for part in parts for x in np.ravel(part)]
+
+
 def say(**line: Any) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
@@ -55,6 +70,19 @@ class States:
         os.replace(new, self._file)
 
 
+class Nothing:
+    """Saves nothing, and takes a step whenever it is told to."""
+
+    def __init__(self, directory: Path, iterator: Any) -> None:
+        pass
+
+    def restore(self) -> int:
+        return 0
+
+    def save(self, step: int, elements: list[int]) -> None:
+        sys.stdin.readline()
+
+
 class Checkpoints:
     """The iterator and a model in a `ps.Checkpoint`."""
 
@@ -77,14 +105,18 @@ class Checkpoints:
         say(weight=int(self._model["weight"]))
 
 
+SAVING: dict[str, Any] = {"state": States, "checkpoint": Checkpoints, "nothing": Nothing}
+
+
 def main(directory: str, address: str, kind: str, saving: str, every: int, arguments: dict[str, Any]) -> None:
-    dataset = dataset_of(kind).apply(ps.service.distribute(service=address, **arguments))
-    with iter(dataset) as iterator:
-        saved = (Checkpoints if saving == "checkpoint" else States)(Path(directory), iterator)
+    with iterator_of(kind, address, arguments) as iterator:
+        saved = SAVING[saving](Path(directory), iterator)
         step = saved.restore()
         say(restored=step)
         since: list[int] = []
-        while elements := [int(x) for x in islice(iterator, 20)]:
+        while elements := [
+            x for element in islice(iterator, 4 if kind == "strategy" else 20) for x in numbers_of(element)
+        ]:
             step += 1
             since += elements
             say(step=step, elements=elements)

@@ -696,7 +696,7 @@ def test_the_status_says_what_goes_on() -> None:
     dispatcher.now = 4.0
     dispatcher.tell(WorkerHeartbeat(worker_id=worker, rows=100, bytes=4000, busy_seconds=1.5, seconds=2))
     dispatcher.tell(
-        ConsumerHeartbeat(consumer_id=reader.consumer_id, rows_per_second=50, waiting_fraction=0.25, round=3)
+        ConsumerHeartbeat(consumer_id=reader.consumer_id, rows_per_second=50, waiting_fraction=0.25, rounds=[2, 1])
     )
     dispatcher.now = 5.0
     status = dispatcher.tell(GetStatus())

@@ -71,7 +71,7 @@ def test_the_last_part_may_be_taken_as_if_less_of_it_were_handed_on() -> None:
     part.complete = True
     hand_on(progress, part)
     assert progress.state() == [10, []]
-    assert progress.state(part, (7, 0)) == [7, []]
+    assert progress.state({part: (7, 0)}) == [7, []]
 
 
 def test_in_groups_elements_are_counted_from_where_their_block_begins() -> None:

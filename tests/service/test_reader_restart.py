@@ -5,13 +5,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import penstock as ps
+from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.messages import GetStatus
 
 COUNT = 1200
 READING = Path(__file__).parent / "reading.py"
@@ -64,7 +66,7 @@ class Trainer:
         self.start()
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._thread = threading.Thread(target=self._listen, args=(self._process,))
         self._thread.start()
 
@@ -89,6 +91,12 @@ class Trainer:
             self.weight = line["weight"]
         self.ended = self.ended or "ended" in line
 
+    def go_on(self) -> None:
+        """Let one that saves nothing take its next steps."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
     def await_step(self, step: int) -> None:
         """Wait until it has done so many, or has come to its end before: others may have read faster."""
         with self._changed:
@@ -98,7 +106,9 @@ class Trainer:
         self._process.kill()
         self._process.wait()
         self._thread.join()
-        assert self._process.stdout is not None
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.stdout.close()
 
     def finish(self) -> None:
@@ -168,11 +178,12 @@ def test_what_a_killed_trainer_had_left_goes_to_others_after_its_lease(start_tra
         assert len(set(range(COUNT)) - set(given) - set(gone.elements)) <= 20
 
 
+@pytest.mark.parametrize("kind", ["rows", "shuffled", "strategy"])
 def test_a_trainer_that_comes_back_after_its_lease_goes_on_with_what_is_left(
-    start_trainer: Callable[..., Trainer],
+    start_trainer: Callable[..., Trainer], kind: str
 ) -> None:
     with service(lease_seconds=1.0) as address:
-        first, second = (start_trainer(address, job_name="shared", every=4) for _ in range(2))
+        first, second = (start_trainer(address, kind=kind, job_name="shared", every=4) for _ in range(2))
         first.await_step(10)
         first.kill()
         so_far = len(second.steps)
@@ -215,6 +226,40 @@ def test_coordinated_trainers_that_are_restored_are_in_step_again(start_trainer:
         assert [pair for pair in pairs if pair[1] != pair[0] + 2] == []
         assert sorted(first.elements + second.elements) == list(range(COUNT))
         assert all(before == after for before, after in first.redone)
+
+
+def test_a_coordinated_trainer_that_comes_back_without_a_state_is_in_step_again(
+    start_trainer: Callable[..., Trainer],
+) -> None:
+    with service() as address:
+        first, second = (
+            start_trainer(address, saving="nothing", every=1, job_name="step", consumer_index=index, num_consumers=2)
+            for index in range(2)
+        )
+        for step in range(1, 4):
+            for trainer in (first, second):
+                trainer.await_step(step)
+                if step < 3:
+                    trainer.go_on()
+        await_round(address, 59)  # it has had 60 elements, and has not come for more
+        before, first.steps = first.elements, {}
+        first.kill()
+        first.start()
+        first.await_step(1)
+        second.go_on()
+        second.await_step(4)
+        assert first.elements[0] == before[-1]
+        assert [x + 2 for x in first.elements] == second.elements[59:79]
+
+
+def await_round(address: str, round: int) -> None:
+    """Wait until the dispatcher has heard that all consumers are at a round."""
+    client = DispatcherClient(address)
+    try:
+        while any(one.round < round for epoch in client.ask(GetStatus()).epochs for one in epoch.consumers):
+            pass
+    finally:
+        client.close()
 
 
 def test_a_checkpoint_holds_the_reader_and_the_model_of_one_moment(start_trainer: Callable[..., Trainer]) -> None:

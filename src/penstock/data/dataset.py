@@ -1,4 +1,4 @@
-"""`Dataset`: the sources, the ways to read one, and with the methods of `methods/` everything in between."""
+"""`Dataset`: the sources; with the methods of `methods/` everything that follows, and with `ReadMethods` the end."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from penstock.data.block import Block, object_column
-from penstock.data.iterator import DatasetIterator, Iterations
+from penstock.data.iterator import Iterations
 from penstock.data.methods.base import as_numbers, check_function, node_of, user_site
 from penstock.data.methods.batching import BatchMethods
 from penstock.data.methods.element import ElementMethods
@@ -17,17 +17,16 @@ from penstock.data.operators.combine import Choose, Zip
 from penstock.data.operators.keep import Saved
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Choices, Counter, Generator, Random, Range, Slices
-from penstock.data.plan import explain
-from penstock.data.sample import sampled_spec
+from penstock.data.read import ReadMethods
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import matching_files
-from penstock.formats.row_store import RowStore, RowStoreWriter
-from penstock.options import INFINITE_CARDINALITY, Options, check_integer
+from penstock.formats.row_store import RowStore
+from penstock.options import Options, check_integer
 from penstock.spec import TensorSpec, as_leaf
-from penstock.structure import LEAF, flatten, map_structure
+from penstock.structure import LEAF, flatten
 
 
-class Dataset(ElementMethods, BatchMethods, OrderMethods):
+class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
     """A sequence of elements, described step by step and read as often as wanted.
 
     Datasets are values: every method gives a new one. Iterating gives NumPy elements; each iteration is one epoch, and
@@ -318,42 +317,6 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
         """
         return Dataset(Saved(os.fspath(path), RowStore(path), site=user_site()))
 
-    # Reading
-
-    def __iter__(self) -> DatasetIterator:
-        return DatasetIterator(self.node, self._options, self._iterations)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the elements of one iteration to the directory `path`, which appears when it is complete.
-
-        Raises:
-            StorageError: `path` exists, or cannot be written.
-            InvalidTypeError: elements with objects other than arrays, strings and bytes.
-        """
-        writer = RowStoreWriter(path)
-        try:
-            with iter(self) as iterator:
-                for block in iterator.blocks():
-                    writer.write(block.columns, block.structure, len(block))
-            writer.finish()
-        except BaseException:
-            writer.discard()
-            raise
-
-    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
-        """The last state of `reduce_func(state, element)`, carried from element to element.
-
-        Example:
-            >>> Dataset.range(5).reduce(0, lambda total, x: total + x)
-            np.int64(10)
-        """
-        check_function("reduce", "reduce_func", reduce_func)
-        state = map_structure(as_leaf, initial_state)
-        with iter(self) as iterator:
-            for element in iterator:
-                state = map_structure(as_leaf, reduce_func(state, element))
-        return state
-
     def apply(self, transformation: Callable[["Dataset"], Any]) -> Any:
         """`transformation(self)`.
 
@@ -368,45 +331,6 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
             )
         return result
 
-    @property
-    def element_spec(self) -> Any:
-        """The structure of an element with a `ps.TensorSpec` for each leaf.
-
-        An axis that differs from element to element is None.
-
-        Where only a user's function can tell (`map`, a generator without a signature), the first element is read, and
-        by index also the last.
-
-        Raises:
-            ElementError: only an element could tell, and there is none.
-
-        Example:
-            >>> Dataset.range(10).batch(4).element_spec
-            TensorSpec(shape=(None,), dtype=int64)
-        """
-        if self._spec is None:
-            self._spec = self.node.spec if self.node.spec is not None else sampled_spec(self.node)
-        return self._spec
-
-    def cardinality(self) -> int:
-        """The number of elements of an epoch, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`.
-
-        Example:
-            >>> Dataset.range(10).batch(4).cardinality(), Dataset.range(10).filter(bool).cardinality()
-            (3, -2)
-        """
-        return self.node.cardinality
-
-    def __len__(self) -> int:
-        """The number of elements; a TypeError where it is infinite or unknown."""
-        if self.node.cardinality < 0:
-            why = "it never ends" if self.node.cardinality == INFINITE_CARDINALITY else "only reading it would tell"
-            raise InvalidTypeError(f"{self.node.where()} has no length: {why}")
-        return self.node.cardinality
-
-    def __bool__(self) -> bool:
-        return True
-
     def with_options(self, options: Options) -> "Dataset":
         """The same dataset with these options; what they leave unset stays as it was.
 
@@ -416,25 +340,6 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods):
         if not isinstance(options, Options):
             raise InvalidTypeError(f"with_options takes ps.Options, got {options!r}")
         return Dataset(self.node, self._options.merged(options))
-
-    def options(self) -> Options:
-        """The options set so far."""
-        return self._options
-
-    def explain(self) -> str:
-        """The plan as text: what runs by index and what streams, threads, memory held, and what was moved.
-
-        Example:
-            >>> print(Dataset.range(1000).shuffle(1000, seed=1).map(abs).batch(10).explain())
-            batch(batch_size=10)                       index, 100
-              map(function=abs)                        index, 1,000
-                shuffle(buffer_size=1000, seed=1)      index, 1,000  moves indices only, holds 8 kB
-                  range(start=0, stop=1000, step=1)    index, 1,000
-        """
-        return explain(self.node, self._options)
-
-    def __repr__(self) -> str:
-        return f"<penstock.Dataset {self.node.label}, cardinality {self.node.cardinality}>"
 
 
 def _members(call: str, datasets: Sequence[Dataset]) -> tuple[Node, ...]:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from penstock.data.block import Block
 from penstock.data.node import Node, Run
 from penstock.data.plan import make_plan
-from penstock.data.stream import Cursor
+from penstock.data.stream import Cursor, State
 from penstock.errors import ClosedError, InvalidTypeError, PenstockError, StateMismatchError
 from penstock.options import Options
 from penstock.rng import draw_seed
@@ -49,11 +49,12 @@ class Iterations:
 class _Pass:
     """The plan of one iteration, opened."""
 
-    def __init__(self, node: Node, options: Options, epoch: int, seed: int) -> None:
+    def __init__(self, node: Node, options: Options, epoch: int, seed: int, live: dict[str, State]) -> None:
         plan = make_plan(node, options)
         self.threads = Threads()
         self.parallelism = plan.parallelism
         self.run = Run(plan.root, seed, self.threads)
+        self.run.live.restored = live
         self.cursor = Cursor(plan.root.open(self.run, epoch))
 
         _open.add(self)
@@ -104,10 +105,11 @@ class DatasetIterator(Iterator[Any]):
         self._labels = [node.label for node in node.walk_all()]
         self._iterations = iterations
         self._epoch, self._seed = iterations.begin()
-        self._open()
+        self._tells = True
+        self._open({})
 
-    def _open(self) -> None:
-        self._pass = _Pass(self._node, self._options, self._epoch, self._seed)
+    def _open(self, live: dict[str, State]) -> None:
+        self._pass = _Pass(self._node, self._options, self._epoch, self._seed, live)
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
         self._process = os.getpid()
@@ -140,6 +142,8 @@ class DatasetIterator(Iterator[Any]):
         if os.getpid() != self._process:
             raise ClosedError("this iterator was made in another process, where its threads run: call iter(dataset)")
         self._rows, self._in_block, self._given = iter(()), 0, 0
+        if self._tells and self._pass.run.live:
+            self._pass.run.live.consumed(self._pass.cursor.state())
         try:
             block = self._pass.cursor.pull(1, self._pace.start())
         except KeyboardInterrupt:
@@ -167,17 +171,46 @@ class DatasetIterator(Iterator[Any]):
         """
         if not self._finalizer.alive:
             raise ClosedError("this iterator was closed: take its state before")
+        state = self.state_at(self._position())
+        self.claim()
+        return state
+
+    def _position(self) -> State:
         with self._lock:
-            position = self._pass.cursor.state_before(self._in_block - self._given)
-        for save in self._pass.run.savers:
-            save()
+            return self._pass.cursor.state_before(self._in_block - self._given)
+
+    def position(self) -> State:
+        """The position after the last element given, for `state_at`: costs little, and tells nobody.
+
+        Whoever takes positions says by `consumed` how far the elements are used.
+        """
+        self._tells = False
+        return self._position()
+
+    def consumed(self, position: State) -> None:
+        """All elements before a position are used, and no state will be taken of an earlier one."""
+        if self._pass.run.live:
+            self._pass.run.live.consumed(position)
+
+    def give_back(self, position: State) -> None:
+        """No element after a position was used; to be closed now."""
+        self._pass.run.live.give_back(position)
+
+    def state_at(self, position: State) -> dict[str, Any]:
+        """What `state_dict` returned at a position."""
+        records = self._pass.run.live.records(position)
         return {
             "version": STATE_VERSION,
             "epoch": self._epoch,
             "seed": self._seed,
             "position": position,
             "nodes": list(self._labels),
+            **({"live": records} if records else {}),
         }
+
+    def claim(self) -> None:
+        """Let nobody else be given what the last state says was consumed; returns when that is certain."""
+        self._pass.run.live.claim()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the element after the last one that was given when the state was taken.
@@ -189,10 +222,12 @@ class DatasetIterator(Iterator[Any]):
                 that differs.
         """
         _check_state(state, self._node)
+        live = dict(state.get("live", {}))
+        self._pass.run.live.leave_to(live)
         self.close()
         self._epoch, self._seed = state["epoch"], state["seed"]
         self._iterations.resume(self._epoch, self._seed)
-        self._open()
+        self._open(live)
         try:
             self._pass.cursor.restore(state["position"])
         except (TypeError, ValueError, KeyError, IndexError) as error:
@@ -236,6 +271,8 @@ def _check_state(state: Any, node: Node) -> None:
     for name in ("epoch", "seed"):
         if not isinstance(state[name], int):
             raise StateMismatchError(f"the state is damaged: its {name} should be an integer, got {state[name]!r:.200}")
+    if not isinstance(state.get("live", {}), dict):
+        raise StateMismatchError(f"the state is damaged: its live should be a dictionary, got {state['live']!r:.200}")
     if not isinstance(state["nodes"], list):
         raise StateMismatchError(f"the state is damaged: its nodes should be a list, got {state['nodes']!r:.200}")
     here = list(node.walk_all())

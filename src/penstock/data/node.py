@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Indices
+from penstock.data.live import LiveStreams
 from penstock.data.stream import CountingCursor, Cursor, IndexStream, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import mix
@@ -41,8 +42,7 @@ class Run:
     def __init__(self, root: "Node", seed: int, threads: Threads) -> None:
         self.seed = seed
         self.threads = threads
-        self.savers: list[Callable[[], None]] = []
-        """Called when a state was taken that will be kept."""
+        self.live = LiveStreams()
         # A node's place is its number among those of its name, so that adding a prefetch, say, changes no order.
         counts: Counter[str] = Counter()
         self._places: dict[int, tuple[int, int]] = {}
@@ -57,7 +57,13 @@ class Run:
 
     def inner(self, node: "Node", root: "Node", epoch: int, position: int) -> "Run":
         """The run of a dataset that `node` made from its element at `position`."""
-        return Run(root, mix(self.key(node, None), epoch, position), self.threads)
+        run = Run(root, mix(self.key(node, None), epoch, position), self.threads)
+        run.live = self.live
+        return run
+
+    def name_of(self, node: "Node", epoch: int) -> str:
+        """What one pass over a node is called, in this iteration and in one that is restored from its state."""
+        return f"{node.name} {self._places[id(node)][1]} of {self.seed:x}, epoch {epoch}"
 
     def first(self, node: "Node") -> int:
         """The number of the first element that is read of a node; above 0 where the run is about a part of an epoch."""

@@ -42,7 +42,7 @@ class Stream(ABC):
         return 0
 
     def unread(self, rows: int) -> None:  # noqa: B027  # most have nobody to tell
-        """Of the block that `pull` gave last the last `rows` rows are not used, and nothing more is pulled."""
+        """The last `rows` rows that `pull` gave are not used, and nothing more is pulled."""
 
 
 class IndexStream(Stream):

@@ -55,12 +55,12 @@ class Feed:
         try:
             value = self._next()
         except StopIteration:
-            return End(self.source.state())
+            return End(self.source.position())
         except Exception as error:  # raised again by the iterator, in the caller's thread
             if self.control is not None and not isinstance(error, (WorkerError, Closed)):
                 self.control.fail_step(self.topic, self.source.number, f"{type(error).__name__}: {error}")
-            return Failure(error, self.source.state(), self.source.number)
-        return Step(value, self.source.state(), self.source.number - 1)
+            return Failure(error, self.source.position(), self.source.number)
+        return Step(value, self.source.position(), self.source.number - 1)
 
     def _next(self) -> Any:
         while True:

@@ -226,7 +226,7 @@ class DistributedIterator(Iterator[Any]):
         self._buffer_size = dataset._options.per_replica_buffer_size
         self._source = dataset._inputs.open()
         self._prefetcher: Prefetcher | None = None
-        self._state = self._source.state()
+        self._position = self._source.position()
         self._ended = False
         self._closed = False
         self._process = os.getpid()
@@ -258,14 +258,15 @@ class DistributedIterator(Iterator[Any]):
             raise StopIteration
         if self._control is not None:
             self._control.check_in_main(self._feed.topic)
+        self._source.consumed(self._position)
         try:
             outcome = self._outcome()
         except Closed:
             if self._ended:  # met by another thread
                 raise StopIteration from None
             raise ClosedError("this distributed iterator was closed while a step was waited for") from None
-        if outcome.state is not None:
-            self._state = outcome.state
+        if outcome.position is not None:
+            self._position = outcome.position
         if isinstance(outcome, Step):
             if self._control is not None:
                 self._control.check_step(self._feed.topic, outcome.number)
@@ -316,7 +317,9 @@ class DistributedIterator(Iterator[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last step handed out, as plain data."""
-        return self._state  # type: ignore[no-any-return]  # what the source gave
+        state = self._source.state_at(self._position)
+        self._source.claim()
+        return state  # type: ignore[no-any-return]  # what the source gave
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the step after the one that `state` was taken at; all workers must do so alike.
@@ -329,22 +332,22 @@ class DistributedIterator(Iterator[Any]):
         if self._closed:
             raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
         self._stop()
+        before = self._source.state_at(self._position)
         try:
-            self._source.restore(state)
+            self._position = self._source.restore(state)
         except BaseException:
             # The thread had read ahead: what the caller has not seen yet must come again.
-            self._source.restore(self._state)
+            self._source.restore(before)
             raise
         finally:
             self._begin()
-        self._state = state
         self._ended = False
 
     def close(self) -> None:
         """End the background thread and free what it holds; may be called more than once."""
         self._closed = True
         self._stop()
-        self._source.close()
+        self._source.close(self._position)
 
     def _stop(self) -> None:
         self._feed.agreement.close()

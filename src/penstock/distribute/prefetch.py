@@ -14,7 +14,7 @@ class Step:
     """A step that is ready, the position after it, and its number."""
 
     value: Any
-    state: Any
+    position: Any
     number: int = 0
 
 
@@ -23,7 +23,7 @@ class Failure:
     """An exception in place of a step, the position after it, and its number; None where that could not be told."""
 
     error: BaseException
-    state: Any | None
+    position: Any | None
     number: int | None = None
 
 
@@ -31,7 +31,7 @@ class Failure:
 class End:
     """The end of the data."""
 
-    state: Any
+    position: Any
 
 
 Outcome = Step | Failure | End

@@ -34,16 +34,28 @@ class StepSource(ABC):
         """
 
     @abstractmethod
-    def state(self) -> Any:
-        """The position after the last step given, as plain data."""
+    def position(self) -> Any:
+        """The position after the last step given, as plain data; costs little."""
 
     @abstractmethod
-    def restore(self, state: Any) -> None:
-        """Continue after the step that a state was taken at."""
+    def state_at(self, position: Any) -> Any:
+        """The state to be restored at a position."""
 
     @abstractmethod
-    def close(self) -> None:
-        """End what runs for the steps."""
+    def consumed(self, position: Any) -> None:
+        """All steps before a position were used, and no state will be taken of an earlier one."""
+
+    @abstractmethod
+    def claim(self) -> None:
+        """Let nobody else be given what the last state says was used."""
+
+    @abstractmethod
+    def restore(self, state: Any) -> Any:
+        """Continue after the step that a state was taken at; gives the position."""
+
+    @abstractmethod
+    def close(self, position: Any) -> None:
+        """End what runs for the steps; those after a position were not used."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +111,19 @@ class GlobalBatches(StepSource):
             cut.all_sizes,
         )
 
-    def state(self) -> Any:
-        return self._batches.state_dict()
+    def position(self) -> Any:
+        return self._batches.position()
 
-    def restore(self, state: Any) -> None:
+    def state_at(self, position: Any) -> Any:
+        return self._batches.state_at(position)
+
+    def consumed(self, position: Any) -> None:
+        self._batches.consumed(position)
+
+    def claim(self) -> None:
+        self._batches.claim()
+
+    def restore(self, state: Any) -> Any:
         if isinstance(state, dict) and "worker" in state:
             number, count = state["worker"]
             raise StateMismatchError(
@@ -110,8 +131,10 @@ class GlobalBatches(StepSource):
                 "global batches: restore it under the AutoShardPolicy that it was saved under"
             )
         self._batches.load_state_dict(state)
+        return state["position"]
 
-    def close(self) -> None:
+    def close(self, position: Any) -> None:
+        self._batches.give_back(position)
         self._batches.close()
 
 
@@ -126,7 +149,7 @@ class OwnBatches(StepSource):
         self._batches = batches
         self._workers = workers
         self._worker = worker
-        self._before = batches.state_dict()
+        self._before = batches.position()
         self._leaves: list[Any] = []
         self._structure = Structure("none", leaf_count=0)
         self._bounds: list[tuple[int, int]] = []
@@ -148,17 +171,26 @@ class OwnBatches(StepSource):
         )
 
     def _read(self) -> None:
-        self._before = self._batches.state_dict()
+        self._before = self._batches.position()
         self._leaves, self._structure = flatten(next(self._batches))
         rows = rows_of(self._leaves, self._structure)
         self._bounds = slice_bounds(rows, self._workers * self.replicas)
 
-    def state(self) -> Any:
-        dataset = self._before if self._part else self._batches.state_dict()
+    def position(self) -> Any:
+        dataset = self._before if self._part else self._batches.position()
         place = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
         return {**place, "part": self._part, "dataset": dataset}
 
-    def restore(self, state: Any) -> None:
+    def state_at(self, position: Any) -> Any:
+        return {**position, "dataset": self._batches.state_at(position["dataset"])}
+
+    def consumed(self, position: Any) -> None:
+        self._batches.consumed(position["dataset"])
+
+    def claim(self) -> None:
+        self._batches.claim()
+
+    def restore(self, state: Any) -> Any:
         _check_worker(state, self._worker, self._workers, "part", "dataset")
         if state["part"] and state["replicas"] != self.replicas:
             raise StateMismatchError(
@@ -170,8 +202,10 @@ class OwnBatches(StepSource):
         for _ in range(state["part"]):
             self.next()
         self.number = state["step"]
+        return {**state, "dataset": state["dataset"]["position"]}
 
-    def close(self) -> None:
+    def close(self, position: Any) -> None:
+        self._batches.give_back(position["dataset"])
         self._batches.close()
 
 
@@ -194,11 +228,11 @@ class Elements(StepSource):
         self._worker = worker
         # What an exception kept from becoming a step; None stands for a dataset that has ended.
         self._collected: list[Any] = []
-        self._before = self._position()
+        self._before = self._positions()
 
     def next(self) -> HostStep:
         if not self._collected:
-            self._before = self._position()
+            self._before = self._positions()
         while len(self._collected) < self.replicas:
             self._collected.append(next(self._datasets[len(self._collected) % len(self._datasets)], _ENDED))
         elements, self._collected = self._collected, []
@@ -212,15 +246,27 @@ class Elements(StepSource):
         columns = [Shares(list(parts)) for parts in zip(*rows, strict=True)]
         return HostStep(structure, columns, sizes, sizes if self._workers == 1 else None)
 
-    def _position(self) -> Any:
-        return [dataset.state_dict() for dataset in self._datasets]
+    def _positions(self) -> Any:
+        return [dataset.position() for dataset in self._datasets]
 
-    def state(self) -> Any:
-        positions = self._before if self._collected else self._position()
+    def position(self) -> Any:
+        positions = self._before if self._collected else self._positions()
         place = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
         return {**place, "datasets": positions}
 
-    def restore(self, state: Any) -> None:
+    def state_at(self, position: Any) -> Any:
+        parts = zip(self._datasets, position["datasets"], strict=True)
+        return {**position, "datasets": [dataset.state_at(part) for dataset, part in parts]}
+
+    def consumed(self, position: Any) -> None:
+        for dataset, part in zip(self._datasets, position["datasets"], strict=True):
+            dataset.consumed(part)
+
+    def claim(self) -> None:
+        for dataset in self._datasets:
+            dataset.claim()
+
+    def restore(self, state: Any) -> Any:
         _check_worker(state, self._worker, self._workers, "datasets")
         if self._workers > 1 and state["replicas"] != self.replicas:
             raise StateMismatchError(
@@ -235,9 +281,11 @@ class Elements(StepSource):
         self.number = state["step"]
         for dataset, position in zip(self._datasets, state["datasets"], strict=True):
             dataset.load_state_dict(position)
+        return {**state, "datasets": [part["position"] for part in state["datasets"]]}
 
-    def close(self) -> None:
-        for dataset in self._datasets:
+    def close(self, position: Any) -> None:
+        for dataset, part in zip(self._datasets, position["datasets"], strict=True):
+            dataset.give_back(part)
             dataset.close()
 
 

@@ -7,6 +7,7 @@ from penstock.service.delivery import AsItComes, Delivery, InOrder, InTurns
 from penstock.service.fetching import Fetch
 from penstock.service.messages import EpochOpened
 from penstock.service.policy import ShardingPolicy
+from penstock.service.progress import Arrived, Raised
 from penstock.service.subjects import Pass, PassKind, Span
 from penstock.service.suspicion import WORKERS
 
@@ -57,6 +58,10 @@ class Reading:
     def by_position(self) -> bool:
         """Whether what follows a position can be had without it."""
         return self.kind != "sequence" and not self.trainer
+
+    def leaves_out(self, item: Arrived | Raised) -> bool:
+        """Whether something that has arrived is not for the caller."""
+        return self.skip_poison and isinstance(item, Raised) and isinstance(item.error, PoisonError)
 
     def request(self, opened: EpochOpened, part: Pass, span: Span) -> Fetch:
         """What a worker is asked."""

@@ -93,3 +93,37 @@ class InTurns(Delivery):
         if not going:
             return None
         return passes[next((number for number in going if number >= self.turn), going[0])]
+
+
+class Again(Delivery):
+    """First what was handed on before a state was taken, in the order of that time; then as another delivery has it.
+
+    Args:
+        parts: what is to come again; those that have are taken out.
+    """
+
+    def __init__(self, parts: deque[Part], later: Delivery) -> None:
+        self._parts = parts
+        self._later = later
+        self.turn = later.turn
+
+    def next_part(self, passes: Passes) -> Part | None:
+        while self._parts and self._parts[0].done:
+            self._parts.popleft()
+        if self._parts:
+            return self._parts[0] if self._parts[0].items else None
+        return self._later.next_part(passes)
+
+    def awaits(self, part: Part, passes: Passes) -> bool:
+        return part is self._parts[0] if self._parts else self._later.awaits(part, passes)
+
+    def arrived(self, part: Part) -> None:
+        if part.limit is None:
+            self._later.arrived(part)
+
+    def take(self, part: Part) -> Arrived | Raised:
+        if part.limit is not None:
+            return part.items.popleft()
+        item = self._later.take(part)
+        self.turn = self._later.turn
+        return item

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any
 
 from penstock.errors import ServiceError
@@ -77,13 +78,10 @@ def _of_python(found: type[Exception]) -> type[Exception]:
 
 def _made(found: type[Exception], arguments: list[Any]) -> Exception | None:
     """An exception of this class with these arguments; made without its `__init__` where that takes others."""
-    try:
+    with suppress(Exception):  # whatever a class of the user's does when it is given what it does not expect
         error = found(*arguments)
         if list(error.args) == arguments:
             return error
-    except Exception:  # noqa: S110  # whatever a class of the user's does when it is given what it does not expect
-        pass
-    try:
+    with suppress(Exception):
         return found.__new__(found, *arguments)
-    except Exception:
-        return None
+    return None

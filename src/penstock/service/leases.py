@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.messages import Lease, Leased
 from penstock.service.pace import SpanPace
-from penstock.service.progress import Part, PassProgress
+from penstock.service.progress import Part
 from penstock.service.subjects import Span
 
 _FEWEST_SPANS = 4
@@ -48,7 +48,6 @@ class Leases:
         self._not_before = float("-inf")
         self._consumed: list[Span] = []
         self._begun: list[Span] = []
-        self._handed_on: list[Part] = []
         self._ended: dict[int, Span] = {}
         self.wanted = 0
         self.over = False
@@ -125,30 +124,10 @@ class Leases:
             self._consumed = [span for span in self._consumed if span not in known]
         return reply
 
-    def handed_on(self, part: Part) -> None:
-        """The last of a part was handed on: it is consumed when the caller comes for more."""
-        self._handed_on.append(part)
-
-    def settle(self) -> None:
-        """The caller has come for more."""
+    def used(self, parts: Iterable[Part]) -> None:
+        """The caller has used up these parts."""
         with self._lock:
-            self._consumed += [_whole(part) for part in self._handed_on]
-        self._handed_on.clear()
-
-    def begun(self, passes: Mapping[int, PassProgress], last: Part | None, place: tuple[int, int]) -> list[Span]:
-        """What was handed on and is not settled: of `last` as far as `place`, (position, skip)."""
-        spans = [
-            Span(pass_number=last.pass_number, start=last.start, stop=place[0], skip=place[1])
-            for last in ([] if last is None else [last])
-        ]
-        spans += [_whole(part) for part in self._handed_on if part is not last]
-        spans += [
-            Span(pass_number=part.pass_number, start=part.start, stop=part.position, skip=part.skip)
-            for progress in passes.values()
-            for part in progress.open
-            if part is not last
-        ]
-        return [span for span in spans if span.start < span.stop or span.skip]
+            self._consumed += [Span(pass_number=part.pass_number, start=part.start, stop=part.stop) for part in parts]
 
     def ended(self, pass_number: int, length: int) -> None:
         """A pass of unknown length has ended."""
@@ -159,7 +138,3 @@ class Leases:
         """What was consumed and not acknowledged, `begun` besides."""
         with self._lock:
             return [*self._consumed, *begun]
-
-
-def _whole(part: Part) -> Span:
-    return Span(pass_number=part.pass_number, start=part.start, stop=part.stop)

@@ -78,6 +78,8 @@ class EpochOpened(Message, frozen=True, tag="epoch_opened"):
     Attributes:
         consumer_id: to be named in every further message of this reader.
         leased: whether spans must be leased from the dispatcher; otherwise all positions are this consumer's.
+        rounds: of coordinated reads, where the consumer goes on that takes the place of one that died, as in
+            `ConsumerHeartbeat`: where the others are.
     """
 
     consumer_id: int
@@ -86,6 +88,8 @@ class EpochOpened(Message, frozen=True, tag="epoch_opened"):
     passes: list[Pass]
     workers: list[WorkerInfo]
     leased: bool
+    rounds: list[int] = msgspec.field(default_factory=list)
+    turn: int = 0
 
 
 class Lease(Message, frozen=True, tag="lease"):
@@ -127,7 +131,8 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
     """A consumer is alive; answered by `ConsumerNews`.
 
     Attributes:
-        round: of coordinated reads, the round that it takes next.
+        rounds: of coordinated reads, how many rounds of each pass its caller is done with.
+        turn: the pass of the round that it is at.
         rows_per_second: what it hands on.
         waiting_fraction: the part of the time since the last message in which its caller waited for it.
         lost_workers: workers that it cannot reach.
@@ -135,7 +140,8 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
     """
 
     consumer_id: int
-    round: int = -1
+    rounds: list[int] = msgspec.field(default_factory=list)
+    turn: int = 0
     rows_per_second: float = 0.0
     waiting_fraction: float = 0.0
     lost_workers: list[int] = msgspec.field(default_factory=list)

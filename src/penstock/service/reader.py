@@ -6,7 +6,7 @@ lost. A steward keeps in touch with the dispatcher. All of them end soon after `
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition, RLock
 from typing import Any
@@ -14,8 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.data.block import Block
-from penstock.errors import ClosedError, LostLeaseError, LostWorkerError, PenstockError, PoisonError, ServiceError
-from penstock.options import UNKNOWN_CARDINALITY
+from penstock.errors import ClosedError, LostLeaseError, LostWorkerError, PenstockError
 from penstock.runtime.threads import Threads
 from penstock.service.asking import Reading
 from penstock.service.dispatcher_client import DispatcherClient
@@ -24,11 +23,12 @@ from penstock.service.fetching import End, Failed
 from penstock.service.interfaces import Answer
 from penstock.service.leases import Leases
 from penstock.service.machine.spans import whole
-from penstock.service.messages import ConsumerHeartbeat, ConsumerNews, EpochOpened, ReleaseConsumer
+from penstock.service.messages import ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.pace import SpanPace
-from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, SharedProgress, State, after
+from penstock.service.position import Position
+from penstock.service.progress import ENDLESS, Arrived, Part, Raised
+from penstock.service.pulse import Pulse
 from penstock.service.staff import Staff
-from penstock.service.subjects import Pass, Span
 
 _logger = logging.getLogger(__name__)
 
@@ -41,7 +41,12 @@ _SILENCE_SECONDS = 5.0
 
 
 class Reader:
-    """One consumer of one epoch of a job; it owns the passes, or leases spans of them."""
+    """One consumer of one epoch of a job; it owns the passes, or leases spans of them.
+
+    Args:
+        reopen: opens the epoch again at a dispatcher that knows nothing of it.
+        position: where it stands.
+    """
 
     def __init__(
         self,
@@ -51,7 +56,7 @@ class Reader:
         reopen: Callable[[dict[str, Any]], EpochOpened],
         staff: Staff,
         threads: Threads,
-        state: Any = None,
+        position: Position,
     ) -> None:
         self._reading = reading
         self._opened = opened
@@ -62,30 +67,27 @@ class Reader:
         lock = RLock()
         # One for each that waits, so that an element wakes only the caller.
         self._changed, self._arrived, self._steward = Condition(lock), Condition(lock), Condition(lock)
-        self._descriptions: dict[int, Pass] = {}
-        self._passes: dict[int, PassProgress] = {}
-        self._restored: dict[int, State] = {}
-        self._delivery = reading.delivery()
+        self._position = position
         self._leases = Leases(opened.consumer_id, dispatcher) if opened.leased else None
         self._pace = SpanPace(reading.limit)
         self._lanes = 0
         self._buffered = 0  # elements that have arrived and were not handed on
-        self._last: tuple[Part, Arrived] | None = None
-        self._given: int | None = None  # of its elements, as the last state or the end has it
+        self._unread = 0  # elements at the end of what was handed on that were not used
         self._failure: Exception | None = None
         self._stopping = False
+        self._replaced = False
+        self._over = False
         self._news_wanted = False
-        self._beaten = time.monotonic()
-        self._handed_on = 0
-        self._skipped = 0
-        self._seconds_waited = 0.0
-        if state is not None:
-            self._delivery.turn = int(state["turn"])
-            self._restored = {int(number): position for number, position in state["passes"].items()}
+        self._pulse = Pulse()
         self._update(opened)
         threads.start(self._keep_in_touch, "service-steward")
 
     # The caller's side
+
+    @property
+    def number(self) -> int:
+        """The number of the element that comes next, failures counted."""
+        return self._position.handed_on.number
 
     def next(self) -> Block | None:
         """The next elements, or None at the end.
@@ -94,48 +96,61 @@ class Reader:
             ClosedError: the reader was stopped.
             Exception: what a user's function raised in place of an element; the reader goes on after it.
         """
+        with self._changed:
+            while (part := self._awaited_part()) is not None:
+                item = self._hand_on(part)
+                self._changed.notify_all()
+                if isinstance(item, Arrived):
+                    return item.block
+                if not self._reading.leaves_out(item):
+                    raise item.error
+                self._pulse.skipped += 1
+            return None
+
+    def _awaited_part(self) -> Part | None:
+        """The part from which the next elements are handed on, when they are there; None at the end."""
         begun = said = time.monotonic()
+        while (part := self._position.next_part()) is None:
+            if self._failure is not None:
+                raise self._failure
+            if self._position.all_handed_on and (self._leases is None or self._leases.over):
+                self.stop()
+                return None
+            if self._stopping:
+                raise ClosedError("this iterator was closed while an element was waited for")
+            self._arrived.wait(_SILENCE_SECONDS)
+            if time.monotonic() > said + _SILENCE_SECONDS:
+                said = time.monotonic()
+                _logger.warning("no element for %.0f s: %s", said - begun, self._staff.why_silent())
+        self._pulse.seconds_waited += time.monotonic() - begun
+        return part
+
+    def _hand_on(self, part: Part) -> Arrived | Raised:
+        item = self._position.hand_on(part)
+        if isinstance(item, Arrived):
+            self._buffered -= item.chunk.rows
+            self._pulse.rows += item.chunk.rows
+        self._finish(part)
+        return item
+
+    def _finish(self, part: Part) -> None:
+        if self._position.finish(part) and self._leases is not None:
+            self._leases.used([part])
+
+    def consumed(self, number: int) -> None:
+        """The caller has used all elements before this number."""
         with self._changed:
-            self._last = None
+            used = self._position.handed_on.use(number)
             if self._leases is not None:
-                self._leases.settle()
-            while (part := self._delivery.next_part(self._passes)) is None:
-                if self._failure is not None:
-                    raise self._failure
-                if self._ended():
-                    self.stop()
-                    return None
-                if self._stopping:
-                    raise ClosedError("this iterator was closed while an element was waited for")
-                self._arrived.wait(_SILENCE_SECONDS)
-                if time.monotonic() > said + _SILENCE_SECONDS:
-                    said = time.monotonic()
-                    _logger.warning("no element for %.0f s: %s", said - begun, self._staff.why_silent())
-            self._seconds_waited += time.monotonic() - begun
-            item = self._hand_on(part)
-            self._changed.notify_all()
-        if isinstance(item, Raised):
-            if self._reading.skip_poison and isinstance(item.error, PoisonError):
-                self._skipped += 1
-                return self.next()
-            raise item.error
-        return item.block
+                self._leases.used(used)
 
-    def state(self, rows: int | None = None) -> dict[str, Any]:
-        """The positions that were handed on; of the last block only the first `rows` rows, if that is given."""
+    def record(self, number: int, *, bare: bool) -> dict[str, Any]:
+        """How to have the elements again from `number` on: see `LiveStream.record`."""
         with self._changed:
-            part, position, turn = None, None, self._delivery.turn
-            self._given = rows
-            if rows is not None and self._last is not None:
-                part, position = self._last[0], self._place(rows)
-                turn = part.pass_number + (rows > 0)
-            passes: dict[str, State] = {str(number): state for number, state in self._restored.items()}
-            for number, progress in self._passes.items():
-                passes[str(number)] = progress.state(part, position)
-            return {"passes": passes, "turn": turn}
+            return self._position.record(number, bare=bare)
 
-    def keep_state(self) -> None:
-        """Let the dispatcher know what the last state says: nobody else is given any of it from then on.
+    def claim(self) -> None:
+        """Let the dispatcher know what the last record says: nobody else is given any of it from then on.
 
         Raises:
             PenstockError: it does not know this reader any more, or cannot be reached.
@@ -143,28 +158,24 @@ class Reader:
         if self._leases is None:
             return
         with self._changed:
-            if self._stopping:  # its release says so
-                return
-            begun = self._begun(self._given)
-        self._leases.acknowledge(begun)
+            begun = self._position.begun(self._position.claimed)
+        try:
+            if not self._stopping:
+                self._leases.acknowledge(begun)
+        except LostLeaseError:
+            if not self._stopping:
+                raise
+        if self._stopping:  # its release says so
+            with self._changed:
+                self._changed.wait_for(lambda: self._over)
 
     def unread(self, rows: int) -> None:
-        """The last `rows` elements of the last block were not used, and no more will be asked for."""
-        with self._changed:
-            self._given = len(self._last[1].block) - rows if self._last is not None else None
+        """The last `rows` elements that were handed on were not used, and no more will be asked for."""
+        self._unread = max(self._unread, rows)
 
-    def _begun(self, rows: int | None) -> list[Span]:
-        """What was handed on and is not settled; of the last block only `rows` elements, if that is given."""
-        assert self._leases is not None
-        if self._last is None or rows == len(self._last[1].block):
-            rows = None
-        last = None if rows is None or self._last is None else self._last[0]
-        return self._leases.begun(self._passes, last, (0, 0) if rows is None else self._place(rows))
-
-    def _place(self, rows: int) -> tuple[int, int]:
-        """(position, skip) of what follows the first `rows` elements of the last block."""
-        assert self._last is not None
-        return after(self._last[1].chunk, rows, self._reading.kind, self._reading.stride)
+    def leave(self) -> None:
+        """It will be stopped, and another one takes its place, which is to have back what it was given."""
+        self._replaced = self._leases is not None
 
     def stop(self) -> None:
         """Let everything end that runs for this reader; waits for nothing."""
@@ -177,33 +188,6 @@ class Reader:
         """Let the lanes and the caller look at what has changed."""
         self._changed.notify_all()
         self._arrived.notify_all()
-
-    def _hand_on(self, part: Part) -> Arrived | Raised:
-        item = self._delivery.take(part)
-        if isinstance(item, Raised):
-            part.position, part.skip = item.rest.start, item.rest.skip
-        else:
-            rows = item.chunk.rows
-            part.position, part.skip = after(item.chunk, rows, self._reading.kind, self._reading.stride)
-            self._last, self._given = (part, item), None
-            self._buffered -= rows
-            self._handed_on += rows
-        self._forget_if_done(part)
-        return item
-
-    def _forget_if_done(self, part: Part) -> None:
-        if part.done:
-            self._passes[part.pass_number].finish(part)
-            if self._leases is not None:
-                self._leases.handed_on(part)
-
-    def _ended(self) -> bool:
-        """Whether everything that is this consumer's was handed on."""
-        if any(progress.open for progress in self._passes.values()):
-            return False
-        if self._leases is not None:
-            return self._leases.over
-        return bool(self._passes) and all(progress.all_begun for progress in self._passes.values())
 
     # The lanes
 
@@ -240,13 +224,13 @@ class Reader:
                 self._wake()
 
     def _waiting_part(self) -> Part | None:
-        for progress in self._passes.values():
-            if progress.waiting:
-                return progress.waiting.popleft()
+        part = self._position.waiting()
+        if part is not None:
+            return part
         if self._leases is not None:
             span = self._leases.next(self._pace.size(None, self._lanes, self._under_way()))
-            return None if span is None else self._passes[span.pass_number].adopt(span)
-        for progress in sorted(self._passes.values(), key=lambda progress: progress.frontier):
+            return None if span is None else self._position.passes[span.pass_number].adopt(span)
+        for progress in sorted(self._position.passes.values(), key=lambda progress: progress.frontier):
             if progress.all_begun:
                 continue
             if self._reading.endless:
@@ -257,17 +241,11 @@ class Reader:
 
     def _under_way(self) -> int:
         """How many elements were asked for and not handed on."""
-        requested = sum(
-            part.stop - part.fetch_position
-            for progress in self._passes.values()
-            for part in progress.open
-            if not part.complete and part.stop < ENDLESS
-        )
-        return requested + self._buffered
+        return self._position.requested + self._buffered
 
     def _fetch(self, part: Part) -> None:
         """Fetch what is missing of a part, or what a worker gives of it before it is lost."""
-        description, reading = self._descriptions[part.pass_number], self._reading
+        description, reading = self._position.descriptions[part.pass_number], self._reading
         missing = part.missing()
         request = reading.request(self._opened, description, part.suspicion.next(missing, reading.stride))
         alone = part.suspicion.alone
@@ -304,13 +282,13 @@ class Reader:
         _logger.error("%s", error)
         with self._changed:
             part.arrive_failure(error, replace(asked, start=asked.start + self._reading.stride, stop=part.stop, skip=0))
-            self._delivery.arrived(part)
+            self._position.delivery.arrived(part)
             self._wake()
 
     def _take_in(self, part: Part, answer: Answer, stop: int) -> bool:
         """Note a piece of an answer, for which positions up to `stop` were asked; False if no more of it is wanted."""
         with self._changed:
-            progress = self._passes[part.pass_number]
+            progress = self._position.passes[part.pass_number]
             if isinstance(answer, End):
                 part.ends_at(stop, answer.skip)
                 if answer.length >= 0:
@@ -318,11 +296,11 @@ class Reader:
                     progress.end_at(answer.length)
                     if self._leases is not None:
                         self._leases.ended(part.pass_number, answer.length)
-                self._forget_if_done(part)
+                self._finish(part)
                 self._wake()
             elif isinstance(answer, Failed):
                 part.arrive_failure(to_exception(answer), replace(answer.next, stop=part.stop))
-                self._delivery.arrived(part)
+                self._position.delivery.arrived(part)
                 self._wake()
             else:
                 chunk, block = answer
@@ -331,12 +309,11 @@ class Reader:
                     lambda: (
                         self._stopping
                         or self._pace.holds(self._buffered + chunk.rows)
-                        or (not part.items and self._delivery.awaits(part, self._passes))
+                        or (not part.items and self._position.awaits(part))
                     )
                 )
-                self._buffered += chunk.rows
-                part.arrive(Arrived(chunk, block), self._reading.kind, self._reading.stride)
-                self._delivery.arrived(part)
+                self._buffered += part.arrive(Arrived(chunk, block), self._reading.kind, self._reading.stride)
+                self._position.delivery.arrived(part)
                 self._arrived.notify_all()
             return not self._stopping and not part.complete
 
@@ -354,13 +331,19 @@ class Reader:
             with self._changed:
                 self._steward.wait_for(lambda: self._stopping)
         self._staff.close()
-        with suppress(PenstockError):  # it will miss this consumer's heartbeats
-            with self._changed:
-                consumed = [] if self._leases is None else self._leases.left(self._begun(self._given))
-            self._dispatcher.ask(
-                ReleaseConsumer(consumer_id=self._opened.consumer_id, consumed=consumed), patience_seconds=0
-            )
+        if not self._replaced:
+            with suppress(PenstockError):  # it will miss this consumer's heartbeats
+                self._dispatcher.ask(self._release(), patience_seconds=0)
         self._dispatcher.close()
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def _release(self) -> ReleaseConsumer:
+        with self._changed:
+            used = self._position.handed_on.number - self._unread
+            consumed = [] if self._leases is None else self._leases.left(self._position.begun(used))
+        return ReleaseConsumer(consumer_id=self._opened.consumer_id, consumed=consumed)
 
     def _paused(self, seconds: float) -> bool:
         """Wait until there is reason to ask the dispatcher; gives whether the reader was stopped."""
@@ -371,27 +354,20 @@ class Reader:
 
     def _beat(self) -> None:
         with self._changed:
-            seconds, self._beaten = time.monotonic() - self._beaten, time.monotonic()
-            handed_on, self._handed_on = self._handed_on, 0
-            waited, self._seconds_waited = self._seconds_waited, 0.0
-        heartbeat = ConsumerHeartbeat(
-            consumer_id=self._opened.consumer_id,
-            rows_per_second=handed_on / seconds,
-            waiting_fraction=min(1.0, waited / seconds),
-            lost_workers=self._staff.suspects(),
-            skipped=self._skipped,
-        )
+            rounds, turn = self._position.rounds()
+            lost = self._staff.suspects()
+            heartbeat = self._pulse.heartbeat(self._opened.consumer_id, rounds, turn, lost)
         try:
             self._update(self._dispatcher.ask(heartbeat))
         except LostLeaseError:
             if self._leases is not None:
                 raise
             # Nobody else has what it reads: a new dispatcher only has to know of it.
-            self._opened = self._reopen(self.state())
+            self._opened = self._reopen(self.record(self.number, bare=True))
             self._update(self._opened)
         if self._leases is not None:
             with self._changed:
-                begun = self._begun(0)  # whoever has the last block may not have used it
+                begun = self._position.begun(self._position.handed_on.used_until)
             # Whole positions only: what is acknowledged of one in the middle cannot come back with an earlier state.
             self._leases.acknowledge(whole(begun))
 
@@ -399,46 +375,14 @@ class Reader:
         """Take over what the dispatcher says: passes that have come, workers that have come or gone."""
         workers = self._staff.update(news.workers)
         with self._changed:
-            self._check_same(news.passes)
-            new = [description for description in news.passes if description.number not in self._passes]
-            for description in news.passes:
-                self._descriptions[description.number] = description
-            for description in new:
-                self._passes[description.number] = self._progress(description)
+            new = self._position.update(news.passes)
             if self._stopping:
                 missing = 0
             elif self._reading.endless and self._leases is None:  # a lane for each pass, which ends with it
-                missing = len(new)
+                missing = new
             else:
                 missing = max(0, max(1, workers) * _LANES_PER_WORKER - self._lanes)
             self._lanes += missing
             self._wake()
         for _ in range(missing):
             self._threads.start(self._lane, "service-lane")
-
-    def _check_same(self, descriptions: Sequence[Pass]) -> None:
-        """Refuse to go on in passes that are cut in another way.
-
-        Raises:
-            ServiceError: a dispatcher that was started anew, without a journal, cuts them for other workers.
-        """
-        for description in descriptions:
-            known = self._descriptions.get(description.number, description)
-            if (known.shard_index, known.num_shards) != (description.shard_index, description.num_shards):
-                raise ServiceError(
-                    f"the dispatcher was started anew and divides this epoch by {description.num_shards} instead of "
-                    f"{known.num_shards}: go on from a checkpoint, and let the dispatcher keep a journal "
-                    "(`penstock dispatcher --work-dir`)"
-                )
-
-    def _progress(self, description: Pass) -> PassProgress:
-        reading = self._reading
-        length = description.length if reading.length_known or description.length < 0 else UNKNOWN_CARDINALITY
-        if self._leases is not None:
-            progress: PassProgress = SharedProgress(description.number, length)
-        else:
-            progress = PassProgress(description.number, length, reading.offset)
-        state = self._restored.pop(description.number, None)
-        if state is not None:
-            progress.restore(state)
-        return progress

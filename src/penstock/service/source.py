@@ -8,18 +8,21 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, Final
 
 from penstock.data.block import Block
+from penstock.data.live import LiveStream
 from penstock.data.node import Node, Run
 from penstock.data.sample import sampled_spec
-from penstock.data.stream import State, Stream
+from penstock.data.stream import State
 from penstock.errors import InvalidArgumentError, ServiceError, StateMismatchError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.runtime.threads import Threads
 from penstock.service.asking import Reading
 from penstock.service.cut import kind_of
 from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.handed_on import entries_of
 from penstock.service.messages import DatasetRegistered, EpochOpened, GetDataset, OpenEpoch, RegisterDataset
 from penstock.service.parts import part_of
 from penstock.service.policy import CrossTrainerCache, ShardingPolicy, TargetWorkers
+from penstock.service.position import Position
 from penstock.service.progress import past_of
 from penstock.service.reader import Reader
 from penstock.service.staff import Staff
@@ -29,7 +32,7 @@ from penstock.service.transport.place import this_machine, this_process
 
 _logger = logging.getLogger(__name__)
 
-_NOTHING_READ: Final = {"passes": {}, "turn": 0}
+_NOTHING_READ: Final = {"passes": {}, "turn": 0, "first": 0, "order": []}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,29 +156,32 @@ class Distribute(Node):
         return DistributeStream(self, run, epoch)
 
 
-class DistributeStream(Stream):
-    """The state says which positions of each pass were handed on, and by which name this reader is known.
+class DistributeStream(LiveStream):
+    """Its record says by which name this reader is known, which positions are its own, and which it is to give again.
 
     The reader starts with the first `pull`.
     """
 
     def __init__(self, node: Distribute, run: Run, epoch: int) -> None:
+        self.key = run.name_of(node, epoch)
         self._node = node
         self._threads: Threads = run.threads
-        run.savers.append(self._keep_state)
-        self._epoch = epoch
-        self._seed = run.seed
-        self._consumer = secrets.token_hex(8)
+        self._live = run.live
         self._dataset_id = ""
-        self._restored: Any = None
         self._reader: Reader | None = None
         self._began = False
+        self._record: Any = run.live.restored.get(self.key)
+        if self._record is None:
+            self._consumer, self._epoch, self._seed, self._number = secrets.token_hex(8), epoch, run.seed, 0
+        else:
+            self._restore(self._record["first"])
+        run.live.add(self)
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._reader is None:
             self._reader = self._start()
         block = self._reader.next()
-        if block is None and not self._began and self._restored is None:
+        if block is None and not self._began and self._record is None:
             self._tell_of_nothing()
         self._began = True
         return block
@@ -195,7 +201,7 @@ class DistributeStream(Stream):
         node, settings = self._node, self._node.settings
         dispatcher = DispatcherClient(settings.service)
         try:
-            opened = self._open(dispatcher, self._restored)
+            opened = self._open(dispatcher, self._record)
         except BaseException:
             dispatcher.close()
             raise
@@ -221,7 +227,18 @@ class DistributeStream(Stream):
             lambda worker: connect(worker.endpoint, settings.data_transfer_protocol, dispatcher.credentials),
         )
         reopen = partial(self._open, dispatcher)
-        return Reader(reading, opened, dispatcher, reopen, staff, self._threads, self._restored)
+        record = self._record or self._rejoined(opened)
+        position = Position(reading, shared=opened.leased, record=record, number=self._number)
+        return Reader(reading, opened, dispatcher, reopen, staff, self._threads, position)
+
+    def _rejoined(self, opened: EpochOpened) -> State:
+        """Of coordinated reads, the place of one that died; None where there is none."""
+        settings = self._node.settings
+        if not opened.rounds or settings.num_consumers is None or settings.consumer_index is None:
+            return None
+        firsts = [settings.consumer_index + settings.num_consumers * rounds for rounds in opened.rounds]
+        passes = {str(number): [first, []] for number, first in enumerate(firsts)}
+        return {**_NOTHING_READ, "passes": passes, "turn": opened.turn}
 
     def _open(self, dispatcher: DispatcherClient, position: Any) -> EpochOpened:
         self._dataset_id = self._node.dataset_id or self._registered(dispatcher)
@@ -268,34 +285,49 @@ class DistributeStream(Stream):
             resumed=None if position is None else past_of(position["passes"]),
         )
 
-    def advanced(self, state: State, rows: int) -> State | None:
-        if self._reader is None:
-            return None
-        return self._described(self._reader.state(rows))
+    @property
+    def number(self) -> int:
+        return self._number if self._reader is None else self._reader.number
 
-    def state(self) -> State:
-        return self._described(self._restored if self._reader is None else self._reader.state())
-
-    def _keep_state(self) -> None:
+    def consumed(self, number: int) -> None:
         if self._reader is not None:
-            self._reader.keep_state()
+            self._reader.consumed(number)
+
+    def record(self, number: int, *, bare: bool) -> State:
+        known = {"consumer": self._consumer, "epoch": self._epoch, "seed": self._seed}
+        if self._reader is not None:
+            return {**known, **self._reader.record(number, bare=bare)}
+        return {**known, **_NOTHING_READ} if self._record is None else self._record
+
+    def claim(self) -> None:
+        if self._reader is not None:
+            self._reader.claim()
+
+    def leave_to(self, record: State) -> None:
+        if self._reader is not None and isinstance(record, dict) and record.get("consumer") == self._consumer:
+            self._reader.leave()
 
     def unread(self, rows: int) -> None:
         if self._reader is not None:
             self._reader.unread(rows)
 
-    def _described(self, position: Any) -> State:
-        return {"consumer": self._consumer, "epoch": self._epoch, "seed": self._seed, "position": position}
-
     def restore(self, state: State) -> None:
+        if self._record is None:
+            raise StateMismatchError(f"no state of a dataset of the data service: {state!r:.200}")
+        self._restore(state["number"])
+
+    def _restore(self, number: Any) -> None:
+        record = self._record
         try:
-            self._consumer, self._epoch = str(state["consumer"]), int(state["epoch"])
-            self._seed = int(state["seed"])
-            self._restored = _NOTHING_READ if state["position"] is None else state["position"]
-            past_of(self._restored["passes"])
+            self._consumer, self._epoch, self._seed = str(record["consumer"]), int(record["epoch"]), int(record["seed"])
+            self._number = int(number)
+            past_of(record["passes"])
+            entries_of(record)
         except (TypeError, KeyError, ValueError) as error:
-            raise StateMismatchError(f"no state of a dataset of the data service: {state!r:.200}") from error
+            raise StateMismatchError(f"no state of a dataset of the data service: {record!r:.200}") from error
 
     def close(self) -> None:
         if self._reader is not None:
             self._reader.stop()
+        elif self._record is None or self._number == self._record["first"]:
+            self._live.remove(self)

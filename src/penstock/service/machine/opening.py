@@ -10,18 +10,23 @@ from penstock.service.machine.resuming import Resumed, check_spans, resume
 from penstock.service.machine.signs import Signs
 from penstock.service.machine.state import Consumer, Epoch, Job, State
 from penstock.service.machine.updates import ConsumerGone, ConsumerOpened, EpochCreated, JobCreated, Update
-from penstock.service.messages import EpochOpened, OpenEpoch
+from penstock.service.messages import ConsumerHeartbeat, EpochOpened, OpenEpoch
 from penstock.service.policy import ShardingPolicy
 from penstock.service.subjects import JobParameters, Pass, Span, WorkerInfo
 
 
 class _Entered(NamedTuple):
-    """The epoch that a consumer has come to, and what must change for it before the consumer is there."""
+    """The epoch that a consumer has come to, and what must change for it before the consumer is there.
+
+    Attributes:
+        pace: of coordinated reads, of the consumer with which one that takes the place of a dead one is to be in step.
+    """
 
     updates: list[Update]
     epoch_id: int
     seed: int
     parts: list[Pass]
+    pace: ConsumerHeartbeat | None = None
 
 
 def open_epoch(
@@ -46,7 +51,8 @@ def open_epoch(
         signs.begun[entered.epoch_id] = now
     else:
         gone = [ConsumerGone(consumer_id=number) for number in _displaced(state, signs, config, epoch, message, now)]
-        entered = _Entered([*gone], epoch.epoch_id, epoch.seed, [ledger.part for ledger in epoch.ledgers])
+        pace = _slowest(state, signs, config, epoch, message, now) if gone and message.resumed is None else None
+        entered = _Entered([*gone], epoch.epoch_id, epoch.seed, [ledger.part for ledger in epoch.ledgers], pace)
     parameters = message.parameters
     leased = bool(message.job_name) and not parameters.num_consumers and not parameters.cross_trainer
     if leased and message.resumed:
@@ -61,6 +67,8 @@ def open_epoch(
         passes=entered.parts,
         workers=workers_of(state),
         leased=leased,
+        rounds=[] if entered.pace is None else entered.pace.rounds,
+        turn=0 if entered.pace is None else entered.pace.turn,
     )
 
 
@@ -208,6 +216,20 @@ def _displaced(
             )
         return [consumer.consumer_id]
     return []
+
+
+def _slowest(
+    state: State, signs: Signs, config: DispatcherConfig, epoch: Epoch, message: OpenEpoch, now: float
+) -> ConsumerHeartbeat | None:
+    """The last report of the consumer that is furthest behind, of the others that were heard of lately."""
+    others = [
+        signs.paces.get(consumer.consumer_id)
+        for consumer in state.readers(epoch)
+        if consumer.index != message.consumer_index
+        and signs.consumer_silence(consumer.consumer_id, now) <= config.lease_seconds
+    ]
+    reports = [report for report in others if report is not None]
+    return min(reports, key=lambda report: sum(report.rounds)) if len(reports) == len(others) and reports else None
 
 
 def suspicious_seconds(config: DispatcherConfig) -> float:

@@ -66,6 +66,6 @@ def _consumer(consumer: Consumer, signs: Signs, now: float) -> ConsumerStatus:
         rows_per_second=pace.rows_per_second if pace is not None else 0.0,
         waiting_fraction=pace.waiting_fraction if pace is not None else 0.0,
         leased_positions=count(consumer.leased) + count(consumer.owed),
-        round=pace.round if pace is not None else -1,
+        round=sum(pace.rounds) if pace is not None and pace.rounds else -1,
         skipped=pace.skipped if pace is not None else 0,
     )

@@ -5,6 +5,7 @@ it was consumed after the state was taken; of what its state claims besides, it 
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -72,9 +73,17 @@ def check_spans(spans: Sequence[Span]) -> None:
 
 
 def _opened(past: Sequence[Span], mine: Sequence[Span]) -> list[Span]:
-    """Positions of which the state has some elements, and that the dispatcher does not know to be this consumer's."""
-    firsts = [msgspec.structs.replace(span, start=span.stop, stop=span.stop + 1) for span in past if span.skip]
-    return [span for span in firsts if not overlap(mine, span)]
+    """What is left of positions of which the state has some elements, and that are not known to be this consumer's.
+
+    What is left out of such a span may run on over any of its positions, up to where the next span of the past begins.
+    """
+    opened = []
+    for span, following in pairwise([*past, None]):
+        if span is not None and span.skip:
+            ends = following is not None and following.pass_number == span.pass_number
+            stop = following.start if following is not None and ends else span.stop + 1
+            opened.append(msgspec.structs.replace(span, start=span.stop, stop=stop))
+    return [span for span in opened if not overlap(mine, span)]
 
 
 def _held(consumer: Consumer) -> list[Span]:

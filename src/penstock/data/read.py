@@ -1,0 +1,119 @@
+"""The ways to read a dataset, and what is known of it before."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from penstock.data.iterator import DatasetIterator, Iterations
+from penstock.data.methods.base import Methods, check_function
+from penstock.data.plan import explain
+from penstock.data.sample import sampled_spec
+from penstock.errors import InvalidTypeError
+from penstock.formats.row_store import RowStoreWriter
+from penstock.options import INFINITE_CARDINALITY, Options
+from penstock.spec import as_leaf
+from penstock.structure import map_structure
+
+
+class ReadMethods(Methods):
+    """Reading a dataset, as a whole or element by element."""
+
+    _options: Options
+    _iterations: Iterations
+    _spec: Any
+
+    def __iter__(self) -> DatasetIterator:
+        return DatasetIterator(self.node, self._options, self._iterations)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the elements of one iteration to the directory `path`, which appears when it is complete.
+
+        Raises:
+            StorageError: `path` exists, or cannot be written.
+            InvalidTypeError: elements with objects other than arrays, strings and bytes.
+        """
+        writer = RowStoreWriter(path)
+        try:
+            with iter(self) as iterator:
+                for block in iterator.blocks():
+                    writer.write(block.columns, block.structure, len(block))
+            writer.finish()
+        except BaseException:
+            writer.discard()
+            raise
+
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """The last state of `reduce_func(state, element)`, carried from element to element.
+
+        Example:
+            >>> import penstock as ps
+            >>> ps.Dataset.range(5).reduce(0, lambda total, x: total + x)
+            np.int64(10)
+        """
+        check_function("reduce", "reduce_func", reduce_func)
+        state = map_structure(as_leaf, initial_state)
+        with iter(self) as iterator:
+            for element in iterator:
+                state = map_structure(as_leaf, reduce_func(state, element))
+        return state
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of an element with a `ps.TensorSpec` for each leaf.
+
+        An axis that differs from element to element is None.
+
+        Where only a user's function can tell (`map`, a generator without a signature), the first element is read, and
+        by index also the last.
+
+        Raises:
+            ElementError: only an element could tell, and there is none.
+
+        Example:
+            >>> import penstock as ps
+            >>> ps.Dataset.range(10).batch(4).element_spec
+            TensorSpec(shape=(None,), dtype=int64)
+        """
+        if self._spec is None:
+            self._spec = self.node.spec if self.node.spec is not None else sampled_spec(self.node)
+        return self._spec
+
+    def cardinality(self) -> int:
+        """The number of elements of an epoch, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`.
+
+        Example:
+            >>> import penstock as ps
+            >>> ps.Dataset.range(10).batch(4).cardinality(), ps.Dataset.range(10).filter(bool).cardinality()
+            (3, -2)
+        """
+        return self.node.cardinality
+
+    def __len__(self) -> int:
+        """The number of elements; a TypeError where it is infinite or unknown."""
+        if self.node.cardinality < 0:
+            why = "it never ends" if self.node.cardinality == INFINITE_CARDINALITY else "only reading it would tell"
+            raise InvalidTypeError(f"{self.node.where()} has no length: {why}")
+        return self.node.cardinality
+
+    def __bool__(self) -> bool:
+        return True
+
+    def options(self) -> Options:
+        """The options set so far."""
+        return self._options
+
+    def explain(self) -> str:
+        """The plan as text: what runs by index and what streams, threads, memory held, and what was moved.
+
+        Example:
+            >>> import penstock as ps
+            >>> print(ps.Dataset.range(1000).shuffle(1000, seed=1).map(abs).batch(10).explain())
+            batch(batch_size=10)                       index, 100
+              map(function=abs)                        index, 1,000
+                shuffle(buffer_size=1000, seed=1)      index, 1,000  moves indices only, holds 8 kB
+                  range(start=0, stop=1000, step=1)    index, 1,000
+        """
+        return explain(self.node, self._options)
+
+    def __repr__(self) -> str:
+        return f"<penstock.Dataset {self.node.label}, cardinality {self.node.cardinality}>"

@@ -1,0 +1,185 @@
+"""States of readers to whom elements come in any order, with operators of the trainer's own above them: all exact."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+ROWS = 150
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with ps.service.DispatchServer(ps.service.DispatcherConfig(heartbeat_seconds=0.2)) as dispatcher:
+        address = dispatcher.target.split("://")[1]
+        config = ps.service.WorkerConfig(dispatcher_address=address)
+        with ps.service.WorkerServer(config), ps.service.WorkerServer(config):
+            yield address
+
+
+def pass_on(x: Any) -> Any:
+    return x
+
+
+def made(kind: str) -> ps.Dataset:
+    """`ROWS` rows, or groups of two for each."""
+    rows = ps.Dataset.range(ROWS).map(pass_on)
+    return rows if kind == "rows" else rows.flat_map(lambda x: ps.Dataset.from_tensor_slices([x, x + ROWS]))
+
+
+def numbers(element: Any) -> list[int]:
+    parts = element.values if isinstance(element, ps.PerReplica) else [element]
+    return [int(x) for part in parts for x in np.ravel(part)]
+
+
+ABOVE: dict[str, Callable[[ps.Dataset], ps.Dataset]] = {
+    "nothing": lambda dataset: dataset,
+    "batch": lambda dataset: dataset.batch(4),
+    "shuffle": lambda dataset: dataset.shuffle(30, seed=1),
+    "prefetch": lambda dataset: dataset.prefetch(7),
+    "all of these": lambda dataset: dataset.shuffle(20, seed=1).batch(3).prefetch(2),
+    "interleave": lambda dataset: dataset.interleave(ps.Dataset.from_tensors, cycle_length=4).batch(2),
+    "windows": lambda dataset: dataset.group_by_window(
+        key_func=lambda x: x % 3, reduce_func=lambda _, window: window.batch(5), window_size=5
+    ),
+    "unique": lambda dataset: dataset.unique(),
+}
+
+
+def read_with_restores(steps: Any, others: Any, draw: random.Random) -> list[int]:
+    """What `steps` gives in all, gone back to a state four times, while `others` are read in between."""
+    taken: list[list[int]] = []
+    state, saved, restores = steps.state_dict(), 0, 0
+    while True:
+        new = [numbers(element) for element in islice(steps, draw.randint(1, 25))]
+        taken += new
+        next(others)
+        if not new and restores >= 4:
+            return [number for element in taken for number in element]
+        if new and draw.random() < 0.5:
+            state, saved = json.loads(json.dumps(steps.state_dict())), len(taken)
+        if not new or draw.random() < 0.3:
+            del taken[saved:]
+            steps.load_state_dict(state)
+            restores += 1
+
+
+def rest_of(iterator: Any, given: list[int], draw: random.Random) -> Iterator[None]:
+    """Reads some of `iterator` whenever it is asked to; all that is left when it is exhausted."""
+    while draw.random() < 0.95:
+        given += [int(x) for x in islice(iterator, draw.randint(0, 10))]
+        yield
+    while True:
+        yield
+
+
+def check(address: str, kind: str, read: Callable[[ps.Dataset], Any], **arguments: Any) -> None:
+    draw = random.Random(repr((kind, arguments)))
+    transformation = ps.service.distribute(service=address, **arguments)
+    given: list[int] = []
+    with iter(made(kind).apply(transformation)) as other, read(made(kind).apply(transformation)) as steps:
+        taken = read_with_restores(
+            steps, rest_of(other, given, draw) if "job_name" in arguments else iter(int, 1), draw
+        )
+        if "job_name" in arguments:
+            given += [int(x) for x in other]
+    times = 2 if arguments["processing_mode"] == "parallel_epochs" else 1
+    expected = Counter(times * [int(x) for x in made(kind)])
+    found = Counter(taken + given)
+    assert (found - expected, expected - found) == (Counter(), Counter())
+
+
+@pytest.mark.parametrize("kind", ["rows", "groups"])
+@pytest.mark.parametrize("above", ABOVE)
+def test_operators_above_a_shared_job_are_restored_exactly(address: str, above: str, kind: str) -> None:
+    name = f"{above} {kind}"
+    check(
+        address,
+        kind,
+        lambda shared: iter(ABOVE[above](shared)),
+        processing_mode="distributed_epoch",
+        job_name=name,
+        max_outstanding_requests=20,
+    )
+
+
+@pytest.mark.parametrize("above", ["batch", "all of these"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"processing_mode": "distributed_epoch", "ordered": False},
+        {"processing_mode": "parallel_epochs", "max_outstanding_requests": 20},
+    ],
+    ids=["unordered", "parallel epochs"],
+)
+def test_operators_above_one_reader_are_restored_exactly(address: str, above: str, arguments: dict[str, Any]) -> None:
+    check(address, "groups", lambda alone: iter(ABOVE[above](alone)), **arguments)
+
+
+def distributed(strategy: Any, shared: ps.Dataset) -> Any:
+    return iter(strategy.distribute_dataset(shared.batch(4)))
+
+
+def from_function(strategy: Any, shared: ps.Dataset) -> Any:
+    return iter(strategy.distribute_datasets_from_function(lambda context: shared.batch(2)))
+
+
+@pytest.mark.parametrize("make", [ps.HostStrategy, ps.MirroredStrategy])
+@pytest.mark.parametrize("way", [distributed, from_function])
+def test_steps_of_a_strategy_over_a_shared_job_are_restored_exactly(
+    address: str, make: Callable[[], Any], way: Callable[[Any, ps.Dataset], Any]
+) -> None:
+    name = f"{make.__name__} {way.__name__}"
+    strategy = make()
+    arguments = {"processing_mode": "distributed_epoch", "job_name": name, "max_outstanding_requests": 20}
+    check(address, "rows", lambda shared: way(strategy, shared), **arguments)
+
+
+def fives(job: Any) -> ps.Dataset:
+    return made("rows").batch(5).apply(job)
+
+
+def steps_of_five(job: Any) -> Any:
+    return iter(ps.HostStrategy(replicas_per_worker=2).distribute_dataset(fives(job)))
+
+
+def test_steps_that_were_read_ahead_and_not_handed_out_go_to_others(address: str) -> None:
+    job = ps.service.distribute("distributed_epoch", address, job_name="ahead", max_outstanding_requests=4)
+    with steps_of_five(job) as steps:
+        given = [x for step in islice(steps, 6) for x in numbers(step)]
+    given += [x for batch in fives(job) for x in numbers(batch)]
+    assert sorted(given) == list(range(ROWS))
+
+
+def test_what_a_state_of_a_strategys_iterator_says_is_known_when_it_is_there() -> None:
+    with ps.service.DispatchServer() as dispatcher:
+        worker = ps.service.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1])
+        with ps.service.WorkerServer(worker):
+            job = ps.service.distribute(
+                "distributed_epoch", dispatcher.target, job_name="j", max_outstanding_requests=4
+            )
+            with steps_of_five(job) as steps:
+                given = [x for step in islice(steps, 6) for x in numbers(step)]
+                state = steps.state_dict()
+                # It has told of what it had handed out, not of what it had read ahead.
+                assert consumed_at(dispatcher) == {x // 5 for x in given}
+                undone = [x for step in islice(steps, 3) for x in numbers(step)]
+                steps.load_state_dict(state)
+                rest = [x for step in steps for x in numbers(step)]
+            assert sorted(given + rest) == list(range(ROWS))
+            assert set(undone) <= set(rest)
+
+
+def consumed_at(dispatcher: ps.service.DispatchServer) -> set[int]:
+    """The positions that the dispatcher knows to be consumed."""
+    assert dispatcher._shell is not None
+    consumers = dispatcher._shell._machine.state.consumers.values()
+    spans = [span for consumer in consumers for span in consumer.consumed]
+    return {position for span in spans for position in range(span.start, span.stop)}
