@@ -237,7 +237,10 @@ def test_ctrl_c_ends_a_loop_and_leaves_no_thread():
         except KeyboardInterrupt:
             del element
         import gc; gc.collect()
-        print([t.name for t in threading.enumerate() if t.name.startswith("penstock-")], flush=True)
+        left = [t for t in threading.enumerate() if t.name.startswith("penstock-")]
+        for thread in left:  # they were told to end
+            thread.join(10)
+        print([t.name for t in left if t.is_alive()], flush=True)
     """
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

