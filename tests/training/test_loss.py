@@ -129,7 +129,10 @@ def test_regularisation_is_divided_by_the_replicas() -> None:
     parts = strategy.run(lambda: ps.scale_regularization_loss([jnp.array([1.0, 2.0]), 5.0]))
     assert [float(part) for part in parts.values] == [2, 2, 2, 2]
     assert float(strategy.run(lambda: ps.scale_regularization_loss([])).values[0]) == 0
-    with pytest.raises(ps.InvalidArgumentError, match="scale_regularization_loss was called outside strategy.run.*needs no scaling there"):
+    with pytest.raises(
+        ps.InvalidArgumentError,
+        match="scale_regularization_loss was called outside strategy.run.*needs no scaling there",
+    ):
         ps.scale_regularization_loss(1.0)
 
 
