@@ -3,7 +3,7 @@
 `benchmarks.service` starts it with an interpreter that has TensorFlow, where penstock is not. Where TensorFlow lets its
 user choose, this chooses what was fastest: no compression, no order, steps in parallel and fetched ahead on the workers
 and here. Each element of a range is a split, which is asked of the dispatcher; "numbers in splits" are a thousand in
-each. The end of a pass is found out about by asking once a second; it counts only where a whole pass is what is measured.
+each. The end of a pass is found out about by asking once a second; it counts only where a whole pass is measured.
 """
 
 import subprocess
