@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -307,3 +308,23 @@ def test_a_dispatcher_leaves_no_descriptors_behind() -> None:
     for _ in range(5):
         once()
     assert descriptors() < before + 5  # gRPC may open one more for itself, a server none of its own
+
+
+def test_a_client_that_is_closed_while_others_ask_does_not_take_the_process_with_it() -> None:
+    with ps.service.DispatchServer() as server:
+        for number in range(100):
+            client = DispatcherClient(server.target)
+            asking = [threading.Thread(target=ask_until_closed, args=(client,)) for _ in range(4)]
+            for thread in asking:
+                thread.start()
+            for _ in range(number % 4):
+                client.ask(GetStatus())
+            client.close()
+            for thread in asking:
+                thread.join()
+
+
+def ask_until_closed(client: DispatcherClient) -> None:
+    with suppress(ps.ClosedError):
+        while True:
+            client.ask(GetStatus())

@@ -133,6 +133,5 @@ class DispatcherClient:
         """Let go of the line; who waits for the dispatcher gets a `ClosedError`. Twice does no harm."""
         with self._lock:
             self._closed.set()
-            line, self._line = self._line, None
-        if line is not None:
-            line.close()
+            # It closes when the last call over it has returned: Flight does not bear to be closed meanwhile.
+            self._line = None
