@@ -1,8 +1,10 @@
 """Workers for tests: in this process, and in one of their own."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
@@ -82,6 +84,12 @@ class DispatcherProcess:
         """SIGKILL."""
         self._process.kill()
         self._process.communicate()
+
+    def stop_for(self, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT after so many seconds."""
+        self._process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self._process.send_signal(signal.SIGCONT)
 
     def start(self) -> None:
         """Start it again, and wait until it listens."""

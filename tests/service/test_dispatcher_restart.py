@@ -127,6 +127,23 @@ def test_readers_of_a_shared_job_ride_over_it_with_exact_contents(
         assert min(map(len, readers.given)) > 0
 
 
+def test_nobody_is_lost_because_the_dispatcher_was_stopped_for_longer_than_a_lease(
+    start_dispatcher: Callable[..., Any],
+) -> None:
+    dispatcher = start_dispatcher("--lease-seconds", "1.5")
+    with workers(dispatcher.address, 2):
+        before = alive(dispatcher.address)
+        dataset = ps.Dataset.range(3000).map(slowly)
+        shared = ps.service.distribute("distributed_epoch", dispatcher.address, job_name="shared")
+        readers = Readers([dataset.apply(shared), dataset.apply(shared)])
+        readers.await_elements(300)
+        dispatcher.stop_for(2.5)
+        readers.join()
+        assert readers.errors == []
+        assert sorted([*readers.given[0], *readers.given[1]]) == list(range(3000))
+        assert alive(dispatcher.address) == before
+
+
 def test_rows_that_make_any_number_of_elements_come_once_too(
     start_dispatcher: Callable[..., Any], tmp_path: Path
 ) -> None:

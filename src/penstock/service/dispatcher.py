@@ -177,11 +177,15 @@ class _Shell(GuardedServer):
         """Let the machine know that time goes by; at the end, close the socket."""
         pause = min(1.0, self._config.heartbeat_seconds / 4, self._config.lease_seconds / 4)
         over = False
+        looked = time.monotonic()
         while not over:
             with suppress(Empty):
                 self.words.get(timeout=pause)
                 break
+            before, looked = looked, time.monotonic()
             with self._lock:
+                if looked - before > 4 * pause:  # it was stopped, as its whole machine may have been
+                    self._machine.was_away()
                 self._pass_time()
                 over = self._machine.over
         self.shutdown()

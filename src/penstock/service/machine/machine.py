@@ -42,6 +42,10 @@ class Machine:
         """Do what is due by now."""
         self._change(elapsed(self.state, self.signs, self.config, now))
 
+    def was_away(self) -> None:
+        """The dispatcher itself could hear nobody for a while: all have their whole time again."""
+        self.signs.excuse()
+
     def leave(self) -> None:
         """Begin no more epochs, and end when the last reader has."""
         self._change([Stopping(mode="leave")])

@@ -48,6 +48,11 @@ class Signs:
         elif isinstance(message, ConsumerHeartbeat):
             self.paces[message.consumer_id] = message
 
+    def excuse(self) -> None:
+        """Count the silence of all anew from now on."""
+        self.workers.clear()
+        self.consumers.clear()
+
     def worker_silence(self, worker_id: int, now: float) -> float:
         """For how long nothing was heard of a worker."""
         return now - self.workers.setdefault(worker_id, now)
