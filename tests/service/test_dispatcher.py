@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
 
 import msgspec
 import pytest
@@ -65,7 +64,7 @@ def sent(dispatcher: ps.service.DispatchServer, body: bytes, action: str = ACTIO
     """The answer to bytes that no client of ours would send."""
     line = Line(f"localhost:{dispatcher.port}", client_credentials(), tls=False)
     (answer,) = line.client.do_action(flight.Action(action, body), line.options())
-    line.close()
+    line.client.close()
     return msgspec.msgpack.decode(answer.body, type=FromDispatcher)
 
 
@@ -314,7 +313,8 @@ def test_a_client_that_is_closed_while_others_ask_does_not_take_the_process_with
     with ps.service.DispatchServer() as server:
         for number in range(100):
             client = DispatcherClient(server.target)
-            asking = [threading.Thread(target=ask_until_closed, args=(client,)) for _ in range(4)]
+            refused: list[ps.ClosedError] = []
+            asking = [threading.Thread(target=ask_until_closed, args=(client, refused)) for _ in range(4)]
             for thread in asking:
                 thread.start()
             for _ in range(number % 4):
@@ -322,9 +322,12 @@ def test_a_client_that_is_closed_while_others_ask_does_not_take_the_process_with
             client.close()
             for thread in asking:
                 thread.join()
+            assert len(refused) == len(asking)
 
 
-def ask_until_closed(client: DispatcherClient) -> None:
-    with suppress(ps.ClosedError):
+def ask_until_closed(client: DispatcherClient, refused: list[ps.ClosedError]) -> None:
+    try:
         while True:
             client.ask(GetStatus())
+    except ps.ClosedError as error:
+        refused.append(error)

@@ -133,5 +133,4 @@ class DispatcherClient:
         """Let go of the line; who waits for the dispatcher gets a `ClosedError`. Twice does no harm."""
         with self._lock:
             self._closed.set()
-            # It closes when the last call over it has returned: Flight does not bear to be closed meanwhile.
             self._line = None

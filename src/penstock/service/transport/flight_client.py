@@ -48,7 +48,6 @@ class FlightConnection:
         self._line = Line(endpoint.address, credentials or client_credentials(), tls=endpoint.tls)
         self._lock = threading.Lock()
         self._waiting: dict[flight.FlightStreamReader | Opening, float] = {}
-        self._openings: weakref.WeakSet[Opening] = weakref.WeakSet()
         self._closed = threading.Event()
         self._reached = False
         self._silent: Exception | None = None
@@ -77,7 +76,6 @@ class FlightConnection:
                 self._watch = threading.Thread(target=_watch, args=arguments, name="penstock-watch", daemon=True)
                 self._watch.start()
         opening = Opening(partial(self._begin, flight.Ticket(msgspec.msgpack.encode(request))))
-        self._openings.add(opening)
         with self._watched(opening):
             return opening.reader()
 
@@ -166,10 +164,6 @@ class FlightConnection:
             call.cancel()
         if self._watch is not None:
             self._watch.join(_JOIN_SECONDS)
-            if self._watch.is_alive():  # it waits for a worker that is silent, with this very client
-                return
-        if not any(opening.running for opening in list(self._openings)):
-            self._line.close()
 
 
 def _watch(connection: "weakref.ref[FlightConnection]", closed: threading.Event) -> None:

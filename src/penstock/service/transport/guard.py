@@ -63,6 +63,8 @@ def _try_to_listen(host: str, port: int) -> None:
 class Line:
     """A way to the Flight server at "host:port", with what has to be shown there. Nothing is sent yet.
 
+    It closes when nobody holds it any more, and no call does: Flight's own `close` during a call ends the process.
+
     Attributes:
         client: carries the calls; each of them needs `options`.
 
@@ -85,10 +87,6 @@ class Line:
     def options(self, seconds: float | None = None) -> flight.FlightCallOptions:
         """For a call that may take so long."""
         return flight.FlightCallOptions(timeout=seconds, headers=self._headers)
-
-    def close(self) -> None:
-        """Let go of it."""
-        self.client.close()
 
 
 def _check_listener(address: str) -> None:

@@ -22,13 +22,7 @@ class Opening:
         self._cancelled = False
         self._reader: flight.FlightStreamReader | None = None
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="penstock-open", daemon=True)
-        self._thread.start()
-
-    @property
-    def running(self) -> bool:
-        """Whether the call still is under way, perhaps for nobody."""
-        return self._thread.is_alive()
+        threading.Thread(target=self._run, name="penstock-open", daemon=True).start()
 
     def _run(self) -> None:
         try:
