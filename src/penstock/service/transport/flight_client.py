@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import LostWorkerError, ServiceError
+from penstock.runtime.freed_memory import keep_freed_memory
 from penstock.runtime.memory import Memory
 from penstock.service.compression import AUTO, decompress
 from penstock.service.credentials import ClientCredentials, client_credentials
@@ -47,6 +48,7 @@ class FlightConnection:
         self._same_machine = endpoint.machine == this_machine()
         self._line = Line(endpoint.address, credentials or client_credentials(), tls=endpoint.tls)
         self._lock = threading.Lock()
+        keep_freed_memory()
         self._waiting: dict[flight.FlightStreamReader | Opening, float] = {}
         self._closed = threading.Event()
         self._reached = False

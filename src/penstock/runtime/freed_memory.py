@@ -1,0 +1,32 @@
+"""What the C library does with large pieces of memory that were freed.
+
+glibc returns them to the system, so every page of the next one has to be mapped and cleared again. Where gRPC takes
+fresh memory for each message of many megabytes, a process spends more time on that than on receiving them.
+"""
+
+import ctypes
+import os
+import platform
+from functools import cache
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
+_KEPT_BYTES = 256 << 20
+_LARGEST_BYTES = 32 << 20
+"""The most that glibc takes as a threshold of `mmap` in all its versions: half of its HEAP_MAX_SIZE."""
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let this process keep up to 256 MiB that it has freed for what it allocates next, in pieces of up to 32 MiB.
+
+    Once and for all; not where the C library is another one, or the environment says already what it is to keep.
+    mallopt(3) describes the two thresholds.
+    """
+    said = any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get(
+        "GLIBC_TUNABLES", ""
+    )
+    if platform.libc_ver()[0] != "glibc" or said:
+        return
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+    mallopt(_MMAP_THRESHOLD, _LARGEST_BYTES)
