@@ -22,7 +22,6 @@ from penstock.service.failures import to_exception
 from penstock.service.fetching import End, Failed
 from penstock.service.interfaces import Answer
 from penstock.service.leases import Leases
-from penstock.service.machine.spans import whole
 from penstock.service.messages import ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.pace import SpanPace
 from penstock.service.position import Position
@@ -281,7 +280,7 @@ class Reader:
             raise error
         _logger.error("%s", error)
         with self._changed:
-            part.arrive_failure(error, replace(asked, start=asked.start + self._reading.stride, stop=part.stop, skip=0))
+            part.arrive_failure(error, asked.start + self._reading.stride, 0)
             self._position.delivery.arrived(part)
             self._wake()
 
@@ -299,7 +298,7 @@ class Reader:
                 self._finish(part)
                 self._wake()
             elif isinstance(answer, Failed):
-                part.arrive_failure(to_exception(answer), replace(answer.next, stop=part.stop))
+                part.arrive_failure(to_exception(answer), answer.next.start, answer.next.skip)
                 self._position.delivery.arrived(part)
                 self._wake()
             else:
@@ -368,8 +367,7 @@ class Reader:
         if self._leases is not None:
             with self._changed:
                 begun = self._position.begun(self._position.handed_on.used_until)
-            # Whole positions only: what is acknowledged of one in the middle cannot come back with an earlier state.
-            self._leases.acknowledge(whole(begun))
+            self._leases.acknowledge(begun)
 
     def _update(self, news: EpochOpened | ConsumerNews) -> None:
         """Take over what the dispatcher says: passes that have come, workers that have come or gone."""
