@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from penstock.service.config import DispatcherConfig
 from penstock.service.machine.machine import Machine
-from penstock.service.machine.spans import insert, without
+from penstock.service.machine.spans import insert, overlap, without
 from penstock.service.messages import (
     ConsumerHeartbeat,
     DatasetRegistered,
@@ -264,8 +264,10 @@ class Service(RuleBasedStateMachine):
         number = number_at(done.first)
         if number >= ELEMENTS * LENGTH:
             end = Span(pass_number=done.pass_number, start=0, stop=LENGTH)
-            self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=0, ended=[end]))
-            reader.held.pop(0)
+            rest = reader.held.pop(0)
+            self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=0, consumed=[rest], ended=[end]))
+            for span in overlap([rest], end):
+                insert(reader.past.spans, span)
             return
         reply = self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=0, consumed=[done]))
         if isinstance(reply, Leased):
