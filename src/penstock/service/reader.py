@@ -193,15 +193,19 @@ class Reader:
     def _lane(self) -> None:
         try:
             while (part := self._take()) is not None:
-                while not part.complete and not self._stopping:
+                while not part.complete and not self._stopping and self._failure is None:
                     self._fetch(part)
         except Exception as error:  # nobody else would hear of it
-            with self._changed:
-                self._failure = self._failure or error
-                self._wake()
+            self._fail(error)
         finally:
             with self._changed:
                 self._lanes -= 1
+
+    def _fail(self, error: Exception) -> None:
+        """Let the caller meet an error that ends the reader."""
+        with self._changed:
+            self._failure = self._failure or error
+            self._wake()
 
     def _take(self) -> Part | None:
         """A part to fetch, when there is one and there is room for it; None when there will be no more."""
@@ -277,7 +281,8 @@ class Reader:
             return
         error = self._reading.poison(part.pass_number, asked.start)
         if not self._reading.by_position:
-            raise error
+            self._fail(error)  # not raised here: it would keep what it was raised in, and with that a line to a worker
+            return
         _logger.error("%s", error)
         with self._changed:
             part.arrive_failure(error, asked.start + self._reading.stride, 0)
@@ -324,9 +329,7 @@ class Reader:
             while not self._paused(_NEWS_SECONDS if self._staff.short_handed() else _HEARTBEAT_SECONDS):
                 self._beat()
         except PenstockError as error:
-            with self._changed:
-                self._failure = self._failure or error
-                self._wake()
+            self._fail(error)
             with self._changed:
                 self._steward.wait_for(lambda: self._stopping)
         self._staff.close()
