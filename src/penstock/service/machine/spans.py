@@ -18,23 +18,25 @@ def count(spans: Iterable[Span]) -> int:
 def without(spans: Iterable[Span], taken: Span) -> list[Span]:
     """What is left of `spans` without the elements of `taken`."""
     left: list[Span] = []
+    first, end = taken.first, taken.end
     for span in spans:
-        if span.pass_number != taken.pass_number or taken.end <= span.first or span.end <= taken.first:
+        if span.pass_number != taken.pass_number or end <= span.first or span.end <= first:
             left.append(span)
             continue
-        if span.first < taken.first:
-            left.append(Span.between(span.pass_number, span.first, taken.first))
-        if taken.end < span.end:
-            left.append(Span.between(span.pass_number, taken.end, span.end))
+        if span.first < first:
+            left.append(Span.between(span.pass_number, span.first, first))
+        if end < span.end:
+            left.append(Span.between(span.pass_number, end, span.end))
     return left
 
 
 def overlap(spans: Iterable[Span], other: Span) -> list[Span]:
     """The part of `spans` that is in `other` too."""
+    first, end = other.first, other.end
     return [
-        Span.between(span.pass_number, max(span.first, other.first), min(span.end, other.end))
+        Span.between(span.pass_number, max(span.first, first), min(span.end, end))
         for span in spans
-        if span.pass_number == other.pass_number and max(span.first, other.first) < min(span.end, other.end)
+        if span.pass_number == other.pass_number and max(span.first, first) < min(span.end, end)
     ]
 
 
