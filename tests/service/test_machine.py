@@ -530,6 +530,20 @@ def test_a_new_dispatcher_waits_for_all_restored_readers_to_say_what_is_theirs()
     assert dispatcher.lease(first, 10).ended
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_new_dispatcher_gives_out_again_nothing_that_another_one_had_given_to_two(order: str) -> None:
+    dispatcher = Dispatcher(lease_seconds=10)
+    pasts = {"a": [span(0, 4, more=3), span(10, 10)], "b": [span(4, 6, skip=3, more=1), span(10, 10)]}
+    readers = [
+        dispatcher.opened(dispatcher.dataset(12, "groups"), consumer=name, resumed=pasts[name]) for name in order
+    ]
+    for _ in range(10):
+        dispatcher.wait(1)
+        for reader in readers:
+            dispatcher.beat(reader)
+    assert dispatcher.drained(readers[0]) == [span(6, 10, skip=1), span(10, 11), span(11, 12)]
+
+
 def test_a_restored_reader_finds_an_epoch_again_that_was_finished() -> None:
     dispatcher = Dispatcher()
     reader = dispatcher.opened(dispatcher.dataset(10))

@@ -19,7 +19,7 @@ _MOST_PASSES = 1 << 16
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """What a consumer begins with, and what the one whose place it takes gives back."""
+    """What a consumer begins with, and what is free then."""
 
     owed: list[Span] = []
     consumed: list[Span] = []
@@ -36,13 +36,17 @@ def resume(state: State, epoch: Epoch | None, before: Consumer | None, past: Seq
         # It knows of nothing: what it was given last did not reach it.
         return Resumed() if before is None else Resumed(consumed=before.consumed, returned=_held(before))
     check_spans(past)
-    owed = _opened(past) if before is None else merged([*before.consumed, *_held(before)])
+    rest = _opened(past) if before is None else merged([*before.consumed, *_held(before)])
     for span in past:
-        owed = without(owed, span)
+        rest = without(rest, span)
     consumed = list(past)
     for span in [] if epoch is None else _others(state, epoch, before):
-        owed, consumed = without(owed, span), without(consumed, span)
-    return Resumed(owed=merged(owed), consumed=merged(span for span in consumed if span.first < span.end))
+        rest, consumed = without(rest, span), without(consumed, span)
+    consumed = merged(span for span in consumed if span.first < span.end)
+    # Others who are not known either may have had some of the rest, and say so when they come.
+    return (
+        Resumed(consumed=consumed, returned=rest) if before is None else Resumed(owed=merged(rest), consumed=consumed)
+    )
 
 
 def check_spans(spans: Sequence[Span]) -> None:

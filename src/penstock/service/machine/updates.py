@@ -106,7 +106,7 @@ class ConsumerOpened(Message, frozen=True, tag="consumer_opened"):
         replaces: the consumer whose place it takes, which is forgotten; -1 for none.
         owed: what is its own from the beginning.
         consumed: what it has consumed already.
-        returned: what the one whose place it takes gives back.
+        returned: what is free then.
     """
 
     consumer_id: int
@@ -270,6 +270,7 @@ def _(update: ConsumerOpened, state: State) -> None:
         del state.consumers[update.replaces]
         epoch.consumers.remove(update.replaces)
     for span in update.returned:
+        epoch.ledgers[span.pass_number].take(span)
         epoch.ledgers[span.pass_number].give_back(span)
     for span in [*update.owed, *update.consumed]:
         epoch.ledgers[span.pass_number].take(span)
