@@ -62,6 +62,7 @@ class Trainer:
         home: where it runs.
         count: after how many elements it stops; None at the end.
         checkpoints: whether it goes on from a checkpoint where there is one.
+        older: whether from the one before the newest, as if that had been damaged.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Trainer:
     arguments: dict[str, Any]
     count: int | None = None
     checkpoints: bool = True
+    older: bool = False
 
     @property
     def log(self) -> Path:
@@ -130,13 +132,15 @@ def _read(trainer: Trainer) -> bool:
 def _read_once(trainer: Trainer) -> None:
     log, times = (os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND) for file in (trainer.log, trainer.times))
     given = 0
+    saved: list[dict[str, Any]] = []
     with iter(trainer.dataset()) as iterator:
         if trainer.checkpoints and trainer.checkpoint.exists():
-            saved = json.loads(trainer.checkpoint.read_text())
-            given = saved["given"]
-            iterator.load_state_dict(saved["state"])
+            found = json.loads(trainer.checkpoint.read_text())
+            saved = found[:1] if trainer.older else found[-1:]
+            given = saved[-1]["given"]
+            iterator.load_state_dict(saved[-1]["state"])
         elif trainer.checkpoints:  # one that dies before its first element begins anew too
-            _save(trainer, given, iterator.state_dict())
+            saved = _save(trainer, saved, given, iterator.state_dict())
         os.truncate(trainer.log, 8 * given)
         for number, element in enumerate(iterator):
             ids = np.ravel(element).astype(np.int64)
@@ -144,15 +148,18 @@ def _read_once(trainer: Trainer) -> None:
             os.write(times, np.float64(time.monotonic()).tobytes())
             given += len(ids)
             if trainer.checkpoints and number % 23 == 0:
-                _save(trainer, given, iterator.state_dict())
+                saved = _save(trainer, saved, given, iterator.state_dict())
             if trainer.count is not None and given >= trainer.count:
                 return
 
 
-def _save(trainer: Trainer, given: int, state: Any) -> None:
+def _save(trainer: Trainer, saved: list[dict[str, Any]], given: int, state: Any) -> list[dict[str, Any]]:
+    """Put a checkpoint on disk, with the one before it; gives both."""
+    both = [*saved[-1:], {"given": given, "state": state}]
     new = trainer.checkpoint.with_suffix(".new")
-    new.write_text(json.dumps({"given": given, "state": state}))
+    new.write_text(json.dumps(both))
     new.replace(trainer.checkpoint)
+    return both
 
 
 def _write_to(log: Path) -> None:

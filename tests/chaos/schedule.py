@@ -53,6 +53,8 @@ class Schedule:
         protocol: how blocks come.
         network: whether every process has a machine of its own, which can be cut off.
         times: the dispatcher's.
+        returns: how a trainer comes back that was killed: from its "newest" checkpoint or from the "older" one; of a
+            shared job also "anew", as another one.
     """
 
     seed: int
@@ -65,9 +67,11 @@ class Schedule:
     faults: tuple[Fault, ...]
     network: bool
     times: dict[str, float]
+    returns: str
 
     def __str__(self) -> str:
         who = f"{self.mode} {self.shape}, {self.workers} workers, {self.trainers} trainers, {self.protocol}"
+        who += f", back {self.returns}"
         return f"{who}: {'; '.join(map(str, self.faults))}"
 
 
@@ -100,6 +104,7 @@ def draw(seed: int, *, dispatcher: bool, network: bool, faults: int | None, defa
         faults=tuple(drawn),
         network=network,
         times=DEFAULT_TIMES if default_times else SHORT_TIMES,
+        returns=rng.choice(("anew", "newest", "older")) if mode == "shared" else "newest",
     )
 
 

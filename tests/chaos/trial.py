@@ -152,7 +152,8 @@ class Trial:
             mode=mode if mode in ("parallel_epochs", "static") else "distributed_epoch",
             arguments=arguments,
             count=schedule.elements if mode == "cross_trainer" else None,
-            checkpoints=mode != "shared",
+            checkpoints=schedule.returns != "anew",
+            older=schedule.returns == "older",
         )
 
     def _start_trainer(self, trainer: Trainer) -> None:
@@ -226,10 +227,14 @@ class Trial:
     def _continue(self, trainer: Trainer) -> None:
         """A trainer that was killed comes back: from its checkpoint, or as another one."""
         if trainer.checkpoints:
-            self._start_trainer(trainer)
+            self._restore(trainer)
             return
         self._dead.append(self._trainers.pop(trainer.name)[0])
         self._start_trainer(self._another())
+
+    def _restore(self, trainer: Trainer) -> None:
+        trainer.result.unlink(missing_ok=True)
+        self._start_trainer(trainer)
 
     def _another(self) -> Trainer:
         number = len(self._dead) + len(self._trainers)
@@ -248,7 +253,7 @@ class Trial:
                 going = [name for name, (trainer, _) in self._trainers.items() if not trainer.result.exists()]
                 for name, (trainer, process) in list(self._trainers.items()):
                     self._check_trainer(name, trainer, process)
-            if not going:
+            if not going and all(trainer.result.exists() for trainer, _ in self._trainers.values()):
                 return
             if time.monotonic() > until:
                 self._ask_where()
@@ -271,7 +276,10 @@ class Trial:
             return
         result = trainer.result.read_text()
         if result.startswith("LostLeaseError") and self._may_be_silent():  # it was silent for longer than its lease
-            self._dead.append(self._trainers.pop(name)[0])
+            if trainer.checkpoints:
+                self._restore(trainer)
+            else:
+                self._dead.append(self._trainers.pop(name)[0])
             return
         assert result in ("done", ""), f"{name}: {result}"
 

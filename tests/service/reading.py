@@ -1,7 +1,7 @@
 """A trainer as a process of its own: reads a job of a service, notes what it gets, and saves its state as it goes.
 
 Every line that it writes is of JSON: `{"restored": step}` once, `{"step": number, "elements": [...]}` for each step.
-Its state, with the number of steps done, is replaced on disk as a whole after every `every` steps. With "checkpoint"
+Its state, with the number of steps done, is on disk after every `every` steps, and the one before it. With "checkpoint"
 it is a `ps.Checkpoint` of the iterator and of a model, whose weight is the sum of all elements that it was trained on.
 With "nothing" it saves nothing, and waits for a line on its standard input after every `every` steps.
 """
@@ -28,6 +28,10 @@ def dataset_of(kind: str) -> ps.Dataset:
     numbers = ps.Dataset.range(1200).map(slowly)
     if kind == "groups":
         return numbers.flat_map(lambda x: ps.Dataset.from_tensor_slices([3 * x, 3 * x + 1, 3 * x + 2]))
+    if kind == "uneven groups":
+        return numbers.flat_map(lambda x: ps.Dataset.range(60 * x, 60 * x + (0, 0, 50, 1)[x % 4]))
+    if kind == "filtered":
+        return numbers.filter(lambda x: x % 5 < 2)
     return numbers
 
 
@@ -51,22 +55,24 @@ def say(**line: Any) -> None:
 
 
 class States:
-    """The iterator's state in a file."""
+    """The iterator's last two states in a file, which goes on from the newest."""
 
     def __init__(self, directory: Path, iterator: Any) -> None:
         self._file = directory / "state"
         self._iterator = iterator
+        self._saved: list[dict[str, Any]] = []
 
     def restore(self) -> int:
         if not self._file.exists():
             return 0
-        saved = json.loads(self._file.read_text())
-        self._iterator.load_state_dict(saved["iterator"])
-        return int(saved["step"])
+        self._saved = json.loads(self._file.read_text())
+        self._iterator.load_state_dict(self._saved[-1]["iterator"])
+        return int(self._saved[-1]["step"])
 
     def save(self, step: int, elements: list[int]) -> None:
+        self._saved = [*self._saved[-1:], {"step": step, "iterator": self._iterator.state_dict()}]
         new = self._file.with_suffix(".new")
-        new.write_text(json.dumps({"step": step, "iterator": self._iterator.state_dict()}))
+        new.write_text(json.dumps(self._saved))
         os.replace(new, self._file)
 
 

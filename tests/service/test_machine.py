@@ -35,8 +35,8 @@ from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Pass
 OFF, DYNAMIC, FILE, DATA = ShardingPolicy.OFF, ShardingPolicy.DYNAMIC, ShardingPolicy.FILE, ShardingPolicy.DATA
 
 
-def span(start: int, stop: int, pass_number: int = 0, skip: int = 0) -> Span:
-    return Span(pass_number=pass_number, start=start, stop=stop, skip=skip)
+def span(start: int, stop: int, pass_number: int = 0, skip: int = 0, more: int = 0) -> Span:
+    return Span(pass_number=pass_number, start=start, stop=stop, skip=skip, more=more)
 
 
 class Dispatcher:
@@ -388,7 +388,7 @@ def test_what_is_returned_goes_first_with_what_was_handed_on_left_out() -> None:
     first = dispatcher.opened(dispatcher.dataset(100, "groups"))
     second = dispatcher.opened(dispatcher.dataset(100, "groups"), consumer="b")
     dispatcher.lease(first, 10)
-    dispatcher.lease(first, 0, [span(0, 4, skip=3)], returned=[span(4, 10)])
+    dispatcher.lease(first, 0, [span(0, 4, more=3)], returned=[span(4, 10)])
     assert dispatcher.lease(second, 8).spans == [span(4, 10, skip=3), span(10, 12)]
 
 
@@ -471,8 +471,8 @@ def test_a_state_in_the_middle_of_a_position_continues_there() -> None:
     dispatcher = Dispatcher()
     reader = dispatcher.opened(dispatcher.dataset(100, "groups"))
     dispatcher.lease(reader, 10)
-    dispatcher.lease(reader, 0, [span(0, 7, skip=2)])
-    restored = dispatcher.opened(dispatcher.dataset(100, "groups"), resumed=[span(0, 4, skip=5)])
+    dispatcher.lease(reader, 0, [span(0, 7, more=2)])
+    restored = dispatcher.opened(dispatcher.dataset(100, "groups"), resumed=[span(0, 4, more=5)])
     assert dispatcher.lease(restored, 100).spans == [span(4, 10, skip=5)]
 
 
@@ -480,12 +480,41 @@ def test_elements_that_were_left_out_of_a_span_stay_left_out_after_a_restore() -
     dispatcher = Dispatcher()
     first = dispatcher.opened(dispatcher.dataset(100, "groups"))
     dispatcher.lease(first, 10)
-    dispatcher.release(first, [span(0, 4, skip=3)])
+    dispatcher.release(first, [span(0, 4, more=3)])
     second = dispatcher.opened(dispatcher.dataset(100, "groups"), consumer="b")
     assert dispatcher.lease(second, 6).spans == [span(4, 10, skip=3)]
-    dispatcher.lease(second, 0, [span(4, 6, skip=1)])
+    dispatcher.lease(second, 0, [span(4, 6, skip=3, more=1)])
     restored = dispatcher.opened(dispatcher.dataset(100, "groups"), consumer="b", resumed=[])
     assert dispatcher.lease(restored, 6).spans == [span(4, 10, skip=3)]
+
+
+def test_an_older_state_gives_back_what_was_consumed_up_to_where_others_go_on() -> None:
+    dispatcher = Dispatcher()
+    first = dispatcher.opened(dispatcher.dataset(100, "groups"))
+    dispatcher.lease(first, 10)
+    dispatcher.release(first, [span(0, 7, more=5)])
+    second = dispatcher.opened(dispatcher.dataset(100, "groups"), consumer="b")
+    assert dispatcher.lease(second, 3).spans == [span(7, 10, skip=5)]
+    for past, missed in (
+        ([span(0, 7, more=2), span(10, 10)], span(7, 7, skip=2, more=5)),
+        ([span(0, 4, more=9), span(10, 10)], span(4, 7, skip=9, more=5)),
+    ):
+        restored = dispatcher.opened(dispatcher.dataset(100, "groups"), resumed=past)
+        assert dispatcher.lease(restored, 1).spans == [missed]
+    dispatcher.release(restored, [span(4, 6, skip=9, more=1)])
+    assert dispatcher.lease(second, 3).spans == [span(6, 7, skip=1, more=5), span(10, 11)]
+
+
+def test_of_what_follows_a_state_only_what_others_have_not_read_is_left() -> None:
+    dispatcher = Dispatcher()
+    first = dispatcher.opened(dispatcher.dataset(10, "groups"))
+    dispatcher.lease(first, 10)
+    dispatcher.release(first, [span(0, 4, more=3)])
+    second = dispatcher.opened(dispatcher.dataset(10, "groups"), consumer="b")
+    dispatcher.lease(second, 10)
+    dispatcher.release(second, [span(4, 6, skip=3, more=1)])
+    restored = dispatcher.opened(dispatcher.dataset(10, "groups"), resumed=[span(0, 4, more=3), span(10, 10)])
+    assert dispatcher.drained(restored) == [span(6, 10, skip=1)]
 
 
 def test_a_new_dispatcher_waits_for_all_restored_readers_to_say_what_is_theirs() -> None:
@@ -499,6 +528,20 @@ def test_a_new_dispatcher_waits_for_all_restored_readers_to_say_what_is_theirs()
         dispatcher.beat(second)
     assert numbers(dispatcher.drained(second)) == list(range(15, 30))
     assert dispatcher.lease(first, 10).ended
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_new_dispatcher_gives_out_again_nothing_that_another_one_had_given_to_two(order: str) -> None:
+    dispatcher = Dispatcher(lease_seconds=10)
+    pasts = {"a": [span(0, 4, more=3), span(10, 10)], "b": [span(4, 6, skip=3, more=1), span(10, 10)]}
+    readers = [
+        dispatcher.opened(dispatcher.dataset(12, "groups"), consumer=name, resumed=pasts[name]) for name in order
+    ]
+    for _ in range(10):
+        dispatcher.wait(1)
+        for reader in readers:
+            dispatcher.beat(reader)
+    assert dispatcher.drained(readers[0]) == [span(6, 10, skip=1), span(10, 11), span(11, 12)]
 
 
 def test_a_restored_reader_finds_an_epoch_again_that_was_finished() -> None:
@@ -717,12 +760,13 @@ def test_the_status_says_what_goes_on() -> None:
     ("taken", "left"),
     [
         (span(0, 5), [span(5, 10, skip=2)]),
-        (span(0, 5, skip=1), [span(5, 10, skip=1)]),
-        (span(5, 5, skip=3), [span(5, 10, skip=3)]),
+        (span(0, 5, more=1), [span(5, 10, skip=2)]),
+        (span(5, 5, more=3), [span(5, 10, skip=3)]),
+        (span(5, 5, skip=3, more=4), [span(5, 5, skip=2, more=3), span(5, 10, skip=4)]),
         (span(5, 7), [span(7, 10)]),
-        (span(7, 8, skip=1), [span(5, 7, skip=2), span(8, 10, skip=1)]),
+        (span(7, 8, more=1), [span(5, 7, skip=2), span(8, 10, skip=1)]),
         (span(8, 10), [span(5, 8, skip=2)]),
-        (span(8, 20, skip=1), [span(5, 8, skip=2)]),
+        (span(8, 20, skip=1), [span(5, 8, skip=2, more=1)]),
         (span(0, 20), []),
         (span(10, 12), [span(5, 10, skip=2)]),
         (span(5, 7, pass_number=1), [span(5, 10, skip=2)]),

@@ -2,10 +2,10 @@
 
 Each position stands for three elements, so that readers stop in the middle of one too. What a reader has handed on it
 tells at once; a state is what it had handed on at some moment, and a restored reader has handed on no more than that.
+A reader may be restored from any of its states, not from its newest one alone.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 
 from penstock.service.config import DispatcherConfig
 from penstock.service.machine.machine import Machine
+from penstock.service.machine.spans import insert, overlap, without
 from penstock.service.messages import (
     ConsumerHeartbeat,
     DatasetRegistered,
@@ -36,7 +37,7 @@ from penstock.service.messages import (
     WorkerWelcome,
 )
 from penstock.service.policy import ShardingPolicy
-from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Refused, Span
+from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Place, Refused, Span
 
 ELEMENTS = 3
 LENGTH = 10
@@ -46,8 +47,25 @@ NAMES = "abc"
 LIVING = st.runner().flatmap(lambda service: st.sampled_from(service.living()))
 KNOWN = st.runner().flatmap(lambda service: st.sampled_from(sorted(service.readers)))
 
-Element = tuple[int, int, int]
-"""Pass, position, and which of its elements."""
+Element = tuple[int, int]
+"""Pass, and number: those of position p are 3 p, 3 p + 1 and 3 p + 2."""
+
+
+def number_at(place: Place) -> int:
+    """Of the element at a place, whose `skip` may run on over the positions that follow."""
+    position, skip = place
+    return ELEMENTS * position + skip
+
+
+@dataclass
+class Past:
+    """What a reader has handed on, as elements and as it says it to the dispatcher."""
+
+    elements: list[Element] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+
+    def copy(self) -> "Past":
+        return Past(list(self.elements), list(self.spans))
 
 
 @dataclass
@@ -55,38 +73,27 @@ class Reader:
     """A reader, as it knows itself."""
 
     consumer_id: int
+    past: Past
     held: list[Span] = field(default_factory=list)
-    handed_on: list[Element] = field(default_factory=list)
     alive: bool = True
 
-    def elements(self) -> Iterator[tuple[Element, Span]]:
-        """What it holds, with what to acknowledge when it has handed this on."""
-        for span in self.held:
-            for position in range(span.start, span.stop):
-                for number in range(span.skip if position == span.start else 0, ELEMENTS):
-                    over = number + 1 == ELEMENTS
-                    done = Span(
-                        pass_number=span.pass_number,
-                        start=span.start,
-                        stop=position + over,
-                        skip=0 if over else number + 1,
-                    )
-                    yield (span.pass_number, position, number), done
+    def next(self, *, counts_on: bool) -> Span | None:
+        """What it hands on next: the beginning of what it holds up to behind the first element, or all, if it has none.
 
-
-def past_of(handed_on: list[Element]) -> list[Span]:
-    """What a state says: a span for each position, the last of which may be incomplete."""
-    counts = Counter((pass_number, position) for pass_number, position, _ in handed_on)
-    last = {(pass_number, position): number for pass_number, position, number in handed_on}
-    return [
-        Span(
-            pass_number=pass_number,
-            start=position,
-            stop=position + (last[pass_number, position] + 1 == ELEMENTS),
-            skip=(last[pass_number, position] + 1) % ELEMENTS,
-        )
-        for pass_number, position in counts
-    ]
+        Args:
+            counts_on: name what follows from the same position as before.
+        """
+        if not self.held:
+            return None
+        span = self.held[0]
+        after = number_at(span.first) + 1
+        if after > number_at(span.end):
+            return span
+        position = max(span.start, after // ELEMENTS)
+        if counts_on and after < number_at((span.stop, 0)):
+            position = span.start
+        position = min(position, span.stop)
+        return Span.between(span.pass_number, span.first, (position, after - ELEMENTS * position))
 
 
 class Service(RuleBasedStateMachine):
@@ -103,10 +110,8 @@ class Service(RuleBasedStateMachine):
         assert isinstance(registered, DatasetRegistered)
         self.dataset_id = registered.dataset_id
         self.readers: dict[str, Reader] = {}
-        self.states: dict[str, list[Element]] = {}
+        self.states: dict[str, list[Past]] = {}
         self.workers: list[int] = []
-        self.forgiven: set[Element] = set()
-        self.partly: dict[str, set[Element]] = {}
         self.add_worker()
 
     # What happens
@@ -116,7 +121,7 @@ class Service(RuleBasedStateMachine):
     def open(self) -> None:
         name = NAMES[len(self.readers)]
         self.readers[name] = self.opened(name, None)
-        self.states[name] = []
+        self.states[name] = [Past()]
 
     @precondition(lambda self: self.living())
     @rule(name=LIVING, wanted=st.integers(1, 8))
@@ -130,10 +135,10 @@ class Service(RuleBasedStateMachine):
             reader.held += reply.spans
 
     @precondition(lambda self: self.living())
-    @rule(name=LIVING, count=st.integers(1, 12))
-    def hand_on(self, name: str, count: int) -> None:
+    @rule(name=LIVING, count=st.integers(1, 12), counts_on=st.booleans())
+    def hand_on(self, name: str, count: int, counts_on: bool) -> None:
         for _ in range(count):
-            self.hand_one_on(self.readers[name])
+            self.hand_one_on(self.readers[name], counts_on=counts_on)
 
     @precondition(lambda self: self.living())
     @rule(name=LIVING)
@@ -144,7 +149,6 @@ class Service(RuleBasedStateMachine):
         span = reader.held[-1]
         if isinstance(self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=0, returned=[span])), Leased):
             reader.held.pop()
-            self.note_partly(name, [span])
 
     @precondition(lambda self: self.living())
     @rule(name=LIVING)
@@ -160,15 +164,15 @@ class Service(RuleBasedStateMachine):
     @precondition(lambda self: self.living())
     @rule(name=LIVING)
     def save(self, name: str) -> None:
-        self.states[name] = list(self.readers[name].handed_on)
-        self.partly[name] = set()
+        self.states[name].append(self.readers[name].past.copy())
 
     @precondition(lambda self: self.readers)
-    @rule(name=KNOWN)
-    def restore(self, name: str) -> None:
-        self.readers[name] = self.opened(name, self.states[name])
-        self.forgiven |= self.partly.get(name, set()) - set(self.states[name])
-        self.partly[name] = set()
+    @rule(name=KNOWN, older=st.integers(0, 3))
+    def restore(self, name: str, older: int) -> None:
+        """From the newest state, or from one before it: what came after that is forgotten."""
+        states = self.states[name]
+        del states[max(1, len(states) - older) :]
+        self.readers[name] = self.opened(name, states[-1])
 
     @rule()
     def add_worker(self) -> None:
@@ -216,7 +220,7 @@ class Service(RuleBasedStateMachine):
 
     @invariant()
     def no_two_readers_have_handed_on_the_same_element(self) -> None:
-        handed_on = [element for reader in getattr(self, "readers", {}).values() for element in reader.handed_on]
+        handed_on = [element for reader in getattr(self, "readers", {}).values() for element in reader.past.elements]
         assert len(handed_on) == len(set(handed_on))
 
     def teardown(self) -> None:
@@ -235,15 +239,8 @@ class Service(RuleBasedStateMachine):
             raise AssertionError("readers never come to their end")
         (epoch,) = self.machine.state.epochs.values()
         assert self.machine.state.finished(epoch)
-        everything = {
-            (ledger.part.number, position, number)
-            for ledger in epoch.ledgers
-            for position in range(LENGTH)
-            for number in range(ELEMENTS)
-        }
-        handed_on = {element for reader in self.readers.values() for element in reader.handed_on}
-        assert handed_on <= everything
-        assert everything - handed_on <= self.forgiven
+        everything = {(ledger.part.number, number) for ledger in epoch.ledgers for number in range(ELEMENTS * LENGTH)}
+        assert {element for reader in self.readers.values() for element in reader.past.elements} == everything
 
     # How
 
@@ -254,54 +251,48 @@ class Service(RuleBasedStateMachine):
 
     def step(self, reader: Reader) -> object:
         while reader.held:
-            self.hand_one_on(reader)
+            self.hand_one_on(reader, counts_on=False)
         reply = self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=5))
         if isinstance(reply, Leased):
             reader.held += reply.spans
         return reply
 
-    def hand_one_on(self, reader: Reader) -> None:
-        found = next(reader.elements(), None)
-        if found is None:
+    def hand_one_on(self, reader: Reader, *, counts_on: bool) -> None:
+        done = reader.next(counts_on=counts_on)
+        if done is None:
             return
-        (pass_number, position, number), done = found
-        if position >= LENGTH:
-            end = Span(pass_number=pass_number, start=0, stop=LENGTH)
-            self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=0, ended=[end]))
-            reader.held.pop(0)
+        number = number_at(done.first)
+        if number >= ELEMENTS * LENGTH:
+            end = Span(pass_number=done.pass_number, start=0, stop=LENGTH)
+            rest = reader.held.pop(0)
+            self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=0, consumed=[rest], ended=[end]))
+            for span in overlap([rest], end):
+                insert(reader.past.spans, span)
             return
         reply = self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=0, consumed=[done]))
         if isinstance(reply, Leased):
-            reader.handed_on.append((pass_number, position, number))
-            left = Span(pass_number=pass_number, start=done.stop, stop=reader.held[0].stop, skip=done.skip)
-            reader.held[0:1] = [left] if left.start < left.stop else []
+            reader.past.elements += [(done.pass_number, number)] if number < number_at(reader.held[0].end) else []
+            insert(reader.past.spans, done)
+            reader.held[0:1] = without(reader.held[:1], done)
 
     def living(self) -> list[str]:
         return sorted(name for name, reader in self.readers.items() if reader.alive)
 
     def end(self, name: str) -> None:
-        reader = self.readers[name]
-        self.note_partly(name, reader.held)
-        reader.alive, reader.held = False, []
+        self.readers[name].alive, self.readers[name].held = False, []
 
-    def note_partly(self, name: str, given_up: list[Span]) -> None:
-        """What was handed on of positions whose rest goes to others cannot come back with an older state."""
-        positions = {(span.pass_number, span.start) for span in given_up if span.skip}
-        handed_on = self.readers[name].handed_on
-        self.partly.setdefault(name, set()).update(one for one in handed_on if one[:2] in positions)
-
-    def opened(self, name: str, state: list[Element] | None) -> Reader:
+    def opened(self, name: str, state: Past | None) -> Reader:
         message = OpenEpoch(
             job_name="job",
             parameters=JobParameters(dataset_id=self.dataset_id, policy=self.policy),
             epoch=0,
             seed=0,
             consumer=name,
-            resumed=None if state is None else past_of(state),
+            resumed=None if state is None else state.spans,
         )
         reply = self.machine.tell(message, self.now)
         assert isinstance(reply, EpochOpened), reply
-        return Reader(reply.consumer_id, handed_on=list(state or []))
+        return Reader(reply.consumer_id, Past() if state is None else state.copy())
 
     def tell(self, reader: Reader, message: Lease | ConsumerHeartbeat) -> object:
         reply = self.machine.tell(message, self.now)

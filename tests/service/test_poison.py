@@ -113,6 +113,28 @@ def test_poison_in_a_stream_ends_it_with_its_place(tmp_path: Path) -> None:
     assert 6 <= len(set(notes.read_text().split())) <= 12
 
 
+def test_poison_ends_every_trainer_that_shares_a_window_at_its_place(tmp_path: Path) -> None:
+    notes = tmp_path / "ended"
+
+    def read(service: object, trainer: str) -> tuple[list[int], str]:
+        cache = ps.service.CrossTrainerCache(trainer)
+        dataset = ps.Dataset.range(100).repeat().map(fatal_and_noted(run_out_of_memory, notes))
+        found: list[int] = []
+        with iter(through(dataset, service, job_name="tuning", cross_trainer_cache=cache)) as iterator:
+            with pytest.raises(ps.PoisonError, match="cannot be made without it") as raised:
+                found.extend(int(x) for x in iterator)
+            with pytest.raises(ps.PoisonError):  # for good
+                next(iterator)
+        return found, f"poison {raised.value.position}"
+
+    with ps.service.local(num_workers=1) as service, ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(read, service, trainer) for trainer in ("first", "second")]
+        assert [reader.result() for reader in readers] == [(list(range(57)), "poison 57")] * 2
+        healthy = through(ps.Dataset.range(20), service)
+        assert [int(x) for x in healthy] == list(range(20))
+    assert 6 <= len(set(notes.read_text().split())) <= 14  # of both trainers together
+
+
 @pytest.mark.long
 def test_poison_of_coordinated_rows_is_met_in_its_round(tmp_path: Path) -> None:
     notes, found = tmp_path / "ended", {}

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,9 +10,10 @@ from penstock.service.delivery import AsItComes, InOrder, InTurns
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.fetching import Chunk
 from penstock.service.leases import Leases
+from penstock.service.machine.spans import merged
 from penstock.service.messages import Leased
 from penstock.service.pace import SpanPace
-from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, after
+from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, SharedProgress, after, past_of
 from penstock.service.subjects import Span
 
 
@@ -34,10 +37,10 @@ def unread(state: list, length: int) -> list[int]:
     """The positions that a reader which is restored from a state reads."""
     progress = PassProgress(0, length)
     progress.restore(state)
-    left = [position for part in progress.open for position in range(part.start, part.stop)]
+    left = [position for part in progress.open for position in range(part.span.start, part.span.stop)]
     while not progress.all_begun:
         part = progress.begin(3)
-        left += range(part.start, part.stop)
+        left += range(part.span.start, part.span.stop)
     return left
 
 
@@ -105,10 +108,10 @@ def test_what_was_handed_on_and_what_a_state_leaves_are_all_positions_once(
             progress.begin(rows)
         elif progress.open:
             part = progress.open[choice % len(progress.open)]
-            rows = min(rows, part.stop - part.fetch_position)
+            rows = min(rows, part.span.stop - part.fetch_position)
             start = part.fetch_position
             part.arrive(arrived(start, rows), "rows", 1)
-            part.complete = part.fetch_position == part.stop
+            part.complete = part.fetch_position == part.span.stop
             hand_on(progress, part)
             handed += range(start, start + rows)
         assert sorted(handed + unread(progress.state(), length)) == list(range(length))
@@ -193,10 +196,56 @@ def test_what_was_granted_only_in_part_does_not_let_more_be_leased_at_a_time() -
 
 
 def test_a_failure_takes_the_place_of_an_element() -> None:
-    part = Part(0, 0, 10)
-    rest = Span(pass_number=0, start=3, stop=10)
-    part.arrive_failure(ValueError(), rest)
-    assert part.missing() == rest
+    part = Part(Span(pass_number=0, start=0, stop=10))
+    part.arrive_failure(ValueError(), 3, 0)
+    assert part.missing() == Span(pass_number=0, start=3, stop=10)
+
+
+def group(position: int, skip: int, values: range) -> Arrived:
+    return Arrived(Chunk(position=position, skip=skip, rows=len(values)), block_of(values))
+
+
+def test_what_is_counted_behind_the_last_position_is_fetched_after_it_and_named_from_there() -> None:
+    part = Part(Span(pass_number=0, start=3, stop=5, skip=7, more=6))
+    assert part.missing() == Span(pass_number=0, start=3, stop=5, skip=7)
+    part.arrive(group(4, 1, range(2)), "groups", 1)
+    part.ends_at(5, 2)  # two of the first seven came behind it
+    assert part.missing() == Span(pass_number=0, start=5, stop=ENDLESS, skip=2)
+    part.arrive(group(5, 2, range(1)), "groups", 1)
+    part.arrive_failure(ValueError(), 6, 1)
+    assert part.missing() == Span(pass_number=0, start=6, stop=ENDLESS, skip=1)
+    assert part.arrive(group(6, 1, range(9)), "groups", 1) == 2
+    assert part.complete
+    blocks, failures = ([item for item in part.items if isinstance(item, kind)] for kind in (Arrived, Raised))
+    assert [after(item.chunk, item.chunk.rows, "groups", 1) for item in blocks] == [(4, 3), (5, 3), (5, 6)]
+    assert [item.next for item in failures] == [(5, 4)]
+
+
+def test_what_is_counted_may_all_have_been_left_out_before() -> None:
+    part = Part(Span(pass_number=0, start=3, stop=5, skip=7, more=2))
+    part.ends_at(5, 2)
+    assert part.done
+
+
+@given(st.data())
+def test_a_reader_that_is_restored_says_that_it_has_consumed_what_its_state_says(data: st.DataObject) -> None:
+    edges = sorted(data.draw(st.sets(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=2, max_size=9)))
+    progress, consumed = SharedProgress(0, 12), []
+    for first, end in pairwise(edges):
+        if not data.draw(st.booleans()):
+            continue  # it is with others
+        part = progress.adopt(Span.between(0, first, end))
+        place = data.draw(st.sampled_from([first, (first[0], first[1] + 1), (first[0] + 1, 2), end]))
+        part.position, part.skip = place = min(place, end)
+        consumed.append(part.until(place))
+        if place == end:
+            progress.finish(part)
+    state = progress.state()
+    restored = SharedProgress(0, 12)
+    restored.restore(state)
+    assert restored.state() == state
+    said = [span for span in past_of({"0": state}) if span.first < span.end]
+    assert said == merged(span for span in consumed if span.first < span.end)
 
 
 def test_spans_grow_while_they_are_cheap() -> None:

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ class Trainer:
         **arguments: Any,
     ) -> None:
         directory.mkdir(exist_ok=True)
+        self._states = directory / "state"
         self._command = [
             sys.executable,
             str(READING),
@@ -110,6 +112,11 @@ class Trainer:
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdout.close()
+
+    def lose_newest_state(self) -> None:
+        """Let it go on from the state before, as when it was killed while it wrote a checkpoint."""
+        older, _ = json.loads(self._states.read_text())
+        self._states.write_text(json.dumps([older]))
 
     def finish(self) -> None:
         """Wait until it has read to its end."""
@@ -192,6 +199,72 @@ def test_a_trainer_that_comes_back_after_its_lease_goes_on_with_what_is_left(
         first.finish()
         second.finish()
         assert sorted(first.elements + second.elements) == list(range(COUNT))
+
+
+ELEMENTS = {
+    "rows": range(COUNT),
+    "groups": range(3 * COUNT),
+    "uneven groups": [60 * x + n for x in range(COUNT) for n in range((0, 0, 50, 1)[x % 4])],
+    "filtered": [x for x in range(COUNT) if x % 5 < 2],
+}
+
+
+@pytest.mark.parametrize("kind", ELEMENTS)
+def test_a_trainer_that_goes_on_from_an_older_state_after_its_lease_misses_nothing(
+    start_trainer: Callable[..., Trainer], kind: str
+) -> None:
+    with service(lease_seconds=1.0) as address:
+        first, second = (start_trainer(address, kind=kind, job_name="shared", every=2) for _ in range(2))
+        first.await_step(7)
+        first.kill()
+        first.lose_newest_state()
+        second.finish()  # with all that the other one had not used
+        first.start()
+        first.finish()
+        assert sorted(first.elements + second.elements) == list(ELEMENTS[kind])
+
+
+def test_a_dispatcher_that_was_killed_meanwhile_knows_what_an_older_state_misses(
+    start_trainer: Callable[..., Trainer], start_dispatcher: Callable[..., Any], tmp_path: Path
+) -> None:
+    dispatcher = start_dispatcher("--work-dir", str(tmp_path / "journal"), "--lease-seconds", "1")
+    worker = ps.service.WorkerConfig(dispatcher_address=dispatcher.address)
+    with ps.service.WorkerServer(worker), ps.service.WorkerServer(worker):
+        first, second = (
+            start_trainer(dispatcher.address, kind="uneven groups", job_name="shared", every=2) for _ in range(2)
+        )
+        first.await_step(7)
+        first.kill()
+        first.lose_newest_state()
+        dispatcher.kill()
+        dispatcher.start()
+        second.finish()
+        dispatcher.kill()
+        dispatcher.start()
+        first.start()
+        first.finish()
+        assert sorted(first.elements + second.elements) == list(ELEMENTS["uneven groups"])
+
+
+def test_an_older_state_gives_back_what_was_used_of_a_row_whose_rest_others_had() -> None:
+    def shared(address: str) -> ps.Dataset:
+        rows = ps.Dataset.range(40).flat_map(lambda x: ps.Dataset.range(10 * x, 10 * x + 10))
+        return rows.apply(ps.service.distribute("distributed_epoch", address, job_name="older"))
+
+    with service() as address:
+        with iter(shared(address)) as iterator:
+            used = [int(next(iterator)) for _ in range(4)]
+            older = iterator.state_dict()
+            undone = [int(next(iterator)) for _ in range(33)]
+            iterator.state_dict()
+        others = [int(x) for x in shared(address)]
+        assert sorted(used + undone + others) == list(range(400))
+        for count in (5, 100):  # the first time it does not come far, and is closed without a state
+            with iter(shared(address)) as iterator:
+                iterator.load_state_dict(older)
+                again = [int(x) for x in islice(iterator, count)]
+        assert sorted(again) == sorted(undone)
+        assert list(shared(address)) == []
 
 
 def test_a_trainer_and_the_dispatcher_die_together(

@@ -118,11 +118,11 @@ class Again(Delivery):
         return part is self._parts[0] if self._parts else self._later.awaits(part, passes)
 
     def arrived(self, part: Part) -> None:
-        if part.limit is None:
+        if not part.again:
             self._later.arrived(part)
 
     def take(self, part: Part) -> Arrived | Raised:
-        if part.limit is not None:
+        if part.again:
             return part.items.popleft()
         item = self._later.take(part)
         self.turn = self._later.turn

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import StateMismatchError
-from penstock.service.progress import Arrived, Part, Place, Raised, beyond
-from penstock.service.subjects import PassKind
+from penstock.service.progress import ENDLESS, Arrived, Part, Raised, beyond
+from penstock.service.subjects import PassKind, Place, Span
 
 Entry = Sequence[int]
 """[pass, position, skip, rows, stop]: so many elements, failures counted, from a place on in a span that ends there."""
@@ -71,7 +71,8 @@ class HandedOn:
         for pass_number, position, skip, rows, stop in entries:
             done = min(max(0, number - end), rows)
             start, left_out = self._beyond((position, skip), done)
-            part = Part(pass_number, start, stop, left_out, limit=rows - done)
+            rest = Span(pass_number=pass_number, start=start, stop=stop, skip=left_out)
+            part = Part(rest, limit=rows - done, again=True)
             if done < rows:
                 parts.append(part)
             self._pieces.append(_Piece(part, end, rows, (position, skip), claimed=True))
@@ -90,7 +91,7 @@ class HandedOn:
         if isinstance(item, Arrived):
             rows, place = item.chunk.rows, (item.chunk.position, item.chunk.skip)
         number, self.number = self.number, self.number + rows
-        if part.limit is not None:
+        if part.again:
             return
         part.unused += rows
         last = self._pieces[-1] if self._pieces else None
@@ -146,7 +147,9 @@ class HandedOn:
             if entries and piece.follows:
                 entries[-1][3] += piece.rows
             else:
-                entries.append([piece.part.pass_number, position, skip, piece.rows - done, piece.part.stop])
+                # What is counted from the last position on may be found anywhere behind it.
+                stop = ENDLESS if piece.part.span.more else piece.part.span.stop
+                entries.append([piece.part.pass_number, position, skip, piece.rows - done, stop])
             if self._kind != "groups":
                 entries[-1][4] = entries[-1][1] + entries[-1][3] * self._stride
         return entries

@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 _APPLICATION: Final = 0x50454E53
 """What tells the file from other programs': "PENS"."""
-_VERSION: Final = 1
+_VERSION: Final = 2
 _FIRST_COMPACTION_BYTES: Final = 1 << 20
 
 _SCHEMA: Final = """

@@ -8,6 +8,7 @@ from threading import Lock
 from msgspec.structs import replace
 
 from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.machine.spans import count
 from penstock.service.messages import Lease, Leased
 from penstock.service.pace import SpanPace
 from penstock.service.progress import Part
@@ -66,7 +67,7 @@ class Leases:
         if span.skip or span.stop - span.start <= size:  # what it skips may run on over any of its positions
             return span
         self._granted.appendleft(replace(span, start=span.start + size))
-        return replace(span, stop=span.start + size)
+        return replace(span, stop=span.start + size, more=0)
 
     def begin(self, pace: SpanPace, lanes: int, under_way: int) -> bool:
         """Whether the caller is to ask now, for which there must be room: see `SpanPace.lease`."""
@@ -92,7 +93,7 @@ class Leases:
 
     def granted(self, reply: Leased) -> None:
         """What was granted is this consumer's from now on."""
-        positions = sum(span.stop - span.start for span in reply.spans)
+        positions = count(reply.spans)
         self._granted.extend(reply.spans)
         self._granted_at = self._clock()
         self._in_full = positions >= self.wanted
@@ -127,7 +128,7 @@ class Leases:
     def used(self, parts: Iterable[Part]) -> None:
         """The caller has used up these parts."""
         with self._lock:
-            self._consumed += [Span(pass_number=part.pass_number, start=part.start, stop=part.stop) for part in parts]
+            self._consumed += [part.span for part in parts]
 
     def ended(self, pass_number: int, length: int) -> None:
         """A pass of unknown length has ended."""

@@ -97,8 +97,7 @@ class Lease(Message, frozen=True, tag="lease"):
 
     Attributes:
         positions: how many positions are wanted at most, all spans together; 0 only acknowledges.
-        consumed: spans of which this consumer has handed all elements on: `skip` says how many of position `stop`'s it
-            has handed on besides.
+        consumed: spans of which this consumer has handed all elements on.
         returned: spans that it will not read.
         ended: passes of unknown length that have ended, with their length as `stop`.
         number: counts this consumer's requests for positions, from 1: one that is sent again, because its answer was

@@ -99,10 +99,10 @@ class Position:
     def requested(self) -> int:
         """How many positions are being fetched."""
         return sum(
-            part.stop - part.fetch_position
+            max(0, part.span.stop - part.fetch_position)
             for progress in self.passes.values()
             for part in progress.open
-            if not part.complete and part.stop < ENDLESS
+            if not part.complete and part.span.stop < ENDLESS
         )
 
     @property
@@ -128,14 +128,14 @@ class Position:
         else:
             self.handed_on.add(part, item)
         if isinstance(item, Raised):
-            part.position, part.skip = item.rest.start, item.rest.skip
+            part.position, part.skip = item.next
         else:
             part.position, part.skip = after(item.chunk, item.chunk.rows, self._reading.kind, self._reading.stride)
         return item
 
     def finish(self, part: Part) -> bool:
         """Note that a part is done, if it is; whether it is used up too."""
-        if not part.done or part.limit is not None:
+        if not part.done or part.again:
             return False
         self.passes[part.pass_number].finish(part)
         return part.unused == 0
@@ -171,11 +171,10 @@ class Position:
 
     def begun(self, number: int) -> list[Span]:
         """What was handed on before this number of parts that are not used up."""
-        return [span for span in self._begun(number) if span.start < span.stop or span.skip]
+        return [span for span in self._begun(number) if span.first < span.end]
 
     def _begun(self, number: int) -> Iterator[Span]:
         undone = self.handed_on.undone(number)
         opened = [part for progress in self.passes.values() for part in progress.open]
         for part in dict.fromkeys([*self.handed_on.parts(), *opened]):
-            stop, skip = undone.get(part, (part.stop, 0) if part.done else (part.position, part.skip))
-            yield Span(pass_number=part.pass_number, start=part.start, stop=stop, skip=skip)
+            yield part.until(undone.get(part, part.span.end if part.done else (part.position, part.skip)))

@@ -4,7 +4,7 @@ Pure bookkeeping without threads: the reader holds a lock around it.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,16 +13,14 @@ from msgspec.structs import replace
 from penstock.data.block import Block
 from penstock.errors import StateMismatchError
 from penstock.service.fetching import Chunk
-from penstock.service.machine.spans import insert, without
-from penstock.service.subjects import PassKind, Span
+from penstock.service.machine.spans import clipped, insert, merged, without
+from penstock.service.subjects import PassKind, Place, Span
 from penstock.service.suspicion import Suspicion
 
 ENDLESS = 1 << 62
 """The end of a span that goes on to the end of its pass."""
 
 State = list[object]
-Place = tuple[int, int]
-"""(position, skip): an element of a pass."""
 
 
 @dataclass(frozen=True)
@@ -35,61 +33,96 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Raised:
-    """A failure of a user's function in place of an element; the part goes on with `rest`."""
+    """A failure of a user's function in place of an element, and the place of what follows it."""
 
     error: Exception
-    rest: Span
+    next: Place
 
 
 @dataclass(eq=False)
 class Part:
     """A span that is fetched in one piece, with what has arrived of it and was not handed on yet.
 
+    The elements of `span.more` are fetched last, from position `span.stop` on, and counted: they are named from there.
+
     Attributes:
-        start: where it began.
+        limit: how many more may arrive, elements and failures, where not all of what is fetched is wanted.
+        again: whether it was handed on before the reader's state was taken.
         position: with `skip`, the element that is handed on next.
         fetch_position: with `fetch_skip`, the element that arrives next.
+        fetch_stop: up to where is fetched.
         complete: whether everything has arrived.
-        limit: how many more may arrive, elements and failures, where not all of the span is wanted.
         unused: how many were handed on that the caller may not have used yet.
     """
 
-    pass_number: int
-    start: int
-    stop: int
-    skip: int = 0
+    span: Span
+    limit: int | None = None
+    again: bool = False
     position: int = 0
+    skip: int = 0
     fetch_position: int = 0
     fetch_skip: int = 0
+    fetch_stop: int = 0
     complete: bool = False
-    limit: int | None = None
     unused: int = 0
     suspicion: Suspicion = field(default_factory=Suspicion)
     items: deque[Arrived | Raised] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.position = self.fetch_position = self.start
-        self.fetch_skip = self.skip
+        self.position, self.skip = self.fetch_position, self.fetch_skip = self.span.first
+        self.fetch_stop = self.span.stop
+        if self.span.more:
+            self._look_for_end()
+
+    @property
+    def pass_number(self) -> int:
+        """Of which pass it is."""
+        return self.span.pass_number
 
     @property
     def done(self) -> bool:
         """Whether everything was handed on."""
         return self.complete and not self.items
 
+    def until(self, place: Place) -> Span:
+        """What of it comes before a place."""
+        return Span.between(self.pass_number, self.span.first, place)
+
     def missing(self) -> Span:
-        """What has not arrived yet."""
-        return Span(pass_number=self.pass_number, start=self.fetch_position, stop=self.stop, skip=self.fetch_skip)
+        """What is to be fetched yet."""
+        return Span(pass_number=self.pass_number, start=self.fetch_position, stop=self.fetch_stop, skip=self.fetch_skip)
 
     def ends_at(self, stop: int, skip: int) -> None:
         """What was asked for up to `stop` has arrived, except for `skip` elements behind it that are to be left out."""
         self.fetch_position, self.fetch_skip = max(self.fetch_position, stop), skip
-        self.complete = self.fetch_position >= self.stop
+        self._look_for_end()
+
+    def _look_for_end(self) -> None:
+        if self.fetch_position < self.fetch_stop:
+            return
+        if self.span.more > self.fetch_skip and not self._counts:
+            self.fetch_stop, self.limit = ENDLESS, self.span.more - self.fetch_skip
+        else:
+            self.complete = True
+
+    @property
+    def _counts(self) -> bool:
+        """Whether what arrives now comes from `span.stop` on."""
+        return self.span.more > 0 and self.fetch_stop == ENDLESS
+
+    @property
+    def _counted(self) -> Place:
+        return self.span.stop, self.span.more - (self.limit or 0)
 
     def arrive(self, item: Arrived, kind: PassKind, stride: int) -> int:
         """Note what has come; gives how many of the elements are wanted."""
-        if self.limit is not None and item.chunk.rows > self.limit:
-            item = Arrived(replace(item.chunk, rows=self.limit), item.block.slice(0, self.limit))
+        if self.limit is not None:
+            rows = min(item.chunk.rows, self.limit)
+            item = Arrived(replace(item.chunk, rows=rows), item.block.slice(0, rows))
         self.fetch_position, self.fetch_skip = after(item.chunk, item.chunk.rows, kind, stride)
+        if self._counts:
+            position, skip = self._counted
+            item = Arrived(replace(item.chunk, position=position, skip=skip), item.block)
         self.items.append(item)
         self._came(item.chunk.rows)
         return item.chunk.rows
@@ -99,12 +132,12 @@ class Part:
             self.limit -= count
             self.complete = self.complete or self.limit == 0
 
-    def arrive_failure(self, error: Exception, rest: Span) -> None:
-        """Note what was raised in place of an element, before the rest of the part."""
-        self.fetch_position, self.fetch_skip = rest.start, rest.skip
-        self.complete = rest.start >= rest.stop
-        self.items.append(Raised(error, rest))
+    def arrive_failure(self, error: Exception, position: int, skip: int) -> None:
+        """Note what was raised in place of an element, and the place of what follows it."""
+        self.fetch_position, self.fetch_skip = position, skip
         self._came(1)
+        self.items.append(Raised(error, self._counted if self._counts else (position, skip)))
+        self._look_for_end()
 
 
 def after(chunk: Chunk, rows: int, kind: PassKind, stride: int) -> Place:
@@ -166,25 +199,25 @@ class PassProgress:
     def begin(self, size: int) -> Part:
         """A new part of at most `size` positions from the frontier on."""
         stop = self.frontier + size if self.remaining is None else self.frontier + min(size, self.remaining)
-        part = Part(self.number, self.frontier, stop)
-        self.frontier = stop
-        self.open.append(part)
-        return part
+        start, self.frontier = self.frontier, stop
+        return self.adopt(Span(pass_number=self.number, start=start, stop=stop))
 
     def adopt(self, span: Span) -> Part:
         """Begin a part for a span that was chosen elsewhere."""
-        part = Part(self.number, span.start, span.stop, span.skip)
+        part = Part(span)
         self.open.append(part)
         return part
 
     def state(self, undone: Mapping[Part, Place] = NOTHING_UNDONE) -> State:
         """[frontier, [[start, stop, skip], …]]: all positions before the frontier are consumed, except in these spans.
 
+        A span of which there is `more` has that as its fourth number.
+
         Args:
             undone: parts that are to be taken as if these were their next elements; of any pass.
         """
-        holes = [[part.position, part.stop, part.skip] for part in self.open if part not in undone]
-        holes += [[start, part.stop, skip] for part, (start, skip) in self._own(undone)]
+        holes = [[part.position, part.span.stop, part.skip] for part in self.open if part not in undone]
+        holes += [[start, part.span.stop, skip] for part, (start, skip) in self._own(undone)]
         holes = sorted(hole for hole in holes if hole[0] < hole[1])
         frontier = self.frontier if self._length < 0 else min(self.frontier, self._length)
         while holes and holes[-1][1] == frontier and holes[-1][2] == 0:
@@ -200,9 +233,8 @@ class PassProgress:
         Raises:
             StateMismatchError: it is none.
         """
-        self.frontier, holes = _checked(state)
-        for start, stop, skip in holes:
-            self.waiting.append(self.adopt(Span(pass_number=self.number, start=start, stop=stop, skip=skip)))
+        self.frontier, holes = _checked(self.number, state)
+        self.waiting.extend(self.adopt(hole) for hole in holes)
 
 
 class SharedProgress(PassProgress):
@@ -211,43 +243,52 @@ class SharedProgress(PassProgress):
     def __init__(self, number: int, length: int) -> None:
         super().__init__(number, length)
         self._finished: list[Span] = []
-        self._left: list[Span] = []
-        """Of a state: what is left of spans of which it has some elements, and that somebody may have had since."""
+        self._ends: dict[Place, Place] = {}
+        """Of a state: where spans end of which it has some elements, by where their rest begins."""
 
     def finish(self, part: Part) -> None:
         super().finish(part)
-        if part.start < part.stop:
-            insert(self._finished, Span(pass_number=self.number, start=part.start, stop=part.stop))
+        if part.span.first < part.span.end:
+            insert(self._finished, part.span)
 
     def state(self, undone: Mapping[Part, Place] = NOTHING_UNDONE) -> State:
         places = {part: (part.position, part.skip) for part in self.open} | dict(self._own(undone))
-        finished = self._finished
+        consumed = self._finished
         for part in places:
-            finished = without(finished, Span(pass_number=self.number, start=part.start, stop=part.stop))
-        own = [Span(pass_number=self.number, start=part.start, stop=part.stop) for part in places] + finished
-        left = [span for span in self._left if not any(other.start <= span.start < other.stop for other in own)]
-        # [from, up to, elements of what follows, where that ends]
-        consumed = [(span.start, span.stop, 0, span.stop) for span in finished]
-        consumed += [(part.start, stop, skip, part.stop) for part, (stop, skip) in places.items()]
-        consumed += [(span.start, span.start, span.skip, span.stop) for span in left]
-        frontier = 0
-        holes = []
-        for start, stop, skip, end in sorted(tuple(min(at, self._bound) for at in one) for one in consumed):
-            if start == stop and not skip:
-                continue
-            holes += [[frontier, start, 0], [stop, end, skip]] if skip else [[frontier, start, 0]]
-            frontier = end if skip else stop
-        return [frontier, [hole for hole in holes if hole[0] < hole[1]]]
+            consumed = without(consumed, part.span)
+        consumed = [*consumed, *(part.until(place) for part, place in places.items())]
+        ends = self._ends | {place: part.span.end for part, place in places.items() if place < part.span.end}
+        holes: list[Span] = []
+        at: Place = (0, 0)
+        for span in merged(clipped(consumed, self.number, self._bound)):
+            if span.first < span.end:
+                holes += self._missing(at, span.first, ends)
+                at = span.end
+        frontier = at
+        while frontier[1]:
+            frontier = self._end_of_rest(frontier, ends)
+        holes += self._missing(at, frontier, ends)
+        return [frontier[0], [_hole(span) for span in holes]]
+
+    def _missing(self, first: Place, end: Place, ends: Mapping[Place, Place]) -> Iterator[Span]:
+        """What lies between two places; the rest of a span of which the beginning was consumed stands by itself."""
+        while first < end:
+            stop = min(end, self._end_of_rest(first, ends)) if first[1] else end
+            yield Span.between(self.number, first, stop)
+            first = stop
+
+    def _end_of_rest(self, place: Place, ends: Mapping[Place, Place]) -> Place:
+        return min(ends.get(place, (place[0] + 1, 0)), (self._bound, 0))
 
     def restore(self, state: State) -> None:
-        frontier, holes = _checked(state)
-        begin = 0
-        for start, stop, skip in [*holes, (frontier, frontier, 0)]:
-            if begin < start:
-                self._finished.append(Span(pass_number=self.number, start=begin, stop=start))
-            if skip:
-                self._left.append(Span(pass_number=self.number, start=start, stop=stop, skip=skip))
-            begin = stop
+        frontier, holes = _checked(self.number, state)
+        at: Place = (0, 0)
+        for hole in [*holes, Span(pass_number=self.number, start=frontier, stop=frontier)]:
+            if at < hole.first:
+                self._finished.append(Span.between(self.number, at, hole.first))
+            if hole.skip and hole.first < hole.end:
+                self._ends[hole.first] = hole.end
+            at = hole.end
 
     @property
     def _bound(self) -> int:
@@ -257,33 +298,43 @@ class SharedProgress(PassProgress):
 def past_of(passes: Mapping[str, State]) -> list[Span]:
     """What a reader had consumed by the states of its passes, as `OpenEpoch.resumed` wants it: some span of each.
 
-    After a span of whose `stop` some elements were consumed stands another one, perhaps empty, where that hole ends.
+    After a span that ends in the middle of a position stands another one, perhaps empty, where what follows it ends.
 
     Raises:
         StateMismatchError: they are none.
     """
     past = []
     for name, state in passes.items():
-        frontier, holes = _checked(state)
-        begin, opened = 0, False
-        for start, stop, skip in [*holes, (frontier, frontier, 0)]:
-            if begin < start or skip or start == 0 or opened:
-                past.append(Span(pass_number=int(name), start=begin, stop=start, skip=skip))
-            begin, opened = stop, skip > 0
+        number = int(name)
+        frontier, holes = _checked(number, state)
+        at: Place = (0, 0)
+        opened = False
+        for hole in [*holes, Span(pass_number=number, start=frontier, stop=frontier)]:
+            if at < hole.first or hole.start == 0 or opened:
+                past.append(Span.between(number, at, hole.first))
+            at, opened = hole.end, hole.skip > 0
     return past
 
 
 def first_of(state: State) -> int:
     """The first position that is not consumed by a state of a pass."""
-    frontier, holes = _checked(state)
-    return holes[0][0] if holes else frontier
+    frontier, holes = _checked(0, state)
+    return holes[0].start if holes else frontier
 
 
-def _checked(state: State) -> tuple[int, list[tuple[int, int, int]]]:
+def _hole(span: Span) -> list[int]:
+    """A span in a state, which `_checked` reads."""
+    return [span.start, span.stop, span.skip, *([span.more] if span.more else [])]
+
+
+def _checked(pass_number: int, state: State) -> tuple[int, list[Span]]:
     """The frontier and the holes of a state."""
     try:
         frontier, holes = state
-        checked = [(int(start), int(stop), int(skip)) for start, stop, skip in holes]  # type: ignore[attr-defined]
+        checked = [
+            Span.between(pass_number, (int(start), int(skip)), (int(stop), int(*more)))
+            for start, stop, skip, *more in holes  # type: ignore[attr-defined]
+        ]
         return int(frontier), checked  # type: ignore[call-overload]
     except (TypeError, ValueError) as error:
         raise StateMismatchError(f"no state of a pass of the data service: {state!r:.200}") from error

@@ -22,7 +22,6 @@ from penstock.service.failures import to_exception
 from penstock.service.fetching import End, Failed
 from penstock.service.interfaces import Answer
 from penstock.service.leases import Leases
-from penstock.service.machine.spans import whole
 from penstock.service.messages import ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.pace import SpanPace
 from penstock.service.position import Position
@@ -194,15 +193,19 @@ class Reader:
     def _lane(self) -> None:
         try:
             while (part := self._take()) is not None:
-                while not part.complete and not self._stopping:
+                while not part.complete and not self._stopping and self._failure is None:
                     self._fetch(part)
         except Exception as error:  # nobody else would hear of it
-            with self._changed:
-                self._failure = self._failure or error
-                self._wake()
+            self._fail(error)
         finally:
             with self._changed:
                 self._lanes -= 1
+
+    def _fail(self, error: Exception) -> None:
+        """Let the caller meet an error that ends the reader."""
+        with self._changed:
+            self._failure = self._failure or error
+            self._wake()
 
     def _take(self) -> Part | None:
         """A part to fetch, when there is one and there is room for it; None when there will be no more."""
@@ -278,10 +281,11 @@ class Reader:
             return
         error = self._reading.poison(part.pass_number, asked.start)
         if not self._reading.by_position:
-            raise error
+            self._fail(error)  # not raised here: it would keep what it was raised in, and with that a line to a worker
+            return
         _logger.error("%s", error)
         with self._changed:
-            part.arrive_failure(error, replace(asked, start=asked.start + self._reading.stride, stop=part.stop, skip=0))
+            part.arrive_failure(error, asked.start + self._reading.stride, 0)
             self._position.delivery.arrived(part)
             self._wake()
 
@@ -299,7 +303,7 @@ class Reader:
                 self._finish(part)
                 self._wake()
             elif isinstance(answer, Failed):
-                part.arrive_failure(to_exception(answer), replace(answer.next, stop=part.stop))
+                part.arrive_failure(to_exception(answer), answer.next.start, answer.next.skip)
                 self._position.delivery.arrived(part)
                 self._wake()
             else:
@@ -325,9 +329,7 @@ class Reader:
             while not self._paused(_NEWS_SECONDS if self._staff.short_handed() else _HEARTBEAT_SECONDS):
                 self._beat()
         except PenstockError as error:
-            with self._changed:
-                self._failure = self._failure or error
-                self._wake()
+            self._fail(error)
             with self._changed:
                 self._steward.wait_for(lambda: self._stopping)
         self._staff.close()
@@ -368,8 +370,7 @@ class Reader:
         if self._leases is not None:
             with self._changed:
                 begun = self._position.begun(self._position.handed_on.used_until)
-            # Whole positions only: what is acknowledged of one in the middle cannot come back with an earlier state.
-            self._leases.acknowledge(whole(begun))
+            self._leases.acknowledge(begun)
 
     def _update(self, news: EpochOpened | ConsumerNews) -> None:
         """Take over what the dispatcher says: passes that have come, workers that have come or gone."""

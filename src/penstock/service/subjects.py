@@ -71,13 +71,37 @@ class Pass(Message, frozen=True):
     length: int = -2
 
 
+Place = tuple[int, int]
+"""(position, skip): the element after the first `skip` that come from a position on."""
+
+
 class Span(Message, frozen=True):
-    """Positions start to stop - 1 of a pass; of the first one's elements the first `skip` are left out."""
+    """Elements of a pass, from one place to another: what begins at `first` and ends before `end`.
+
+    Positions start to stop - 1, of whose elements the first `skip` are left out; and of what comes from position `stop`
+    on, the first `more` elements besides.
+    """
 
     pass_number: int
     start: int
     stop: int
     skip: int = 0
+    more: int = 0
+
+    @staticmethod
+    def between(pass_number: int, first: Place, end: Place) -> "Span":
+        """The elements from one place to another."""
+        return Span(pass_number=pass_number, start=first[0], stop=end[0], skip=first[1], more=end[1])
+
+    @property
+    def first(self) -> Place:
+        """Where it begins."""
+        return self.start, self.skip
+
+    @property
+    def end(self) -> Place:
+        """Where what follows it begins."""
+        return self.stop, self.more
 
 
 class JobParameters(Message, frozen=True):

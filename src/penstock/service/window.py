@@ -17,6 +17,8 @@ _BLOCK_BYTES = 1 << 22
 _OVERHEAD_BYTES = 256
 _ABSENCE_SECONDS = 10.0
 """How long a trainer that reads nothing is waited for."""
+_ARRIVAL_SECONDS = 0.5
+"""Within which time those who have lost a worker come to another one."""
 
 
 class Window:
@@ -78,11 +80,12 @@ def _bytes_of(found: Block | Exception) -> int:
 
 @dataclass(eq=False)
 class _Place:
-    """How far a reader is, or was when it was last seen."""
+    """How far a reader is, or was when it was last seen, and up to where it waits for elements, if it does."""
 
     position: int
     holds_back: bool
     left: float | None = None
+    wanted: int = 0
 
 
 class SharedWindow:
@@ -90,6 +93,10 @@ class SharedWindow:
 
     A trainer that falls out of the window goes on where it begins now. One that holds back is waited for, as long as it
     reads: what it has not had stays.
+
+    Where the first one comes from elsewhere, its worker was lost, perhaps over an element that is fatal. So nothing is
+    made that nobody has had before the others may have come too: an element that one of them asks for by itself must
+    not be lost over what another one wants.
 
     Args:
         open: opens the stream.
@@ -116,11 +123,14 @@ class SharedWindow:
         self._producing = False
         self._ended = self._closed = False
         self._readers: dict[str, list[_Place]] = {}
+        self._awaits_until = float("-inf")
 
     def enter(self, trainer: str, position: int, holds_back: bool) -> _Place:
         """A trainer reads from a position on; gives its place, which `read` moves on."""
         place = _Place(position, holds_back)
         with self._changed:
+            if position > 0 and not self._readers:
+                self._awaits_until = self._clock() + _ARRIVAL_SECONDS
             others = [other for other in self._readers.get(trainer, ()) if other.left is None]
             self._readers[trainer] = [*others, place]
         return place
@@ -148,13 +158,28 @@ class SharedWindow:
                     raise LostWorkerError(STOPPED)
                 if self._ended:
                     return None, self._window.next
-                if self._producing:
-                    self._changed.wait()
-                elif self._held_back():
-                    self._changed.wait(1.0)  # whoever holds back may have gone
-                else:
-                    kept = False
-                    self._produce()
+                place.wanted = place.position + rows
+                try:
+                    kept = self._wait_or_produce() and kept
+                finally:
+                    place.wanted = 0
+
+    def _wait_or_produce(self) -> bool:
+        """Whether others may have made what is wanted."""
+        if self._producing:
+            self._changed.wait()
+            return True
+        if self._held_back():
+            return self._changed.wait(1.0)  # whoever holds back may have gone
+        awaited = self._awaits_until - self._clock()
+        if awaited > 0 and self._window.next >= self._had_until():
+            return self._changed.wait(awaited)
+        self._produce()
+        return False
+
+    def _had_until(self) -> int:
+        """What comes before this position somebody has had, here or elsewhere."""
+        return max(place.position for places in self._readers.values() for place in places)
 
     def moved(self, place: _Place, position: int) -> None:
         """A reader has handed on everything before this position."""
@@ -173,14 +198,21 @@ class SharedWindow:
         there = [p.position for p in places if p.left is None or now - p.left < _ABSENCE_SECONDS]
         return min(there, default=self._window.next)
 
+    def _rows(self) -> int:
+        """How many rows to make: no more than all that wait have asked for, nor beyond what somebody has had."""
+        stops = [place.wanted for places in self._readers.values() for place in places]
+        rows = [stop - self._window.next for stop in (*stops, self._had_until()) if stop > self._window.next]
+        return min(self._pace.start(), *rows)
+
     def _produce(self) -> None:
         """Make the next block, while others may read what there is."""
+        rows = self._rows()
         self._producing = True
         self._changed.release()
         try:
             if self._stream is None:
                 self._stream = self._open()
-            found = pulled(self._stream, self._pace.start())
+            found = pulled(self._stream, rows)
         finally:
             self._changed.acquire()
             self._producing = False

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from penstock.service.machine.ledger import Ledger
+from penstock.service.machine.spans import count
 from penstock.service.subjects import Span
 
 
@@ -20,7 +21,7 @@ def grant(ledgers: Sequence[Ledger], wanted: int, readers: int) -> list[Span]:
             if left == 0:
                 return spans
             spans.append(first_positions(span, left))
-            left = max(0, left - (spans[-1].stop - span.start))
+            left = max(0, left - count([spans[-1]]))
     unread = [ledger for ledger in ledgers if ledger.frontier < ledger.bound]
     unread.sort(key=lambda ledger: (ledger.frontier, ledger.part.number))
     for index, ledger in enumerate(unread):
@@ -33,9 +34,11 @@ def grant(ledgers: Sequence[Ledger], wanted: int, readers: int) -> list[Span]:
     return spans
 
 
-def first_positions(span: Span, count: int) -> Span:
-    """The first `count` positions; all of a span that skips, because that may run on over any of its positions."""
-    return span if span.skip else replace(span, stop=min(span.stop, span.start + count))
+def first_positions(span: Span, wanted: int) -> Span:
+    """The first `wanted` positions; all of a span that skips, because that may run on over any of its positions."""
+    if span.skip or span.stop - span.start <= wanted:
+        return span
+    return replace(span, stop=span.start + wanted, more=0)
 
 
 def _fair(ledgers: Sequence[Ledger], readers: int) -> int:

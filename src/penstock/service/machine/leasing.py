@@ -7,7 +7,7 @@ from penstock.service.machine.ledger import Ledger
 from penstock.service.machine.opening import suspicious_seconds, workers_of
 from penstock.service.machine.resuming import check_spans
 from penstock.service.machine.signs import Signs
-from penstock.service.machine.spans import overlap, whole, without
+from penstock.service.machine.spans import count, overlap, without
 from penstock.service.machine.state import Consumer, Epoch, State
 from penstock.service.machine.updates import Consumed, ConsumerGone, Granted, PassEnded, Returned, Update
 from penstock.service.machine.working import losing
@@ -83,7 +83,7 @@ def _returned(consumer: Consumer, message: Lease) -> list[Span]:
     returned: list[Span] = []
     for span in message.returned:
         returned += overlap(left, span)
-        left = without(left, *whole([span]))
+        left = without(left, span)
     return returned
 
 
@@ -120,7 +120,7 @@ def _first(spans: list[Span], wanted: int) -> list[Span]:
     for span in spans:
         if wanted > 0:
             first.append(first_positions(span, wanted))
-            wanted -= first[-1].stop - first[-1].start
+            wanted -= count([first[-1]])
     return first
 
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from penstock.service.machine.spans import clipped, count, merged, overlap, without
+from penstock.service.machine.spans import clipped, count, merged, without
 from penstock.service.subjects import Pass, Span
 
 ENDLESS = 1 << 62
@@ -39,19 +39,14 @@ class Ledger(msgspec.Struct):
         """One that can be changed by itself."""
         return msgspec.structs.replace(self, returned=list(self.returned))
 
-    def take(self, span: Span) -> list[Span]:
-        """Take positions out of what is free; gives those of them that were."""
-        taken = overlap(self.returned, span)
-        self.returned = without(self.returned, msgspec.structs.replace(span, skip=0))
-        stop = min(span.stop, self.bound)
+    def take(self, span: Span) -> None:
+        """Take out of what is free whatever of a span is."""
+        stop = min(span.stop + (span.more > 0), self.bound)
         if stop > self.frontier:
-            begin = max(span.start, self.frontier)
-            if begin > self.frontier:
-                skipped = Span(pass_number=self.part.number, start=self.frontier, stop=begin)
-                self.returned = merged([*self.returned, skipped])
-            taken.append(Span(pass_number=self.part.number, start=begin, stop=stop))
+            reached = Span(pass_number=self.part.number, start=self.frontier, stop=stop)
+            self.returned = merged([*self.returned, reached])
             self.frontier = stop
-        return taken
+        self.returned = without(self.returned, span)
 
     def give_back(self, span: Span) -> None:
         """Positions are free again."""

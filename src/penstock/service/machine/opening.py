@@ -85,7 +85,6 @@ def _consumer(state: State, epoch: Epoch | None, epoch_id: int, message: OpenEpo
         replaces=-1 if before is None else before.consumer_id,
         owed=resumed.owed,
         consumed=resumed.consumed,
-        begun=resumed.begun,
         returned=resumed.returned,
     )
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import msgspec
 
 from penstock.errors import InvalidArgumentError
-from penstock.service.machine.spans import count, merged, overlap, whole, without
+from penstock.service.machine.spans import merged, without
 from penstock.service.machine.state import Consumer, Epoch, State
 from penstock.service.subjects import Span
 
@@ -19,11 +19,10 @@ _MOST_PASSES = 1 << 16
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """What a consumer begins with, and what the one whose place it takes gives back."""
+    """What a consumer begins with, and what is free then."""
 
     owed: list[Span] = []
     consumed: list[Span] = []
-    begun: list[Span] = []
     returned: list[Span] = []
 
 
@@ -35,22 +34,19 @@ def resume(state: State, epoch: Epoch | None, before: Consumer | None, past: Seq
     """
     if past is None:
         # It knows of nothing: what it was given last did not reach it.
-        return (
-            Resumed()
-            if before is None
-            else Resumed(consumed=before.consumed, begun=before.begun, returned=_held(before))
-        )
+        return Resumed() if before is None else Resumed(consumed=before.consumed, returned=_held(before))
     check_spans(past)
-    mine = [] if before is None else merged([*before.consumed, *whole(_held(before))])
-    begun = [] if before is None else before.begun
-    back = _begun_again(mine, begun)
+    rest = _opened(past) if before is None else merged([*before.consumed, *_held(before)])
     for span in past:
-        back = without(back, span)
-    others = [] if epoch is None else _others(state, epoch, before)
-    consumed, opened = list(past), _opened(past, mine)
-    for span in others:
-        consumed, opened = without(consumed, span), without(opened, span)
-    return Resumed(owed=merged([*back, *opened]), consumed=merged(whole(_nonempty(consumed))), begun=begun)
+        rest = without(rest, span)
+    consumed = list(past)
+    for span in [] if epoch is None else _others(state, epoch, before):
+        rest, consumed = without(rest, span), without(consumed, span)
+    consumed = merged(span for span in consumed if span.first < span.end)
+    # Others who are not known either may have had some of the rest, and say so when they come.
+    return (
+        Resumed(consumed=consumed, returned=rest) if before is None else Resumed(owed=merged(rest), consumed=consumed)
+    )
 
 
 def check_spans(spans: Sequence[Span]) -> None:
@@ -67,46 +63,28 @@ def check_spans(spans: Sequence[Span]) -> None:
             or span.start < 0
             or span.stop < span.start
             or span.skip < 0
+            or span.more < 0
             or span.stop >= 1 << 62
         ):
             raise InvalidArgumentError(f"no span of a pass: {span!r}")
 
 
-def _opened(past: Sequence[Span], mine: Sequence[Span]) -> list[Span]:
-    """What is left of positions of which the state has some elements, and that are not known to be this consumer's.
+def _opened(past: Sequence[Span]) -> list[Span]:
+    """What is left of positions of which the state of a consumer that is not known has some elements.
 
     What is left out of such a span may run on over any of its positions, up to where the next span of the past begins.
     """
     opened = []
     for span, following in pairwise([*past, None]):
-        if span is not None and span.skip:
+        if span is not None and span.more:
             ends = following is not None and following.pass_number == span.pass_number
-            stop = following.start if following is not None and ends else span.stop + 1
-            opened.append(msgspec.structs.replace(span, start=span.stop, stop=stop))
-    return [span for span in opened if not overlap(mine, span)]
+            end = following.first if following is not None and ends else (span.stop + 1, 0)
+            opened.append(Span.between(span.pass_number, span.end, end))
+    return opened
 
 
 def _held(consumer: Consumer) -> list[Span]:
     return [*consumer.leased, *consumer.owed]
-
-
-def _nonempty(spans: Sequence[Span]) -> list[Span]:
-    return [span for span in spans if count([span])]
-
-
-def _begun_again(spans: Sequence[Span], begun: Sequence[Span]) -> list[Span]:
-    """`spans`, which skip what they skipped when they were given out."""
-    pieces = list(spans)
-    for span in begun:
-        first = msgspec.structs.replace(span, stop=span.start + 1, skip=0)
-        if overlap(pieces, first):
-            pieces = [*without(pieces, first), span_of_one(span)]
-    return pieces
-
-
-def span_of_one(span: Span) -> Span:
-    """The first position of a span, with what it leaves out."""
-    return msgspec.structs.replace(span, stop=span.start + 1)
 
 
 def _others(state: State, epoch: Epoch, before: Consumer | None) -> list[Span]:
@@ -115,5 +93,5 @@ def _others(state: State, epoch: Epoch, before: Consumer | None) -> list[Span]:
         span
         for number in epoch.consumers
         if before is None or number != before.consumer_id
-        for span in whole([*state.consumers[number].consumed, *_held(state.consumers[number])])
+        for span in [*state.consumers[number].consumed, *_held(state.consumers[number])]
     ]

@@ -1,51 +1,43 @@
-"""Arithmetic of spans: what is left of some when others are taken out of them."""
+"""Arithmetic of spans: what is left of some when others are taken out of them.
+
+Places are compared by their numbers. How many elements a position has is not known here, so two places may be the same
+one under two names; but where a span ends and the next one begins, both have the same name for it.
+"""
 
 from bisect import bisect_left
 from collections.abc import Iterable
 
-import msgspec
-
-from penstock.service.subjects import Span
+from penstock.service.subjects import Place, Span
 
 
 def count(spans: Iterable[Span]) -> int:
-    """How many positions they have."""
-    return sum(span.stop - span.start for span in spans)
+    """How many positions they touch, but for those of which an earlier span has the beginning."""
+    return sum(span.stop - span.start + (span.more > 0) for span in spans)
 
 
 def without(spans: Iterable[Span], taken: Span) -> list[Span]:
-    """What is left of `spans` without the positions of `taken`, and without `taken.skip` elements of its `stop`."""
+    """What is left of `spans` without the elements of `taken`."""
     left: list[Span] = []
+    first, end = taken.first, taken.end
     for span in spans:
-        if span.pass_number != taken.pass_number or taken.stop < span.start or span.stop <= taken.start:
+        if span.pass_number != taken.pass_number or end <= span.first or span.end <= first:
             left.append(span)
             continue
-        if span.start < taken.start:
-            left.append(msgspec.structs.replace(span, stop=taken.start))
-        if taken.stop < span.stop:
-            keeps_skip = taken.stop == span.start and taken.skip == 0
-            skip = span.skip if keeps_skip else taken.skip
-            left.append(msgspec.structs.replace(span, start=max(span.start, taken.stop), skip=skip))
+        if span.first < first:
+            left.append(Span.between(span.pass_number, span.first, first))
+        if end < span.end:
+            left.append(Span.between(span.pass_number, end, span.end))
     return left
 
 
 def overlap(spans: Iterable[Span], other: Span) -> list[Span]:
-    """The part of `spans` that has positions of `other`."""
+    """The part of `spans` that is in `other` too."""
+    first, end = other.first, other.end
     return [
-        Span(
-            pass_number=span.pass_number,
-            start=max(span.start, other.start),
-            stop=min(span.stop, other.stop),
-            skip=span.skip if span.start >= other.start else 0,
-        )
+        Span.between(span.pass_number, max(span.first, first), min(span.end, end))
         for span in spans
-        if span.pass_number == other.pass_number and max(span.start, other.start) < min(span.stop, other.stop)
+        if span.pass_number == other.pass_number and max(span.first, first) < min(span.end, end)
     ]
-
-
-def whole(spans: Iterable[Span]) -> list[Span]:
-    """The same positions with all their elements."""
-    return [msgspec.structs.replace(span, skip=0) if span.skip else span for span in spans]
 
 
 def clipped(spans: Iterable[Span], pass_number: int, length: int) -> list[Span]:
@@ -54,13 +46,13 @@ def clipped(spans: Iterable[Span], pass_number: int, length: int) -> list[Span]:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same positions in order, in as few spans as possible."""
+    """The same elements in order, in as few spans as possible."""
     ordered = sorted(spans, key=_place)
     result: list[Span] = []
     for span in ordered:
         last = result[-1] if result else None
         if last is not None and joins(last, span):
-            result[-1] = msgspec.structs.replace(last, stop=span.stop)
+            result[-1] = Span.between(span.pass_number, last.first, span.end)
         else:
             result.append(span)
     return result
@@ -70,17 +62,17 @@ def insert(spans: list[Span], span: Span) -> None:
     """Put a span among others that are in order and do not overlap it; spans that touch become one."""
     index = bisect_left(spans, _place(span), key=_place)
     if index < len(spans) and joins(span, spans[index]):
-        span = msgspec.structs.replace(span, stop=spans.pop(index).stop)
+        span = Span.between(span.pass_number, span.first, spans.pop(index).end)
     if index and joins(spans[index - 1], span):
-        spans[index - 1] = msgspec.structs.replace(spans[index - 1], stop=span.stop)
+        spans[index - 1] = Span.between(span.pass_number, spans[index - 1].first, span.end)
     else:
         spans.insert(index, span)
 
 
-def _place(span: Span) -> tuple[int, int]:
-    return span.pass_number, span.start
+def _place(span: Span) -> tuple[int, Place]:
+    return span.pass_number, span.first
 
 
 def joins(first: Span, second: Span) -> bool:
     """Whether `second` goes on where `first` ends, with nothing left out between."""
-    return first.pass_number == second.pass_number and first.stop == second.start and second.skip == 0
+    return first.pass_number == second.pass_number and first.end == second.first

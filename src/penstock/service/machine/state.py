@@ -32,7 +32,6 @@ class Consumer(msgspec.Struct):
         leased: what it was told that it owns, and has not consumed.
         owed: what it owns and was not told yet: it had this before its state was taken back.
         consumed: what it has consumed.
-        begun: those of the spans that it was given which leave out elements of their first position.
         answered: the number of the last `Lease` that gave it spans, and which.
     """
 
@@ -45,7 +44,6 @@ class Consumer(msgspec.Struct):
     leased: list[Span] = []
     owed: list[Span] = []
     consumed: list[Span] = []
-    begun: list[Span] = []
     answered: tuple[int, list[Span]] = (0, [])
 
 

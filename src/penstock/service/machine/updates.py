@@ -5,7 +5,7 @@ from functools import singledispatch
 import msgspec
 
 from penstock.service.machine.ledger import Ledger
-from penstock.service.machine.spans import clipped, insert, merged, overlap, whole, without
+from penstock.service.machine.spans import clipped, insert, merged, overlap, without
 from penstock.service.machine.state import Consumer, Dataset, Epoch, Job, State, Worker
 from penstock.service.subjects import DatasetInfo, JobParameters, Message, Pass, Span, WorkerInfo
 
@@ -106,8 +106,7 @@ class ConsumerOpened(Message, frozen=True, tag="consumer_opened"):
         replaces: the consumer whose place it takes, which is forgotten; -1 for none.
         owed: what is its own from the beginning.
         consumed: what it has consumed already.
-        begun: as `Consumer.begun`.
-        returned: what the one whose place it takes gives back.
+        returned: what is free then.
     """
 
     consumer_id: int
@@ -118,7 +117,6 @@ class ConsumerOpened(Message, frozen=True, tag="consumer_opened"):
     replaces: int
     owed: list[Span]
     consumed: list[Span]
-    begun: list[Span]
     returned: list[Span]
 
 
@@ -272,6 +270,7 @@ def _(update: ConsumerOpened, state: State) -> None:
         del state.consumers[update.replaces]
         epoch.consumers.remove(update.replaces)
     for span in update.returned:
+        epoch.ledgers[span.pass_number].take(span)
         epoch.ledgers[span.pass_number].give_back(span)
     for span in [*update.owed, *update.consumed]:
         epoch.ledgers[span.pass_number].take(span)
@@ -283,7 +282,6 @@ def _(update: ConsumerOpened, state: State) -> None:
         trainer=update.trainer,
         owed=update.owed,
         consumed=list(update.consumed),
-        begun=update.begun,
     )
     epoch.consumers.append(update.consumer_id)
     state.next_consumer = update.consumer_id + 1
@@ -302,7 +300,7 @@ def _(update: ConsumerGone, state: State) -> None:
 def _(update: Consumed, state: State) -> None:
     consumer = state.consumers[update.consumer_id]
     for span in update.spans:
-        for consumed in whole(overlap(consumer.leased, span)):
+        for consumed in overlap(consumer.leased, span):
             insert(consumer.consumed, consumed)
         consumer.leased = without(consumer.leased, span)
 
@@ -312,7 +310,7 @@ def _(update: Returned, state: State) -> None:
     consumer = state.consumers[update.consumer_id]
     ledgers = state.epochs[consumer.epoch_id].ledgers
     for span in update.spans:
-        consumer.leased = without(consumer.leased, *whole([span]))
+        consumer.leased = without(consumer.leased, span)
         ledgers[span.pass_number].give_back(span)
 
 
@@ -320,12 +318,11 @@ def _(update: Returned, state: State) -> None:
 def _(update: Granted, state: State) -> None:
     consumer = state.consumers[update.consumer_id]
     ledgers = state.epochs[consumer.epoch_id].ledgers
-    for span, positions in zip(update.spans, whole(update.spans)):
+    for span in update.spans:
         if not overlap(consumer.owed, span):
             ledgers[span.pass_number].take(span)
-        consumer.owed = without(consumer.owed, positions)
+        consumer.owed = without(consumer.owed, span)
     consumer.leased = merged([*consumer.leased, *update.spans])
-    consumer.begun = [*consumer.begun, *(span for span in update.spans if span.skip)]
     if update.number:
         consumer.answered = (update.number, update.spans)
 
