@@ -214,6 +214,7 @@ class DistributeStream(LiveStream):
             ordered=node.ordered,
             by_element=node.kind == "sequence",
             length_known=node.kind == node.info.kind,
+            coordinated=settings.num_consumers is not None,
             stride=settings.num_consumers or 1,
             offset=settings.consumer_index or 0,
             trainer=cache.trainer_id if cache is not None else "",
