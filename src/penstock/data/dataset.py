@@ -77,9 +77,9 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         """
         if not 1 <= len(args) <= 3:
             raise InvalidTypeError(f"range takes 1 to 3 integers, got {len(args)}")
-        numbers = [check_integer("range", "number", number, minimum=-(1 << 63)) for number in args]
-        start, stop = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
-        step = numbers[2] if len(numbers) == 3 else 1
+        names = ("stop",) if len(args) == 1 else ("start", "stop", "step")
+        given = {name: check_integer("range", name, number, minimum=-(1 << 63)) for name, number in zip(names, args)}
+        start, stop, step = given.get("start", 0), given["stop"], given.get("step", 1)
         if step == 0:
             raise InvalidArgumentError("range(step=...) must not be 0")
         return Dataset(Range(start, stop, step, site=user_site()))
@@ -111,7 +111,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         try:
             columns = tuple(np.asarray(as_leaf(leaf)) for leaf in leaves)
         except ElementError as error:
-            raise ElementError(f"from_tensor_slices: {error}; or give them by from_generator") from error
+            raise ElementError(f"from_tensor_slices: {error}: from_generator takes rows that differ") from error
         for path, leaf, column in zip(structure.paths(), leaves, columns, strict=True):
             if column.ndim == 0:
                 raise InvalidArgumentError(
@@ -153,7 +153,10 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
             )
         for leaf in flatten(output_signature)[0]:
             if not isinstance(leaf, TensorSpec):
-                raise InvalidTypeError(f"from_generator(output_signature=...) takes ps.TensorSpec leaves, got {leaf!r}")
+                raise InvalidTypeError(
+                    f"from_generator(output_signature=...) takes ps.TensorSpec leaves, got {leaf!r}: such as "
+                    "ps.TensorSpec((), 'int64') for a number"
+                )
         return Dataset(Generator(fn, output_signature, site=user_site()))
 
     @staticmethod
@@ -235,11 +238,11 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
             >>> [(int(a), int(b)) for a, b in Dataset.zip(Dataset.range(3), Dataset.range(10, 12))]
             [(0, 10), (1, 11)]
         """
-        members, structure = flatten(datasets[0] if len(datasets) == 1 else datasets)
-        if any(isinstance(member, list) for member in members):
+        if len(datasets) == 1 and isinstance(datasets[0], list):
             raise InvalidTypeError(
                 "zip takes datasets, or a tuple or a dictionary of them, got a list: write zip(*datasets)"
             )
+        members, structure = flatten(datasets[0] if len(datasets) == 1 else datasets)
         nodes = tuple(node_of("zip", member) for member in members)
         if not nodes:
             raise InvalidArgumentError("zip takes at least one dataset, got none")

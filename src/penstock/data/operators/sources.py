@@ -11,7 +11,7 @@ import numpy as np
 from penstock.data.block import Block, Column, Indices, locked_entries, own
 from penstock.data.node import Node, Run
 from penstock.data.stream import State, Stream
-from penstock.errors import ElementError, InvalidArgumentError
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import hash_positions, mix, uniform_positions
 from penstock.spec import TensorSpec, as_leaf, describe_mismatch, spec_of
@@ -234,13 +234,7 @@ class GeneratorStream(Stream):
 
     def _next(self) -> list[Any] | None:
         if self._iterator is None:
-            made = iter(self._node.function())
-            if inspect.isgenerator(made) and inspect.getgeneratorstate(made) == inspect.GEN_CLOSED:
-                raise InvalidArgumentError(
-                    "the function gave a generator that has ended already, perhaps in an epoch before: it must make a "
-                    "new one whenever it is called"
-                )
-            self._iterator = made
+            self._iterator = _iterator_of(self._node.function())
         try:
             value = next(self._iterator)
         except StopIteration:
@@ -264,7 +258,10 @@ class GeneratorStream(Stream):
         layout = (structure, [getattr(leaf, "dtype", object) for leaf in leaves])
         agreed = self._run.agreed(self._node, layout)
         if layout != agreed:
-            raise ElementError(f"the generator yielded {structure} {layout[1]} after {agreed[0]} {agreed[1]}")
+            raise ElementError(
+                f"the generator yielded {_shown(layout)} after {_shown(agreed)}; all its elements must be of one kind, "
+                "which output_signature can declare"
+            )
         return leaves
 
     def state(self) -> State:
@@ -282,6 +279,23 @@ class GeneratorStream(Stream):
         self._ended = True
         if hasattr(iterator, "close"):
             iterator.close()  # type: ignore[union-attr]  # generators have it, other iterators may
+
+
+def _iterator_of(made: Any) -> Iterator[Any]:
+    """What to take elements from, of what the user's function returned."""
+    if not hasattr(made, "__iter__") and not hasattr(made, "__getitem__"):
+        raise InvalidTypeError(f"the function must return an iterator, got {made!r:.200}: does it lack a `yield`?")
+    if inspect.isgenerator(made) and inspect.getgeneratorstate(made) == inspect.GEN_CLOSED:
+        raise InvalidArgumentError(
+            "the function gave a generator that has ended already, perhaps in an epoch before: it must make a new one "
+            "whenever it is called"
+        )
+    return iter(made)
+
+
+def _shown(layout: tuple[Structure, list[Any]]) -> str:
+    structure, dtypes = layout
+    return structure.shown(["object" if dtype is object else str(dtype) for dtype in dtypes])
 
 
 def _fitted(spec: TensorSpec, value: Any) -> Any:
