@@ -21,7 +21,7 @@ from penstock.data.read import ReadMethods
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import matching_files
 from penstock.formats.row_store import RowStore
-from penstock.options import Options, check_integer
+from penstock.options import Options, check_flag, check_integer
 from penstock.spec import TensorSpec, as_leaf
 from penstock.structure import LEAF, flatten
 
@@ -69,7 +69,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
 
         Raises:
             InvalidTypeError: not one to three integers.
-            InvalidArgumentError: a step of 0.
+            InvalidArgumentError: a step of 0, or numbers that int64 does not hold.
 
         Example:
             >>> [int(x) for x in Dataset.range(2, 10, 3)]
@@ -79,6 +79,9 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
             raise InvalidTypeError(f"range takes 1 to 3 integers, got {len(args)}")
         names = ("stop",) if len(args) == 1 else ("start", "stop", "step")
         given = {name: check_integer("range", name, number, minimum=-(1 << 63)) for name, number in zip(names, args)}
+        for name, number in given.items():
+            if number >= 1 << 63:
+                raise InvalidArgumentError(f"range({name}=...) takes a number of int64, got {number}")
         start, stop, step = given.get("start", 0), given["stop"], given.get("step", 1)
         if step == 0:
             raise InvalidArgumentError("range(step=...) must not be 0")
@@ -188,7 +191,8 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         """
         if seed is not None:
             check_integer("random", "seed", seed, minimum=0)
-        return Dataset(Random(seed, bool(rerandomize_each_iteration), site=user_site()))
+        check_flag("random", "rerandomize_each_iteration", rerandomize_each_iteration)
+        return Dataset(Random(seed, rerandomize_each_iteration, site=user_site()))
 
     @staticmethod
     def list_files(
@@ -270,7 +274,8 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         """
         nodes = _members("choose_from_datasets", datasets)
         choice = node_of("choose_from_datasets(choice_dataset=...)", choice_dataset)
-        return Dataset(Choose("choose_from_datasets", nodes, choice, bool(stop_on_empty_dataset), site=user_site()))
+        check_flag("choose_from_datasets", "stop_on_empty_dataset", stop_on_empty_dataset)
+        return Dataset(Choose("choose_from_datasets", nodes, choice, stop_on_empty_dataset, site=user_site()))
 
     @staticmethod
     def sample_from_datasets(
@@ -307,9 +312,11 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
                 f"sample_from_datasets(weights=...) takes {len(nodes)} weights, none below 0, not all 0, got {weights}"
             )
         drawn = [(node, share) for node, share in zip(nodes, shares, strict=True) if share > 0]
-        choice = Choices(tuple(share for _, share in drawn), seed, bool(rerandomize_each_iteration))
+        check_flag("sample_from_datasets", "rerandomize_each_iteration", rerandomize_each_iteration)
+        check_flag("sample_from_datasets", "stop_on_empty_dataset", stop_on_empty_dataset)
+        choice = Choices(seed, rerandomize_each_iteration, tuple(share for _, share in drawn))
         members = tuple(node for node, _ in drawn)
-        return Dataset(Choose("sample_from_datasets", members, choice, bool(stop_on_empty_dataset), site=user_site()))
+        return Dataset(Choose("sample_from_datasets", members, choice, stop_on_empty_dataset, site=user_site()))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Dataset":

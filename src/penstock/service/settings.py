@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from penstock.data.node import Node
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import AUTOTUNE, check_integer
+from penstock.options import AUTOTUNE, check_flag, check_integer
 from penstock.service.address import parse_service
 from penstock.service.compression import as_codec
 from penstock.service.cut import kind_of
@@ -120,7 +120,7 @@ def settings_of(
         codec=as_codec(compression),
         cross_trainer_cache=cross_trainer_cache,
         target_workers=as_target_workers(target_workers),
-        skip_poison=_as_flag(call, "skip_poison", skip_poison),
+        skip_poison=check_flag(call, "skip_poison", skip_poison),
     )
     _check_together(call, settings)
     return settings
@@ -159,7 +159,7 @@ def check_ordered(settings: Settings, ordered: object) -> None:
     """
     if ordered is None:
         return
-    if _as_flag("distribute", "ordered", ordered, "True, False or None") and not settings.can_be_ordered:
+    if check_flag("distribute", "ordered", ordered) and not settings.can_be_ordered:
         raise InvalidArgumentError(
             'distribute(ordered=True) is for one dataset that reads alone under "distributed_epoch": leave out '
             f"job_name, and use that processing_mode, got {settings.policy.name}, job_name={settings.job_name!r}"
@@ -172,9 +172,3 @@ def check_name(call: str, name: str, value: object) -> None:
         raise InvalidTypeError(f"{call}({name}=...) takes a string, got {value!r}")
     if not value:
         raise InvalidArgumentError(f"{call}({name}=...) must not be empty")
-
-
-def _as_flag(call: str, name: str, value: object, expected: str = "True or False") -> bool:
-    if not isinstance(value, bool):
-        raise InvalidTypeError(f"{call}({name}=...) takes {expected}, got {value!r}")
-    return value

@@ -70,45 +70,9 @@ class Counter(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Random(Node):
-    """Random integers without end, a function of (seed, epoch, position)."""
+class Draws(Node):
+    """Integers without end, drawn at random: a function of (seed, epoch, position)."""
 
-    name: ClassVar[str] = "random"
-    seed: int | None
-    reshuffle_each_iteration: bool
-
-    @property
-    def cardinality(self) -> int:
-        return INFINITE_CARDINALITY
-
-    @property
-    def spec(self) -> TensorSpec:
-        return TensorSpec((), np.int64)
-
-    @property
-    def indexable(self) -> bool:
-        return True
-
-    @property
-    def varies(self) -> bool:
-        return self.reshuffle_each_iteration
-
-    @property
-    def unseeded(self) -> bool:
-        return self.seed is None
-
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        key = mix(run.key(self, self.seed), epoch if self.reshuffle_each_iteration else 0)
-        words = hash_positions(key, indices) >> np.uint64(32)
-        return Block((words.astype(np.int64),), LEAF, len(indices))
-
-
-@dataclass(frozen=True, eq=False)
-class Choices(Node):
-    """Numbers of datasets without end, drawn by weight: the choice of `sample_from_datasets`."""
-
-    name: ClassVar[str] = "choices"
-    weights: tuple[float, ...]
     seed: int | None
     rerandomize_each_iteration: bool
 
@@ -132,10 +96,31 @@ class Choices(Node):
     def unseeded(self) -> bool:
         return self.seed is None
 
+    def _key(self, run: Run, epoch: int) -> int:
+        return mix(run.key(self, self.seed), epoch if self.rerandomize_each_iteration else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Random(Draws):
+    """Numbers in [0, 2**32)."""
+
+    name: ClassVar[str] = "random"
+
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        key = mix(run.key(self, self.seed), epoch if self.rerandomize_each_iteration else 0)
+        words = hash_positions(self._key(run, epoch), indices) >> np.uint64(32)
+        return Block((words.astype(np.int64),), LEAF, len(indices))
+
+
+@dataclass(frozen=True, eq=False)
+class Choices(Draws):
+    """Numbers of datasets, drawn by weight: the choice of `sample_from_datasets`."""
+
+    name: ClassVar[str] = "choices"
+    weights: tuple[float, ...]
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         edges = np.cumsum(self.weights)
-        drawn = np.searchsorted(edges, uniform_positions(key, indices) * edges[-1], side="right")
+        drawn = np.searchsorted(edges, uniform_positions(self._key(run, epoch), indices) * edges[-1], side="right")
         return Block((drawn.astype(np.int64),), LEAF, len(indices))
 
 
