@@ -324,6 +324,13 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
 
         Raises:
             StorageError: no saved dataset there, or a damaged one.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> path = pathlib.Path(tempfile.mkdtemp()) / "squares"
+            >>> Dataset.range(4).map(lambda x: x * x).save(path)
+            >>> [int(x) for x in Dataset.load(path)]
+            [0, 1, 4, 9]
         """
         return Dataset(Saved(os.fspath(path), RowStore(path), site=user_site()))
 
@@ -346,6 +353,12 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
 
         Raises:
             InvalidTypeError: not `ps.Options`.
+
+        Example:
+            >>> import penstock as ps
+            >>> seeded = ps.Dataset.range(4).shuffle(4).with_options(ps.Options(seed=1))
+            >>> list(seeded) == list(ps.Dataset.range(4).shuffle(4).with_options(ps.Options(seed=1)))
+            True
         """
         if not isinstance(options, Options):
             raise InvalidTypeError(f"with_options takes ps.Options, got {options!r}")

@@ -32,6 +32,14 @@ class ReadMethods(Methods):
             InvalidArgumentError: the dataset never ends.
             StorageError: `path` exists, or cannot be written.
             InvalidTypeError: elements with objects other than arrays, strings and bytes.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> import penstock as ps
+            >>> path = pathlib.Path(tempfile.mkdtemp()) / "words"
+            >>> ps.Dataset.from_tensor_slices(["rose", "violet"]).save(path)
+            >>> list(ps.Dataset.load(path))
+            ['rose', 'violet']
         """
         self._check_ends("save")
         writer = RowStoreWriter(path)
