@@ -270,6 +270,17 @@ def test_results_must_be_numbers(four) -> None:
         four.run(lambda: "text")
 
 
+@pytest.mark.parametrize("rows", [8, 6])  # in equal shares, and in shares that differ
+@pytest.mark.parametrize("ask", [lambda x: float(x.sum()), lambda x: x if x.sum() > 0 else -x, np.array])
+def test_a_step_that_asks_for_values_while_it_is_compiled_is_told_what_to_do(four, rows: int, ask) -> None:
+    (batch,) = four.distribute_dataset(ps.Dataset.range(rows).batch(8))
+    with pytest.raises(TypeError) as raised:
+        four.run(ask, args=(batch,))
+    (note,) = [note for note in raised.value.__notes__ if note.startswith("penstock")]
+    assert "strategy.run compiles the function" in note
+    assert "jax.numpy" in note
+
+
 def test_host_values_run_on_devices(four) -> None:
     value = ps.HostStrategy(4).run(lambda: ps.get_replica_context().replica_id_in_sync_group * 10)
     assert [int(part) for part in four.run(lambda part: part + 1, args=(value,)).values] == [1, 11, 21, 31]

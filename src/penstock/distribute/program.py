@@ -146,14 +146,25 @@ class Call:
         context = MeshReplica(self.replicas, has_rows=all(0 not in jnp.shape(leaf) for leaf in leaves))
         with replica_scope(context):
             if self.framework is None:
-                return jax.tree.map(_output, self.fn()(*args, **kwargs)), [], None
+                return self._called(args, kwargs), [], None
             written = self.touched.written
             variables = [*written, *self.touched.read]
             with self.framework.lent(variables, values, context.replica_id_in_sync_group) as lent:
-                result = jax.tree.map(_output, self.fn()(*args, **kwargs))
+                result = self._called(args, kwargs)
             merged = self.framework.merged(lent, written, values[: len(written)], context)
             equal = [merged[place] for place in self.replicated] if self.check_weights else []
             return result, merged, jnp.stack([_difference(value) for value in equal]) if equal else None
+
+    def _called(self, args: Any, kwargs: Any) -> Any:
+        try:
+            return jax.tree.map(_output, self.fn()(*args, **kwargs))
+        except jax.errors.JAXTypeError as error:
+            error.add_note(
+                "penstock: strategy.run compiles the function before there are values, so Python can neither branch on "
+                "an array nor convert one there: use jax.numpy and jax.lax.cond, return what is to be looked at, or "
+                "try the function under ps.HostStrategy"
+            )
+            raise
 
     @cached_property
     def replicated(self) -> list[int]:
