@@ -265,6 +265,17 @@ def test_what_devices_cannot_hold_is_refused(four, value: object, message: str) 
         four.run(lambda value: 1, args=(value,))
 
 
+@pytest.mark.parametrize("of", [lambda dataset: dataset, iter])
+@pytest.mark.parametrize("distributed", [True, False])
+def test_a_dataset_in_place_of_a_batch_is_refused(four, of, distributed: bool) -> None:
+    dataset = ps.Dataset.range(8).batch(8)
+    given = of(four.distribute_dataset(dataset) if distributed else dataset)
+    with pytest.raises(
+        ps.InvalidTypeError, match=rf"got a {type(given).__name__}.*next\(iter\(distributed_dataset\)\)"
+    ):
+        four.run(lambda batch: batch, args=(given,))
+
+
 def test_results_must_be_numbers(four) -> None:
     with pytest.raises(ps.InvalidTypeError, match=r"must return numbers.*'text'"):
         four.run(lambda: "text")

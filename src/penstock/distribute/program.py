@@ -16,8 +16,11 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
+from penstock.data.dataset import Dataset
+from penstock.data.iterator import DatasetIterator
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
 from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched
+from penstock.distribute.input import DistributedDataset, DistributedIterator
 from penstock.distribute.values import PerReplica, StackedPerReplica
 from penstock.errors import InvalidTypeError
 
@@ -62,6 +65,11 @@ def mode_of(leaf: Any) -> Mode:
         return "array"
     if isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool):
         return "number"
+    if isinstance(leaf, (Dataset, DatasetIterator, DistributedDataset, DistributedIterator)):
+        raise InvalidTypeError(
+            f"strategy.run got a {type(leaf).__name__}: give it a batch, such as next(iter(distributed_dataset)); "
+            "strategy.run_steps takes an iterator"
+        )
     try:
         hash(leaf)
     except TypeError:
