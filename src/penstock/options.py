@@ -66,8 +66,8 @@ class Options:
             raise InvalidTypeError(
                 f"Options(auto_shard_policy=...) takes a ps.AutoShardPolicy, got {self.auto_shard_policy!r}"
             )
-        if self.deterministic is not None and not isinstance(self.deterministic, bool):
-            raise InvalidTypeError(f"Options(deterministic=...) takes True or False, got {self.deterministic!r}")
+        if self.deterministic is not None:
+            check_flag("Options", "deterministic", self.deterministic)
         if self.seed is not None:
             check_integer("Options", "seed", self.seed, minimum=0)
 
@@ -75,6 +75,13 @@ class Options:
         """These options with everything that `later` sets put in their place."""
         changes = {field.name: getattr(later, field.name) for field in fields(later)}
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+
+def check_flag(call: str, name: str, value: object) -> bool:
+    """`value`, which must be True or False; `call` and `name` say in the error where it was given."""
+    if not isinstance(value, bool):
+        raise InvalidTypeError(f"{call}({name}=...) takes True or False, got {value!r}")
+    return value
 
 
 def check_integer(call: str, name: str, value: object, *, minimum: int) -> int:

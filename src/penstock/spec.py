@@ -113,7 +113,9 @@ def _array_of_list(value: list[Any]) -> Array:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise ElementError(f"a list must hold rows of equal shape to stand for an array: {error}") from error
+        raise ElementError(
+            f"a list stands for an array, and must hold rows of equal shape, got {value!r:.200}"
+        ) from error
     return array.astype(np.float32) if type(sample) is float and array.dtype == np.float64 else array
 
 

@@ -244,6 +244,7 @@ def test_a_function_cannot_change_the_users_arrays():
         (lambda d: d.rejection_resample(abs, [0.5, 0.6]), ValueError, "sum to 1"),
         (lambda d: ps.Dataset.zip(d, 3), TypeError, r"zip takes a ps\.Dataset, got 3"),
         (lambda d: ps.Dataset.zip([d, d]), TypeError, r"got a list: write zip\(\*datasets\)"),
+        (lambda d: ps.Dataset.zip(d, [1]), TypeError, r"zip takes a ps\.Dataset, got \[1\]"),
         (
             lambda d: ps.Dataset([1, 2]),
             TypeError,
@@ -258,17 +259,41 @@ def test_a_function_cannot_change_the_users_arrays():
         (lambda d: ps.Dataset.choose_from_datasets([d], 3), TypeError, "choice_dataset"),
         (lambda d: ps.Dataset.range(), TypeError, "1 to 3 integers"),
         (lambda d: ps.Dataset.range(0, 3, 0), ValueError, "must not be 0"),
+        (lambda d: ps.Dataset.range(3.5), TypeError, r"range\(stop=\.\.\.\) takes an integer, got 3\.5"),
+        (lambda d: ps.Dataset.range(1 << 70), ValueError, r"range\(stop=\.\.\.\) takes a number of int64, got 1180"),
+        (lambda d: ps.Dataset.range(-1 << 64, 0), ValueError, r"range\(start=\.\.\.\) must be at least -9223"),
+        (lambda d: d.batch(2, 4), TypeError, r"batch\(drop_remainder=\.\.\.\) takes True or False, got 4"),
+        (lambda d: d.padded_batch(2, drop_remainder="no"), TypeError, "drop_remainder"),
+        (lambda d: d.ragged_batch(2, "no"), TypeError, "drop_remainder"),
+        (lambda d: d.rebatch(2, "no"), TypeError, "drop_remainder"),
+        (lambda d: d.window(2, drop_remainder="no"), TypeError, "drop_remainder"),
+        (lambda d: d.shuffle(2, reshuffle_each_iteration="no"), TypeError, "reshuffle_each_iteration"),
+        (lambda d: ps.Dataset.random(rerandomize_each_iteration=3), TypeError, "rerandomize_each_iteration"),
+        (lambda d: ps.Dataset.choose_from_datasets([d], d, 3), TypeError, "stop_on_empty_dataset"),
+        (lambda d: ps.Dataset.sample_from_datasets([d], stop_on_empty_dataset=3), TypeError, "stop_on_empty_dataset"),
+        (lambda d: d.repeat().reduce(0, max), ValueError, r"repeat\(count=None\).* never ends.*put \.take\(count\)"),
+        (lambda d: d.repeat().save("never"), ValueError, r"save: repeat\(count=None\).* never ends"),
+        (lambda d: ps.Dataset.range("a", 3), TypeError, r"range\(start=\.\.\.\) takes an integer, got 'a'"),
         (lambda d: ps.Dataset.from_tensor_slices(3), ValueError, "leading axis"),
         (lambda d: ps.Dataset.from_tensor_slices(([1], [1, 2])), ValueError, r"\[0\]: 1, \[1\]: 2"),
         (lambda d: ps.Dataset.from_tensor_slices(d), ValueError, "leading axis, got <penstock.Dataset range"),
         (
             lambda d: ps.Dataset.from_tensor_slices([[1], [1, 2]]),
             ValueError,
-            "from_tensor_slices: a list must hold rows",
+            r"from_tensor_slices: .* of equal shape, got \[\[1\], \[1, 2\]\].*: from_generator takes rows that differ",
         ),
         (lambda d: ps.Dataset.from_generator(3), TypeError, "takes a function"),
         (lambda d: ps.Dataset.from_generator(iter([1])), TypeError, "give the generator function itself"),
-        (lambda d: ps.Dataset.from_generator(list, output_signature=3), TypeError, r"ps\.TensorSpec"),
+        (
+            lambda d: ps.Dataset.from_generator(list, output_signature=3),
+            TypeError,
+            r"takes ps\.TensorSpec leaves, got 3",
+        ),
+        (
+            lambda d: ps.Dataset.from_generator(list, output_signature=np.int64),
+            TypeError,
+            r"such as ps\.TensorSpec\(\(\), 'int64'\) for a number",
+        ),
         (lambda d: ps.Options(seed=-1), ValueError, "seed"),
         (lambda d: ps.Options(auto_shard_policy="DATA"), TypeError, r"ps\.AutoShardPolicy"),
         (lambda d: ps.TensorSpec((-3,)), ValueError, "at least 0"),
@@ -318,6 +343,25 @@ def test_the_choice_must_be_a_number_of_a_dataset():
 def test_generators_are_held_to_their_signature(value, spec, message):
     with pytest.raises(ps.ElementError, match=message):
         list(ps.Dataset.from_generator(lambda: iter([value]), output_signature=spec))
+
+
+@pytest.mark.parametrize(
+    ("elements", "message"),
+    [
+        ([{"a": 1}, {"b": 1}], r"yielded {'b': int64} after {'a': int64}; all its elements must be of one kind"),
+        ([1, 1.5], "yielded float32 after int64; .* which output_signature can declare"),
+    ],
+)
+def test_a_generator_must_yield_one_kind_of_element(elements, message):
+    with pytest.raises(ps.ElementError, match=message):
+        list(ps.Dataset.from_generator(lambda: iter(elements)))
+
+
+def test_a_generator_function_that_returns_no_iterator_is_told_so():
+    with pytest.raises(
+        ps.InvalidTypeError, match="the function must return an iterator, got 3: does it lack a `yield`"
+    ):
+        list(ps.Dataset.from_generator(lambda: 3))
 
 
 def test_python_numbers_of_a_generator_take_the_declared_dtype_where_that_loses_nothing():
@@ -435,5 +479,6 @@ def test_an_iterator_cannot_be_sent_or_copied(use):
 
 def test_names_that_are_loaded_when_they_are_asked_for_are_listed():
     assert {"service", "keras", "preprocessing", "MirroredStrategy", "Checkpoint", "Dataset"} <= set(dir(ps))
+    assert not {"Any", "TYPE_CHECKING", "importlib"} & set(dir(ps))
     assert ps.__version__ == importlib.metadata.version("penstock")
     assert issubclass(ps.LostLeaseError, ps.ServiceError)

@@ -265,9 +265,31 @@ def test_what_devices_cannot_hold_is_refused(four, value: object, message: str) 
         four.run(lambda value: 1, args=(value,))
 
 
+@pytest.mark.parametrize("of", [lambda dataset: dataset, iter])
+@pytest.mark.parametrize("distributed", [True, False])
+def test_a_dataset_in_place_of_a_batch_is_refused(four, of, distributed: bool) -> None:
+    dataset = ps.Dataset.range(8).batch(8)
+    given = of(four.distribute_dataset(dataset) if distributed else dataset)
+    with pytest.raises(
+        ps.InvalidTypeError, match=rf"got a {type(given).__name__}.*next\(iter\(distributed_dataset\)\)"
+    ):
+        four.run(lambda batch: batch, args=(given,))
+
+
 def test_results_must_be_numbers(four) -> None:
     with pytest.raises(ps.InvalidTypeError, match=r"must return numbers.*'text'"):
         four.run(lambda: "text")
+
+
+@pytest.mark.parametrize("rows", [8, 6])  # in equal shares, and in shares that differ
+@pytest.mark.parametrize("ask", [lambda x: float(x.sum()), lambda x: x if x.sum() > 0 else -x, np.array])
+def test_a_step_that_asks_for_values_while_it_is_compiled_is_told_what_to_do(four, rows: int, ask) -> None:
+    (batch,) = four.distribute_dataset(ps.Dataset.range(rows).batch(8))
+    with pytest.raises(TypeError) as raised:
+        four.run(ask, args=(batch,))
+    (note,) = [note for note in raised.value.__notes__ if note.startswith("penstock")]
+    assert "strategy.run compiles the function" in note
+    assert "jax.numpy" in note
 
 
 def test_host_values_run_on_devices(four) -> None:

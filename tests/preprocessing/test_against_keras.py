@@ -120,6 +120,7 @@ def test_category_encoding(mode: str, inputs: Any) -> None:
         lambda: Rescaling(1.0)(["x"]),
         lambda: Normalization(mean=["x"], variance=["y"]),
         lambda: Normalization(mean=[1.0], variance=[1.0])(["x"]),
+        lambda: Normalization().adapt(["x"]),
         lambda: Discretization(["x"]),
         lambda: Discretization([1.0])(["x"]),
     ],

@@ -113,9 +113,24 @@ def test_a_worker_waits_for_its_dispatcher_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["status", "localhost"], 2, "penstock: DispatcherClient(service=...) needs the address of a dispatcher"),
-        (["worker", "--dispatcher", "x:1", "--worker-address", "x"], 2, "penstock: WorkerConfig(worker_address=...)"),
-        (["dispatcher", "--port", "-1"], 2, "penstock: DispatcherConfig(port=...) must be from 0 to 65535"),
+        (["status", "localhost"], 2, 'penstock: HOST:PORT needs the address of a dispatcher as "host:port"'),
+        (["stop", "http://x:1"], 2, "penstock: HOST:PORT: there is no protocol 'http'"),
+        (["worker", "--dispatcher", "x"], 2, 'penstock: --dispatcher needs the address of a dispatcher as "host:port"'),
+        (
+            ["worker", "--dispatcher", "x:1", "--worker-address", "x"],
+            2,
+            'penstock: --worker-address must be "host:port"',
+        ),
+        (["dispatcher", "--port", "-1"], 2, "penstock: --port must be from 0 to 65535, got -1"),
+        (["dispatcher", "--heartbeat-seconds", "0"], 2, "penstock: --heartbeat-seconds must be a number of seconds"),
+        (["dispatcher", "--worker-address", ""], 2, "penstock: --worker-address must not hold an empty address"),
+        (["dispatcher", "--tls-cert", "x"], 2, "penstock: --tls-cert and --tls-key belong together, got only one"),
+        (
+            ["dispatcher", "--host", "0.0.0.0"],
+            2,
+            "penstock: --host 0.0.0.0 lets other machines in, who could run their programs here: give --token-file and "
+            "--tls-cert and --tls-key too, or --insecure where",
+        ),
         (["worker"], 2, "the following arguments are required: --dispatcher"),
     ],
 )

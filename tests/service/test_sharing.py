@@ -60,6 +60,12 @@ def test_a_coordinated_distributed_epoch_gives_every_element_once(target: str) -
     assert together(2, read) == [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]]
 
 
+def test_a_single_coordinated_consumer_has_the_rounds_in_order(target: str) -> None:
+    dataset = coordinated(ps.Dataset.range(200), target, "single", 0, 1, "distributed_epoch")
+    # In turn the worker of the even rows and that of the odd ones, as with any number of consumers.
+    assert [int(x) for x in dataset] == list(range(200))
+
+
 def test_what_fills_no_round_is_left_out(target: str) -> None:
     def read(index: int) -> list[object]:
         dataset = coordinated(ps.Dataset.range(11), target, "left", index, 2, "distributed_epoch")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NoReturn, Protocol
 
-from penstock.cli.arguments import say, seconds
+from penstock.cli.arguments import named_as_options, say, seconds
 from penstock.service import DispatcherConfig, DispatchServer, WorkerConfig, WorkerServer
 
 _DEFAULT_PORT: Final = 5050
@@ -84,7 +84,7 @@ def add_worker(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--tls-root",
         metavar="FILE",
-        help="who must have signed the dispatcher's certificate, in PEM (default: the file that PENSTOCK_TLS_ROOT "
+        help="the authorities that sign the dispatcher's certificate, in PEM (default: the file that PENSTOCK_TLS_ROOT "
         "names, else those that this machine trusts)",
     )
     parser.add_argument(
@@ -116,7 +116,7 @@ def _add_address(parser: argparse.ArgumentParser, port: int) -> None:
         type=int,
         metavar="PORT",
         default=port,
-        help=f"where it listens (default: {port or 'any that is free'}); 0 takes any that is free",
+        help=f"where it listens; 0 takes any port that is free (default: {port})",
     )
     parser.add_argument(
         "--host",
@@ -132,15 +132,15 @@ def _add_security(parser: argparse.ArgumentParser) -> None:
         (
             "--token-file",
             "FILE",
-            "a file with the token that all must know who come (default: the one that PENSTOCK_TOKEN_FILE names, else "
-            "one of yours that no other user can read)",
+            "a file with the token that everyone who connects must show (default: the file that PENSTOCK_TOKEN_FILE "
+            "names, else one of yours that no other user can read)",
         ),
-        ("--tls-cert", "FILE", "the certificate by which others know this server, in PEM; it is then reached by TLS"),
+        ("--tls-cert", "FILE", "this server's certificate, in PEM; others then connect by TLS"),
         ("--tls-key", "FILE", "the certificate's private key, in PEM"),
         (
             "--tls-client-ca",
             "FILE",
-            "who must have signed the certificates of those who come; without it none is asked",
+            "the authorities that sign the certificates of clients, in PEM; without it clients need no certificate",
         ),
     ):
         parser.add_argument(name, metavar=metavar, help=meaning)
@@ -158,29 +158,31 @@ def _security(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _dispatcher(options: argparse.Namespace) -> int:
-    config = DispatcherConfig(
-        port=options.port,
-        host=options.host,
-        worker_addresses=options.worker_address,
-        heartbeat_seconds=options.heartbeat_seconds,
-        lease_seconds=options.lease_seconds,
-        work_dir=options.work_dir,
-        **_security(options),
-    )
+    with named_as_options():
+        config = DispatcherConfig(
+            port=options.port,
+            host=options.host,
+            worker_addresses=options.worker_address,
+            heartbeat_seconds=options.heartbeat_seconds,
+            lease_seconds=options.lease_seconds,
+            work_dir=options.work_dir,
+            **_security(options),
+        )
     _log(logging.INFO)
     return _run(lambda: DispatchServer(config), "dispatcher at {}")
 
 
 def _worker(options: argparse.Namespace) -> int:
-    config = WorkerConfig(
-        dispatcher_address=options.dispatcher,
-        port=options.port,
-        host=options.host,
-        worker_address=options.worker_address,
-        tags=tuple(options.tag),
-        tls_root=options.tls_root,
-        **_security(options),
-    )
+    with named_as_options():
+        config = WorkerConfig(
+            dispatcher_address=options.dispatcher,
+            port=options.port,
+            host=options.host,
+            worker_address=options.worker_address,
+            tags=tuple(options.tag),
+            tls_root=options.tls_root,
+            **_security(options),
+        )
     _log(logging.WARNING if options.quiet else logging.INFO)
     if options.until_input_ends:
         threading.Thread(target=_terminate_at_end_of_input, name="penstock-input", daemon=True).start()

@@ -5,7 +5,7 @@ import sys
 import time
 from typing import Final
 
-from penstock.cli.arguments import say, seconds
+from penstock.cli.arguments import named_as_options, say, seconds
 from penstock.cli.status_page import page
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.messages import GetStatus, Stop
@@ -47,8 +47,13 @@ def _add_service(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("service", metavar="HOST:PORT", help="where the dispatcher is")
 
 
+def _client(options: argparse.Namespace) -> DispatcherClient:
+    with named_as_options():
+        return DispatcherClient(options.service, patience_seconds=_PATIENCE_SECONDS)
+
+
 def _status(options: argparse.Namespace) -> int:
-    client = DispatcherClient(options.service, patience_seconds=_PATIENCE_SECONDS)
+    client = _client(options)
     try:
         while True:
             shown = page(client.address, client.ask(GetStatus()))
@@ -62,7 +67,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    client = DispatcherClient(options.service, patience_seconds=_PATIENCE_SECONDS)
+    client = _client(options)
     try:
         client.ask(Stop(drain=not options.now))
     finally:

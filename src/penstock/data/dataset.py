@@ -21,7 +21,7 @@ from penstock.data.read import ReadMethods
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import matching_files
 from penstock.formats.row_store import RowStore
-from penstock.options import Options, check_integer
+from penstock.options import Options, check_flag, check_integer
 from penstock.spec import TensorSpec, as_leaf
 from penstock.structure import LEAF, flatten
 
@@ -69,7 +69,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
 
         Raises:
             InvalidTypeError: not one to three integers.
-            InvalidArgumentError: a step of 0.
+            InvalidArgumentError: a step of 0, or numbers that int64 does not hold.
 
         Example:
             >>> [int(x) for x in Dataset.range(2, 10, 3)]
@@ -77,9 +77,12 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         """
         if not 1 <= len(args) <= 3:
             raise InvalidTypeError(f"range takes 1 to 3 integers, got {len(args)}")
-        numbers = [check_integer("range", "number", number, minimum=-(1 << 63)) for number in args]
-        start, stop = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
-        step = numbers[2] if len(numbers) == 3 else 1
+        names = ("stop",) if len(args) == 1 else ("start", "stop", "step")
+        given = {name: check_integer("range", name, number, minimum=-(1 << 63)) for name, number in zip(names, args)}
+        for name, number in given.items():
+            if number >= 1 << 63:
+                raise InvalidArgumentError(f"range({name}=...) takes a number of int64, got {number}")
+        start, stop, step = given.get("start", 0), given["stop"], given.get("step", 1)
         if step == 0:
             raise InvalidArgumentError("range(step=...) must not be 0")
         return Dataset(Range(start, stop, step, site=user_site()))
@@ -111,7 +114,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         try:
             columns = tuple(np.asarray(as_leaf(leaf)) for leaf in leaves)
         except ElementError as error:
-            raise ElementError(f"from_tensor_slices: {error}; or give them by from_generator") from error
+            raise ElementError(f"from_tensor_slices: {error}: from_generator takes rows that differ") from error
         for path, leaf, column in zip(structure.paths(), leaves, columns, strict=True):
             if column.ndim == 0:
                 raise InvalidArgumentError(
@@ -153,7 +156,10 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
             )
         for leaf in flatten(output_signature)[0]:
             if not isinstance(leaf, TensorSpec):
-                raise InvalidTypeError(f"from_generator(output_signature=...) takes ps.TensorSpec leaves, got {leaf!r}")
+                raise InvalidTypeError(
+                    f"from_generator(output_signature=...) takes ps.TensorSpec leaves, got {leaf!r}: such as "
+                    "ps.TensorSpec((), 'int64') for a number"
+                )
         return Dataset(Generator(fn, output_signature, site=user_site()))
 
     @staticmethod
@@ -185,7 +191,8 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         """
         if seed is not None:
             check_integer("random", "seed", seed, minimum=0)
-        return Dataset(Random(seed, bool(rerandomize_each_iteration), site=user_site()))
+        check_flag("random", "rerandomize_each_iteration", rerandomize_each_iteration)
+        return Dataset(Random(seed, rerandomize_each_iteration, site=user_site()))
 
     @staticmethod
     def list_files(
@@ -235,11 +242,11 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
             >>> [(int(a), int(b)) for a, b in Dataset.zip(Dataset.range(3), Dataset.range(10, 12))]
             [(0, 10), (1, 11)]
         """
-        members, structure = flatten(datasets[0] if len(datasets) == 1 else datasets)
-        if any(isinstance(member, list) for member in members):
+        if len(datasets) == 1 and isinstance(datasets[0], list):
             raise InvalidTypeError(
                 "zip takes datasets, or a tuple or a dictionary of them, got a list: write zip(*datasets)"
             )
+        members, structure = flatten(datasets[0] if len(datasets) == 1 else datasets)
         nodes = tuple(node_of("zip", member) for member in members)
         if not nodes:
             raise InvalidArgumentError("zip takes at least one dataset, got none")
@@ -267,7 +274,8 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         """
         nodes = _members("choose_from_datasets", datasets)
         choice = node_of("choose_from_datasets(choice_dataset=...)", choice_dataset)
-        return Dataset(Choose("choose_from_datasets", nodes, choice, bool(stop_on_empty_dataset), site=user_site()))
+        check_flag("choose_from_datasets", "stop_on_empty_dataset", stop_on_empty_dataset)
+        return Dataset(Choose("choose_from_datasets", nodes, choice, stop_on_empty_dataset, site=user_site()))
 
     @staticmethod
     def sample_from_datasets(
@@ -304,9 +312,11 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
                 f"sample_from_datasets(weights=...) takes {len(nodes)} weights, none below 0, not all 0, got {weights}"
             )
         drawn = [(node, share) for node, share in zip(nodes, shares, strict=True) if share > 0]
-        choice = Choices(tuple(share for _, share in drawn), seed, bool(rerandomize_each_iteration))
+        check_flag("sample_from_datasets", "rerandomize_each_iteration", rerandomize_each_iteration)
+        check_flag("sample_from_datasets", "stop_on_empty_dataset", stop_on_empty_dataset)
+        choice = Choices(seed, rerandomize_each_iteration, tuple(share for _, share in drawn))
         members = tuple(node for node, _ in drawn)
-        return Dataset(Choose("sample_from_datasets", members, choice, bool(stop_on_empty_dataset), site=user_site()))
+        return Dataset(Choose("sample_from_datasets", members, choice, stop_on_empty_dataset, site=user_site()))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Dataset":
@@ -314,6 +324,13 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
 
         Raises:
             StorageError: no saved dataset there, or a damaged one.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> path = pathlib.Path(tempfile.mkdtemp()) / "squares"
+            >>> Dataset.range(4).map(lambda x: x * x).save(path)
+            >>> [int(x) for x in Dataset.load(path)]
+            [0, 1, 4, 9]
         """
         return Dataset(Saved(os.fspath(path), RowStore(path), site=user_site()))
 
@@ -336,6 +353,12 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
 
         Raises:
             InvalidTypeError: not `ps.Options`.
+
+        Example:
+            >>> import penstock as ps
+            >>> seeded = ps.Dataset.range(4).shuffle(4).with_options(ps.Options(seed=1))
+            >>> list(seeded) == list(ps.Dataset.range(4).shuffle(4).with_options(ps.Options(seed=1)))
+            True
         """
         if not isinstance(options, Options):
             raise InvalidTypeError(f"with_options takes ps.Options, got {options!r}")

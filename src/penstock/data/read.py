@@ -8,7 +8,7 @@ from penstock.data.iterator import DatasetIterator, Iterations
 from penstock.data.methods.base import Methods, check_function
 from penstock.data.plan import explain
 from penstock.data.sample import sampled_spec
-from penstock.errors import InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.row_store import RowStoreWriter
 from penstock.options import INFINITE_CARDINALITY, Options
 from penstock.spec import as_leaf
@@ -29,9 +29,19 @@ class ReadMethods(Methods):
         """Write the elements of one iteration to the directory `path`, which appears when it is complete.
 
         Raises:
+            InvalidArgumentError: the dataset never ends.
             StorageError: `path` exists, or cannot be written.
             InvalidTypeError: elements with objects other than arrays, strings and bytes.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> import penstock as ps
+            >>> path = pathlib.Path(tempfile.mkdtemp()) / "words"
+            >>> ps.Dataset.from_tensor_slices(["rose", "violet"]).save(path)
+            >>> list(ps.Dataset.load(path))
+            ['rose', 'violet']
         """
+        self._check_ends("save")
         writer = RowStoreWriter(path)
         try:
             with iter(self) as iterator:
@@ -45,17 +55,26 @@ class ReadMethods(Methods):
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """The last state of `reduce_func(state, element)`, carried from element to element.
 
+        Raises:
+            InvalidTypeError: not a function.
+            InvalidArgumentError: the dataset never ends.
+
         Example:
             >>> import penstock as ps
             >>> ps.Dataset.range(5).reduce(0, lambda total, x: total + x)
             np.int64(10)
         """
         check_function("reduce", "reduce_func", reduce_func)
+        self._check_ends("reduce")
         state = map_structure(as_leaf, initial_state)
         with iter(self) as iterator:
             for element in iterator:
                 state = map_structure(as_leaf, reduce_func(state, element))
         return state
+
+    def _check_ends(self, call: str) -> None:
+        if self.node.cardinality == INFINITE_CARDINALITY:
+            raise InvalidArgumentError(f"{call}: {self.node.where()} never ends: put .take(count) before {call}")
 
     @property
     def element_spec(self) -> Any:

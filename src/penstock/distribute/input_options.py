@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import check_integer
+from penstock.options import check_flag, check_integer
 
 
 class InputReplicationMode(StrEnum):
@@ -69,10 +69,7 @@ class InputOptions:
 
     def __post_init__(self) -> None:
         check_integer("InputOptions", "per_replica_buffer_size", self.per_replica_buffer_size, minimum=0)
-        if not isinstance(self.fetch_to_device, bool):
-            raise InvalidTypeError(
-                f"InputOptions(fetch_to_device=...) takes True or False, got {self.fetch_to_device!r}"
-            )
+        check_flag("InputOptions", "fetch_to_device", self.fetch_to_device)
         object.__setattr__(
             self, "replication_mode", _choice("replication_mode", InputReplicationMode, self.replication_mode)
         )

@@ -16,8 +16,11 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
+from penstock.data.dataset import Dataset
+from penstock.data.iterator import DatasetIterator
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
 from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched
+from penstock.distribute.input import DistributedDataset, DistributedIterator
 from penstock.distribute.values import PerReplica, StackedPerReplica
 from penstock.errors import InvalidTypeError
 
@@ -62,6 +65,11 @@ def mode_of(leaf: Any) -> Mode:
         return "array"
     if isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool):
         return "number"
+    if isinstance(leaf, (Dataset, DatasetIterator, DistributedDataset, DistributedIterator)):
+        raise InvalidTypeError(
+            f"strategy.run got a {type(leaf).__name__}: give it a batch, such as next(iter(distributed_dataset)); "
+            "strategy.run_steps takes an iterator"
+        )
     try:
         hash(leaf)
     except TypeError:
@@ -146,14 +154,25 @@ class Call:
         context = MeshReplica(self.replicas, has_rows=all(0 not in jnp.shape(leaf) for leaf in leaves))
         with replica_scope(context):
             if self.framework is None:
-                return jax.tree.map(_output, self.fn()(*args, **kwargs)), [], None
+                return self._called(args, kwargs), [], None
             written = self.touched.written
             variables = [*written, *self.touched.read]
             with self.framework.lent(variables, values, context.replica_id_in_sync_group) as lent:
-                result = jax.tree.map(_output, self.fn()(*args, **kwargs))
+                result = self._called(args, kwargs)
             merged = self.framework.merged(lent, written, values[: len(written)], context)
             equal = [merged[place] for place in self.replicated] if self.check_weights else []
             return result, merged, jnp.stack([_difference(value) for value in equal]) if equal else None
+
+    def _called(self, args: Any, kwargs: Any) -> Any:
+        try:
+            return jax.tree.map(_output, self.fn()(*args, **kwargs))
+        except jax.errors.JAXTypeError as error:
+            error.add_note(
+                "penstock: strategy.run compiles the function before there are values, so Python can neither branch on "
+                "an array nor convert one there: use jax.numpy and jax.lax.cond, return what is to be looked at, or "
+                "try the function under ps.HostStrategy"
+            )
+            raise
 
     @cached_property
     def replicated(self) -> list[int]:

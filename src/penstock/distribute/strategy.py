@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from penstock.distribute.calls import check_call, checked_places, taken
 from penstock.distribute.contexts import (
@@ -319,6 +319,12 @@ class Strategy(ABC):
 
         Raises:
             InvalidArgumentError: scalars, an axis that does not exist, or shapes that do not fit.
+
+        Example:
+            >>> import penstock as ps
+            >>> strategy = ps.HostStrategy(replicas_per_worker=2)
+            >>> print(strategy.gather(ps.PerReplica([[1, 2], [3]]), axis=0))
+            [1 2 3]
         """
         refuse_in_replica("strategy.gather")
         if isinstance(axis, bool) or not isinstance(axis, int):
@@ -329,6 +335,12 @@ class Strategy(ABC):
         """What each local replica has of a value: one entry per replica, each of the value's structure.
 
         What is not a `PerReplica` is the same for every replica.
+
+        Example:
+            >>> import penstock as ps
+            >>> strategy = ps.HostStrategy(replicas_per_worker=2)
+            >>> strategy.local_results((ps.PerReplica([1, 2]), 5))
+            ((1, 5), (2, 5))
         """
         self._map(self._checked, value)
         return tuple(self._share(value, replica) for replica in range(self._workers.replicas))
@@ -366,7 +378,10 @@ class Strategy(ABC):
     def _checked(self, leaf: Any) -> Any:
         """`leaf`, unless it is a `PerReplica` of another number of replicas."""
         if isinstance(leaf, PerReplica) and leaf.count != self._workers.replicas:
-            raise_foreign(self, leaf)
+            raise InvalidArgumentError(
+                f"{self!r} got a PerReplica of {leaf.count} replicas, but it runs {self._workers.replicas} here: use "
+                "each value with the strategy that made it"
+            )
         return leaf
 
     def _parts(self, leaf: Any) -> tuple[Any, ...]:
@@ -383,11 +398,3 @@ def _checked_options(call: str, options: InputOptions | None) -> InputOptions:
 def placed_on_host(leaves: list[Shares], even: bool) -> list[PerReplica]:
     """The replicas' shares as they lie in host memory."""
     return [PerReplica(shares.parts) for shares in leaves]
-
-
-def raise_foreign(strategy: Strategy, value: PerReplica) -> NoReturn:
-    """Refuse a `PerReplica` that another strategy made."""
-    raise InvalidArgumentError(
-        f"{strategy!r} got a PerReplica of {value.count} replicas, but it runs {strategy._workers.replicas} here: "
-        "use each value with the strategy that made it"
-    )

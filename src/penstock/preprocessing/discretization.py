@@ -46,7 +46,7 @@ class Discretization(Layer):
     ) -> None:
         if (bin_boundaries is None) == (num_bins is None):
             raise InvalidArgumentError(
-                "Discretization takes either bin_boundaries or num_bins, which adapt learns them for"
+                "Discretization takes either bin_boundaries or num_bins: how many bins adapt is to learn"
             )
         if not 0 < epsilon < 1:
             raise InvalidArgumentError(f"Discretization(epsilon=...) takes a share between 0 and 1, got {epsilon!r}")

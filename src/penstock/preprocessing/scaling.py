@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.dataset import Dataset
-from penstock.errors import InvalidArgumentError
+from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 from penstock.preprocessing.layer import Layer, as_floats, columns_of, in_pieces
 
@@ -86,6 +86,7 @@ class Normalization(Layer):
 
         Raises:
             InvalidArgumentError: mean and variance were given, there is no data, or `axis` does not exist in it.
+            InvalidTypeError: data that are no numbers.
         """
         if self._given:
             raise InvalidArgumentError("Normalization.adapt(data): the layer was given mean and variance")
@@ -95,7 +96,10 @@ class Normalization(Layer):
             pieces = in_pieces(rows, _ROWS_AT_ONCE)
         count, mean, variance = 0, np.float64(0), np.float64(0)
         for piece in pieces:
-            values = piece.astype(np.float64)
+            try:
+                values = piece.astype(np.float64)
+            except (TypeError, ValueError) as error:
+                raise InvalidTypeError(f"Normalization.adapt(data) takes numbers: {error}") from error
             kept = self._kept(values.ndim)
             reduced = tuple(axis for axis in range(values.ndim) if axis not in kept)
             number = int(np.prod([values.shape[axis] for axis in reduced]))

@@ -21,6 +21,7 @@ class Reading:
         ordered: hand elements on in the order of their positions; only of a single pass.
         by_element: positions are the numbers of elements, whatever else they could be.
         length_known: whether the lengths that the dispatcher knows are those of such positions.
+        coordinated: whether it is one of the consumers of coordinated reads, of which there may be only one.
         stride: of coordinated reads the number of consumers, otherwise 1.
         offset: of coordinated reads the consumer's index, otherwise 0.
         trainer: of a CrossTrainerCache, otherwise "".
@@ -35,6 +36,7 @@ class Reading:
     ordered: bool = False
     by_element: bool = False
     length_known: bool = True
+    coordinated: bool = False
     stride: int = 1
     offset: int = 0
     trainer: str = ""
@@ -46,11 +48,11 @@ class Reading:
     @property
     def endless(self) -> bool:
         """Whether a pass is fetched in one go: its worker runs through it once, as fast as elements are taken."""
-        return self.stride > 1 or bool(self.trainer) or (self.kind == "sequence" and self.limit is None)
+        return self.coordinated or bool(self.trainer) or (self.kind == "sequence" and self.limit is None)
 
     def delivery(self) -> Delivery:
         """The order in which elements are handed on."""
-        if self.stride > 1:
+        if self.coordinated:
             return InTurns(self.stride)
         return InOrder() if self.ordered else AsItComes()
 
@@ -82,7 +84,7 @@ class Reading:
     def poison(self, pass_number: int, position: int) -> PoisonError:
         """The error for a position over which workers were lost."""
         what = {"rows": "element", "groups": "row", "sequence": "element"}[self.kind]
-        which = f" of pass {pass_number}" if self.policy != ShardingPolicy.DYNAMIC or self.stride > 1 else ""
+        which = f" of pass {pass_number}" if self.policy != ShardingPolicy.DYNAMIC or self.coordinated else ""
         after = (
             "distribute(skip_poison=True) leaves such elements out"
             if self.by_position

@@ -6,8 +6,9 @@ from typing import Any
 
 from penstock.data.dataset import Dataset
 from penstock.data.methods.base import node_of, user_site
-from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, check_integer
+from penstock.data.node import Node
+from penstock.errors import ElementError, InvalidArgumentError
+from penstock.options import INFINITE_CARDINALITY, Options
 from penstock.service.address import parse_service
 from penstock.service.compression import as_codec
 from penstock.service.cut import check_shared, cut, kind_of
@@ -16,10 +17,10 @@ from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.fingerprint import fingerprint
 from penstock.service.messages import DatasetFound, DatasetRegistered, GetDataset, RegisterDataset
 from penstock.service.parts import check_policy
-from penstock.service.policy import CrossTrainerCache, ShardingPolicy, as_policy, as_target_workers
-from penstock.service.source import Distribute, Settings
+from penstock.service.policy import CrossTrainerCache, ShardingPolicy
+from penstock.service.settings import Settings, check_name, check_ordered, settings_of
+from penstock.service.source import Distribute
 from penstock.service.subjects import DatasetInfo, PassKind
-from penstock.service.transport.connect import as_protocol
 from penstock.service.wire import spec_of_data, spec_to_data
 from penstock.spec import describe_mismatch
 
@@ -90,61 +91,75 @@ def distribute(
         ...         print([int(x) for x in dataset.map(lambda x: x + 1)])
         [1, 2, 5, 10, 17]
     """
-    settings = _settings(
+    settings = settings_of(
         "distribute",
-        processing_mode,
-        service,
-        job_name,
-        consumer_index,
-        num_consumers,
-        max_outstanding_requests,
-        data_transfer_protocol,
-        compression,
-        cross_trainer_cache,
-        target_workers,
+        processing_mode=processing_mode,
+        service=service,
+        job_name=job_name,
+        consumer_index=consumer_index,
+        num_consumers=num_consumers,
+        max_outstanding_requests=max_outstanding_requests,
+        data_transfer_protocol=data_transfer_protocol,
+        compression=compression,
+        cross_trainer_cache=cross_trainer_cache,
+        target_workers=target_workers,
+        skip_poison=skip_poison,
     )
-    _check_ordered(settings, ordered)
-    settings = replace(settings, skip_poison=_checked_skip_poison(settings, skip_poison))
+    check_ordered(settings, ordered)
     site = user_site()
 
     def transformation(dataset: Dataset) -> Dataset:
-        node, options = node_of("distribute", dataset), dataset.options()
-        in_order = ordered
-        if in_order is None:
-            in_order = _can_be_ordered(settings) and options.deterministic is not False
-        check_policy(node, settings.policy)
-        # Readers in step, or each with everything, get whole elements from a worker that sees its whole stream.
-        cutting = settings.policy is ShardingPolicy.DYNAMIC and not settings.by_element
-        part = cut(node, ordered=in_order) if cutting else None
-        if part is not None and not settings.alone:
-            check_shared(part)
-        produced = node if part is None else part.worker
-        if settings.cross_trainer_cache is not None and produced.cardinality != INFINITE_CARDINALITY:
-            raise InvalidArgumentError(
-                f"{node.where()}: a cross_trainer_cache is for a dataset that never ends, because trainers come and go "
-                f"and none of them could be told its end: add .repeat(), got cardinality {produced.cardinality}"
-            )
-        kind, length = kind_of(produced)
-        definition = to_bytes(produced, options)
-        info = DatasetInfo(
-            kind=kind,
-            length=length,
-            cardinality=produced.cardinality,
-            compression=compression,
-            fingerprint=fingerprint((produced, options)),
-        )
-        source = Distribute(
-            settings,
-            info,
-            settings.kind_of(produced),
-            definition=definition,
-            produced=produced,
-            ordered=in_order,
-            site=site,
-        )
-        return Dataset(source if part is None else part.over(source), options)
+        return _distributed(dataset, settings, compression, ordered, site)
 
     return transformation
+
+
+def _distributed(
+    dataset: Dataset, settings: Settings, compression: str | None, ordered: bool | None, site: str
+) -> Dataset:
+    node, options = node_of("distribute", dataset), dataset.options()
+    if ordered is None:
+        ordered = settings.can_be_ordered and options.deterministic is not False
+    check_policy(node, settings.policy)
+    # Readers in step, or each with everything, get whole elements from a worker that sees its whole stream.
+    cutting = settings.policy is ShardingPolicy.DYNAMIC and not settings.by_element
+    part = cut(node, ordered=ordered) if cutting else None
+    if part is not None and not settings.alone:
+        check_shared(part)
+    produced = node if part is None else part.worker
+    if settings.cross_trainer_cache is not None and produced.cardinality != INFINITE_CARDINALITY:
+        raise InvalidArgumentError(
+            f"{node.where()}: a cross_trainer_cache is for a dataset that never ends, because trainers come and go "
+            f"and none of them could be told its end: add .repeat(), got cardinality {produced.cardinality}"
+        )
+    definition, info = _defined(produced, options, compression)
+    source = Distribute(
+        settings,
+        info,
+        settings.kind_of(produced),
+        definition=definition,
+        produced=produced,
+        ordered=ordered,
+        site=site,
+    )
+    return Dataset(source if part is None else part.over(source), options)
+
+
+def _defined(
+    node: Node, options: Options, compression: str | None, element_spec: Any = None
+) -> tuple[bytes, DatasetInfo]:
+    """A dataset as it is sent to a dispatcher, and what that needs to know of it."""
+    kind, length = kind_of(node)
+    definition = to_bytes(node, options)
+    info = DatasetInfo(
+        kind=kind,
+        length=length,
+        cardinality=node.cardinality,
+        element_spec=element_spec,
+        compression=compression,
+        fingerprint=fingerprint((node, options)),
+    )
+    return definition, info
 
 
 def register_dataset(
@@ -171,21 +186,12 @@ def register_dataset(
     node = node_of("register_dataset", dataset)
     as_codec(compression)
     if dataset_id is not None:
-        _check_name("register_dataset", "dataset_id", dataset_id)
-    kind, length = kind_of(node)
+        check_name("register_dataset", "dataset_id", dataset_id)
     try:
         spec = spec_to_data(dataset.element_spec)
     except ElementError:  # it is empty, and nothing tells
         spec = None
-    definition = to_bytes(node, dataset.options())
-    info = DatasetInfo(
-        kind=kind,
-        length=length,
-        cardinality=node.cardinality,
-        element_spec=spec,
-        compression=compression,
-        fingerprint=fingerprint((node, dataset.options())),
-    )
+    definition, info = _defined(node, dataset.options(), compression, spec)
     reply = _asked(
         parse_service("register_dataset", service),
         RegisterDataset(definition=definition, info=info, dataset_id=dataset_id or ""),
@@ -229,19 +235,19 @@ def from_dataset_id(
         ...         print([int(x) for x in dataset])
         [0, 1, 2, 3]
     """
-    _check_name("from_dataset_id", "dataset_id", dataset_id)
-    settings = _settings(
+    check_name("from_dataset_id", "dataset_id", dataset_id)
+    settings = settings_of(
         "from_dataset_id",
-        processing_mode,
-        service,
-        job_name,
-        consumer_index,
-        num_consumers,
-        max_outstanding_requests,
-        data_transfer_protocol,
-        None,
-        cross_trainer_cache,
-        target_workers,
+        processing_mode=processing_mode,
+        service=service,
+        job_name=job_name,
+        consumer_index=consumer_index,
+        num_consumers=num_consumers,
+        max_outstanding_requests=max_outstanding_requests,
+        data_transfer_protocol=data_transfer_protocol,
+        compression=None,
+        cross_trainer_cache=cross_trainer_cache,
+        target_workers=target_workers,
     )
     found = _asked(settings.service, GetDataset(dataset_id=dataset_id, with_definition=False))
     assert isinstance(found, DatasetFound)
@@ -262,7 +268,7 @@ def from_dataset_id(
         kind,
         dataset_id=dataset_id,
         declared_spec=registered if element_spec is None else element_spec,
-        ordered=_can_be_ordered(settings),
+        ordered=settings.can_be_ordered,
         site=user_site(),
     )
     return Dataset(source)
@@ -274,100 +280,3 @@ def _asked(service: str, message: Any) -> Any:
         return client.ask(message)
     finally:
         client.close()
-
-
-def _settings(
-    call: str,
-    processing_mode: object,
-    service: object,
-    job_name: object,
-    consumer_index: object,
-    num_consumers: object,
-    max_outstanding_requests: object,
-    data_transfer_protocol: object,
-    compression: object,
-    cross_trainer_cache: object,
-    target_workers: object,
-) -> Settings:
-    """The arguments, each checked by itself and all together."""
-    if job_name is not None:
-        _check_name(call, "job_name", job_name)
-    if (consumer_index is None) != (num_consumers is None):
-        given = "consumer_index" if num_consumers is None else "num_consumers"
-        raise InvalidArgumentError(f"{call}: consumer_index and num_consumers belong together, got only {given}")
-    if num_consumers is not None:
-        consumers = check_integer(call, "num_consumers", num_consumers, minimum=1)
-        if check_integer(call, "consumer_index", consumer_index, minimum=0) >= consumers:
-            raise InvalidArgumentError(
-                f"{call}(consumer_index=...) must be less than num_consumers={consumers}, got {consumer_index}"
-            )
-    if max_outstanding_requests is not None and max_outstanding_requests != AUTOTUNE:
-        check_integer(call, "max_outstanding_requests", max_outstanding_requests, minimum=1)
-    if cross_trainer_cache is not None and not isinstance(cross_trainer_cache, CrossTrainerCache):
-        raise InvalidTypeError(
-            f"{call}(cross_trainer_cache=...) takes a ps.service.CrossTrainerCache, got {cross_trainer_cache!r}"
-        )
-    settings = Settings(
-        policy=as_policy(processing_mode),
-        service=parse_service(call, service),
-        job_name=job_name,  # type: ignore[arg-type]  # checked above, as are the others
-        consumer_index=consumer_index,  # type: ignore[arg-type]
-        num_consumers=num_consumers,  # type: ignore[arg-type]
-        max_outstanding_requests=None if max_outstanding_requests == AUTOTUNE else max_outstanding_requests,  # type: ignore[arg-type]
-        data_transfer_protocol=as_protocol(data_transfer_protocol),
-        codec=as_codec(compression),
-        cross_trainer_cache=cross_trainer_cache,
-        target_workers=as_target_workers(target_workers),
-    )
-    _check_together(call, settings)
-    return settings
-
-
-def _check_together(call: str, settings: Settings) -> None:
-    shared = settings.num_consumers is not None or settings.cross_trainer_cache is not None
-    what = "coordinated reads need" if settings.num_consumers is not None else "a cross_trainer_cache needs"
-    if shared and settings.job_name is None:
-        raise InvalidArgumentError(f"{call}: {what} a job_name, by which the readers find each other")
-    if settings.num_consumers is not None and settings.cross_trainer_cache is not None:
-        raise InvalidArgumentError(f"{call}: coordinated reads and a cross_trainer_cache exclude each other")
-    if settings.num_consumers is not None and settings.target_workers == "LOCAL":
-        raise InvalidArgumentError(
-            f'{call}: coordinated reads ask the same worker for all consumers, target_workers="LOCAL" asks other ones '
-            'in each process: use "ANY" or "AUTO"'
-        )
-    if shared and settings.policy.static:
-        raise InvalidArgumentError(
-            f"{call}: {what} ShardingPolicy.OFF or ShardingPolicy.DYNAMIC, got {settings.policy.name}"
-        )
-
-
-def _can_be_ordered(settings: Settings) -> bool:
-    return settings.alone and settings.policy is ShardingPolicy.DYNAMIC
-
-
-def _check_ordered(settings: Settings, ordered: object) -> None:
-    if ordered is not None and not isinstance(ordered, bool):
-        raise InvalidTypeError(f"distribute(ordered=...) takes True, False or None, got {ordered!r}")
-    if ordered and not _can_be_ordered(settings):
-        raise InvalidArgumentError(
-            'distribute(ordered=True) is for one dataset that reads alone under "distributed_epoch": leave out '
-            f"job_name, and use that processing_mode, got {settings.policy.name}, job_name={settings.job_name!r}"
-        )
-
-
-def _checked_skip_poison(settings: Settings, skip_poison: object) -> bool:
-    if not isinstance(skip_poison, bool):
-        raise InvalidTypeError(f"distribute(skip_poison=...) takes True or False, got {skip_poison!r}")
-    if skip_poison and settings.by_element:
-        raise InvalidArgumentError(
-            "distribute(skip_poison=True) would put coordinated reads out of step, and cannot go on in the one stream "
-            "that trainers of a cross_trainer_cache share: leave it out"
-        )
-    return skip_poison
-
-
-def _check_name(call: str, name: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise InvalidTypeError(f"{call}({name}=...) takes a string, got {value!r}")
-    if not value:
-        raise InvalidArgumentError(f"{call}({name}=...) must not be empty")

@@ -16,66 +16,20 @@ from penstock.errors import InvalidArgumentError, ServiceError, StateMismatchErr
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.runtime.threads import Threads
 from penstock.service.asking import Reading
-from penstock.service.cut import kind_of
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.handed_on import entries_of
 from penstock.service.messages import DatasetRegistered, EpochOpened, GetDataset, OpenEpoch, RegisterDataset
-from penstock.service.parts import part_of
-from penstock.service.policy import CrossTrainerCache, ShardingPolicy, TargetWorkers
 from penstock.service.position import Position
 from penstock.service.progress import past_of
 from penstock.service.reader import Reader
+from penstock.service.settings import Settings
 from penstock.service.staff import Staff
-from penstock.service.subjects import DatasetInfo, JobParameters, Pass, PassKind, WorkerInfo, content_id
+from penstock.service.subjects import DatasetInfo, JobParameters, PassKind, content_id
 from penstock.service.transport.connect import connect
-from penstock.service.transport.place import this_machine, this_process
 
 _logger = logging.getLogger(__name__)
 
 _NOTHING_READ: Final = {"passes": {}, "turn": 0, "first": 0, "order": []}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What `distribute` was told, checked. Attributes are named as its arguments."""
-
-    policy: ShardingPolicy
-    service: str
-    job_name: str | None = None
-    consumer_index: int | None = None
-    num_consumers: int | None = None
-    max_outstanding_requests: int | None = None
-    data_transfer_protocol: str | None = None
-    codec: str = "AUTO"
-    cross_trainer_cache: CrossTrainerCache | None = None
-    target_workers: TargetWorkers = "AUTO"
-    skip_poison: bool = False
-
-    @property
-    def alone(self) -> bool:
-        """Whether one consumer reads all."""
-        return self.job_name is None
-
-    @property
-    def by_element(self) -> bool:
-        """Whether positions are the numbers of elements, whatever could be read by index below them."""
-        return self.num_consumers is not None or self.cross_trainer_cache is not None
-
-    def kind_of(self, produced: Node) -> PassKind:
-        """What the positions of a pass are when workers produce these nodes."""
-        part = produced
-        if self.policy.static:
-            part = part_of(produced, self.policy, Pass(number=0, shard_index=0, num_shards=1))
-        kind, _ = kind_of(part)
-        return "sequence" if self.by_element and kind == "groups" else kind
-
-    def usable(self, worker: WorkerInfo) -> bool:
-        """Whether this job may ask a worker, going by `target_workers`."""
-        local = worker.endpoint.process == this_process()
-        if self.target_workers == "LOCAL":
-            return local
-        here = local or worker.endpoint.machine == this_machine()
-        return self.target_workers == "ANY" or here or not worker.colocated
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,9 +65,9 @@ class Distribute(Node):
     @property
     def cardinality(self) -> int:
         settings, count = self.settings, self.info.cardinality
-        if settings.num_consumers is not None or settings.cross_trainer_cache is not None:
+        if settings.by_element:
             return INFINITE_CARDINALITY if count == INFINITE_CARDINALITY else UNKNOWN_CARDINALITY
-        if count <= 0 or (settings.alone and settings.policy is ShardingPolicy.DYNAMIC):
+        if count <= 0 or settings.can_be_ordered:
             return count
         return UNKNOWN_CARDINALITY
 
@@ -140,8 +94,7 @@ class Distribute(Node):
     def in_order(self) -> "Node | None":
         if self.ordered:
             return self
-        possible = self.settings.alone and self.settings.policy is ShardingPolicy.DYNAMIC
-        return replace(self, ordered=True) if possible else None
+        return replace(self, ordered=True) if self.settings.can_be_ordered else None
 
     def arguments(self) -> list[str]:
         settings = self.settings
@@ -214,6 +167,7 @@ class DistributeStream(LiveStream):
             ordered=node.ordered,
             by_element=node.kind == "sequence",
             length_known=node.kind == node.info.kind,
+            coordinated=settings.coordinated,
             stride=settings.num_consumers or 1,
             offset=settings.consumer_index or 0,
             trainer=cache.trainer_id if cache is not None else "",

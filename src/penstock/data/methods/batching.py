@@ -14,7 +14,7 @@ from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.rebatching import Rebatch, Unbatch
 from penstock.data.operators.sequence import Window
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from penstock.options import check_integer
+from penstock.options import check_flag, check_integer
 
 
 class BatchMethods(Methods):
@@ -37,7 +37,8 @@ class BatchMethods(Methods):
             [[0, 1], [2, 3], [4]]
         """
         size = check_integer("batch", "batch_size", batch_size, minimum=1)
-        return self._then(Batch(self.node, size, bool(drop_remainder), site=user_site()))
+        check_flag("batch", "drop_remainder", drop_remainder)
+        return self._then(Batch(self.node, size, drop_remainder, site=user_site()))
 
     def padded_batch(
         self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
@@ -62,9 +63,8 @@ class BatchMethods(Methods):
             [[[1, 0], [2, 2]], [[3, 3, 3]]]
         """
         size = check_integer("padded_batch", "batch_size", batch_size, minimum=1)
-        return self._then(
-            PaddedBatch(self.node, size, bool(drop_remainder), padded_shapes, padding_values, site=user_site())
-        )
+        check_flag("padded_batch", "drop_remainder", drop_remainder)
+        return self._then(PaddedBatch(self.node, size, drop_remainder, padded_shapes, padding_values, site=user_site()))
 
     def ragged_batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
         """`batch_size` consecutive elements; a leaf with axes becomes an object array with one array per row.
@@ -79,7 +79,8 @@ class BatchMethods(Methods):
             [[[1], [2, 2]], [[3, 3, 3]]]
         """
         size = check_integer("ragged_batch", "batch_size", batch_size, minimum=1)
-        return self._then(RaggedBatch(self.node, size, bool(drop_remainder), site=user_site()))
+        check_flag("ragged_batch", "drop_remainder", drop_remainder)
+        return self._then(RaggedBatch(self.node, size, drop_remainder, site=user_site()))
 
     def unbatch(self) -> Self:
         """The rows along the leading axis of every element, as elements.
@@ -111,7 +112,8 @@ class BatchMethods(Methods):
         if not sizes:
             raise InvalidArgumentError("rebatch(batch_size=...) takes at least one size, got none")
         checked = tuple(check_integer("rebatch", "batch_size", size, minimum=1) for size in sizes)
-        return self._then(Rebatch(self.node, checked, bool(drop_remainder), site=user_site()))
+        check_flag("rebatch", "drop_remainder", drop_remainder)
+        return self._then(Rebatch(self.node, checked, drop_remainder, site=user_site()))
 
     def window(self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Self:
         """Datasets of `size` elements that are `stride` apart.
@@ -131,8 +133,9 @@ class BatchMethods(Methods):
         size = check_integer("window", "size", size, minimum=1)
         shift = size if shift is None else check_integer("window", "shift", shift, minimum=1)
         stride = check_integer("window", "stride", stride, minimum=1)
+        check_flag("window", "drop_remainder", drop_remainder)
         return self._then(
-            Window(self.node, size, shift, stride, bool(drop_remainder), type(self)._of_block, site=user_site())
+            Window(self.node, size, shift, stride, drop_remainder, type(self)._of_block, site=user_site())
         )
 
     def group_by_window(

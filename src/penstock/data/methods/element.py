@@ -8,8 +8,8 @@ from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sequence import Scan, TakeWhile
-from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import AUTOTUNE, check_integer
+from penstock.errors import InvalidArgumentError
+from penstock.options import AUTOTUNE, check_flag, check_integer
 
 _CYCLE_LENGTH: Final = 16
 
@@ -51,8 +51,8 @@ class ElementMethods(Methods):
         """
         check_function("map", "fn", fn)
         check_parallel_calls("map", num_parallel_calls)
-        if deterministic is not None and not isinstance(deterministic, bool):
-            raise InvalidTypeError(f"map(deterministic=...) takes True or False, got {deterministic!r}")
+        if deterministic is not None:
+            check_flag("map", "deterministic", deterministic)
         if seed is not None:
             check_integer("map", "seed", seed, minimum=0)
         return self._then(Map(self.node, fn, num_parallel_calls, deterministic, seed, site=user_site()))

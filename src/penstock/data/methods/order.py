@@ -10,7 +10,7 @@ from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, S
 from penstock.data.operators.sequence import Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from penstock.options import AUTOTUNE, SHARD_HINT, UNKNOWN_CARDINALITY, check_integer
+from penstock.options import AUTOTUNE, SHARD_HINT, UNKNOWN_CARDINALITY, check_flag, check_integer
 
 _EVERYTHING = 1 << 62
 
@@ -42,7 +42,8 @@ class OrderMethods(Methods):
         size = check_integer("shuffle", "buffer_size", size, minimum=1)
         if seed is not None:
             check_integer("shuffle", "seed", seed, minimum=0)
-        return self._then(Shuffle(self.node, size, seed, bool(reshuffle_each_iteration), site=user_site()))
+        check_flag("shuffle", "reshuffle_each_iteration", reshuffle_each_iteration)
+        return self._then(Shuffle(self.node, size, seed, reshuffle_each_iteration, site=user_site()))
 
     def repeat(self, count: int | None = None) -> Self:
         """The dataset's epochs one after the other: `count` of them, or without end (None or -1).

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.data.block import Block, Column, Indices, locked_entries, own
 from penstock.data.node import Node, Run
 from penstock.data.stream import State, Stream
-from penstock.errors import ElementError, InvalidArgumentError
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import hash_positions, mix, uniform_positions
 from penstock.spec import TensorSpec, as_leaf, describe_mismatch, spec_of
@@ -70,45 +70,9 @@ class Counter(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Random(Node):
-    """Random integers without end, a function of (seed, epoch, position)."""
+class Draws(Node):
+    """Integers without end, drawn at random: a function of (seed, epoch, position)."""
 
-    name: ClassVar[str] = "random"
-    seed: int | None
-    reshuffle_each_iteration: bool
-
-    @property
-    def cardinality(self) -> int:
-        return INFINITE_CARDINALITY
-
-    @property
-    def spec(self) -> TensorSpec:
-        return TensorSpec((), np.int64)
-
-    @property
-    def indexable(self) -> bool:
-        return True
-
-    @property
-    def varies(self) -> bool:
-        return self.reshuffle_each_iteration
-
-    @property
-    def unseeded(self) -> bool:
-        return self.seed is None
-
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        key = mix(run.key(self, self.seed), epoch if self.reshuffle_each_iteration else 0)
-        words = hash_positions(key, indices) >> np.uint64(32)
-        return Block((words.astype(np.int64),), LEAF, len(indices))
-
-
-@dataclass(frozen=True, eq=False)
-class Choices(Node):
-    """Numbers of datasets without end, drawn by weight: the choice of `sample_from_datasets`."""
-
-    name: ClassVar[str] = "choices"
-    weights: tuple[float, ...]
     seed: int | None
     rerandomize_each_iteration: bool
 
@@ -132,10 +96,31 @@ class Choices(Node):
     def unseeded(self) -> bool:
         return self.seed is None
 
+    def _key(self, run: Run, epoch: int) -> int:
+        return mix(run.key(self, self.seed), epoch if self.rerandomize_each_iteration else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Random(Draws):
+    """Numbers in [0, 2**32)."""
+
+    name: ClassVar[str] = "random"
+
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        key = mix(run.key(self, self.seed), epoch if self.rerandomize_each_iteration else 0)
+        words = hash_positions(self._key(run, epoch), indices) >> np.uint64(32)
+        return Block((words.astype(np.int64),), LEAF, len(indices))
+
+
+@dataclass(frozen=True, eq=False)
+class Choices(Draws):
+    """Numbers of datasets, drawn by weight: the choice of `sample_from_datasets`."""
+
+    name: ClassVar[str] = "choices"
+    weights: tuple[float, ...]
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         edges = np.cumsum(self.weights)
-        drawn = np.searchsorted(edges, uniform_positions(key, indices) * edges[-1], side="right")
+        drawn = np.searchsorted(edges, uniform_positions(self._key(run, epoch), indices) * edges[-1], side="right")
         return Block((drawn.astype(np.int64),), LEAF, len(indices))
 
 
@@ -234,13 +219,7 @@ class GeneratorStream(Stream):
 
     def _next(self) -> list[Any] | None:
         if self._iterator is None:
-            made = iter(self._node.function())
-            if inspect.isgenerator(made) and inspect.getgeneratorstate(made) == inspect.GEN_CLOSED:
-                raise InvalidArgumentError(
-                    "the function gave a generator that has ended already, perhaps in an epoch before: it must make a "
-                    "new one whenever it is called"
-                )
-            self._iterator = made
+            self._iterator = _iterator_of(self._node.function())
         try:
             value = next(self._iterator)
         except StopIteration:
@@ -264,7 +243,10 @@ class GeneratorStream(Stream):
         layout = (structure, [getattr(leaf, "dtype", object) for leaf in leaves])
         agreed = self._run.agreed(self._node, layout)
         if layout != agreed:
-            raise ElementError(f"the generator yielded {structure} {layout[1]} after {agreed[0]} {agreed[1]}")
+            raise ElementError(
+                f"the generator yielded {_shown(layout)} after {_shown(agreed)}; all its elements must be of one kind, "
+                "which output_signature can declare"
+            )
         return leaves
 
     def state(self) -> State:
@@ -282,6 +264,23 @@ class GeneratorStream(Stream):
         self._ended = True
         if hasattr(iterator, "close"):
             iterator.close()  # type: ignore[union-attr]  # generators have it, other iterators may
+
+
+def _iterator_of(made: Any) -> Iterator[Any]:
+    """What to take elements from, of what the user's function returned."""
+    if not hasattr(made, "__iter__") and not hasattr(made, "__getitem__"):
+        raise InvalidTypeError(f"the function must return an iterator, got {made!r:.200}: does it lack a `yield`?")
+    if inspect.isgenerator(made) and inspect.getgeneratorstate(made) == inspect.GEN_CLOSED:
+        raise InvalidArgumentError(
+            "the function gave a generator that has ended already, perhaps in an epoch before: it must make a new one "
+            "whenever it is called"
+        )
+    return iter(made)
+
+
+def _shown(layout: tuple[Structure, list[Any]]) -> str:
+    structure, dtypes = layout
+    return structure.shown(["object" if dtype is object else str(dtype) for dtype in dtypes])
 
 
 def _fitted(spec: TensorSpec, value: Any) -> Any:
