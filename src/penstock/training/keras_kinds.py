@@ -43,10 +43,12 @@ def _kind(variable: Any, owner: Any) -> Kind:
 
 def _find_owners(variables: Sequence[Any]) -> None:
     classes = keras().optimizers.Optimizer, keras().random.SeedGenerator, keras().Metric
+    owners = objects_of(classes)
     found: dict[int, Any] = {}
-    for owner in objects_of(classes):
-        owned = [owner.state] if isinstance(owner, classes[1]) else owner.variables
-        found |= dict.fromkeys(map(id, owned), next(one for one in classes if isinstance(owner, one)))
+    for one in classes:  # the last of several has the say
+        for owner in owners:
+            if isinstance(owner, one):
+                found |= dict.fromkeys(map(id, [owner.state] if one is classes[1] else owner.variables), one)
     for variable in variables:
         key = id(variable)
         _owners[key] = weakref.ref(variable, partial(_forget, key)), found.get(key)
