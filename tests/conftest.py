@@ -23,6 +23,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.05"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+# Small programs that run a few times: a level above this one costs more in compiling than it saves in running.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 
 # A shell starts what runs in its background with Ctrl-C ignored, and programs started by tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -117,7 +118,8 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in sorted(SOURCES.rglob("*.py"))}
 
 
-def imports_of(module: str) -> Iterator[Import]:
+@cache
+def imports_of(module: str) -> list[Import]:
     def visit(node: ast.AST, function: str | None) -> Iterator[Import]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             function = node.name
@@ -136,7 +138,7 @@ def imports_of(module: str) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
             yield from visit(child, function)
 
-    return visit(ast.parse(MODULES[module].read_text()), None)
+    return list(visit(ast.parse(MODULES[module].read_text()), None))
 
 
 def at_import(module: str) -> Iterator[Import]:

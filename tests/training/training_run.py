@@ -1,15 +1,17 @@
-"""A training run that tests kill: `training_run.py KIND DIRECTORY STEP MOMENT [WORKER]`, started by `penstock launch`.
+"""Training runs, of which tests kill the last: `training_run.py KIND STEP MOMENT WORKER DIRECTORY...`.
 
-It saves as it goes, goes on from the newest checkpoint, and kills itself, or only one worker of several, at a moment of
-a step. Every worker keeps a ledger. A process that begins to train writes a line with the step that it goes on after;
-then each step gets a line with the ids of the examples that it used.
+A run saves as it goes, in its directory, and goes on from the newest checkpoint there. That in the last directory kills
+itself, or only one worker of several, at a moment of a step, unless the step is "-". `penstock launch` starts them.
+
+Every worker keeps a ledger. A run that begins to train writes a line with the step that it goes on after; then each
+step gets a line with the ids of the examples that it used.
 """
 
 import json
 import os
 import signal
 import sys
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ import penstock as ps
 
 EPOCHS, EXAMPLES, BATCH, STEPS_PER_SAVE = 2, 50, 8, 3
 
-kind, directory, fatal_step, fatal_moment, *fatal_worker = sys.argv[1:]
+kind, fatal_step, fatal_moment, fatal_worker, *directories = sys.argv[1:]
 
 
 class JaxTraining:
@@ -66,6 +68,12 @@ class JaxTraining:
         return jax.tree.leaves(self.state)
 
 
+@cache
+def the_strategy() -> ps.Strategy:
+    """The strategy of all runs of this process."""
+    return ps.MirroredStrategy() if os.environ["PENSTOCK_NUM_PROCESSES"] == "1" else ps.MultiWorkerMirroredStrategy()
+
+
 class KerasTraining:
     """A model, its optimizer and a metric, on all replicas.
 
@@ -75,8 +83,7 @@ class KerasTraining:
     """
 
     def __init__(self, dataset: ps.Dataset, depends_on_replicas: bool) -> None:
-        alone = os.environ["PENSTOCK_NUM_PROCESSES"] == "1"
-        self.strategy = ps.MirroredStrategy() if alone else ps.MultiWorkerMirroredStrategy()
+        self.strategy = the_strategy()
         keras.utils.set_random_seed(1)
         with self.strategy.scope():
             inner = (
@@ -118,45 +125,67 @@ class KerasTraining:
         return [variable.value for one in self.objects.values() for variable in one.variables]
 
 
-def write(line: dict[str, Any]) -> None:
-    with open(Path(directory, f"ledger-{jax.process_index()}"), "a") as ledger:
-        ledger.write(json.dumps(line) + "\n")
+class Run:
+    """One training from its beginning, or from the newest checkpoint, to its end or its death.
+
+    Args:
+        directory: where its checkpoints, ledgers and results are.
+        fatal: whether it is the one that kills itself.
+    """
+
+    def __init__(self, directory: str, fatal: bool) -> None:
+        self._directory = Path(directory)
+        self._worker = os.environ["PENSTOCK_PROCESS_ID"]
+        self._fatal = fatal and fatal_worker in ("-", self._worker)
+        self._step = 0
+
+    def train(self) -> None:
+        training = KINDS[kind](dataset())
+        checkpoint = ps.Checkpoint(
+            **training.objects, step=0, iterator=training.iterator, max_to_keep=2, asynchronous=True
+        )
+        latest = ps.latest_checkpoint(self._directory)
+        if latest is not None:
+            values = checkpoint.restore(latest)
+            self._step = values["step"]
+            training.restored(values)
+        self._write({"after": self._step})
+        for batch in training.iterator:
+            self._reached("before the step")
+            loss = training.step(batch)
+            self._step += 1
+            self._write({"step": self._step, "ids": training.ids(batch), "loss": loss})
+            self._reached("before saving")
+            if self._step % STEPS_PER_SAVE == 0:
+                checkpoint.save(self._directory / "ckpt", step=self._step, **training.values())
+                self._reached("while saving")
+                checkpoint.wait()
+                self._reached("after saving")
+        training.iterator.close()
+        checkpoint.close()
+        results = map(np.asarray, training.result())
+        np.savez(self._directory / f"result-{self._worker}.npz", *results)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with open(self._directory / f"ledger-{self._worker}", "a") as ledger:
+            ledger.write(json.dumps(line) + "\n")
+
+    def _reached(self, moment: str) -> None:
+        if self._fatal and (str(self._step), moment) == (fatal_step, fatal_moment):
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
-def reached(moment: str) -> None:
-    here = str(jax.process_index()) in fatal_worker or not fatal_worker
-    if (str(step), moment) == (fatal_step, fatal_moment) and here:
-        os.kill(os.getpid(), signal.SIGKILL)
+def dataset() -> ps.Dataset:
+    features = np.random.default_rng(1).random((EXAMPLES, 3), np.float32)
+    examples = ps.Dataset.from_tensor_slices({"id": np.arange(EXAMPLES), "x": features})
+    return examples.shuffle(EXAMPLES, seed=3).batch(BATCH).repeat(EPOCHS).prefetch(2)
 
 
-features = np.random.default_rng(1).random((EXAMPLES, 3), np.float32)
-dataset = ps.Dataset.from_tensor_slices({"id": np.arange(EXAMPLES), "x": features})
-dataset = dataset.shuffle(EXAMPLES, seed=3).batch(BATCH).repeat(EPOCHS).prefetch(2)
-kinds = {
+KINDS = {
     "jax": JaxTraining,
     "keras": partial(KerasTraining, depends_on_replicas=True),
     "keras, any number of replicas": partial(KerasTraining, depends_on_replicas=False),
 }
-training = kinds[kind](dataset)
-step = 0
-checkpoint = ps.Checkpoint(**training.objects, step=step, iterator=training.iterator, max_to_keep=2, asynchronous=True)
-latest = ps.latest_checkpoint(directory)
-if latest is not None:
-    values = checkpoint.restore(latest)
-    step = values["step"]
-    training.restored(values)
-write({"after": step})
-for batch in training.iterator:
-    reached("before the step")
-    loss = training.step(batch)
-    step += 1
-    write({"step": step, "ids": training.ids(batch), "loss": loss})
-    reached("before saving")
-    if step % STEPS_PER_SAVE == 0:
-        checkpoint.save(Path(directory, "ckpt"), step=step, **training.values())
-        reached("while saving")
-        checkpoint.wait()
-        reached("after saving")
-training.iterator.close()
-checkpoint.close()
-np.savez(Path(directory, f"result-{jax.process_index()}.npz"), *map(np.asarray, training.result()))
+
+for directory in directories:
+    Run(directory, fatal=directory == directories[-1]).train()

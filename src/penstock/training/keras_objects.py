@@ -1,13 +1,13 @@
 """Keras's objects in this process: whose a variable is, and what was made inside a strategy's scope.
 
 A variable knows neither. Both are found among the objects that Python's garbage collector knows, so that nothing of
-Keras's is replaced; that takes some hundredths of a second, once for a program and for a scope.
+Keras's is replaced; that takes some hundredths of a second, and is done for a scope and for variables that are new.
 """
 
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -27,11 +27,6 @@ def objects_of(kind: Any) -> list[Any]:
     """All objects of a class, or of one of several."""
     # Not `isinstance`, which asks the object for its class: it may stand for another that is gone.
     return [found for found in gc.get_objects() if issubclass(type(found), kind)]
-
-
-def owned_by(kind: Any, variables: Callable[[Any], list[Any]]) -> set[int]:
-    """The ids of the variables of all objects of a class."""
-    return {id(variable) for owner in objects_of(kind) for variable in variables(owner)}
 
 
 @contextmanager

@@ -6,7 +6,6 @@ Keras is never imported here: without it there are no such variables.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum, auto
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,7 +15,8 @@ import penstock.training as training
 from penstock.distribute.contexts import ReplicaContext
 from penstock.distribute.framework import Framework, Touched
 from penstock.training.keras_checks import averaging_losses_refused, check_made_inside
-from penstock.training.keras_objects import keras, noting_what_is_made, owned_by
+from penstock.training.keras_kinds import Kind, kinds_of
+from penstock.training.keras_objects import keras, noting_what_is_made
 
 
 class KerasFramework(Framework):
@@ -49,23 +49,20 @@ class KerasFramework(Framework):
 
     @contextmanager
     def lent(self, variables: Sequence[Any], values: Sequence[Any], replica: Any) -> Iterator[Any]:
-        seeds = _seeds()
-        own = [
-            _of_replica(value, replica) if id(variable) in seeds else value
-            for variable, value in zip(variables, values, strict=True)
-        ]
+        kinds = kinds_of(variables)
+        own = [_of_replica(value, replica) if kind is Kind.SEED else value for kind, value in zip(kinds, values)]
         with keras().StatelessScope(list(zip(variables, own, strict=True)), initialize_variables=False) as scope:
             yield scope
 
     def merged(self, lent: Any, variables: Sequence[Any], values: Sequence[Any], context: ReplicaContext) -> list[Any]:
         merged = []
-        for variable, kind, old in zip(variables, _kinds(variables), values, strict=True):
+        for variable, kind, old in zip(variables, kinds_of(variables), values, strict=True):
             new = lent.get_current_value(variable)
-            if kind is _Kind.METRIC:
+            if kind is Kind.METRIC:
                 new = old + context.all_reduce("SUM", new - old).astype(old.dtype)
-            elif kind is _Kind.SEED:
+            elif kind is Kind.SEED:
                 new = old.at[1].set(new[1])
-            elif kind is _Kind.STATISTIC:
+            elif kind is Kind.STATISTIC:
                 # A replica without rows has no statistics.
                 new = new if context.has_rows else jnp.zeros_like(new)
                 new = context.all_reduce("SUM", new) / context.all_reduce("SUM", np.float32(context.has_rows))
@@ -73,7 +70,7 @@ class KerasFramework(Framework):
         return merged
 
     def replicated(self, variables: Sequence[Any]) -> list[int]:
-        return [place for place, kind in enumerate(_kinds(variables)) if kind is _Kind.REPLICATED]
+        return [place for place, kind in enumerate(kinds_of(variables)) if kind is Kind.REPLICATED]
 
     def name(self, variable: Any) -> str:
         return str(variable.path)
@@ -84,38 +81,6 @@ class KerasFramework(Framework):
     def assign(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         for variable, value in zip(variables, values, strict=True):
             variable._value = value
-
-
-class _Kind(Enum):
-    """What a variable is for, which says how the replicas' new values become one."""
-
-    METRIC = auto()
-    SEED = auto()
-    STATISTIC = auto()
-    REPLICATED = auto()
-
-
-def _kinds(variables: Sequence[Any]) -> list[_Kind]:
-    """The kinds of variables, found by whose they are."""
-    metrics = owned_by(keras().Metric, lambda owner: owner.variables)
-    optimizers = owned_by(keras().optimizers.Optimizer, lambda owner: owner.variables)
-    seeds = _seeds()
-
-    def kind_of(variable: Any) -> _Kind:
-        if id(variable) in metrics:
-            return _Kind.METRIC
-        if id(variable) in seeds:
-            return _Kind.SEED
-        floating = jnp.issubdtype(variable.dtype, jnp.floating)
-        moving = not variable.trainable and id(variable) not in optimizers and floating
-        return _Kind.STATISTIC if moving else _Kind.REPLICATED
-
-    return [kind_of(variable) for variable in variables]
-
-
-def _seeds() -> set[int]:
-    """The states of all seed generators."""
-    return owned_by(keras().random.SeedGenerator, lambda owner: [owner.state])
 
 
 def _recording_scope() -> Any:
