@@ -414,7 +414,7 @@ def test_the_command_refuses_to_let_other_machines_in() -> None:
         check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "lets other machines in, who could run their programs here: give token_file" in done.stderr
+    assert "lets other machines in, who could run their programs here: give --token-file" in done.stderr
 
 
 # TLS
