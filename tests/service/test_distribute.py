@@ -1,6 +1,7 @@
 """Datasets through dispatcher and workers, as a user has them; here all of them in one process."""
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -111,6 +112,14 @@ def test_without_an_order_the_elements_are_the_same(name: str, target: str) -> N
         pytest.skip("what runs above what comes in any order depends on that order")
     without = elements(through(PIPELINES[name](), target, ordered=False))
     assert sorted(map(str, without)) == sorted(map(str, elements(PIPELINES[name]())))
+
+
+def test_parallel_epochs_have_the_elements_of_each_worker_in_its_order(target: str) -> None:
+    seen: Counter[int] = Counter()
+    for number in map(int, through(ps.Dataset.range(300), target, "parallel_epochs")):
+        assert number == 0 or seen[number] < seen[number - 1]
+        seen[number] += 1
+    assert seen == Counter(dict.fromkeys(range(300), 2))
 
 
 def test_epochs_differ_as_they_do_in_process(target: str) -> None:

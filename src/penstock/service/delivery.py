@@ -62,6 +62,29 @@ class AsItComes(Delivery):
         self._ready.append(part)
 
 
+class EachInOrder(Delivery):
+    """The elements of each pass in the order of their positions; of several passes now one, now another."""
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def next_part(self, passes: Passes) -> Part | None:
+        return next((part for part in self._heads(passes) if part.items), None)
+
+    def awaits(self, part: Part, passes: Passes) -> bool:
+        heads = self._heads(passes)
+        return part in heads and not any(head.items for head in heads)
+
+    def take(self, part: Part) -> Arrived | Raised:
+        self._last = part.pass_number
+        return part.items.popleft()
+
+    def _heads(self, passes: Passes) -> list[Part]:
+        """The first part of each pass, those of the passes after the one that was last before the others."""
+        heads = [progress.open[0] for _, progress in sorted(passes.items()) if progress.open]
+        return sorted(heads, key=lambda part: part.pass_number <= self._last)
+
+
 class InTurns(Delivery):
     """One element of each pass in turn, until a pass has ended: all consumers of coordinated reads do the same."""
 
