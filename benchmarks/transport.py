@@ -3,9 +3,12 @@
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import flight
 
 from benchmarks.timing import Figure
 from penstock.data.block import Block
@@ -46,17 +49,35 @@ REQUEST = Fetch(
 )
 
 
+class BareServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """The same batches by Arrow Flight and nothing else: no token, no frames, one stream for all."""
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        schema = pa.schema([("images", pa.large_binary())])
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for answer in produce(REQUEST):
+                if isinstance(answer, tuple):
+                    images = answer[1].columns[0]
+                    ends = pa.py_buffer(np.array([0, images.nbytes]))
+                    array = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, pa.py_buffer(images)])
+                    yield pa.RecordBatch.from_arrays([array], schema=schema)
+
+        return flight.GeneratorStream(schema, batches())
+
+
 def work() -> None:
     """As a worker process: makes batches for nobody at each "make", then serves them."""
     for line in sys.stdin:
         if line == "serve\n":
             break
         print(seconds_of(produce(REQUEST)), flush=True)
-    flight, shared = FlightServer(produce, "127.0.0.1"), SharedMemoryServer(produce)
-    print(flight.port, shared.path, flush=True)
+    network, shared, bare = FlightServer(produce), SharedMemoryServer(produce), BareServer("grpc://127.0.0.1:0")
+    print(network.port, shared.path, bare.port, flush=True)
     sys.stdin.read()
     shared.stop()
-    flight.stop()
+    network.stop()
+    bare.shutdown()
 
 
 def seconds_of(answers: Answers) -> float:
@@ -82,9 +103,9 @@ def measure() -> list[Figure]:
             return list(threads.map(lambda worker: worker.stdout.readline().strip(), workers))
 
         in_memory = min(max(map(float, ask("make"))) for _ in range(ROUNDS))
+        served = [line.split() for line in ask("serve")]
         endpoints = [
-            Endpoint(address=f"127.0.0.1:{port}", machine=this_machine(), socket=path)
-            for port, path in map(str.split, ask("serve"))
+            Endpoint(address=f"127.0.0.1:{port}", machine=this_machine(), socket=path) for port, path, _ in served
         ]
 
         def fetched(protocol: str) -> float:
@@ -94,15 +115,21 @@ def measure() -> list[Figure]:
                 line.close()
             return min(times)
 
-        shared, flight, memcpy = fetched("shared_memory"), fetched("flight"), copied()
+        def fetched_bare() -> float:
+            clients = [flight.FlightClient(f"grpc://127.0.0.1:{port}") for *_, port in served]
+            streams = [lambda client=client: iter(client.do_get(flight.Ticket(b"")).to_reader()) for client in clients]
+            return min(max(threads.map(lambda stream: seconds_of(stream()), streams)) for _ in range(ROUNDS))
+
+        shared, network, bare, memcpy = fetched("shared_memory"), fetched("flight"), fetched_bare(), copied()
     for worker in workers:
         worker.communicate()
     return [
         Figure("2 workers' batches of 12.6 MB, shared memory / into their own memory", in_memory / shared, 0.6),
         Figure("2 workers' batches of 12.6 MB, shared memory", GIGABYTES / shared, 3.6, unit="GB/s"),
-        Figure("2 workers' batches of 12.6 MB, Arrow Flight", GIGABYTES / flight, 1.4, unit="GB/s"),
+        Figure("2 workers' batches of 12.6 MB, Arrow Flight", GIGABYTES / network, 1.4, unit="GB/s"),
+        Figure("the same / by Arrow Flight and nothing else", bare / network, 0.8),
         Figure("shared memory / memcpy", memcpy / shared, 0.5),
-        Figure("Arrow Flight / memcpy", memcpy / flight, 0.05),
+        Figure("Arrow Flight / memcpy", memcpy / network, 0.05),
     ]
 
 

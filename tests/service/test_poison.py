@@ -113,6 +113,7 @@ def test_poison_in_a_stream_ends_it_with_its_place(tmp_path: Path) -> None:
     assert 6 <= len(set(notes.read_text().split())) <= 12
 
 
+@pytest.mark.long
 def test_poison_ends_every_trainer_that_shares_a_window_at_its_place(tmp_path: Path) -> None:
     notes = tmp_path / "ended"
 

@@ -3,6 +3,8 @@
 _GROWTH = 4
 _SECONDS = 0.05
 _BYTES = 4 << 20
+_FEWEST = 2
+"""So many positions fit into a span however large they are: while one is on its way the next is made."""
 _BUDGET_BYTES = 64 << 20
 _ALPHA = 0.3
 
@@ -30,7 +32,7 @@ class SpanPace:
             setattr(self, name, value if old == 0 else old + _ALPHA * (value - old))
         fitting = min(
             _SECONDS / self._seconds_per_row if self._seconds_per_row else float(1 << 20),
-            _BYTES / self._bytes_per_row if self._bytes_per_row else float(1 << 20),
+            max(_FEWEST, _BYTES / self._bytes_per_row) if self._bytes_per_row else float(1 << 20),
         )
         self._span = max(1, int(min(fitting, self._span * _GROWTH)))
 
