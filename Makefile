@@ -39,7 +39,7 @@ demo: $(VENV)/.with-demo
 	@$(BIN)/penstock demo $(ARGS)
 
 test: $(VENV)/.with-dev
-	@$(BIN)/pytest -n $(JOBS) -m 'not long and not alone' $(ARGS)
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not long and not alone' $(ARGS)
 	@$(BIN)/pytest -m 'alone and not long' $(ARGS) tests/service
 
 check: $(VENV)/.with-dev

@@ -286,9 +286,15 @@ def test_spans_take_about_50_ms() -> None:
 def test_spans_are_shorter_towards_the_end() -> None:
     pace = SpanPace(None)
     for _ in range(20):
-        pace.measured(rows=1000, nbytes=8000, seconds=1e-6)
-    assert pace.size(remaining=800, lanes=4, under_way=0) == 100
-    assert pace.size(remaining=1, lanes=4, under_way=0) == 1
+        pace.measured(rows=1000, nbytes=8000, seconds=0.25)
+    assert [pace.size(remaining, lanes=4, under_way=0) for remaining in (8000, 800, 80, 1)] == [200, 100, 10, 4]
+
+
+def test_a_span_that_takes_a_worker_less_than_a_millisecond_is_not_cut() -> None:
+    pace = SpanPace(None)
+    for _ in range(20):
+        pace.measured(rows=1000, nbytes=8000, seconds=0.001)
+    assert [pace.size(remaining, lanes=4, under_way=0) for remaining in (80_000, 4000)] == [10_000, 1000]
 
 
 def test_no_more_is_under_way_than_the_limit() -> None:
@@ -297,7 +303,7 @@ def test_no_more_is_under_way_than_the_limit() -> None:
     assert [pace.holds(rows) for rows in (3, 4)] == [True, False]
 
 
-def test_without_a_limit_64_mebibytes_are_under_way() -> None:
+def test_without_a_limit_64_mebibytes_are_under_way_two_large_elements_at_a_time() -> None:
     pace = SpanPace(None)
     pace.measured(rows=1, nbytes=16 << 20, seconds=0.001)
-    assert [pace.size(None, 1, under_way) for under_way in (0, 3, 4)] == [1, 1, 0]
+    assert [pace.size(None, 1, under_way) for under_way in (0, 3, 4)] == [2, 1, 0]

@@ -2,7 +2,7 @@
 
 import time
 
-_GROW_BELOW_SECONDS = 0.002
+_GROW_BELOW_SECONDS = 0.004
 _SHRINK_ABOVE_SECONDS = 0.008
 # Larger blocks gain nothing: they leave the cache, and their memory is given back to the system between blocks.
 _GROW_BELOW_BYTES = 1 << 19
@@ -12,7 +12,7 @@ _MAXIMUM_ROWS = 1 << 16
 class Pace:
     """The size of the next block, from what the last one cost.
 
-    It starts at `minimum` rows, doubles while a block takes less than 2 ms and holds less than 512 KiB, and is halved
+    It starts at `minimum` rows, doubles while a block takes less than 4 ms and holds less than 512 KiB, and is halved
     above 8 ms: an element that takes long to make does not wait for a thousand others, and one that takes none is not
     paid for one by one.
     """

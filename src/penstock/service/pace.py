@@ -2,6 +2,8 @@
 
 _GROWTH = 4
 _SECONDS = 0.05
+_FEWEST_SECONDS = 0.001
+"""A span that takes a worker less is not cut: to ask for one costs as much."""
 _BYTES = 4 << 20
 _FEWEST = 2
 """So many positions fit into a span however large they are: while one is on its way the next is made."""
@@ -12,8 +14,9 @@ _ALPHA = 0.3
 class SpanPace:
     """The size of the next span, from what the last blocks cost.
 
-    A span is to take a worker about 50 ms and to hold about 4 MiB, so that workers share the load finely and no round
-    trip is paid for a single cheap element. It starts at one position and grows at most fourfold at a time.
+    A span is to take a worker about 50 ms and to hold about 4 MiB, or two elements, so that workers share the load
+    finely and no round trip is paid for a single cheap element. It starts at one position and grows at most fourfold at
+    a time.
 
     Args:
         limit: the most elements that may be under way and not handed on; None: as many as 64 MiB hold.
@@ -46,7 +49,8 @@ class SpanPace:
         """
         size = self._span
         if remaining is not None:
-            size = min(size, max(1, remaining // (2 * lanes)))  # all lanes end at about the same time
+            fewest = int(_FEWEST_SECONDS / self._seconds_per_row) if self._seconds_per_row else 1
+            size = min(size, max(1, fewest, remaining // (2 * lanes)))  # all lanes end at about the same time
         return min(size, max(0, self._most(lanes) - under_way))
 
     def lease(self, spans: int, lanes: int, under_way: int) -> int:
