@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.data.block import Block
 from penstock.errors import StateMismatchError
-from penstock.service.delivery import AsItComes, EachInOrder, InOrder, InTurns
+from penstock.service.delivery import AsItComes, InOrder, InTurns
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.fetching import Chunk
 from penstock.service.leases import Leases
@@ -138,10 +138,10 @@ def test_as_it_comes_blocks_are_handed_on_in_the_order_of_their_arrival() -> Non
     assert [delivery.next_part({0: progress}) for _ in range(4)] == [second, first, second, None]
 
 
-def test_each_in_order_no_pass_is_kept_waiting_by_another() -> None:
+def test_in_order_no_pass_is_kept_waiting_by_another() -> None:
     passes = {number: PassProgress(number, 10) for number in range(2)}
     (first, second), other = [passes[0].begin(5) for _ in range(2)], passes[1].begin(5)
-    delivery, given_out = EachInOrder(), []
+    delivery, given_out = InOrder(), []
     second.arrive(arrived(5, 5), "rows", 1)
     assert delivery.next_part(passes) is None
     assert [delivery.awaits(part, passes) for part in (first, second, other)] == [True, False, True]

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NoReturn, Protocol
 
-from penstock.cli.arguments import named_as_options, say, seconds
+from penstock.cli.arguments import say, seconds
+from penstock.cli.option_names import named_as_options
 from penstock.service import DispatcherConfig, DispatchServer, WorkerConfig, WorkerServer
 
 _DEFAULT_PORT: Final = 5050

@@ -5,7 +5,8 @@ import sys
 import time
 from typing import Final
 
-from penstock.cli.arguments import named_as_options, say, seconds
+from penstock.cli.arguments import say, seconds
+from penstock.cli.option_names import named_as_options
 from penstock.cli.status_page import page
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.messages import GetStatus, Stop

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from penstock.errors import PoisonError
-from penstock.service.delivery import AsItComes, Delivery, EachInOrder, InOrder, InTurns
+from penstock.service.delivery import AsItComes, Delivery, InOrder, InTurns
 from penstock.service.fetching import Fetch
 from penstock.service.messages import EpochOpened
 from penstock.service.policy import ShardingPolicy
@@ -54,9 +54,7 @@ class Reading:
         """The order in which elements are handed on."""
         if self.coordinated:
             return InTurns(self.stride)
-        if self.ordered:
-            return InOrder()
-        return AsItComes() if self.policy == ShardingPolicy.DYNAMIC else EachInOrder()
+        return InOrder() if self.ordered or self.policy != ShardingPolicy.DYNAMIC else AsItComes()
 
     @property
     def by_position(self) -> bool:

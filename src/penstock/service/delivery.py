@@ -33,36 +33,6 @@ class Delivery(ABC):
 
 
 class InOrder(Delivery):
-    """The elements of one pass in the order of their positions."""
-
-    def next_part(self, passes: Passes) -> Part | None:
-        first = self._first(passes)
-        return first if first is not None and first.items else None
-
-    def awaits(self, part: Part, passes: Passes) -> bool:
-        return part is self._first(passes)
-
-    def _first(self, passes: Passes) -> Part | None:
-        return next((progress.open[0] for progress in passes.values() if progress.open), None)
-
-
-class AsItComes(Delivery):
-    """Blocks as they arrive; within a part they keep their order."""
-
-    def __init__(self) -> None:
-        self._ready: deque[Part] = deque()  # a part once for each of its items
-
-    def next_part(self, passes: Passes) -> Part | None:
-        return self._ready.popleft() if self._ready else None
-
-    def awaits(self, part: Part, passes: Passes) -> bool:
-        return not self._ready
-
-    def arrived(self, part: Part) -> None:
-        self._ready.append(part)
-
-
-class EachInOrder(Delivery):
     """The elements of each pass in the order of their positions; of several passes now one, now another."""
 
     def __init__(self) -> None:
@@ -83,6 +53,22 @@ class EachInOrder(Delivery):
         """The first part of each pass, those of the passes after the one that was last before the others."""
         heads = [progress.open[0] for _, progress in sorted(passes.items()) if progress.open]
         return sorted(heads, key=lambda part: part.pass_number <= self._last)
+
+
+class AsItComes(Delivery):
+    """Blocks as they arrive; within a part they keep their order."""
+
+    def __init__(self) -> None:
+        self._ready: deque[Part] = deque()  # a part once for each of its items
+
+    def next_part(self, passes: Passes) -> Part | None:
+        return self._ready.popleft() if self._ready else None
+
+    def awaits(self, part: Part, passes: Passes) -> bool:
+        return not self._ready
+
+    def arrived(self, part: Part) -> None:
+        self._ready.append(part)
 
 
 class InTurns(Delivery):
