@@ -50,7 +50,17 @@ def cost_ratio(ours: Callable[[], object], theirs: Callable[[], object], rounds:
 
 
 def best_in_turn(ways: Sequence[Callable[[], float]], rounds: int = 5) -> list[float]:
-    """The least seconds that each way gives, but for the first time. They take turns, and so meet the same machine."""
+    """The least seconds that each way gives. They take turns, and so meet the same machine."""
+    return [min(column) for column in _in_turn(ways, rounds)]
+
+
+def medians_in_turn(ways: Sequence[Callable[[], float]], rounds: int = 5) -> list[float]:
+    """As `best_in_turn`, the median."""
+    return [statistics.median(column) for column in _in_turn(ways, rounds)]
+
+
+def _in_turn(ways: Sequence[Callable[[], float]], rounds: int) -> list[tuple[float, ...]]:
+    """What each way gives in so many rounds, but for the first time."""
     for way in ways:
         way()
-    return [min(column) for column in zip(*[[way() for way in ways] for _ in range(rounds)], strict=True)]
+    return list(zip(*[[way() for way in ways] for _ in range(rounds)], strict=True))

@@ -2,8 +2,7 @@
 
 import time
 
-_GROW_BELOW_SECONDS = 0.004
-_SHRINK_ABOVE_SECONDS = 0.008
+_SECONDS = 0.004
 # Larger blocks gain nothing: they leave the cache, and their memory is given back to the system between blocks.
 _GROW_BELOW_BYTES = 1 << 19
 _MAXIMUM_ROWS = 1 << 16
@@ -12,13 +11,14 @@ _MAXIMUM_ROWS = 1 << 16
 class Pace:
     """The size of the next block, from what the last one cost.
 
-    It starts at `minimum` rows, doubles while a block takes less than 4 ms and holds less than 512 KiB, and is halved
-    above 8 ms: an element that takes long to make does not wait for a thousand others, and one that takes none is not
-    paid for one by one.
+    It starts at `minimum` rows, doubles while a block takes less than `seconds` and holds less than 512 KiB, and is
+    halved above twice as long: an element that takes long to make does not wait for a thousand others, and one that
+    takes none is not paid for one by one.
     """
 
-    def __init__(self, minimum: int = 1) -> None:
+    def __init__(self, minimum: int = 1, seconds: float = _SECONDS) -> None:
         self._minimum = minimum
+        self._seconds = seconds
         self._rows = minimum
         self._grow_below_bytes = _GROW_BELOW_BYTES
         self._started = 0.0
@@ -35,7 +35,7 @@ class Pace:
     def stop(self, nbytes: int) -> None:
         """Note that a block has come. It may have fewer rows than were allowed: what counts is what asking cost."""
         seconds = time.perf_counter() - self._started
-        if seconds > _SHRINK_ABOVE_SECONDS:
+        if seconds > 2 * self._seconds:
             self._rows = max(self._minimum, self._rows // 2)
-        elif seconds < _GROW_BELOW_SECONDS and nbytes < self._grow_below_bytes:
+        elif seconds < self._seconds and nbytes < self._grow_below_bytes:
             self._rows = min(self._rows * 2, _MAXIMUM_ROWS)

@@ -15,7 +15,7 @@ from penstock.service.fetching import Fetch
 from penstock.service.groups import GroupsReader, SpanRun, over_rows
 from penstock.service.parts import part_of, seed_of
 from penstock.service.policy import ShardingPolicy
-from penstock.service.reading import Reader, RowsReader
+from penstock.service.reading import BLOCK_SECONDS, Reader, RowsReader
 from penstock.service.sequence import Sequence, SequenceReader
 from penstock.service.subjects import Pass, Span
 from penstock.service.window import SharedReader, SharedWindow
@@ -90,7 +90,7 @@ class OpenPass:
     def take_pace(self, block_bytes: int) -> Pace:
         """A pace that knows what the rows of this pass cost, if somebody has read some."""
         with self._lock:
-            pace = self._paces.pop() if self._paces else Pace(self._parallelism)
+            pace = self._paces.pop() if self._paces else Pace(self._parallelism, BLOCK_SECONDS)
         pace.aim(block_bytes)
         return pace
 

@@ -1,9 +1,9 @@
 """How many positions to fetch at a time, and how much may be under way."""
 
 _GROWTH = 4
-_SECONDS = 0.05
-_FEWEST_SECONDS = 0.001
-"""A span that takes a worker less is not cut: to ask for one costs as much."""
+_SECONDS = 0.1
+_FEWEST_SECONDS = 0.005
+"""A span that takes a worker less is not cut: to ask for another one costs more than it may gain."""
 _BYTES = 4 << 20
 _FEWEST = 2
 """So many positions fit into a span however large they are: while one is on its way the next is made."""
@@ -14,7 +14,7 @@ _ALPHA = 0.3
 class SpanPace:
     """The size of the next span, from what the last blocks cost.
 
-    A span is to take a worker about 50 ms and to hold about 4 MiB, or two elements, so that workers share the load
+    A span is to take a worker about 100 ms and to hold about 4 MiB, or two elements, so that workers share the load
     finely and no round trip is paid for a single cheap element. It starts at one position and grows at most fourfold at
     a time.
 
@@ -50,7 +50,7 @@ class SpanPace:
         size = self._span
         if remaining is not None:
             fewest = int(_FEWEST_SECONDS / self._seconds_per_row) if self._seconds_per_row else 1
-            size = min(size, max(1, fewest, remaining // (2 * lanes)))  # all lanes end at about the same time
+            size = min(size, max(1, fewest, remaining // lanes))  # all lanes end at about the same time
         return min(size, max(0, self._most(lanes) - under_way))
 
     def lease(self, spans: int, lanes: int, under_way: int) -> int:

@@ -10,7 +10,7 @@ from penstock.data.block import Block
 from penstock.data.stream import Cursor, State
 from penstock.errors import LostWorkerError
 from penstock.runtime.pacing import Pace
-from penstock.service.reading import STOPPED, Piece, Reader, pulled
+from penstock.service.reading import BLOCK_SECONDS, STOPPED, Piece, Reader, pulled
 from penstock.service.subjects import Span
 from penstock.service.window import Window, rows_of
 
@@ -46,7 +46,7 @@ class Head:
         self._saved = saved
         self._window_bytes = window_bytes
         self._passed = passed
-        self._pace = Pace(parallelism)
+        self._pace = Pace(parallelism, BLOCK_SECONDS)
         self._stream: Cursor | None = None
         self._window = Window(saved[0])
         self._ended = False

@@ -10,7 +10,7 @@ from penstock.data.block import Block
 from penstock.data.stream import Cursor
 from penstock.errors import LostWorkerError, ServiceError
 from penstock.runtime.pacing import Pace
-from penstock.service.reading import STOPPED, Piece, Reader, pulled
+from penstock.service.reading import BLOCK_SECONDS, STOPPED, Piece, Reader, pulled
 from penstock.service.subjects import Span
 
 _BLOCK_BYTES = 1 << 22
@@ -116,7 +116,7 @@ class SharedWindow:
         self._open = open
         self._window = Window(0)
         self._window_bytes = window_bytes
-        self._pace = Pace(parallelism)
+        self._pace = Pace(parallelism, BLOCK_SECONDS)
         self._pace.aim(min(_BLOCK_BYTES, window_bytes // 8))
         self._clock = clock
         self._stream: Cursor | None = None

@@ -11,7 +11,7 @@ from pyarrow import flight
 
 from penstock.errors import ServiceError
 from penstock.service.credentials import ClientCredentials, ServerCredentials, is_loopback
-from penstock.service.transport.place import users_listening
+from penstock.service.transport.listeners import users_listening
 
 HEADER: Final = "authorization"
 

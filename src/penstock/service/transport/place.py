@@ -7,8 +7,6 @@ import socket
 import uuid
 from pathlib import Path
 
-_SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_LISTENING = "0A"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -28,15 +26,3 @@ def this_process() -> str:
 @functools.cache
 def _process_name(process: int) -> str:
     return f"{process}-{secrets.token_hex(8)}"
-
-
-def users_listening(port: int) -> set[int]:
-    """The ids of the users who listen at a TCP port of this machine, on any address; none where it does not tell."""
-    users = set()
-    for table in _SOCKETS:
-        if table.exists():
-            for line in table.read_text().splitlines()[1:]:
-                _, local, _, state, _, _, _, user, *_ = line.split()
-                if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
-                    users.add(int(user))
-    return users
