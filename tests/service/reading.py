@@ -1,9 +1,10 @@
 """A trainer as a process of its own: reads a job of a service, notes what it gets, and saves its state as it goes.
 
-Every line that it writes is of JSON: `{"restored": step}` once, `{"step": number, "elements": [...]}` for each step.
+Every line that it writes is of JSON: `{"ready": true}` when it waits for a line on its standard input to begin, then
+`{"restored": step}` once, and `{"step": number, "elements": [...]}` for each step.
 Its state, with the number of steps done, is on disk after every `every` steps, and the one before it. With "checkpoint"
 it is a `ps.Checkpoint` of the iterator and of a model, whose weight is the sum of all elements that it was trained on.
-With "nothing" it saves nothing, and waits for a line on its standard input after every `every` steps.
+With "nothing" it saves nothing, and waits for another line after every `every` steps.
 """
 
 import json
@@ -115,6 +116,8 @@ SAVING: dict[str, Any] = {"state": States, "checkpoint": Checkpoints, "nothing":
 
 
 def main(directory: str, address: str, kind: str, saving: str, every: int, arguments: dict[str, Any]) -> None:
+    say(ready=True)
+    sys.stdin.readline()
     with iterator_of(kind, address, arguments) as iterator:
         saved = SAVING[saving](Path(directory), iterator)
         step = saved.restore()

@@ -65,9 +65,16 @@ class Trainer:
         self.weight = 0
         self.ended = False
         self._changed = threading.Condition()
-        self.start()
+        self.launch()
 
     def start(self) -> None:
+        """Let it go on in a new process."""
+        self.launch()
+        self.begin()
+
+    def launch(self) -> None:
+        """Start its process, which does not read yet."""
+        self._ready = False
         self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._thread = threading.Thread(target=self._listen, args=(self._process,))
         self._thread.start()
@@ -80,8 +87,20 @@ class Trainer:
                     self._note(json.loads(line))
                     self._changed.notify_all()
 
+    def begin(self) -> None:
+        """Let it read, as soon as it can."""
+        self.await_ready()
+        self.go_on()
+
+    def await_ready(self) -> None:
+        """Wait until it waits for `go_on`."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._ready, 60)
+
     def _note(self, line: dict[str, Any]) -> None:
-        if "restored" in line:
+        if "ready" in line:
+            self._ready = True
+        elif "restored" in line:
             self.restored.append(line["restored"])
             self.ended = False
             self._undone = {step: self.steps.pop(step) for step in list(self.steps) if step > line["restored"]}
@@ -94,7 +113,7 @@ class Trainer:
         self.ended = self.ended or "ended" in line
 
     def go_on(self) -> None:
-        """Let one that saves nothing take its next steps."""
+        """Let one that waits go on."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -136,7 +155,26 @@ def start_trainer(tmp_path: Path) -> Iterator[Callable[..., Trainer]]:
 
     def start(address: str, **arguments: Any) -> Trainer:
         started.append(Trainer(tmp_path / str(len(started)), address, **arguments))
+        started[-1].begin()
         return started[-1]
+
+    yield start
+    for trainer in started:
+        trainer.kill()
+
+
+@pytest.fixture
+def start_both(tmp_path: Path) -> Iterator[Callable[..., list[Trainer]]]:
+    """Starts two trainers of a job, which begin to read at the same time."""
+    started: list[Trainer] = []
+
+    def start(address: str, **arguments: Any) -> list[Trainer]:
+        started.extend(Trainer(tmp_path / name, address, job_name="shared", **arguments) for name in ("one", "two"))
+        for trainer in started:
+            trainer.await_ready()
+        for trainer in started:
+            trainer.go_on()
+        return started
 
     yield start
     for trainer in started:
@@ -157,9 +195,11 @@ def test_a_trainer_that_reads_alone_goes_on_in_its_order(start_trainer: Callable
 
 
 @pytest.mark.parametrize("kind", ["rows", "groups"])
-def test_a_shared_job_loses_nothing_and_gives_nothing_twice(start_trainer: Callable[..., Trainer], kind: str) -> None:
+def test_a_shared_job_loses_nothing_and_gives_nothing_twice(
+    start_both: Callable[..., list[Trainer]], kind: str
+) -> None:
     with service() as address:
-        first, second = (start_trainer(address, kind=kind, job_name="shared") for _ in range(2))
+        first, second = start_both(address, kind=kind)
         for trainer, step in ((first, 6), (second, 10)):
             trainer.await_step(step)
             trainer.kill()
@@ -170,9 +210,11 @@ def test_a_shared_job_loses_nothing_and_gives_nothing_twice(start_trainer: Calla
         assert sorted(first.elements + second.elements) == list(range(COUNT if kind == "rows" else 3 * COUNT))
 
 
-def test_what_a_killed_trainer_had_left_goes_to_others_after_its_lease(start_trainer: Callable[..., Trainer]) -> None:
+def test_what_a_killed_trainer_had_left_goes_to_others_after_its_lease(
+    start_both: Callable[..., list[Trainer]], start_trainer: Callable[..., Trainer]
+) -> None:
     with service(lease_seconds=2.0) as address:
-        gone, left = (start_trainer(address, job_name="shared", every=1) for _ in range(2))
+        gone, left = start_both(address, every=1)
         gone.await_step(10)
         gone.kill()
         left.finish()
@@ -187,10 +229,10 @@ def test_what_a_killed_trainer_had_left_goes_to_others_after_its_lease(start_tra
 
 @pytest.mark.parametrize("kind", ["rows", "shuffled", "strategy"])
 def test_a_trainer_that_comes_back_after_its_lease_goes_on_with_what_is_left(
-    start_trainer: Callable[..., Trainer], kind: str
+    start_both: Callable[..., list[Trainer]], kind: str
 ) -> None:
     with service(lease_seconds=1.0) as address:
-        first, second = (start_trainer(address, kind=kind, job_name="shared", every=4) for _ in range(2))
+        first, second = start_both(address, kind=kind, every=4)
         first.await_step(10)
         first.kill()
         so_far = len(second.steps)
@@ -211,10 +253,10 @@ ELEMENTS = {
 
 @pytest.mark.parametrize("kind", ELEMENTS)
 def test_a_trainer_that_goes_on_from_an_older_state_after_its_lease_misses_nothing(
-    start_trainer: Callable[..., Trainer], kind: str
+    start_both: Callable[..., list[Trainer]], kind: str
 ) -> None:
     with service(lease_seconds=1.0) as address:
-        first, second = (start_trainer(address, kind=kind, job_name="shared", every=2) for _ in range(2))
+        first, second = start_both(address, kind=kind, every=2)
         first.await_step(7)
         first.kill()
         first.lose_newest_state()
@@ -225,14 +267,12 @@ def test_a_trainer_that_goes_on_from_an_older_state_after_its_lease_misses_nothi
 
 
 def test_a_dispatcher_that_was_killed_meanwhile_knows_what_an_older_state_misses(
-    start_trainer: Callable[..., Trainer], start_dispatcher: Callable[..., Any], tmp_path: Path
+    start_both: Callable[..., list[Trainer]], start_dispatcher: Callable[..., Any], tmp_path: Path
 ) -> None:
     dispatcher = start_dispatcher("--work-dir", str(tmp_path / "journal"), "--lease-seconds", "1")
     worker = ps.service.WorkerConfig(dispatcher_address=dispatcher.address)
     with ps.service.WorkerServer(worker), ps.service.WorkerServer(worker):
-        first, second = (
-            start_trainer(dispatcher.address, kind="uneven groups", job_name="shared", every=2) for _ in range(2)
-        )
+        first, second = start_both(dispatcher.address, kind="uneven groups", every=2)
         first.await_step(7)
         first.kill()
         first.lose_newest_state()
@@ -268,12 +308,12 @@ def test_an_older_state_gives_back_what_was_used_of_a_row_whose_rest_others_had(
 
 
 def test_a_trainer_and_the_dispatcher_die_together(
-    start_trainer: Callable[..., Trainer], start_dispatcher: Callable[..., Any], tmp_path: Path
+    start_both: Callable[..., list[Trainer]], start_dispatcher: Callable[..., Any], tmp_path: Path
 ) -> None:
     dispatcher = start_dispatcher("--work-dir", str(tmp_path / "journal"))
     worker = ps.service.WorkerConfig(dispatcher_address=dispatcher.address)
     with ps.service.WorkerServer(worker), ps.service.WorkerServer(worker):
-        first, second = (start_trainer(dispatcher.address, job_name="shared") for _ in range(2))
+        first, second = start_both(dispatcher.address)
         first.await_step(10)
         first.kill()
         dispatcher.kill()

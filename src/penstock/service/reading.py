@@ -14,7 +14,7 @@ from penstock.service.subjects import Span
 
 STOPPED = "this data worker has stopped"
 BLOCK_SECONDS = 0.016
-"""For how long a worker makes a block, or up to twice as long: each costs its trainer about a quarter of a millisecond."""
+"""A worker makes a block for so long, up to twice: each costs its trainer about a quarter of a millisecond."""
 _GATHERING_SECONDS = 0.001
 _SMALL_BYTES = 1 << 18  # above this a copy costs more than another piece
 
