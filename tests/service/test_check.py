@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,19 @@ def test_a_pipeline_that_is_not_the_same_twice_is_told_before_any_service() -> N
     found = check(ps.Dataset.range(3).map(lambda x: x + 10 * next(calls)), worker_counts=[], kills=0, limit=1)
     assert str(found[0]).startswith("in process, once more: element 0 is")
     assert "a function depends on the time, the process or a random generator of its own; map(fn, seed" in str(found[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kills": -1}, r"check\(kills=...\) must be at least 0, got -1"),
+        ({"limit": 0}, r"check\(limit=...\) must be at least 1, got 0"),
+        ({"worker_counts": [2, 0]}, r"check\(worker_counts=...\) must be at least 1, got 0"),
+    ],
+)
+def test_numbers_that_are_too_small_are_refused_before_any_service(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ps.InvalidArgumentError, match=message):
+        check(ps.Dataset.range(3), **arguments)
 
 
 @pytest.mark.parametrize(

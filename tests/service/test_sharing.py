@@ -109,14 +109,33 @@ def test_another_number_of_consumers_is_refused(target: str) -> None:
             next(other)
 
 
-def test_a_job_of_another_dataset_is_refused(target: str) -> None:
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (ps.Dataset.range(1 << 40).batch(8), r"'batch\(batch_size=8\) .*' in place of 'batch\(batch_size=4\) "),
+        (ps.Dataset.range(1 << 40), r"'range\(.*' in place of 'batch\(batch_size=4\) "),
+        (ps.Dataset.range(1 << 41).batch(4), "'.* index, 549,755,813,888' in place of '.* index, 274,877,906,944'"),
+    ],
+)
+def test_a_job_of_another_dataset_is_refused(target: str, other: ps.Dataset, difference: str) -> None:
     def shared(dataset: ps.Dataset) -> ps.Dataset:
         return dataset.apply(ps.service.distribute("distributed_epoch", target, job_name="taken"))
 
-    with iter(shared(ps.Dataset.range(1 << 40))) as iterator:
+    with iter(shared(ps.Dataset.range(1 << 40).batch(4))) as iterator:
         next(iterator)
-        with pytest.raises(ps.InvalidArgumentError, match="taken.*dataset"), iter(shared(ps.Dataset.range(3))) as other:
-            next(other)
+        with pytest.raises(ps.InvalidArgumentError, match=f"'taken'.* which has the step {difference}"):
+            next(iter(shared(other)))
+
+
+def test_a_job_of_a_dataset_with_other_contents_is_refused(target: str) -> None:
+    def shared(values: np.ndarray) -> ps.Dataset:
+        dataset = ps.Dataset.from_tensor_slices(values)
+        return dataset.apply(ps.service.distribute("distributed_epoch", target, job_name="contents"))
+
+    with iter(shared(np.arange(1000))) as iterator:
+        next(iterator)
+        with pytest.raises(ps.InvalidArgumentError, match="which has the same steps, with other functions or contents"):
+            next(iter(shared(np.arange(1000) + 1)))
 
 
 def slowly(x: np.ndarray) -> np.ndarray:

@@ -386,6 +386,8 @@ def test_bad_objects_and_values_are_refused(tmp_path: Path) -> None:
         ps.Checkpoint(x=1, max_to_keep=0)
     with pytest.raises(ps.InvalidTypeError, match=r"arrays and numbers, got str at state\['name'\]"):
         ps.Checkpoint(state={"name": "x"})
+    with pytest.raises(ps.InvalidTypeError, match="got Dataset at data: make an iterator of it, read from that"):
+        ps.Checkpoint(data=ps.Dataset.range(3))
     with pytest.raises(ps.InvalidTypeError, match="got ndarray at state"):
         ps.Checkpoint(state=np.array(["x"]))
     with pytest.raises(ps.InvalidTypeError, match=r"got array.* at odd\['rows'\]\[0\]"):

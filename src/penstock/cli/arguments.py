@@ -16,6 +16,14 @@ def positive(text: str) -> int:
     return number
 
 
+def count(text: str) -> int:
+    """A whole number, at least 0."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {number}")
+    return number
+
+
 def seconds(text: str) -> float:
     """A number of seconds."""
     number = float(text)

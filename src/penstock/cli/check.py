@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.arguments import positive, say
+from penstock.cli.arguments import count, positive, say
 from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError
 from penstock.service.check import check
@@ -36,7 +36,7 @@ def add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         "--workers", type=positive, nargs="+", metavar="N", default=[1, 3], help="numbers of workers (default: 1 3)"
     )
     parser.add_argument(
-        "--kills", type=int, metavar="N", default=2, help="how many workers are killed while it is read (default: 2)"
+        "--kills", type=count, metavar="N", default=2, help="how many workers are killed while it is read (default: 2)"
     )
     parser.add_argument(
         "--limit", type=positive, metavar="N", default=1000, help="how many elements are read (default: 1000)"

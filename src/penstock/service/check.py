@@ -13,7 +13,7 @@ import numpy as np
 from penstock.data.dataset import Dataset
 from penstock.data.iterator import DatasetIterator
 from penstock.errors import InvalidArgumentError
-from penstock.options import Options
+from penstock.options import Options, check_integer
 from penstock.service.distribute import distribute
 from penstock.service.local import LocalService, local
 from penstock.structure import flatten
@@ -76,7 +76,7 @@ def check(
         The first difference of each run; nothing where all is the same.
 
     Raises:
-        InvalidArgumentError: the dataset is distributed already.
+        InvalidArgumentError: the dataset is distributed already; a number that is too small.
 
     Example:
         >>> import penstock as ps
@@ -84,6 +84,10 @@ def check(
         >>> check(ps.Dataset.range(100).shuffle(10), worker_counts=[2], kills=0)
         []
     """
+    check_integer("check", "limit", limit, minimum=1)
+    check_integer("check", "kills", kills, minimum=0)
+    for number in worker_counts:
+        check_integer("check", "worker_counts", number, minimum=1)
     if any(node.name == "distribute" for node in dataset.node.walk_all()):
         raise InvalidArgumentError(
             "check takes the dataset that ps.service.distribute is to be applied to, not after it"

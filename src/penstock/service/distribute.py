@@ -7,6 +7,7 @@ from typing import Any
 from penstock.data.dataset import Dataset
 from penstock.data.methods.base import node_of, user_site
 from penstock.data.node import Node
+from penstock.data.plan import explain
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, Options
 from penstock.service.address import parse_service
@@ -157,6 +158,7 @@ def _defined(
         cardinality=node.cardinality,
         element_spec=element_spec,
         compression=compression,
+        explanation=explain(node, options),
         fingerprint=fingerprint((node, options)),
     )
     return definition, info

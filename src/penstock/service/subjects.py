@@ -152,7 +152,7 @@ class DatasetInfo(Message, frozen=True):
 def content_id(definition: bytes, info: DatasetInfo) -> str:
     """What a dataset is called that its user gave no name: the same for the same content."""
     digest = hashlib.blake2b(b"" if info.fingerprint else definition, digest_size=8)
-    digest.update(msgspec.msgpack.encode(info))
+    digest.update(msgspec.msgpack.encode(msgspec.structs.replace(info, explanation="")))
     return digest.hexdigest()
 
 

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from penstock.data.dataset import Dataset
+from penstock.distribute.input import DistributedDataset
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.training.checkpoint_index import Entry
@@ -125,9 +127,11 @@ class Value(Part):
         self._scalar = isinstance(leaf, np.generic)
         self._number = isinstance(leaf, (int, float, complex)) and not self._scalar
         if not (self._number or self._key or isinstance(leaf, _ARRAYS) and _is_numeric(leaf.dtype)):
+            dataset = isinstance(leaf, (Dataset, DistributedDataset))
+            advice = ": make an iterator of it, read from that, and give that one here" if dataset else ""
             raise InvalidTypeError(
                 f"a checkpoint holds Keras objects, iterators with state_dict(), arrays and numbers, got "
-                f"{type(leaf).__name__} at {path}"
+                f"{type(leaf).__name__} at {path}{advice}"
             )
         self._shape = tuple(np.shape(leaf))
         self._dtype = "number" if self._number else str(leaf.dtype)

@@ -1,6 +1,7 @@
 """A consumer begins to read an epoch: alone or with others, anew or from a state."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from penstock.errors import InvalidArgumentError, ServiceError, StateMismatchError
@@ -8,7 +9,7 @@ from penstock.service.config import DispatcherConfig
 from penstock.service.machine.passes import added, first_passes
 from penstock.service.machine.resuming import Resumed, check_spans, resume
 from penstock.service.machine.signs import Signs
-from penstock.service.machine.state import Consumer, Epoch, Job, State
+from penstock.service.machine.state import Consumer, Dataset, Epoch, Job, State
 from penstock.service.machine.updates import ConsumerGone, ConsumerOpened, EpochCreated, JobCreated, Update
 from penstock.service.messages import ConsumerHeartbeat, EpochOpened, OpenEpoch
 from penstock.service.policy import ShardingPolicy
@@ -44,7 +45,7 @@ def open_epoch(
     _check(state, config, message)
     job = state.job_named(message.job_name)
     if job is not None:
-        _check_same(job, message)
+        _check_same(state, job, message)
     epoch = state.epoch_of(job, message.epoch) if job is not None else None
     if epoch is None:
         entered = _created(state, config, message, job)
@@ -126,18 +127,28 @@ def unknown_dataset(dataset_id: str) -> InvalidArgumentError:
     )
 
 
-def _check_same(job: Job, message: OpenEpoch) -> None:
+def _check_same(state: State, job: Job, message: OpenEpoch) -> None:
     ours, theirs = job.parameters, message.parameters
     other = [
         f"{name} is {_shown(name, ours)}, got {_shown(name, theirs)}"
         for name in JobParameters.__struct_fields__
         if getattr(ours, name) != getattr(theirs, name)
     ]
+    if ours.dataset_id != theirs.dataset_id:
+        other[0] += f", which has {_difference(state.datasets[ours.dataset_id], state.datasets[theirs.dataset_id])}"
     if other:
         raise InvalidArgumentError(
             f"all readers of the job {job.name!r} must ask for the same, and its first one asked for something else: "
             f"{'; '.join(other)}. Use another job_name, or wait until that job is finished and has no readers"
         )
+
+
+def _difference(ours: Dataset, theirs: Dataset) -> str:
+    explanations = (dataset.info.explanation.splitlines() for dataset in (theirs, ours))
+    for step, instead in zip_longest(*explanations, fillvalue="nothing"):
+        if step != instead:
+            return f"the step {' '.join(step.split())!r} in place of {' '.join(instead.split())!r}"
+    return "the same steps, with other functions or contents"
 
 
 def _shown(name: str, parameters: JobParameters) -> str:
