@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
@@ -30,6 +31,7 @@ _QUIET_SECONDS = 2.0
 _ANSWER_SECONDS = 8.0
 """Long, because a user's function may keep Python's lock for as long in the worker."""
 _JOIN_SECONDS = 2.0
+_OFFSET_BYTES = 8
 
 _decoder = msgspec.msgpack.Decoder(BlockFrame | End | Failed | Refused)
 
@@ -181,5 +183,15 @@ def _buffers(batch: pa.RecordBatch, frame: BlockFrame) -> Iterator[Buffer]:
     if len(frame.sizes) != batch.num_columns or min(frame.sizes, default=0) < 0 or sum(frame.sizes) > LARGEST_BLOCK:
         raise ServiceError(f"a block claims to have columns of {frame.sizes} bytes, and {batch.num_columns} came")
     for column, size in zip(batch.columns, frame.sizes, strict=True):
-        content = column[0].as_buffer()
-        yield decompress(frame.codec, Memory(content.address, content.size, owner=content).array(), size)
+        yield decompress(frame.codec, _content(column), size)
+
+
+def _content(column: pa.Array) -> Buffer:
+    """The bytes of a column's one value where they lie: a scalar of Arrow's would be a copy."""
+    _, offsets, content = column.buffers()
+    if len(column) != 1 or offsets is None or content is None or offsets.size < (column.offset + 2) * _OFFSET_BYTES:
+        raise ServiceError(f"a block has a column of {len(column)} values, expected one")
+    start, stop = map(int, np.frombuffer(offsets, np.int64, 2, column.offset * _OFFSET_BYTES))
+    if not 0 <= start <= stop <= content.size:
+        raise ServiceError(f"a block has a column from byte {start} to byte {stop} of {content.size}")
+    return Memory(content.address + start, stop - start, owner=content).array()
