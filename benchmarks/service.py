@@ -98,7 +98,7 @@ def measure() -> list[Figure]:
         return [
             *figures,
             Figure("a map that keeps Python's lock, 2 processes / in this one", here / there, 1.7),
-            Figure("the same / 2 bare processes", limit / there, 0.85),
+            Figure("the same / 2 bare processes", limit / there, 0.8),
         ]
 
 
