@@ -245,7 +245,6 @@ def test_a_trainer_that_comes_back_after_its_lease_goes_on_with_what_is_left(
 
 ELEMENTS = {
     "rows": range(COUNT),
-    "groups": range(3 * COUNT),
     "uneven groups": [60 * x + n for x in range(COUNT) for n in range((0, 0, 50, 1)[x % 4])],
     "filtered": [x for x in range(COUNT) if x % 5 < 2],
 }
