@@ -272,29 +272,44 @@ def test_spans_grow_while_they_are_cheap() -> None:
     sizes = []
     for _ in range(4):
         sizes.append(pace.size(None, 1, 0))
-        pace.measured(rows=1, nbytes=8, seconds=1e-6)
+        pace.measured(positions=1, nbytes=8, seconds=1e-6)
     assert sizes == [1, 4, 16, 64]
 
 
 def test_spans_take_about_100_ms() -> None:
     pace = SpanPace(None)
     for _ in range(10):
-        pace.measured(rows=1, nbytes=8, seconds=0.01)
+        pace.measured(positions=1, nbytes=8, seconds=0.01)
     assert pace.size(None, 1, 0) == 10
 
 
 def test_spans_are_shorter_towards_the_end() -> None:
     pace = SpanPace(None)
     for _ in range(20):
-        pace.measured(rows=1000, nbytes=8000, seconds=0.25)
+        pace.measured(positions=1000, nbytes=8000, seconds=0.25)
     assert [pace.size(remaining, lanes=4, under_way=0) for remaining in (8000, 800, 80)] == [400, 200, 20]
 
 
 def test_a_span_that_takes_a_worker_less_than_5_ms_is_not_cut() -> None:
     pace = SpanPace(None)
     for _ in range(20):
-        pace.measured(rows=1000, nbytes=8000, seconds=0.001)
+        pace.measured(positions=1000, nbytes=8000, seconds=0.001)
     assert [pace.size(remaining, lanes=4, under_way=0) for remaining in (80_000, 4000)] == [20_000, 5000]
+
+
+def test_a_span_is_of_positions_however_many_elements_each_of_them_gives() -> None:
+    pace = SpanPace(None)
+    for _ in range(10):  # a position that takes 50 ms gives 1000 elements, in two blocks
+        pace.measured(positions=0, nbytes=4000, seconds=0.025)
+        pace.measured(positions=1, nbytes=4000, seconds=0.025)
+    assert pace.size(None, 1, 0) == 2
+
+
+def test_a_span_of_which_nothing_comes_costs_what_it_took_to_find_that_out() -> None:
+    pace = SpanPace(None)
+    for _ in range(10):
+        pace.measured(positions=4, nbytes=0, seconds=0.02)
+    assert pace.size(None, 1, 0) == 20
 
 
 def test_no_more_is_under_way_than_the_limit() -> None:
@@ -305,5 +320,6 @@ def test_no_more_is_under_way_than_the_limit() -> None:
 
 def test_without_a_limit_64_mebibytes_are_under_way_two_large_elements_at_a_time() -> None:
     pace = SpanPace(None)
-    pace.measured(rows=1, nbytes=16 << 20, seconds=0.001)
+    pace.arrived(rows=1, nbytes=16 << 20)
+    pace.measured(positions=1, nbytes=16 << 20, seconds=0.001)
     assert [pace.size(None, 1, under_way) for under_way in (0, 3, 4)] == [2, 1, 0]

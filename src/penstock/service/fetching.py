@@ -57,10 +57,12 @@ class End(Message, frozen=True, tag="end"):
 
     Attributes:
         skip: how many of the elements that were to be left out come after the span.
+        seconds: how long it took the worker to find the end after the last element.
     """
 
     length: int = -2
     skip: int = 0
+    seconds: float = 0.0
 
 
 class Failed(Message, frozen=True, tag="failed"):

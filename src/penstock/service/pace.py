@@ -14,9 +14,9 @@ _ALPHA = 0.3
 class SpanPace:
     """The size of the next span, from what the last blocks cost.
 
-    A span is to take a worker about 100 ms and to hold about 4 MiB, or two elements, so that workers share the load
+    A span is to take a worker about 100 ms and to hold about 4 MiB, or two positions, so that workers share the load
     finely and no round trip is paid for a single cheap element. It starts at one position and grows at most fourfold at
-    a time.
+    a time. A position may give many elements or none, so what has come counts for those that are done.
 
     Args:
         limit: the most elements that may be under way and not handed on; None: as many as 64 MiB hold.
@@ -25,19 +25,27 @@ class SpanPace:
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self._bytes_per_row = 0.0
-        self._seconds_per_row = 0.0
+        # Sums in which what was longer ago counts less and less.
+        self._positions = self._bytes = self._seconds = 0.0
         self._span = 1
 
-    def measured(self, rows: int, nbytes: int, seconds: float) -> None:
-        """Note what a block was."""
-        for name, value in (("_bytes_per_row", nbytes / rows), ("_seconds_per_row", seconds / rows)):
-            old = getattr(self, name)
-            setattr(self, name, value if old == 0 else old + _ALPHA * (value - old))
-        fitting = min(
-            _SECONDS / self._seconds_per_row if self._seconds_per_row else float(1 << 20),
-            max(_FEWEST, _BYTES / self._bytes_per_row) if self._bytes_per_row else float(1 << 20),
-        )
-        self._span = max(1, int(min(fitting, self._span * _GROWTH)))
+    def arrived(self, rows: int, nbytes: int) -> None:
+        """Note how large the elements of a block are."""
+        old, new = self._bytes_per_row, nbytes / rows
+        self._bytes_per_row = new if old == 0 else old + _ALPHA * (new - old)
+
+    def measured(self, positions: int, nbytes: int, seconds: float) -> None:
+        """Note what has come since so many positions were done before; there may be none since."""
+        kept = 1 - _ALPHA if positions else 1.0
+        self._positions = kept * self._positions + positions
+        self._bytes = kept * self._bytes + nbytes
+        self._seconds = kept * self._seconds + seconds
+        if positions:
+            fitting = min(
+                _SECONDS / self._seconds * self._positions if self._seconds else float(1 << 20),
+                max(_FEWEST, _BYTES / self._bytes * self._positions) if self._bytes else float(1 << 20),
+            )
+            self._span = max(1, int(min(fitting, self._span * _GROWTH)))
 
     def size(self, remaining: int | None, lanes: int, under_way: int) -> int:
         """How many positions the next span should have; 0 if nothing more may be under way now.
@@ -49,7 +57,7 @@ class SpanPace:
         """
         size = self._span
         if remaining is not None:
-            fewest = int(_FEWEST_SECONDS / self._seconds_per_row) if self._seconds_per_row else 1
+            fewest = int(_FEWEST_SECONDS / self._seconds * self._positions) if self._seconds else 1
             size = min(size, max(1, fewest, remaining // lanes))  # all lanes end at about the same time
         return min(size, max(0, self._most(lanes) - under_way))
 

@@ -98,7 +98,7 @@ class Production:
                 piece = gathered.next(pace.start())
                 seconds = time.perf_counter() - begun
                 if piece is None:
-                    yield End(length=reader.length, skip=reader.skip)
+                    yield End(length=reader.length, skip=reader.skip, seconds=seconds)
                     return
                 if isinstance(piece.found, Exception):
                     yield failed_of(piece.found, reader.rest())

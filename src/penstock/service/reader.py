@@ -292,8 +292,10 @@ class Reader:
     def _take_in(self, part: Part, answer: Answer, stop: int) -> bool:
         """Note a piece of an answer, for which positions up to `stop` were asked; False if no more of it is wanted."""
         with self._changed:
-            progress = self._position.passes[part.pass_number]
+            progress, before = self._position.passes[part.pass_number], part.fetch_position
             if isinstance(answer, End):
+                end = stop if answer.length < 0 else answer.length
+                self._pace.measured(max(0, end - before), 0, answer.seconds)
                 part.ends_at(stop, answer.skip)
                 if answer.length >= 0:
                     part.complete = True
@@ -308,7 +310,7 @@ class Reader:
                 self._wake()
             else:
                 chunk, block = answer
-                self._pace.measured(chunk.rows, block.nbytes, chunk.seconds)
+                self._pace.arrived(chunk.rows, block.nbytes)
                 self._changed.wait_for(
                     lambda: (
                         self._stopping
@@ -317,6 +319,7 @@ class Reader:
                     )
                 )
                 self._buffered += part.arrive(Arrived(chunk, block), self._reading.kind, self._reading.stride)
+                self._pace.measured(max(0, part.fetch_position - before), block.nbytes, chunk.seconds)
                 self._position.delivery.arrived(part)
                 self._arrived.notify_all()
             return not self._stopping and not part.complete
