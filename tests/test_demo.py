@@ -120,7 +120,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> "tuple[Path, subpro
 
 @pytest.mark.long
 def test_disturbed_runs_tell_of_every_epoch_what_an_undisturbed_one_tells(disturbed: Disturbed, undisturbed) -> None:
-    directory, done = undisturbed
+    _, done = undisturbed
     whole = results(done.stdout.splitlines())
     for lines in disturbed:
         assert results(lines).items() <= whole.items()
