@@ -7,6 +7,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,7 +28,7 @@ RESTORED = re.compile(r"Accuracy of (.+), restored without a strategy: ([\d.]+) 
 GOES_ON = re.compile(r"Goes on in epoch (\d+) after step (\d+), from (.+); --fresh starts anew\.")
 STEPS = 23
 """In an epoch: 1,437 images in batches of 64, of which the last holds 29."""
-EPOCHS = 6
+EPOCHS = 12
 SHORT = ("--epochs", str(EPOCHS))
 
 
@@ -52,9 +55,66 @@ def stopped(line_before: str, how: signal.Signals, directory: Path, *arguments: 
     return lines + rest.splitlines(), process.returncode, errors
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Makes new processes hear Ctrl-C, also if a shell that runs the tests in the background made them deaf to it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def results(lines: list[str]) -> dict[int, str]:
     """What the lines of the epochs say of each, but how long it took."""
     return {int(found["epoch"]): found["result"] for found in map(EPOCH.fullmatch, lines) if found}
+
+
+@dataclass(frozen=True)
+class Disturbed:
+    """Three runs of which each goes on where the one before was stopped; what each wrote, and the last to its end."""
+
+    interrupted: list[str]
+    killed: list[str]
+    last: "subprocess.CompletedProcess[str]"
+    directory: Path
+
+    def __iter__(self) -> Iterator[list[str]]:
+        yield from (self.interrupted, self.killed, self.last.stdout.splitlines())
+
+
+@pytest.fixture(scope="module")
+def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
+    """The first is interrupted after epoch 10, the second killed after epoch 12.
+
+    These end long after a save and long before the next, so the next run begins with the end of an epoch that the one
+    before has told of, and takes a whole one that it has told of too.
+    """
+    directory = tmp_path_factory.mktemp("disturbed")
+    with interruptible():
+        first, status, errors = stopped("Epoch 10,", signal.SIGINT, directory)
+    assert (status, errors) == (130, "penstock: interrupted\n")
+    second, status, _ = stopped("Epoch 12,", signal.SIGKILL, directory)
+    assert status == -signal.SIGKILL
+    return Disturbed(first, second, demo(directory, *SHORT), directory)
+
+
+def test_four_replicas_learn_the_digits(disturbed: Disturbed) -> None:
+    check_begin(disturbed.interrupted, disturbed.directory)
+    *_, last = disturbed
+    check_end(disturbed.last, disturbed.directory, epochs=EPOCHS, trained=len(results(last)), percent=92.0)
+
+
+def test_interrupted_and_killed_it_goes_on_as_if_nothing_had_been(disturbed: Disturbed) -> None:
+    """Of the steps after the newest checkpoint, up to 50, both the run that was stopped and the next one tell."""
+    for before, lines in pairwise(disturbed):
+        epoch, step, path = GOES_ON.fullmatch(lines[1]).groups()
+        done = (int(epoch) - 1) * STEPS + int(step)
+        assert done == 50 * int(path.rpartition("-")[2])
+        told, again = results(before), results(lines)
+        assert max(told) * STEPS - done < 2 * 50  # the newest checkpoint, or the one that was being written
+        assert min(again) == int(epoch)
+        common = told.keys() & again.keys()
+        assert common >= {max(told) - 1, max(told)}  # the epoch it goes on in, and a whole one
+        assert {epoch: again[epoch] for epoch in common} == {epoch: told[epoch] for epoch in common}
 
 
 @pytest.fixture(scope="module")
@@ -63,43 +123,45 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> "tuple[Path, subpro
     return directory, demo(directory, *SHORT)
 
 
-def test_four_replicas_learn_the_digits(undisturbed) -> None:
-    check_learned(*undisturbed, epochs=EPOCHS, percent=92.0)
+@pytest.mark.long
+def test_disturbed_runs_tell_of_every_epoch_what_an_undisturbed_one_tells(disturbed: Disturbed, undisturbed) -> None:
+    _, done = undisturbed
+    whole = results(done.stdout.splitlines())
+    for lines in disturbed:
+        told = results(lines)
+        assert {epoch: told[epoch] for epoch in told if epoch <= EPOCHS} == {
+            epoch: whole[epoch] for epoch in told if epoch <= EPOCHS
+        }
 
 
 @pytest.mark.long
 def test_four_replicas_learn_the_digits_well(tmp_path: Path) -> None:
-    check_learned(tmp_path, demo(tmp_path), epochs=30, percent=97.0)
+    done = demo(tmp_path)
+    check_begin(done.stdout.splitlines(), tmp_path)
+    check_end(done, tmp_path, epochs=30, trained=30, percent=97.0)
 
 
-def check_learned(directory: Path, done: "subprocess.CompletedProcess[str]", epochs: int, percent: float) -> None:
-    assert (done.returncode, done.stderr) == (0, "")
-    first, saves, *lines, trained, restored = done.stdout.splitlines()
+def check_begin(lines: list[str], directory: Path) -> None:
+    """What a run says that begins anew, and that it tells of every epoch."""
+    first, saves, *epochs = lines
     assert "1,437 images to train on, 360 to test on. 4 replicas (cpu), 16 images per replica and step." in first
     assert saves.startswith(f"Saves every 50 steps in {directory}/demo-digits-batch-64-seed-0: ")
-    found = [EPOCH.fullmatch(line) for line in lines]
-    assert [int(one["epoch"]) for one in found if one] == list(range(1, epochs + 1))
-    assert re.fullmatch(rf"Trained {epochs} epochs on 4 replicas in [\d.]+ s\.", trained)
+    assert list(results(epochs)) == list(range(1, len(results(epochs)) + 1))
+
+
+def check_end(
+    done: "subprocess.CompletedProcess[str]", directory: Path, epochs: int, trained: int, percent: float
+) -> None:
+    """What a run says that goes to the end of so many epochs, and how good the model is then."""
+    assert (done.returncode, done.stderr) == (0, "")
+    *begun, summary, restored = done.stdout.splitlines()
+    told = [EPOCH.fullmatch(line) for line in begun[2:]]
+    assert [int(one["epoch"]) for one in told] == list(range(epochs - trained + 1, epochs + 1))
+    assert re.fullmatch(rf"Trained {trained} epochs on 4 replicas in [\d.]+ s\.", summary)
     path, accuracy = RESTORED.fullmatch(restored).groups()
     assert path == f"{directory}/demo-digits-batch-64-seed-0/ckpt-{epochs * STEPS // 50 + 1}"
-    assert accuracy == found[-1]["test_accuracy"]
+    assert accuracy == told[-1]["test_accuracy"]
     assert float(accuracy) >= percent
-
-
-@pytest.mark.usefixtures("interruptible")
-def test_interrupted_and_killed_it_goes_on_as_if_nothing_had_been(undisturbed, tmp_path: Path) -> None:
-    first, status, errors = stopped("Epoch 3,", signal.SIGINT, tmp_path, *SHORT)
-    assert (status, errors) == (130, "penstock: interrupted\n")
-    second, status, _ = stopped("Epoch 5,", signal.SIGKILL, tmp_path, *SHORT)
-    assert status == -signal.SIGKILL
-    third = demo(tmp_path, *SHORT).stdout.splitlines()
-    for lines, before in ((second, first), (third, second)):
-        epoch, step, path = GOES_ON.fullmatch(lines[1]).groups()
-        done = (int(epoch) - 1) * STEPS + int(step)
-        assert done == 50 * int(path.rpartition("-")[2])
-        assert max(results(before)) * STEPS - done < 2 * 50  # the newest checkpoint, or the one that was being written
-        assert min(results(lines)) == int(epoch)
-    assert {**results(first), **results(second), **results(third)} == results(undisturbed[1].stdout.splitlines())
 
 
 @pytest.mark.long
@@ -143,15 +205,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(tmp_path: Path
     assert done.stderr == f"penstock: the demo needs the package {package}: pip install 'penstock[demo]'\n"
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Makes new processes hear Ctrl-C, also if a shell that runs the tests in the background made them deaf to it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_it_at_once_with_one_line_also_while_it_compiles(tmp_path: Path) -> None:
-    _, status, errors = stopped("Saves every", signal.SIGINT, tmp_path)
+    with interruptible():
+        _, status, errors = stopped("Saves every", signal.SIGINT, tmp_path)
     assert (status, errors) == (130, "penstock: interrupted\n")

@@ -18,7 +18,7 @@ def trained(strategy: Any, seed: int) -> dict[str, Any]:
     with strategy.scope():
         model = keras.Sequential([keras.layers.BatchNormalization(), keras.layers.Dense(3)])
         model.build((None, 4))
-        updates = keras.optimizers.Adam(0.02)
+        updates = keras.optimizers.SGD(0.1, momentum=0.9)
         loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
         accuracy = keras.metrics.SparseCategoricalAccuracy()
 
@@ -36,9 +36,9 @@ def trained(strategy: Any, seed: int) -> dict[str, Any]:
         return value
 
     random = np.random.default_rng(0)
-    examples = random.normal(size=(53, 4)).astype(np.float32), random.integers(0, 3, 53)
+    examples = random.normal(size=(54, 4)).astype(np.float32), random.integers(0, 3, 54)
     dataset = ps.Dataset.from_tensor_slices(examples)
-    batches = dataset.take(5).batch(8).concatenate(dataset.skip(5).batch(8))
+    batches = dataset.take(6).batch(8).concatenate(dataset.skip(6).batch(8))
     steps = iter(strategy.distribute_dataset(batches))
     losses = [strategy.reduce("SUM", strategy.run(step, args=(next(steps),))) for _ in range(4)]
     losses += list(strategy.reduce("SUM", strategy.run_steps(step, steps, 3)))

@@ -44,8 +44,6 @@ def check(worker: int, told: Any, shares: list[list[int]]) -> None:
         ("even", [[0, 1], [2, 3], [4, 5], [6, 7]]),
         ("ragged", [[0, 1], [2, 3], [4, 5], [6]]),
         ("half", [[0], [1], [2], []]),
-        ("dry", [[0], [1], [], []]),
-        ("one", [[0], [], [], []]),
     ],
 )
 def test_steps_of_all_sizes(seen, name: str, shares: list[list[int]]) -> None:

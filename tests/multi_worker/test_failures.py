@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import pytest
 
 import penstock as ps
@@ -55,21 +56,17 @@ def test_a_process_that_cannot_be_told_is_ended(workers) -> None:
     assert ended.seconds < SECONDS
 
 
-def test_a_worker_that_leaves_its_loop_is_named_where_others_ask_for_a_step(workers) -> None:
-    ended = workers("failures", "left_early")
-    assert ended.statuses == [0, 0]
-    assert ended.of("left_early") == [
-        {
-            "seen": [[[0, 1]]],
-            "error": [
-                "WorkerError",
-                "worker 1 of 2 has ended its program, while worker 0 of 2 waits for it at distribute_dataset (call 1), "
-                "iteration 0: every worker must take the same steps",
-            ],
-        },
-        {"seen": [[[2, 4]]], "error": None},
+def test_a_worker_that_leaves_its_loop_is_named_where_others_ask_for_a_step(disagreements) -> None:
+    error = [
+        "WorkerError",
+        "worker 1 of 2 has ended its program, while worker 0 of 2 waits for it at distribute_dataset (call 1), "
+        "iteration 0: every worker must take the same steps",
     ]
-    assert ended.seconds < SECONDS
+    assert disagreements.of("left_early") == [
+        {"worker": 0, "seen": [[[0, 1]]], "error": error},
+        {"worker": 1, "seen": [[[2, 4]]], "error": None},
+    ]
+    assert disagreements.seconds < SECONDS
 
 
 @pytest.mark.parametrize("case", ["broken_row", "broken_row_of_unknown_length"])
@@ -108,18 +105,22 @@ def test_different_data_is_named_at_its_step(disagreements) -> None:
 # How strategies are made.
 
 
-def test_a_strategy_is_made_before_jax_is_used(workers) -> None:
-    ended = workers("making")
-    assert (ended.errors, ended.statuses) == ("", [0, 0])
-    for kind, message in ended.of("after_jax_was_used"):
-        assert kind == "InvalidArgumentError"
-        assert message.startswith("MultiWorkerMirroredStrategy must be made before anything else uses JAX")
+def test_a_strategy_is_made_before_jax_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    jax.devices()
+    given = {"COORDINATOR_ADDRESS": "127.0.0.1:1", "NUM_PROCESSES": "2", "PROCESS_ID": "0"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"PENSTOCK_{name}", value)
+    message = "MultiWorkerMirroredStrategy must be made before anything else uses JAX"
+    with pytest.raises(ps.InvalidArgumentError, match=f"^{message}"):
+        ps.MultiWorkerMirroredStrategy()
 
 
-def test_two_strategies_do_not_meet(scenario) -> None:
-    seen = scenario("twice", devices=1).of("second_strategy")
-    assert seen[0] == [[[[0, 1]], [[5]]]] * 4 + ["MultiWorkerMirroredStrategy(worker 0 of 2, 1 replicas each)"]
-    assert seen[1] == [[[[2, 3]], [[]]]] * 4 + ["MultiWorkerMirroredStrategy(worker 1 of 2, 1 replicas each)"]
+def test_two_strategies_do_not_meet(disagreements) -> None:
+    first, second = disagreements.of("two_strategies")
+    assert first["seen"] == [[[[0, 1]], [[5]]]] * 4
+    assert second["seen"] == [[[[2, 3]], [[]]]] * 4
+    for worker, told in enumerate((first, second)):
+        assert told["strategy"] == f"MultiWorkerMirroredStrategy(worker {worker} of 2, 1 replicas each)"
 
 
 def test_a_process_without_others_is_the_only_worker(monkeypatch: pytest.MonkeyPatch) -> None:

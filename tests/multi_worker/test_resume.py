@@ -15,7 +15,7 @@ def taken(scenario) -> Any:
     return scenario("resume").of("taken")
 
 
-@pytest.fixture(scope="module", params=[(3, 1), (2, 1), (1, 4)], ids=["3x1", "2x1", "1x4"])
+@pytest.fixture(scope="module", params=[(3, 1), (1, 4)], ids=["3x1", "1x4"])
 def restored(request: pytest.FixtureRequest, scenario, taken) -> Any:
     workers, devices = request.param
     given = {name: taken[0][name]["states"] for name in DATASETS}

@@ -42,7 +42,7 @@ def _computed(strategy: Any, step: Any) -> Any:
 
 
 def steps(strategy: Any) -> Any:
-    sizes = {"even": 8, "ragged": 7, "half": 3, "dry": 2, "one": 1}
+    sizes = {"even": 8, "ragged": 7, "half": 3}  # workers without rows: see the steps of files
     seen = {}
     for name, size in sizes.items():
         (step,) = strategy.distribute_dataset(rows(size).batch(8))

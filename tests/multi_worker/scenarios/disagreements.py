@@ -1,10 +1,13 @@
-"""Workers that cannot go on together. Their strategy is of no use afterwards, so each case makes one of its own."""
+"""Workers that cannot go on together. Their strategy is of no use afterwards, so each case makes one of its own.
+
+The first case shows that this is possible; after the last one worker 1 ends.
+"""
 
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from scenarios.steps import said
+from scenarios.steps import said, steps_of
 
 import penstock as ps
 
@@ -33,6 +36,15 @@ def _trained(strategy: Any, dataset: ps.Dataset) -> Any:
     except (ps.WorkerError, ValueError) as error:
         return {"done": done, "error": said(error)}
     return {"done": done, "error": None}
+
+
+@_with_a_strategy
+def two_strategies(strategy: Any) -> Any:
+    second = ps.MultiWorkerMirroredStrategy()
+    dataset = rows(6).filter(lambda row: row != 4).batch(4)
+    seen = [steps_of(one, dataset) for one in (strategy, second, strategy)]
+    second.close()
+    return {"seen": [*seen, steps_of(strategy, dataset)], "strategy": repr(strategy)}
 
 
 @_with_a_strategy
@@ -74,6 +86,22 @@ def different_data(strategy: Any) -> Any:
     seen = []
     try:
         seen.extend(strategy.local_results(step) for step in strategy.distribute_dataset(dataset))
+    except ps.WorkerError as error:
+        return {"seen": seen, "error": said(error)}
+    return {"seen": seen, "error": None}
+
+
+@_with_a_strategy
+def left_early(strategy: Any) -> Any:
+    """Worker 1 takes one step, and its program ends."""
+    leaves = strategy._workers.index == 1
+    options = ps.InputOptions(per_replica_buffer_size=0 if leaves else 2)
+    seen = []
+    try:
+        for step in strategy.distribute_dataset(rows(40).filter(lambda row: row != 3).batch(4), options):
+            seen.append(strategy.local_results(step))
+            if leaves:
+                break
     except ps.WorkerError as error:
         return {"seen": seen, "error": said(error)}
     return {"seen": seen, "error": None}

@@ -5,8 +5,6 @@ import signal
 import threading
 from typing import Any
 
-from scenarios.steps import said
-
 import penstock as ps
 
 OPTIONS = {"failure_timeout": 3}
@@ -31,20 +29,6 @@ def coordinator_killed(strategy: Any) -> Any:
         if strategy._workers.index == 0:
             _kill_oneself(number)
         strategy.reduce("SUM", step, axis=0)
-
-
-def left_early(strategy: Any) -> Any:
-    leaves = strategy._workers.index == 1
-    options = ps.InputOptions(per_replica_buffer_size=0 if leaves else 2)
-    seen = []
-    try:
-        for step in strategy.distribute_dataset(rows(40).filter(lambda row: row != 3).batch(4), options):
-            seen.append(strategy.local_results(step))
-            if leaves:
-                break
-    except ps.WorkerError as error:
-        return {"seen": seen, "error": said(error)}
-    return {"seen": seen, "error": None}
 
 
 def out_of_reach(strategy: Any) -> Any:

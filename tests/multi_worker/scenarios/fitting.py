@@ -29,9 +29,9 @@ def _data() -> ps.Dataset:
 
 def _model(seed: int) -> Any:
     keras.utils.set_random_seed(seed)
-    layers = [keras.layers.Dense(5, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.2)]
-    model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
-    model.compile("adam", "mse", metrics=["mae"])
+    layers = [keras.layers.BatchNormalization(), keras.layers.Dropout(0.2), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((4,)), *layers])
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", metrics=["mae"])
     return model
 
 
