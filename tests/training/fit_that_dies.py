@@ -79,7 +79,7 @@ def fit_under(
     data = ps.keras.as_input(data_of(kind, seed))
     with strategy.scope():
         model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
-        model.compile("adam", "mse")
+        model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
         callbacks = [
             keras.callbacks.BackupAndRestore(directory / "backup", save_freq=2),
             ps.keras.KeepPosition(data, directory / "position", every=3),

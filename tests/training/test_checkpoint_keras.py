@@ -53,8 +53,8 @@ class Training:
     def variables(self) -> list[list[keras.Variable]]:
         return [list(self.model.trainable_variables), list(self.optimizer.variables), list(self.metric.variables)]
 
-    def step(self, values: Any, features: Any, labels: Any) -> Any:
-        weights, optimizer, metric = values
+    def step(self, values: Any, batch: Any) -> Any:
+        (weights, optimizer, metric), (features, labels) = values, batch
         replica = ps.get_replica_context()
 
         def loss(weights: Any) -> Any:
@@ -69,10 +69,9 @@ class Training:
         return weights, optimizer, [old + more for old, more in zip(metric, grown, strict=True)]
 
     def train(self, strategy: ps.Strategy, iterator: Iterator[Any], steps: int) -> None:
-        step = lambda values, batch: self.step(values, *batch)  # noqa: E731  one function for all steps
         for _ in range(steps):
             values = [[variable.value for variable in group] for group in self.variables]
-            result = strategy.local_results(strategy.run(step, args=(values, next(iterator))))[0]
+            result = strategy.local_results(strategy.run(self.step, args=(values, next(iterator))))[0]
             for group, new in zip(self.variables, result, strict=True):
                 for variable, value in zip(group, new, strict=True):
                     variable.assign(value)
@@ -81,13 +80,13 @@ class Training:
         return [np.asarray(variable.value) for group in self.variables for variable in group]
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> tuple[str, list[Any]]:
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
     """A checkpoint after three steps on four replicas, and the values after three more."""
     strategy, training = mirrored(4), Training.make()
     with iter(strategy.distribute_dataset(make_dataset())) as iterator:
         training.train(strategy, iterator, 3)
-        path = ps.Checkpoint(**training.checkpoint, iterator=iterator).save(tmp_path / "ckpt")
+        path = ps.Checkpoint(**training.checkpoint, iterator=iterator).save(tmp_path_factory.mktemp("saved") / "ckpt")
         training.train(strategy, iterator, 3)
     return path, training.values()
 

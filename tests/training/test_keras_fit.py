@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -27,12 +29,19 @@ def rows(*columns: Any, batch: int = 8) -> ps.Dataset:
     return ps.Dataset.from_tensor_slices(columns if len(columns) > 1 else columns[0]).batch(batch)
 
 
-def small_model(optimizer: str = "sgd") -> Any:
+def small_model(optimizer: str) -> Any:
     keras.utils.set_random_seed(1)
     layers = [keras.layers.Dense(5, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.2)]
     model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
     updates = keras.optimizers.SGD(0.01, momentum=0.9) if optimizer == "momentum" else optimizer
     model.compile(updates, "mse", metrics=["mae"], weighted_metrics=["mse"])
+    return model
+
+
+def plain_model() -> Any:
+    """For what does not depend on the layers."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", weighted_metrics=["mse"])
     return model
 
 
@@ -77,39 +86,58 @@ def counting_model() -> Any:
     return model
 
 
-def trained(strategy: ps.MirroredStrategy, optimizer: str) -> tuple[dict[str, list[float]], list[Any], Any, Any]:
+def shuffled() -> ps.Dataset:
+    """Another order in each epoch, beginning with the first one."""
+    return ps.Dataset.from_tensor_slices((FEATURES, LABELS, WEIGHTS)).shuffle(30, seed=3).batch(8)
+
+
+@dataclass
+class Trained:
+    """A model after three epochs, and the numbers that they gave."""
+
+    model: Any
+    history: dict[str, list[float]]
+    evaluated: Any
+    predicted: Any
+
+
+@cache  # tests of the same training need it once
+def trained(replicas: int, optimizer: str) -> Trained:
     dataset = rows(FEATURES, LABELS, WEIGHTS)
-    with strategy.scope():
+    with mirrored(replicas).scope():
         model = small_model(optimizer)
-        shuffled = ps.Dataset.from_tensor_slices((FEATURES, LABELS, WEIGHTS)).shuffle(30, seed=3).batch(8)
-        history = model.fit(shuffled, epochs=3, validation_data=dataset, verbose=0).history
-        return history, weights_of(model), model.evaluate(dataset, verbose=0), model.predict(dataset, verbose=0)
+        history = model.fit(shuffled(), epochs=3, validation_data=dataset, verbose=0).history
+        return Trained(model, history, model.evaluate(dataset, verbose=0), model.predict(dataset, verbose=0))
+
+
+def trained_on_arrays(optimizer: str) -> Trained:
+    """As `trained`, without penstock and on one device."""
+    model, dataset = small_model(optimizer), shuffled()
+    arrays = {"sample_weight": WEIGHTS, "batch_size": 8, "verbose": 0}
+    history: dict[str, list[float]] = {}
+    for _ in range(3):
+        features, labels, weights = (np.concatenate(column) for column in zip(*dataset, strict=True))
+        validation = {"validation_data": (FEATURES, LABELS, WEIGHTS), "validation_batch_size": 8}
+        given = arrays | validation | {"sample_weight": weights, "shuffle": False}
+        for name, values in model.fit(features, labels, **given).history.items():
+            history.setdefault(name, []).extend(values)
+    evaluated = model.evaluate(FEATURES, LABELS, **arrays)
+    return Trained(model, history, evaluated, model.predict(FEATURES, batch_size=8, verbose=0))
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", pytest.param("adam", marks=pytest.mark.long)])
-def test_devices_change_no_number(optimizer: str) -> None:
+def test_the_numbers_are_those_of_arrays_without_penstock_on_any_number_of_devices(optimizer: str) -> None:
     """Momentum has a state of its own, and shows gradients of a wrong size, to which Adam is blind."""
-    history, weights, evaluated, predicted = trained(mirrored(4), optimizer)
-    for replicas in (1, 2):
-        other = trained(mirrored(replicas), optimizer)
-        for name, values in history.items():
-            np.testing.assert_allclose(values, other[0][name], rtol=1e-5)
-        for one, two in zip(weights, other[1], strict=True):
+    expected = trained_on_arrays(optimizer)
+    for replicas in (1, 2, 4):
+        found = trained(replicas, optimizer)
+        assert found.history.keys() == expected.history.keys()
+        for name, values in expected.history.items():
+            np.testing.assert_allclose(found.history[name], values, rtol=1e-5)
+        for one, two in zip(weights_of(expected.model), weights_of(found.model), strict=True):
             np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(evaluated, other[2], rtol=1e-5)
-        np.testing.assert_allclose(predicted, other[3], rtol=1e-5, atol=1e-6)
-
-
-def test_the_numbers_are_those_of_arrays_without_penstock() -> None:
-    expected = small_model("adam")
-    history = expected.fit(FEATURES, LABELS, batch_size=8, shuffle=False, epochs=2, verbose=0).history
-    with mirrored(4).scope():
-        model = small_model("adam")
-        found = model.fit(rows(FEATURES, LABELS), epochs=2, verbose=0).history
-    for name, values in history.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-5)
-    for one, two in zip(weights_of(expected), weights_of(model), strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found.evaluated, expected.evaluated, rtol=1e-5)
+        np.testing.assert_allclose(found.predicted, expected.predicted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("replicas", [1, 3, 4])
@@ -161,16 +189,14 @@ def test_the_total_of_the_progress_bar_is_known() -> None:
     totals: list[Any] = []
     callback = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: totals.append(callback.params["steps"]))
     with mirrored(4).scope():
-        model = small_model()
+        model = plain_model()
         model.fit(rows(FEATURES, LABELS), callbacks=[callback], verbose=0)
         model.fit(rows(FEATURES, LABELS).repeat(), steps_per_epoch=3, callbacks=[callback], verbose=0)
     assert totals == [4, 3]
 
 
 def test_weights_and_the_moving_statistics_stay_whole_on_every_device() -> None:
-    with mirrored(4).scope():
-        model = small_model("adam")
-        model.fit(rows(FEATURES, LABELS), verbose=0)
+    model = trained(4, "momentum").model
     for variable in [*model.variables, *model.optimizer.variables]:
         assert len(variable.value.sharding.device_set) == 4
         assert variable.value.is_fully_replicated, variable.path
@@ -179,7 +205,7 @@ def test_weights_and_the_moving_statistics_stay_whole_on_every_device() -> None:
 def test_full_batches_are_split_and_others_whole() -> None:
     data = ps.keras.as_input(rows(FEATURES, LABELS))
     with mirrored(4).scope():
-        small_model().fit(data, verbose=0)
+        plain_model().fit(data, verbose=0)
         *full, (last, _) = data.get_jax_iterator()
     assert [{shard.data.shape for shard in x.addressable_shards} for x, _ in full] == [{(2, 4)}] * 3
     assert {shard.data.shape for shard in last.addressable_shards} == {(6, 4)}
@@ -188,7 +214,7 @@ def test_full_batches_are_split_and_others_whole() -> None:
 
 def test_sample_weights_count() -> None:
     with mirrored(4).scope():
-        model = small_model()
+        model = plain_model()
         loss = model.evaluate(rows(FEATURES, LABELS, WEIGHTS), return_dict=True, verbose=0)
         errors = (model.predict(FEATURES, verbose=0) - LABELS)[:, 0] ** 2
     assert loss["weighted_mse" if "weighted_mse" in loss else "mse"] == pytest.approx(
@@ -215,7 +241,7 @@ def test_predictions_come_in_the_order_of_the_dataset() -> None:
 
 def test_a_model_goes_from_one_strategy_to_another() -> None:
     ps.keras.accept_datasets()
-    model = small_model()
+    model = plain_model()
     for strategy in (None, mirrored(4)):
         with strategy.scope() if strategy else nullcontext():
             model.fit(rows(FEATURES, LABELS), verbose=0)
@@ -244,14 +270,14 @@ def test_a_row_of_each_example_in_a_variable_does_not_split_it_over_the_devices(
 
 def test_a_model_that_was_compiled_in_a_scope_is_trained_over_its_devices_outside_too() -> None:
     with mirrored(4).scope():
-        model = small_model()
+        model = plain_model()
     model.fit(rows(FEATURES, LABELS), verbose=0)
     assert len(model.variables[0].value.sharding.device_set) == 4
 
 
 def test_without_a_strategy_one_device_is_used() -> None:
     ps.keras.accept_datasets()
-    model = small_model()
+    model = plain_model()
     model.fit(rows(FEATURES, LABELS), epochs=2, validation_data=rows(FEATURES, LABELS), verbose=0)
     assert len(model.variables[0].value.sharding.device_set) == 1
     assert model.predict(rows(FEATURES), verbose=0).shape == (30, 1)
@@ -270,14 +296,14 @@ def test_a_generator_of_the_users_own_still_goes_into_fit() -> None:
         yield FEATURES, LABELS
 
     with pytest.warns(UserWarning, match="ran out of data"):  # Keras says so of every generator
-        history = small_model().fit(batches(), shuffle=False, verbose=0).history
+        history = plain_model().fit(batches(), shuffle=False, verbose=0).history
     assert len(history["loss"]) == 1
 
 
 def test_a_step_after_fit_takes_its_variables() -> None:
     strategy = mirrored(4)
     with strategy.scope():
-        model = small_model()
+        model = plain_model()
         model.fit(rows(FEATURES, LABELS), verbose=0)
         (batch,) = strategy.distribute_dataset(rows(FEATURES[:8]))
         outputs = strategy.gather(strategy.run(lambda x: model(x), args=(batch,)), axis=0)
@@ -285,7 +311,7 @@ def test_a_step_after_fit_takes_its_variables() -> None:
 
 
 def refused(match: str, dataset: Any, error: type[Exception] = ps.InvalidArgumentError, **arguments: Any) -> None:
-    model = small_model()
+    model = plain_model()
     with mirrored(4).scope(), pytest.raises(error, match=match):
         model.fit(dataset, **arguments)
 
@@ -295,7 +321,7 @@ def test_what_a_dataset_brings_itself_is_refused() -> None:
     refused("class_weight=.*make elements of", rows(FEATURES, LABELS), class_weight={0: 1.0})
     refused(r"use dataset\.batch", rows(FEATURES, LABELS), batch_size=8)
     with mirrored(4).scope(), pytest.raises(ps.InvalidArgumentError, match="by name"):
-        small_model().fit(rows(FEATURES), LABELS)
+        plain_model().fit(rows(FEATURES), LABELS)
 
 
 def test_data_that_no_model_can_take_is_refused() -> None:
@@ -313,8 +339,8 @@ def test_data_that_no_model_can_take_is_refused() -> None:
 
 def test_strategies_without_devices_are_refused_and_so_are_two_ways_to_split() -> None:
     with ps.HostStrategy(2).scope(), pytest.raises(ps.InvalidArgumentError, match=r"use ps\.MirroredStrategy"):
-        small_model().fit(rows(FEATURES, LABELS))
-    model, distribution = small_model(), keras.distribution.DataParallel(devices=jax.devices())
+        plain_model().fit(rows(FEATURES, LABELS))
+    model, distribution = plain_model(), keras.distribution.DataParallel(devices=jax.devices())
     refusal = pytest.raises(ps.InvalidArgumentError, match="Keras's own distribution")
     with distribution.scope(), mirrored(4).scope(), refusal:
         model.fit(rows(FEATURES, LABELS))

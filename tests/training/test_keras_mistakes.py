@@ -17,8 +17,8 @@ def batch_of(strategy: ps.Strategy, rows: np.ndarray = ROWS):
     return next(iter(strategy.distribute_dataset(ps.Dataset.from_tensors(rows))))
 
 
-def dense(units: int = 1) -> keras.Sequential:
-    model = keras.Sequential([keras.layers.Dense(units)])
+def dense() -> keras.Sequential:
+    model = keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones")])
     model.build((None, 3))
     return model
 
@@ -74,8 +74,10 @@ def test_what_a_step_only_reads_may_come_from_anywhere(strategy) -> None:
 
 def test_objects_made_inside_may_make_their_variables_later(strategy) -> None:
     with strategy.scope():
-        built_outside, built_by_the_step = (keras.Sequential([keras.layers.Dense(1)]) for _ in range(2))
-        optimizers = keras.optimizers.Adam(0.1), keras.optimizers.Adam(0.1)
+        built_outside, built_by_the_step = (
+            keras.Sequential([keras.layers.Dense(1, kernel_initializer="ones")]) for _ in range(2)
+        )
+        optimizers = keras.optimizers.SGD(0.1, momentum=0.9), keras.optimizers.SGD(0.1, momentum=0.9)
     built_outside.build((None, 3))
 
     def step(rows):
