@@ -8,6 +8,7 @@ _BYTES = 4 << 20
 _FEWEST = 2
 """So many positions fit into a span however large they are: while one is on its way the next is made."""
 _BUDGET_BYTES = 64 << 20
+_MANY = 1 << 20
 _ALPHA = 0.3
 
 
@@ -42,8 +43,8 @@ class SpanPace:
         self._seconds = kept * self._seconds + seconds
         if positions:
             fitting = min(
-                _SECONDS / self._seconds * self._positions if self._seconds else float(1 << 20),
-                max(_FEWEST, _BYTES / self._bytes * self._positions) if self._bytes else float(1 << 20),
+                _SECONDS / self._seconds * self._positions if self._seconds else float(_MANY),
+                max(_FEWEST, _BYTES / self._bytes * self._positions) if self._bytes else float(_MANY),
             )
             self._span = max(1, int(min(fitting, self._span * _GROWTH)))
 
@@ -73,7 +74,9 @@ class SpanPace:
         """How many elements may be under way."""
         if self.limit is not None:
             return self.limit
-        return max(2 * lanes, int(_BUDGET_BYTES / self._bytes_per_row) if self._bytes_per_row else 0)
+        if self._bytes_per_row:
+            return max(2 * lanes, int(_BUDGET_BYTES / self._bytes_per_row))
+        return _MANY if self._positions else 2 * lanes  # either nothing is left of them, or nobody knows yet
 
     def holds(self, rows: int) -> bool:
         """Whether so many elements may wait to be handed on."""
