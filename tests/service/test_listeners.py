@@ -43,3 +43,11 @@ def test_what_netlink_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(listeners, "_SOCK_DIAG_BY_FAMILY", 99)
     with pytest.raises(OSError, match="Invalid argument"):
         list(ask_netlink())
+
+
+def test_what_netlink_cannot_tell_is_an_error_and_not_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "_PROTOCOL", socket.IPPROTO_ICMP)  # as where the kernel's part for TCP is missing
+    with pytest.raises(OSError, match="No such file or directory"):
+        list(ask_netlink())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert users_listening(listener.getsockname()[1]) == {os.getuid()}

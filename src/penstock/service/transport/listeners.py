@@ -15,13 +15,16 @@ _LISTENING: Final = 10
 
 _NETLINK_SOCK_DIAG: Final = 4
 _SOCK_DIAG_BY_FAMILY: Final = 20
+_PROTOCOL: Final = socket.IPPROTO_TCP
 _REQUEST_DUMP: Final = 0x301
 _ERROR: Final = 2
 _DONE: Final = 3
 _HEADER = struct.Struct("=IHHII")
 _QUESTION = struct.Struct("=BBxxI48x")
+_NUMBER = struct.Struct("=i")
 _SOCKET = struct.Struct("=4x2s46x12xI")
 _MOST_BYTES: Final = 1 << 16
+_MOST_SECONDS: Final = 1.0
 
 
 def users_listening(port: int) -> set[int]:
@@ -41,19 +44,20 @@ def ask_netlink() -> Iterator[tuple[int, int]]:
         AttributeError: it has no netlink.
     """
     for family in (socket.AF_INET, socket.AF_INET6):
-        question = _QUESTION.pack(family, socket.IPPROTO_TCP, 1 << _LISTENING)
+        question = _QUESTION.pack(family, _PROTOCOL, 1 << _LISTENING)
         header = _HEADER.pack(_HEADER.size + len(question), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0)
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as line:
+            line.settimeout(_MOST_SECONDS)
             line.send(header + question)
             more = True
             while more:
                 answer = line.recv(_MOST_BYTES)
                 while answer:
                     size, kind, *_ = _HEADER.unpack_from(answer)
-                    if kind == _ERROR:
-                        number = -struct.unpack_from("=i", answer, _HEADER.size)[0]
-                        raise OSError(number, os.strerror(number))
-                    if kind == _DONE:
+                    if kind in (_ERROR, _DONE):  # where a dump cannot be made, its end says so
+                        (number,) = _NUMBER.unpack_from(answer, _HEADER.size)
+                        if number:
+                            raise OSError(-number, os.strerror(-number))
                         more = False
                         break
                     port, user = _SOCKET.unpack_from(answer, _HEADER.size)
