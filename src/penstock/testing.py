@@ -22,6 +22,7 @@ def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> l
     * The elements do not depend on how many rows are asked for at a time.
     * A state taken at any boundary, before the first element, after the last and after the end included, survives JSON,
       and a fresh iterator restored from it gives exactly the elements that had not been given.
+    * A state taken from a restored iterator, at once or any number of elements later, is as good as the first one.
     * A state of one dataset restored twice gives the same elements twice, and taking it changes nothing.
     * An iterator can be closed at any place.
 
@@ -40,10 +41,7 @@ def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> l
     _check_epochs(make_dataset, limit)
     _check_block_sizes(make_dataset, expected)
     states = _check_states_do_not_disturb(make_dataset, expected)
-    for given, state in enumerate(states):
-        with iter(make_dataset()) as resumed:
-            resumed.load_state_dict(json.loads(json.dumps(state)))
-            _assert_equal(_elements(resumed, limit - given), expected[given:], f"resumed after {given} elements")
+    _check_restored(make_dataset, expected, states, limit)
     if len(expected) < limit:
         _check_end(make_dataset)
     return expected
@@ -120,6 +118,37 @@ def _check_states_do_not_disturb(make_dataset: Callable[[], Dataset], expected: 
             found.append(_frozen(element))
             states.append(iterator.state_dict())
         _assert_equal(found, expected, "with a state taken at every boundary")
+    return states
+
+
+def _check_restored(make_dataset: Callable[[], Dataset], expected: list[Any], states: list[Any], limit: int) -> None:
+    """A state continues with what came after it, and so does every state of the iterator that continues."""
+    known = {(given, json.dumps(state)) for given, state in enumerate(states)}
+    again: list[tuple[int, int, str]] = []
+    for first, state in enumerate(states):
+        what = f"resumed after {first} elements"
+        # Equal states continue alike, so each is restored once.
+        for given, text in _continued(make_dataset, json.dumps(state), expected, first, limit, what):
+            if (given, text) not in known:
+                known.add((given, text))
+                again.append((first, given, text))
+    for first, given, text in again:
+        what = f"resumed after {first} elements, and again after {given}"
+        _continued(make_dataset, text, expected, given, limit, what)
+
+
+def _continued(
+    make_dataset: Callable[[], Dataset], state: str, expected: list[Any], given: int, limit: int, what: str
+) -> list[tuple[int, str]]:
+    """The states of an iterator restored from a state as JSON, each with how many elements come before it."""
+    found: list[Any] = []
+    with iter(make_dataset()) as resumed:
+        resumed.load_state_dict(json.loads(state))
+        states = [(given, json.dumps(resumed.state_dict()))]
+        for element in islice(resumed, limit - given):
+            found.append(_frozen(element))
+            states.append((given + len(found), json.dumps(resumed.state_dict())))
+    _assert_equal(found, expected[given:], what)
     return states
 
 

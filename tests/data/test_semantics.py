@@ -98,6 +98,20 @@ def test_an_unseeded_shuffle_draws_a_seed_that_the_state_carries():
     assert sorted(map(int, expected + rest)) == list(range(50))
 
 
+def test_rows_came_twice_and_others_never_after_a_state_taken_right_after_a_restore():
+    def make():
+        return ps.Dataset.from_generator(lambda: iter(range(12))).shuffle(3, seed=1)
+
+    expected = values(make())
+    iterator = iter(make())
+    assert [next(iterator) for _ in range(4)] == expected[:4]
+    for _ in range(3):
+        state = iterator.state_dict()
+        iterator = iter(make())
+        iterator.load_state_dict(state)
+    assert values(iterator) == expected[4:]
+
+
 def test_a_restored_dataset_goes_on_with_the_epoch_after_the_state():
     def make():
         return ps.Dataset.range(9).shuffle(9, seed=3)

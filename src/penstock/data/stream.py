@@ -208,6 +208,11 @@ class CountingCursor(Cursor):
         self._known = 0
 
     @property
+    def known(self) -> int:
+        """The number of rows and failures that were met, here or before the state that was restored."""
+        return max(self.met, self._known)
+
+    @property
     def repeating(self) -> bool:
         """Whether what comes next was met before."""
         return self.met < self._known

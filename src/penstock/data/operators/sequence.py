@@ -298,8 +298,8 @@ class WindowStream(OneInputStream):
     def state(self) -> State:
         if self._held:
             first = self._held[0]
-            return [first.place, first.met, self._input.met, first.dropped]
-        return [self._input.state(), self._input.met, self._input.met, self._gap]
+            return [first.place, first.met, self._input.known, first.dropped]
+        return [self._input.state(), self._input.met, self._input.known, self._gap]
 
     def restore(self, state: State) -> None:
         place, met, known, self._gap = state

@@ -90,11 +90,13 @@ class ShuffleStream(OneInputStream):
         self._collected: list[Block] = []
         self._collected_begin: _Place | None = None
         self._second_begin: _Place | None = None
+        # The window that is handed out, or will be first: where it begins in the input, its number, whether its rows
+        # have been read, and how many of them were handed out.
         self._begin = self._place()
-        self._window = -1
-        self._pieces: list[Block] = []
+        self._window = 0
+        self._opened = False
         self._given = 0
-        self._skip = 0
+        self._pieces: list[Block] = []
         # A failure met while the next window is collected. It comes when that window begins: where among the rows it
         # comes must not depend on how many rows are asked for at a time.
         self._failure: Exception | None = None
@@ -135,30 +137,33 @@ class ShuffleStream(OneInputStream):
 
     def _advance(self) -> bool:
         """Make what was collected the window that is handed out; False at the end."""
-        self._collect(self._first if self._window < 0 else self._buffer)
-        if self._window < 0 and self._failure is None:
+        number = self._window + 1 if self._opened else self._window
+        self._collect(self._first if number == 0 else self._buffer)
+        if number == 0 and self._failure is None:
             if self._second_begin is None:
                 self._second_begin = self._place()
             # One row more than fits tells whether the input is longer than the buffer.
             self._collect(self._buffer + 1)
-        self._known = self._input.met
+        self._known = self._input.known
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+        if self._opened:
+            self._given = 0
+        self._window, self._opened = number, bool(self._collected)
         if not self._collected:
             self._begin, self._given = self._place(), 0
             return False
         rows = Block.concatenate(self._collected)
         assert self._collected_begin is not None
-        self._begin, self._collected, self._window = self._collected_begin, [], self._window + 1
-        key = mix(self._key, 2, self._window)
-        if self._window == 0 and len(rows) <= self._buffer:
+        self._begin, self._collected = self._collected_begin, []
+        key = mix(self._key, 2, number)
+        if number == 0 and len(rows) <= self._buffer:
             key = mix(self._key, 0)
-        elif self._window == 0:
+        elif number == 0:
             self._collected, self._collected_begin = [rows.slice(self._first, len(rows))], self._second_begin
             rows = rows.slice(0, self._first)
-        order = permuted(key, len(rows), np.arange(len(rows)))[self._skip :]
-        self._given, self._skip = self._skip, 0
+        order = permuted(key, len(rows), np.arange(len(rows)))[self._given :]
         # In pieces, so that the memory of a window goes as its rows go.
         size = max(1, -(-len(rows) // self._PIECES))
         self._pieces = [rows.take(order[start : start + size]) for start in range(0, len(order), size)]
@@ -168,8 +173,6 @@ class ShuffleStream(OneInputStream):
         return [*self._begin, self._known, self._window, self._given]
 
     def restore(self, state: State) -> None:
-        place, met, self._known, window, self._given = state
+        place, met, self._known, self._window, self._given = state
         self._begin = (place, met)
         self._input.restore_at(place, met, self._known)
-        self._window = max(-1, window - 1)
-        self._skip = self._given

@@ -197,6 +197,7 @@ class GeneratorStream(Stream):
     def pull(self, need: int, allow: int) -> Block | None:
         if self._failure is not None:
             failure, self._failure = self._failure, None
+            self._taken += 1  # only now: a state that was taken before it was raised must meet it again
             raise failure
         rows: list[list[Any]] = []
         while len(rows) < min(need, allow) and not self._ended:
@@ -204,8 +205,8 @@ class GeneratorStream(Stream):
                 leaves = self._next()
             except Exception as error:
                 error.add_note(f"penstock: in {self._node.where()}, element {self._taken}")
-                self._taken += 1
                 if not rows:
+                    self._taken += 1
                     raise
                 self._failure = error
                 break
