@@ -5,6 +5,7 @@ from enum import IntEnum
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.tensorflow_names import Names, NotHere, TensorFlowNames
 
 AUTOTUNE: Final = -1
 """Let penstock choose a degree of parallelism or a buffer size."""
@@ -38,6 +39,28 @@ class AutoShardPolicy(IntEnum):
     FILE_RANGE = 4
 
 
+_FIXED = NotHere("threads are asked for by num_parallel_calls and prefetch; explain() shows what runs")
+_ALWAYS_DONE = NotHere("what pays is always done, and explain() shows it")
+_EXACT = NotHere("a state is always exact and holds positions, never elements")
+_TENSORFLOW: Names = {
+    "autotune": _FIXED,
+    "dataset_name": NotHere("steps are named by the line of your program that added them"),
+    "experimental_deterministic": "deterministic",
+    "experimental_distribute": "auto_shard_policy",
+    "experimental_external_state_policy": _EXACT,
+    "experimental_optimization": _ALWAYS_DONE,
+    "experimental_service": NotHere("the service moves arrays by the fastest way that there is"),
+    "experimental_slack": _ALWAYS_DONE,
+    "experimental_symbolic_checkpoint": _EXACT,
+    "experimental_threading": _FIXED,
+    "experimental_warm_start": NotHere("the first element starts what runs ahead; prefetch goes on from there"),
+    "framework_type": NotHere("TensorFlow sets it for its own records"),
+    "merge": NotHere("dataset.with_options(options) merges"),
+    "threading": _FIXED,
+}
+
+
+@TensorFlowNames(keywords={"__init__": _TENSORFLOW}, attributes=_TENSORFLOW)
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Settings for a whole dataset; what is None was not set.

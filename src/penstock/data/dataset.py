@@ -12,6 +12,7 @@ from penstock.data.methods.base import as_numbers, check_function, node_of, user
 from penstock.data.methods.batching import BatchMethods
 from penstock.data.methods.element import ElementMethods
 from penstock.data.methods.order import OrderMethods
+from penstock.data.methods.tensorflow import DATASET
 from penstock.data.node import Node, describe
 from penstock.data.operators.combine import Choose, Zip
 from penstock.data.operators.keep import Saved
@@ -26,6 +27,7 @@ from penstock.spec import TensorSpec, as_leaf
 from penstock.structure import LEAF, flatten
 
 
+@DATASET
 class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
     """A sequence of elements, described step by step and read as often as wanted.
 

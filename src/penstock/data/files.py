@@ -7,6 +7,7 @@ from typing import Any
 from penstock.data.block import object_column
 from penstock.data.dataset import Dataset
 from penstock.data.methods.base import user_site
+from penstock.data.methods.tensorflow import FILES
 from penstock.data.node import Node
 from penstock.data.operators.files import ReadFiles
 from penstock.data.operators.sources import Slices
@@ -16,10 +17,12 @@ from penstock.formats.records import RecordFormat
 from penstock.formats.text_lines import TextLines
 from penstock.formats.tfrecord import TFRecords
 from penstock.structure import LEAF, flatten
+from penstock.tensorflow_names import tensorflow_keywords
 
 Files = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Dataset
 
 
+@tensorflow_keywords(FILES)
 def TextLineDataset(files: Files, compression_type: str | None = None) -> Dataset:  # noqa: N802  # as TensorFlow has it
     r"""The lines of text files as strings, one file after the other.
 
@@ -48,6 +51,7 @@ def TextLineDataset(files: Files, compression_type: str | None = None) -> Datase
     return _records("TextLineDataset", files, TextLines(), compression_type)
 
 
+@tensorflow_keywords(FILES)
 def TFRecordDataset(files: Files, compression_type: str | None = None) -> Dataset:  # noqa: N802  # as TensorFlow has it
     r"""The records of TFRecord files as bytes, one file after the other. Both checksums of every record are verified.
 

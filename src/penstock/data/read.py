@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.data.iterator import DatasetIterator, Iterations
 from penstock.data.methods.base import Methods, check_function
+from penstock.data.methods.tensorflow import DATASET
 from penstock.data.plan import explain
 from penstock.data.sample import sampled_spec
 from penstock.errors import InvalidArgumentError, InvalidTypeError
@@ -15,6 +16,7 @@ from penstock.spec import as_leaf
 from penstock.structure import map_structure
 
 
+@DATASET
 class ReadMethods(Methods):
     """Reading a dataset, as a whole or element by element."""
 

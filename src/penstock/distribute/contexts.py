@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from penstock.distribute.tensorflow import REPLICA
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 
@@ -92,6 +93,7 @@ class InputContext:
         return f"ps.InputContext(input pipeline id {self.input_pipeline_id}, total: {self.num_input_pipelines})"
 
 
+@REPLICA
 class ReplicaContext(ABC):
     """What a function inside `run` can ask and do; from `get_replica_context()`."""
 

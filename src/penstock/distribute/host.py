@@ -15,6 +15,7 @@ from penstock.distribute.rendezvous import Abandoned, Rendezvous
 from penstock.distribute.shards import Workers
 from penstock.distribute.steps import Shares
 from penstock.distribute.strategy import Strategy, placed_on_host
+from penstock.distribute.tensorflow import REPLICA, STRATEGY
 from penstock.distribute.values import PerReplica, check_agreement, leaves_of, map_leaves, share_of
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
@@ -22,6 +23,7 @@ from penstock.spec import as_leaf
 from penstock.structure import flatten
 
 
+@STRATEGY
 class HostStrategy(Strategy):
     """Replicas whose values are NumPy arrays in host memory.
 
@@ -152,6 +154,7 @@ class HostStrategy(Strategy):
 
 
 @dataclass(frozen=True)
+@REPLICA
 class _HostReplica(ReplicaContext):
     strategy: HostStrategy
     local: int

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_flag, check_integer
+from penstock.tensorflow_names import Names, NotHere, TensorFlowNames
 
 
 class InputReplicationMode(StrEnum):
@@ -33,6 +34,15 @@ class PartialBatch(StrEnum):
     DROP = "drop"
 
 
+_TENSORFLOW: Names = {
+    "experimental_fetch_to_device": "fetch_to_device",
+    "experimental_per_replica_buffer_size": "per_replica_buffer_size",
+    "experimental_place_dataset_on_device": NotHere("a pipeline is Python and NumPy, and runs on the host"),
+    "experimental_replication_mode": "replication_mode",
+}
+
+
+@TensorFlowNames(keywords={"__init__": _TENSORFLOW}, attributes=_TENSORFLOW)
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
     """How `distribute_dataset` and `distribute_datasets_from_function` feed the replicas.

@@ -32,6 +32,7 @@ from penstock.distribute.reduction import check_axis, check_equal_shapes, reduce
 from penstock.distribute.shards import Workers
 from penstock.distribute.steps import Shares
 from penstock.distribute.strategy import Strategy
+from penstock.distribute.tensorflow import STRATEGY
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.spec import TensorSpec, as_leaf
@@ -40,6 +41,7 @@ _flatten = jax.tree_util.default_registry.flatten
 """`jax.tree.flatten` without its wrapper: a step of a small model takes little more time than some calls in Python."""
 
 
+@STRATEGY
 class MeshStrategy(Strategy):
     """One replica on each device of a mesh, which may span several processes.
 

@@ -6,8 +6,10 @@ from typing import Any
 from penstock.distribute.devices import checked_devices
 from penstock.distribute.mesh_strategy import MeshStrategy
 from penstock.distribute.shards import Workers
+from penstock.distribute.tensorflow import STRATEGY
 
 
+@STRATEGY
 class MirroredStrategy(MeshStrategy):
     """One replica on each local JAX device.
 

@@ -16,11 +16,13 @@ from penstock.distribute.control import FAILURE_TIMEOUT, Control
 from penstock.distribute.hub import Hub
 from penstock.distribute.mesh_strategy import MeshStrategy
 from penstock.distribute.shards import Workers
+from penstock.distribute.tensorflow import STRATEGY
 from penstock.errors import InvalidArgumentError, WorkerError
 
 _MESSAGE_BYTES = 512
 
 
+@STRATEGY
 class MultiWorkerMirroredStrategy(MeshStrategy):
     """One replica on each device of every worker; each process is a worker and runs the same program.
 

@@ -21,6 +21,7 @@ from penstock.data.iterator import DatasetIterator
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
 from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched
 from penstock.distribute.input import DistributedDataset, DistributedIterator
+from penstock.distribute.tensorflow import REPLICA
 from penstock.distribute.values import PerReplica, StackedPerReplica
 from penstock.errors import InvalidTypeError
 
@@ -80,6 +81,7 @@ def mode_of(leaf: Any) -> Mode:
     return Static(type(leaf), leaf)
 
 
+@REPLICA
 class MeshReplica(ReplicaContext):
     """The replica that a program is traced for: all of them, told apart by their place on the mesh axis."""
 

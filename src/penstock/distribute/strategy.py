@@ -22,11 +22,13 @@ from penstock.distribute.input_options import InputOptions, InputReplicationMode
 from penstock.distribute.inputs import DividedInput, FunctionInput, Inputs
 from penstock.distribute.shards import Workers
 from penstock.distribute.steps import Shares
+from penstock.distribute.tensorflow import STRATEGY
 from penstock.distribute.values import PerReplica, regrouped
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 
 
+@STRATEGY
 class Strategy(ABC):
     """Runs the same function on several replicas, each with its share of the data.
 

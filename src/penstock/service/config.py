@@ -16,10 +16,38 @@ from penstock.service.credentials import (
     given_token_file,
     server_credentials,
 )
+from penstock.tensorflow_names import NotHere, TensorFlowNames
 
 PORT_WILDCARD: Final = "%port%"
+_FLIGHT = NotHere("it is always gRPC, by TLS with tls_cert and tls_key")
+_NO_SNAPSHOTS = NotHere("the service writes no snapshots; dataset.save(path) writes from one process")
+_DISPATCHER = TensorFlowNames(
+    keywords={
+        "__init__": {
+            "fault_tolerant_mode": NotHere("work_dir alone asks for it"),
+            "job_gc_check_interval_ms": NotHere("a job's time is looked at whenever something happens"),
+            "job_gc_timeout_ms": NotHere("say job_gc_seconds=..., in seconds"),
+            "client_timeout_ms": NotHere("say lease_seconds=..., in seconds"),
+            "protocol": _FLIGHT,
+            "worker_max_concurrent_snapshots": _NO_SNAPSHOTS,
+            "worker_timeout_ms": NotHere("say heartbeat_seconds=..., in seconds, and missed_heartbeats=..."),
+        }
+    }
+)
+_WORKER = TensorFlowNames(
+    keywords={
+        "__init__": {
+            "data_transfer_address": NotHere("worker_address is where consumers reach it"),
+            "data_transfer_protocol": NotHere("each consumer takes the fastest way that there is, or the one it names"),
+            "dispatcher_timeout_ms": NotHere("say dispatcher_timeout=..., in seconds"),
+            "heartbeat_interval_ms": NotHere("say heartbeat_interval=..., in seconds"),
+            "protocol": _FLIGHT,
+        }
+    }
+)
 
 
+@_DISPATCHER
 @dataclass(frozen=True, kw_only=True)
 class DispatcherConfig:
     """How a dispatcher is set up. All times are seconds.
@@ -117,6 +145,7 @@ class DispatcherConfig:
         return _server_credentials("DispatcherConfig", self)
 
 
+@_WORKER
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
     """How a data worker is set up.

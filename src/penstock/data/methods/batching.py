@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock.data.block import Block
 from penstock.data.methods.base import Methods, check_function, user_site
+from penstock.data.methods.tensorflow import DATASET
 from penstock.data.node import describe
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch
 from penstock.data.operators.grouping import GroupByWindow
@@ -17,6 +18,7 @@ from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import check_flag, check_integer
 
 
+@DATASET
 class BatchMethods(Methods):
     """batch, padded_batch, ragged_batch, unbatch, rebatch, window, group_by_window, bucket_by_sequence_length."""
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final, Self
 
 from penstock.data.methods.base import Methods, as_numbers, check_function, user_site
+from penstock.data.methods.tensorflow import DATASET
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.resample import RejectionResample
@@ -14,6 +15,7 @@ from penstock.options import AUTOTUNE, check_flag, check_integer
 _CYCLE_LENGTH: Final = 16
 
 
+@DATASET
 class ElementMethods(Methods):
     """map, filter, flat_map, interleave, scan, take_while, rejection_resample."""
 

@@ -4,6 +4,7 @@ import os
 from typing import Self
 
 from penstock.data.methods.base import Methods, node_of, user_site
+from penstock.data.methods.tensorflow import DATASET
 from penstock.data.operators.combine import Concatenate, merged_spec
 from penstock.data.operators.keep import Cache, Kept, Prefetch
 from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, Skip, Take
@@ -15,6 +16,7 @@ from penstock.options import AUTOTUNE, SHARD_HINT, UNKNOWN_CARDINALITY, check_fl
 _EVERYTHING = 1 << 62
 
 
+@DATASET
 class OrderMethods(Methods):
     """shuffle, repeat, take, skip, shard, concatenate, enumerate, unique, cache, prefetch."""
 

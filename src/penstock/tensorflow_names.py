@@ -1,0 +1,105 @@
+"""TensorFlow's names where penstock has others: whoever uses one is told what it is called here, or why it is not here.
+
+The tables stand beside what they are about; `tests/test_tensorflow_names.py` holds them against TensorFlow's own lists.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import FrozenInstanceError, dataclass, field, is_dataclass
+from functools import wraps
+from typing import Any, TypeVar
+
+from penstock.errors import InvalidTypeError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Class = TypeVar("Class", bound=type[Any])
+
+
+@dataclass(frozen=True)
+class NotHere:
+    """Why there is no such thing, and what to do instead."""
+
+    why: str
+
+
+Names = Mapping[str, str | NotHere]
+"""By TensorFlow's name: the name here, or why there is none."""
+
+
+@dataclass(frozen=True)
+class TensorFlowNames:
+    """What TensorFlow calls the parts of a class.
+
+    Attributes:
+        keywords: of each method, those arguments that are called otherwise; `__init__` for the class itself.
+        of_all_methods: arguments that many of TensorFlow's methods have, and none here.
+        attributes: methods and attributes that are called otherwise.
+    """
+
+    keywords: Mapping[str, Names] = field(default_factory=dict)
+    of_all_methods: Names = field(default_factory=dict)
+    attributes: Names = field(default_factory=dict)
+
+    def __call__(self, kind: Class) -> Class:
+        """The class, with errors that answer to TensorFlow's names. Signatures and documentation stay what they are."""
+        for name, member in list(vars(kind).items()):
+            names = {**self.of_all_methods, **self.keywords.get(name, {})}
+            function = member.__func__ if isinstance(member, staticmethod) else member
+            if not names or not callable(function) or (name.startswith("_") and name not in self.keywords):
+                continue
+            answering = _answering(function, name, names)
+            setattr(kind, name, staticmethod(answering) if isinstance(member, staticmethod) else answering)
+        if self.attributes:
+            kind.__getattr__ = _attribute_error(self.attributes, is_dataclass(kind))
+            if is_dataclass(kind):
+                kind.__setattr__ = _assignment_error(self.attributes)  # type: ignore[method-assign]  # that of a frozen dataclass
+        return kind
+
+
+def tensorflow_keywords(names: Names) -> Callable[[Function], Function]:
+    """A function whose errors answer to these keyword names of TensorFlow's."""
+    return lambda function: _answering(function, function.__name__, names)
+
+
+def _answering(function: Function, call: str, names: Names) -> Function:
+    @wraps(function)
+    def answering(*args: Any, **keywords: Any) -> Any:
+        if keywords and not names.keys().isdisjoint(keywords):
+            named = type(args[0]).__name__ if call == "__init__" else call
+            raise InvalidTypeError("; ".join(_explained(named, names, keywords)))
+        return function(*args, **keywords)
+
+    return answering  # type: ignore[return-value]  # it takes what the function takes
+
+
+def _explained(call: str, names: Names, keywords: Mapping[str, Any]) -> Iterator[str]:
+    for theirs in keywords:
+        ours = names.get(theirs)
+        if isinstance(ours, NotHere):
+            yield f"{call}({theirs}=...) is TensorFlow's and not taken here: {ours.why}"
+        elif ours is not None:
+            yield f"{call}({theirs}=...) is TensorFlow's name: here it is {call}({ours}=...)"
+
+
+def _attribute_error(names: Names, by_keyword: bool) -> Callable[[Any, str], Any]:
+    def __getattr__(self: Any, name: str) -> Any:  # noqa: N807  # becomes that method
+        if name not in names:
+            # No such attribute, or a property that failed with an AttributeError of its own: either is raised again.
+            return object.__getattribute__(self, name)
+        kind, ours = type(self).__name__, names[name]
+        here = f"say ps.{kind}({ours}=...)" if by_keyword else f"here it is {kind}.{ours}"
+        advice = ours.why if isinstance(ours, NotHere) else here
+        message = f"{kind!r} object has no attribute {name!r}, which is TensorFlow's name: {advice}"
+        raise AttributeError(message, name=name, obj=self)
+
+    return __getattr__
+
+
+def _assignment_error(names: Names) -> Callable[[Any, str, Any], None]:
+    def __setattr__(self: Any, name: str, value: Any) -> None:  # noqa: N807  # becomes that method
+        kind = type(self).__name__
+        ours = names.get(name, name)
+        if isinstance(ours, NotHere):
+            raise FrozenInstanceError(f"{kind}.{name} is TensorFlow's and not here: {ours.why}")
+        raise FrozenInstanceError(f"ps.{kind} is not changed after it was made: say ps.{kind}({ours}=...)")
+
+    return __setattr__

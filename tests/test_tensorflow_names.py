@@ -1,0 +1,141 @@
+"""TensorFlow's names: what errors say to whoever uses them, held against the list that TensorFlow gave of itself.
+
+`list_tensorflow_names.py` wrote that list.
+"""
+
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+
+HERE = Path(__file__).parent
+LISTED = json.loads((HERE / "tensorflow_names.json").read_text())
+
+
+def numbers() -> ps.Dataset:
+    return ps.Dataset.range(4)
+
+
+SAID = {
+    "map_func": (lambda: numbers().map(map_func=abs), r"map\(map_func=...\) .* here it is map\(fn=...\)"),
+    "name": (lambda: numbers().take(2, name="two"), r"take\(name=...\) .* the line of your program"),
+    "two at once": (lambda: numbers().flat_map(map_func=abs, name="x"), r"flat_map\(fn=...\); flat_map\(name=...\)"),
+    "generator": (lambda: ps.Dataset.from_generator(generator=iter), r"here it is from_generator\(fn=...\)"),
+    "output_types": (
+        lambda: ps.Dataset.from_generator(iter, output_types=int),
+        r"here it is from_generator\(output_signature=...\)",
+    ),
+    "filenames": (lambda: ps.TFRecordDataset(filenames=["a"]), r"here it is TFRecordDataset\(files=...\)"),
+    "num_parallel_reads": (lambda: ps.TextLineDataset("a", num_parallel_reads=4), r"interleave\("),
+    "parallel batch": (lambda: numbers().batch(2, num_parallel_calls=2), r"num_parallel_calls to the map"),
+    "options": (lambda: ps.HostStrategy().distribute_dataset(numbers(), options=None), r"input_options=..."),
+    "run options": (lambda: ps.HostStrategy().run(abs, (1,), options=None), r"run compiles"),
+    "reduce_op": (lambda: ps.HostStrategy().reduce(reduce_op="SUM", value=1), r"here it is reduce\(op=...\)"),
+    "of a replica": (
+        lambda: ps.HostStrategy().run(lambda: ps.get_replica_context().all_reduce(reduce_op="SUM", value=1)),
+        r"all_reduce\(op=...\)",
+    ),
+    "cross_device_ops": (lambda: ps.MirroredStrategy(cross_device_ops=None), r"MirroredStrategy\(.* XLA chooses"),
+    "of input options": (
+        lambda: ps.InputOptions(experimental_fetch_to_device=False),
+        r"InputOptions\(fetch_to_device=",
+    ),
+    "of options": (lambda: ps.Options(experimental_deterministic=False), r"here it is Options\(deterministic=...\)"),
+    "of a service": (lambda: ps.service.DispatcherConfig(job_gc_timeout_ms=10), r"job_gc_seconds=..., in seconds"),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_keyword_of_tensorflows_is_answered_with_ours(name):
+    call, message = SAID[name]
+    with pytest.raises(ps.InvalidTypeError, match=message):
+        call()
+
+
+def test_other_wrong_keywords_are_pythons_own_error():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'fun'"):
+        numbers().map(fun=abs)
+
+
+ATTRIBUTES = {
+    "experimental_distribute_dataset": (ps.HostStrategy(), "here it is HostStrategy.distribute_dataset"),
+    "experimental_local_results": (ps.HostStrategy(), "here it is HostStrategy.local_results"),
+    "cluster_resolver": (ps.HostStrategy(), "coordinator_address"),
+    "snapshot": (numbers(), "cache"),
+    "experimental_distribute": (ps.Options(), r"say ps.Options\(auto_shard_policy=...\)"),
+    "autotune": (ps.Options(), "num_parallel_calls and prefetch"),
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_an_attribute_of_tensorflows_is_answered_with_ours(name):
+    value, message = ATTRIBUTES[name]
+    assert not hasattr(value, name)
+    with pytest.raises(AttributeError, match=message):
+        getattr(value, name)
+
+
+def test_options_say_how_to_set_what_was_assigned():
+    options = ps.Options()
+    with pytest.raises(AttributeError, match=r"say ps.Options\(deterministic=...\)"):
+        options.experimental_deterministic = False
+    with pytest.raises(AttributeError, match=r"say ps.Options\(seed=...\)"):
+        options.seed = 3
+
+
+def test_an_attribute_error_of_a_function_arrives_as_itself():
+    with pytest.raises(AttributeError, match="has no attribute 'shapes'"):
+        _ = numbers().map(lambda x: x.shapes).element_spec
+    with pytest.raises(AttributeError, match="'Dataset' object has no attribute 'shapes'"):
+        _ = numbers().shapes
+
+
+def test_signatures_are_what_they_are():
+    assert list(inspect.signature(ps.Dataset.map).parameters)[1:] == [
+        *("fn", "num_parallel_calls", "deterministic", "seed"),
+    ]
+    assert list(inspect.signature(ps.TFRecordDataset).parameters) == ["files", "compression_type"]
+    assert "seed" in inspect.signature(ps.Options).parameters
+
+
+# What has the same place in both, so that TensorFlow's arguments will be tried.
+SAME = {
+    "tf.data.Dataset.": ps.Dataset,
+    "tf.data.TFRecordDataset": ps.TFRecordDataset,
+    "tf.data.TextLineDataset": ps.TextLineDataset,
+    "tf.data.experimental.service.": ps.service,
+    "tf.distribute.InputOptions": ps.InputOptions,
+    "tf.distribute.MirroredStrategy": ps.MirroredStrategy,
+    "tf.distribute.MultiWorkerMirroredStrategy": ps.MultiWorkerMirroredStrategy,
+    "tf.distribute.ReplicaContext.": ps.ReplicaContext,
+    "tf.distribute.Strategy.": ps.HostStrategy,
+    "tf.distribute.TPUStrategy": ps.TPUStrategy,
+}
+
+
+def arguments_of_both():
+    for name, arguments in LISTED.items():
+        for prefix, place in SAME.items():
+            ours = place if name == prefix else None
+            if prefix.endswith(".") and name.startswith(prefix):
+                ours = getattr(place, name.removeprefix(prefix), None)
+            if callable(ours):
+                yield from ((name, ours, argument) for argument in arguments or ())
+
+
+def test_every_argument_of_tensorflows_is_taken_or_answered():
+    found = list(arguments_of_both())
+    assert len(found) > 150
+    unanswered = []
+    for name, ours, argument in found:
+        if argument in inspect.signature(ours).parameters:
+            continue
+        try:
+            ours(**{argument: None})
+        except TypeError as error:
+            if "is TensorFlow's" not in str(error):
+                unanswered.append(f"{name}({argument}=...)")
+    assert unanswered == []
