@@ -22,6 +22,7 @@ SOURCES = Path(__file__).parent.parent / "src"
 LEVELS: dict[str, float] = {
     "penstock.errors": 0,
     "penstock.tensorflow_names": 0,
+    "penstock.optional": 0,
     "penstock.options": 0,
     "penstock.structure": 0,
     "penstock.spec": 0,

@@ -11,13 +11,13 @@ from penstock.data.dataset import Dataset as Dataset
 from penstock.data.files import TextLineDataset as TextLineDataset
 from penstock.data.files import TFRecordDataset as TFRecordDataset
 from penstock.data.iterator import DatasetIterator as DatasetIterator
+from penstock.data.operators.reducing import Reducer as Reducer
 from penstock.distribute import DistributedDataset as DistributedDataset
 from penstock.distribute import DistributedIterator as DistributedIterator
 from penstock.distribute import HostStrategy as HostStrategy
 from penstock.distribute import InputContext as InputContext
 from penstock.distribute import InputOptions as InputOptions
 from penstock.distribute import InputReplicationMode as InputReplicationMode
-from penstock.distribute import Optional as Optional
 from penstock.distribute import PartialBatch as PartialBatch
 from penstock.distribute import PerReplica as PerReplica
 from penstock.distribute import ReduceOp as ReduceOp
@@ -39,6 +39,7 @@ from penstock.errors import StateMismatchError as StateMismatchError
 from penstock.errors import StorageError as StorageError
 from penstock.errors import WorkerError as WorkerError
 from penstock.formats.tfrecord_writer import TFRecordWriter as TFRecordWriter
+from penstock.optional import Optional as Optional
 from penstock.options import AUTOTUNE as AUTOTUNE
 from penstock.options import INFINITE_CARDINALITY as INFINITE_CARDINALITY
 from penstock.options import SHARD_HINT as SHARD_HINT

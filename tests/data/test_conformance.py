@@ -41,6 +41,10 @@ def noisy(x, randomness):
     return x + randomness.integers(0, 1000)
 
 
+def totals() -> ps.Reducer:
+    return ps.Reducer(lambda key: (key, 0), lambda state, x: (state[0], state[1] + x), lambda key, total: (total, key))
+
+
 @functools.cache
 def files() -> Path:
     """A directory of small files, one of each kind empty."""
@@ -96,6 +100,8 @@ OPERATORS = {
     "group_by_window of rare keys": lambda d: d.group_by_window(
         lambda x: x == 2, lambda key, w: w, window_size_func=lambda key: 4 if key else 3
     ),
+    "group_by_reducer": lambda d: d.group_by_reducer(lambda x: 2 - x % 3, totals()),
+    "assert_cardinality": lambda d: d.assert_cardinality(d.reduce(0, lambda count, _: count + 1)),
     "bucket_by_sequence_length": lambda d: ragged(d).bucket_by_sequence_length(len, [2, 3], [3, 2, 2]),
     "shuffle in a buffer": lambda d: d.shuffle(4, seed=3),
     "shuffle whole": lambda d: d.shuffle(100, seed=3),
@@ -158,6 +164,7 @@ SOURCES = {
     "range backwards": lambda: ps.Dataset.range(9, -3, -4),
     "from_tensors": lambda: ps.Dataset.from_tensors(([1.0], "one", b"\x00", None, True)),
     "from_tensor_slices": lambda: ps.Dataset.from_tensor_slices({"x": np.eye(5), "y": list("abcde")}),
+    "from_list": lambda: ps.Dataset.from_list([{"x": [1, 2], "y": "a"}, {"x": [3], "y": "bc"}]),
     "from_generator": generated,
     "list_files": lambda: named("*"),
     "list_files shuffled": lambda: named("*", shuffle=True),
@@ -228,5 +235,6 @@ def test_operator_can_be_closed_after_the_first_element(name):
 def test_every_public_operator_is_listed():
     methods = {name for name in dir(ps.Dataset) if not name.startswith("_") and callable(getattr(ps.Dataset, name))}
     not_operators = {"save", "load", "reduce", "cardinality", "options", "explain"}
+    not_operators |= {"as_numpy_iterator", "at", "get_single_element"}
     listed = " ".join([*OPERATORS, *SOURCES])
     assert [name for name in sorted(methods - not_operators) if name not in listed] == []

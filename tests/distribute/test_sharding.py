@@ -175,6 +175,12 @@ BY_FILE = {
     "names again and again": lambda names: lines(ps.Dataset.from_tensor_slices(names).repeat(1)).batch(4),
 }
 
+
+def itself() -> ps.Reducer:
+    """Gives the key of each group."""
+    return ps.Reducer(lambda key: key, lambda key, x: key, lambda key: key)
+
+
 NOT_BY_FILE = {
     "take": (lambda names: lines(names).take(12).batch(4), "take(count=12)"),
     "skip": (lambda names: lines(names).skip(0).batch(4), "skip(count=0)"),
@@ -182,6 +188,12 @@ NOT_BY_FILE = {
     "enumerate": (lambda names: lines(names).enumerate().map(lambda i, x: x).batch(4), "enumerate()"),
     "take_while": (lambda names: lines(names).take_while(lambda x: True).batch(4), "take_while("),
     "scan": (lambda names: lines(names).scan(0, lambda state, x: (state, x)).batch(4), "scan("),
+    "assert_cardinality": (
+        lambda names: lines(names).assert_cardinality(12).batch(4),
+        "assert_cardinality(expected=12)",
+    ),
+    "group_by_reducer": (lambda names: lines(names).group_by_reducer(int, itself()).batch(4), "group_by_reducer("),
+    "batches counted": (lambda names: lines(names).batch(4).assert_cardinality(3), "assert_cardinality(expected=3)"),
     "unique": (lambda names: lines(names).unique().batch(4), "unique()"),
     "zip": (lambda names: ps.Dataset.zip(lines(names), lines(names)).map(lambda x, y: x).batch(4), "zip("),
     "choose_from_datasets": (

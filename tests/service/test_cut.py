@@ -36,6 +36,7 @@ SOURCE = ps.Dataset.range(10)
 STREAM = ps.Dataset.from_generator(lambda: iter(range(10)))
 
 # dataset, kind, positions, names of the nodes above
+TOTALS = ps.Reducer(lambda key: 0, lambda total, x: total + x, lambda total: total)
 CUTS = {
     "rows": (SOURCE.map(double).shuffle(5).batch(2).repeat(), "rows", -1, []),
     "rows with randomness": (SOURCE.map(random_map, seed=1).take(4), "rows", 4, []),
@@ -67,6 +68,9 @@ CUTS = {
     "choices": (ps.Dataset.choose_from_datasets([SOURCE, SOURCE], SOURCE.map(lambda x: x % 2)), "sequence", -2, []),
     "work for nobody below": (SOURCE.shuffle(3).scan(0, lambda s, x: (s + x, s)).map(double), "sequence", 10, []),
     "work above work": (SOURCE.map(double).scan(0, lambda s, x: (s + x, s)).map(double), "rows", 10, ["scan", "map"]),
+    "a counted stream": (SOURCE.filter(odd).assert_cardinality(5).map(double), "groups", 10, ["assert_cardinality"]),
+    "counted rows": (SOURCE.map(double).assert_cardinality(10), "rows", 10, []),
+    "groups that are reduced": (SOURCE.map(double).group_by_reducer(odd, TOTALS), "rows", 10, ["group_by_reducer"]),
     "a cache in memory": (SOURCE.map(double).cache().shuffle(3), "rows", 10, []),
     "a cache in files": (SOURCE.map(double).cache("d").shuffle(3), "rows", 10, ["cache", "shuffle"]),
     "a cache in files beside": (ps.Dataset.zip(SOURCE.map(double).cache("d"), SOURCE), "sequence", 10, []),
@@ -129,6 +133,8 @@ def test_explain_says_what_runs_where_and_why():
         (SOURCE.map(double).scan(0, lambda s, x: (s, x)), r"scan\(.*\)"),
         (SOURCE.filter(odd).map(random_map, seed=1), r"map\(function=random_map, seed=1\)"),
         (SOURCE.filter(odd).window(3), r"window\(.*\)"),
+        (SOURCE.filter(odd).assert_cardinality(5), r"assert_cardinality\(expected=5\)"),
+        (SOURCE.filter(odd).group_by_reducer(odd, TOTALS), r"group_by_reducer\(.*\)"),
     ],
 )
 def test_what_must_see_all_elements_is_refused_above_a_shared_job(dataset, culprit):

@@ -103,6 +103,13 @@ def call_rows_with_randomness(function: Callable[..., Any], block: Block, key: i
         yield function(*row, randomness) if unpack else function(row, randomness)
 
 
+def integer_key(call: str, key: Any) -> int:
+    """What a function of keys returned, which must be an integer."""
+    if isinstance(key, (int, np.integer)) or getattr(key, "shape", None) == ():
+        return int(key)
+    raise InvalidTypeError(f"{call}(key_func) must return an integer, got {key!r}")
+
+
 def note(error: BaseException, node: Node, element: object) -> None:
     """Say in an exception of the user's function where it happened."""
     error.add_note(f"penstock: in {node.where()}, element {element}")

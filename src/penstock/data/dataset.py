@@ -132,6 +132,34 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         return Dataset(Slices("from_tensor_slices", columns, structure, lengths[0], site=user_site()))
 
     @staticmethod
+    def from_list(elements: Sequence[Any]) -> "Dataset":
+        """The elements of a list, each of one structure; their shapes may differ.
+
+        Raises:
+            InvalidTypeError: not a list or a tuple.
+            InvalidArgumentError: an empty one, which does not say what its elements are: use `ps.Dataset.range(0)`.
+            ElementError: elements of different structure or dtype.
+
+        Example:
+            >>> [(int(number), word) for number, word in Dataset.from_list([(1, "one"), (2, "two")])]
+            [(1, 'one'), (2, 'two')]
+        """
+        if not isinstance(elements, (list, tuple)):
+            raise InvalidTypeError(
+                f"from_list(elements=...) takes a list of elements, got {type(elements).__name__}: "
+                "from_tensor_slices takes arrays, from_generator what is iterated"
+            )
+        if not elements:
+            raise InvalidArgumentError(
+                "from_list(elements=...) takes at least one element, got none: use ps.Dataset.range(0) for no elements"
+            )
+        try:
+            block = Block.of_rows(elements)
+        except ElementError as error:
+            raise ElementError(f"from_list: {error}") from error
+        return Dataset(Slices("from_list", block.columns, block.structure, len(block), site=user_site()))
+
+    @staticmethod
     def from_generator(fn: Callable[[], Any], output_signature: Any = None) -> "Dataset":
         """What `fn()` yields. The generator is run no further than the elements asked for, and anew in every epoch.
 

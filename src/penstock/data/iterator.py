@@ -3,7 +3,7 @@
 import atexit
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Lock, RLock
 from typing import Any, NoReturn
 
@@ -11,7 +11,8 @@ from penstock.data.block import Block
 from penstock.data.node import Node, Run
 from penstock.data.plan import make_plan
 from penstock.data.stream import Cursor, State
-from penstock.errors import ClosedError, InvalidTypeError, PenstockError, StateMismatchError
+from penstock.errors import ClosedError, InvalidTypeError, OutOfRangeError, PenstockError, StateMismatchError
+from penstock.optional import Optional
 from penstock.options import Options
 from penstock.rng import draw_seed
 from penstock.runtime.channel import Closed
@@ -35,10 +36,19 @@ class Iterations:
     def begin(self) -> tuple[int, int]:
         """(epoch, seed) of an iteration that begins now."""
         with self._lock:
-            if self._seed is None:
-                self._seed = draw_seed()
             self._epoch += 1
-            return self._epoch - 1, self._seed
+            return self._epoch - 1, self._drawn()
+
+    @property
+    def seed(self) -> int:
+        """The seed of all iterations."""
+        with self._lock:
+            return self._drawn()
+
+    def _drawn(self) -> int:
+        if self._seed is None:
+            self._seed = draw_seed()
+        return self._seed
 
     def resume(self, epoch: int, seed: int) -> None:
         """Continue as after the iteration that a state was saved from."""
@@ -98,7 +108,8 @@ class DatasetIterator(Iterator[Any]):
         [np.int64(20), np.int64(30), np.int64(40)]
     """
 
-    def __init__(self, node: Node, options: Options, iterations: Iterations) -> None:
+    def __init__(self, node: Node, options: Options, iterations: Iterations, element_spec: Callable[[], Any]) -> None:
+        self._element_spec = element_spec
         self._node = node
         self._options = options
         self._lock = RLock()  # several threads may share an iterator: each element goes to one of them
@@ -156,6 +167,27 @@ class DatasetIterator(Iterator[Any]):
         if block is not None:
             self._pace.stop(block.nbytes)
         return block
+
+    @property
+    def element_spec(self) -> Any:
+        """The specification of an element, as the dataset gives it."""
+        return self._element_spec()
+
+    def get_next(self) -> Any:
+        """The next element, as `next` gives it.
+
+        Raises:
+            OutOfRangeError: the data has ended.
+        """
+        for element in self:
+            return element
+        raise OutOfRangeError("the dataset has no further element")
+
+    def get_next_as_optional(self) -> Optional:
+        """The next element, or an optional without a value at the end: no exception tells it."""
+        for element in self:
+            return Optional.of(element)
+        return Optional.empty()
 
     def blocks(self) -> Iterator[Block]:
         """The elements not given yet, block by block."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock.data.node import Node
 from penstock.data.operators.batching import Batching, PaddedBatch, RaggedBatch
+from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.files import ReadFiles
@@ -22,6 +23,7 @@ from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Enumerate, Skip, Take
 from penstock.data.operators.rebatching import Unbatch
+from penstock.data.operators.reducing import GroupByReducer
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Slices
@@ -29,7 +31,7 @@ from penstock.formats.records import CHUNK_BYTES
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
 
 # Over a stream these go forward only: no state of theirs makes a row below them be read twice.
-_READS_ONCE = (Map, Filter, Batching, Take, Skip, Enumerate, Scan, TakeWhile, Prefetch)
+_READS_ONCE = (Map, Filter, Batching, Take, Skip, Enumerate, AssertCardinality, Scan, TakeWhile, Prefetch)
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,8 @@ def _memory(node: Node) -> str:
         return "remembers every element"
     if isinstance(node, GroupByWindow):
         return "holds one window for each key"
+    if isinstance(node, GroupByReducer):
+        return "holds one state for each key"
     if isinstance(node, (PaddedBatch, RaggedBatch, Unbatch)):
         return "copies rows"
     return ""

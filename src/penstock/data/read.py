@@ -2,16 +2,20 @@
 
 import os
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from penstock.data.iterator import DatasetIterator, Iterations
 from penstock.data.methods.base import Methods, check_function
 from penstock.data.methods.tensorflow import DATASET
-from penstock.data.plan import explain
+from penstock.data.node import Run
+from penstock.data.operators.keep import Prefetch
+from penstock.data.plan import explain, make_plan
 from penstock.data.sample import sampled_spec
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.row_store import RowStoreWriter
-from penstock.options import INFINITE_CARDINALITY, Options
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options, check_integer
+from penstock.runtime.threads import Threads
 from penstock.spec import as_leaf
 from penstock.structure import map_structure
 
@@ -25,7 +29,72 @@ class ReadMethods(Methods):
     _spec: Any
 
     def __iter__(self) -> DatasetIterator:
-        return DatasetIterator(self.node, self._options, self._iterations)
+        return DatasetIterator(self.node, self._options, self._iterations, lambda: self.element_spec)
+
+    def as_numpy_iterator(self) -> DatasetIterator:
+        """`iter(dataset)`: elements are NumPy's already.
+
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.Dataset.range(2).as_numpy_iterator())
+            [np.int64(0), np.int64(1)]
+        """
+        return iter(self)
+
+    def get_single_element(self) -> Any:
+        """The element of a dataset of one.
+
+        Raises:
+            InvalidArgumentError: there is none, or more than one.
+
+        Example:
+            >>> import penstock as ps
+            >>> ps.Dataset.range(4).batch(4).get_single_element()
+            array([0, 1, 2, 3])
+        """
+        if self.node.cardinality not in (1, UNKNOWN_CARDINALITY):
+            count = "no end" if self.node.cardinality == INFINITE_CARDINALITY else f"{self.node.cardinality} elements"
+            raise InvalidArgumentError(f"get_single_element: {self.node.where()} has {count}, not one element")
+        with iter(self) as iterator:
+            found = list(islice(iterator, 1 if self.node.cardinality == 1 else 2))
+        if len(found) != 1:
+            count = "more than one element" if found else "no element"
+            raise InvalidArgumentError(f"get_single_element: {self.node.where()} has {count}")
+        return found[0]
+
+    def at(self, index: int) -> Any:
+        """The element at a position of the first epoch, read by index: nothing before it is read.
+
+        Raises:
+            InvalidTypeError: not an integer.
+            InvalidArgumentError: a position outside of the dataset, or a dataset that can only be read in order.
+
+        Example:
+            >>> import penstock as ps
+            >>> ps.Dataset.range(10).map(lambda x: x * x).at(9)
+            np.int64(81)
+        """
+        position = check_integer("at", "index", index, minimum=0)
+        node = make_plan(self.node, self._options).root
+        while isinstance(node, Prefetch):
+            node = node.input
+        if not node.indexable:
+            stream = next(below for below in node.walk() if not below.indexable)
+            raise InvalidArgumentError(
+                f"at(index=...) reads by index, and {stream.where()} is read in order: use "
+                f".skip({position}).take(1).get_single_element()"
+            )
+        if node.cardinality != INFINITE_CARDINALITY and position >= node.cardinality:
+            raise InvalidArgumentError(
+                f"at(index=...) must be below the {node.cardinality} elements of {self.node.where()}, got {position}"
+            )
+        threads = Threads()
+        try:
+            run = Run(node, self._iterations.seed, threads)
+            return next(node.read(run, 0, range(position, position + 1)).rows())
+        finally:
+            threads.stop()
+            threads.join()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the elements of one iteration to the directory `path`, which appears when it is complete.

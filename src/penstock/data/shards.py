@@ -10,11 +10,13 @@ from typing import Any
 
 from penstock.data.dataset import Dataset
 from penstock.data.node import Node, OneInput
+from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.combine import Choose, Zip
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.files import ReadFiles
 from penstock.data.operators.keep import Cache, Kept, Prefetch
 from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, Skip, Take
+from penstock.data.operators.reducing import GroupByReducer
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.plan import with_inputs
@@ -22,7 +24,7 @@ from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY
 
 # These mean something for all data together, and something else for the files of one part.
-_COUNTING = (Take, Skip, Shard, Enumerate, TakeWhile, Scan, Unique, Zip, Choose)
+_COUNTING = (Take, Skip, Shard, Enumerate, AssertCardinality, GroupByReducer, TakeWhile, Scan, Unique, Zip, Choose)
 
 
 class NotByFile(Exception):

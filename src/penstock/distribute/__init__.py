@@ -17,7 +17,6 @@ from penstock.distribute.input import DistributedIterator as DistributedIterator
 from penstock.distribute.input_options import InputOptions as InputOptions
 from penstock.distribute.input_options import InputReplicationMode as InputReplicationMode
 from penstock.distribute.input_options import PartialBatch as PartialBatch
-from penstock.distribute.optional import Optional as Optional
 from penstock.distribute.strategy import Strategy as Strategy
 from penstock.distribute.values import PerReplica as PerReplica
 

@@ -20,11 +20,11 @@ from penstock.distribute.explain import explain
 from penstock.distribute.feed import Feed, Place
 from penstock.distribute.input_options import InputOptions, PartialBatch
 from penstock.distribute.inputs import DividedInput, Inputs, Lengths, longest
-from penstock.distribute.optional import Optional
 from penstock.distribute.prefetch import Failure, Outcome, Prefetcher, Step
 from penstock.distribute.step_sources import StepSource
 from penstock.distribute.values import PerReplica
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, OutOfRangeError, WorkerError
+from penstock.optional import Optional
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import draw_seed
 from penstock.runtime.channel import Closed

@@ -10,6 +10,7 @@ from typing import Any
 from penstock.data.dataset import Dataset
 from penstock.data.node import Node, scaled
 from penstock.data.operators.batching import Batch, Batching
+from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Repeat, Shard, ShardHint, Skip, Take
@@ -27,7 +28,7 @@ from penstock.sharding import slice_bounds
 from penstock.structure import flatten
 
 # Above batches these give the same batches, though perhaps not all, and a function is taken to keep their rows.
-_BATCH_KEEPING = (Cache, Filter, Map, Prefetch, Repeat, Shard, ShardHint, Shuffle, Skip, Take)
+_BATCH_KEEPING = (AssertCardinality, Cache, Filter, Map, Prefetch, Repeat, Shard, ShardHint, Shuffle, Skip, Take)
 
 
 @dataclass(frozen=True)
@@ -355,14 +356,14 @@ def longest(cardinalities: list[int]) -> int:
 def _lengths(node: Node) -> Lengths | None:
     """How long a node's batches are, where that follows from how they are made."""
     batch = node
-    while isinstance(batch, (Prefetch, Take, Skip, Shard, Repeat, Shuffle)):
+    while isinstance(batch, (AssertCardinality, Prefetch, Take, Skip, Shard, Repeat, Shuffle)):
         batch = batch.input
     if not isinstance(batch, Batch) or UNKNOWN_CARDINALITY in (batch.input.cardinality, node.cardinality):
         return None
     size, total = batch.batch_size, batch.input.cardinality
     if total == INFINITE_CARDINALITY or total % size == 0 or batch.drop_remainder:
         return Lengths(node.cardinality, size, size)
-    while isinstance(node, Prefetch):
+    while isinstance(node, (AssertCardinality, Prefetch)):
         node = node.input
     # Anything else may have moved the short batch.
     return Lengths(node.cardinality, size, total % size) if node is batch else None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from penstock.data.dataset import Dataset
 from penstock.data.node import Node, OneInput
 from penstock.data.operators.batching import Batch, BatchShare
+from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.files import ReadFiles
 from penstock.data.operators.keep import Prefetch
 from penstock.data.operators.order import Repeat, Shard, Skip, Take
@@ -30,7 +31,7 @@ from penstock.options import AutoShardPolicy
 
 _BY_FILE = "every source reads files"
 # Above batches these neither look into a batch nor make one of several.
-_BATCH_KEEPING = (Take, Skip, Shard, Repeat, Shuffle, Prefetch)
+_BATCH_KEEPING = (AssertCardinality, Take, Skip, Shard, Repeat, Shuffle, Prefetch)
 
 
 @dataclass(frozen=True)

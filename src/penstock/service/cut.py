@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from penstock.data.dataset import Dataset
 from penstock.data.node import Node, OneInput
+from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.files import ReadFiles
@@ -18,6 +19,7 @@ from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Enumerate, Repeat, Shard, Skip, Take
 from penstock.data.operators.rebatching import Unbatch
+from penstock.data.operators.reducing import GroupByReducer
 from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique, Window
 from penstock.data.operators.shuffle import Shuffle
@@ -27,11 +29,14 @@ from penstock.errors import InvalidArgumentError
 from penstock.service.subjects import PassKind
 
 # What is worth a worker: everything else only moves rows about.
-_WORKING = (Map, Filter, Interleave, ReadFiles, GroupByWindow, RejectionResample, Scan, TakeWhile, Generator)
+_WORKING = (
+    *(Map, Filter, Interleave, ReadFiles, Generator),
+    *(GroupByWindow, GroupByReducer, RejectionResample, Scan, TakeWhile),
+)
 # Above a job that several consumers share, each sees only the elements that it was given.
-_COUNTING = (Take, Skip, Shard, Enumerate, TakeWhile, Unique, Scan, Window)
+_COUNTING = (Take, Skip, Shard, Enumerate, AssertCardinality, GroupByReducer, TakeWhile, Unique, Scan, Window)
 # A function without randomness gives the same above these and below: only which elements come, and when, is theirs.
-_PASSED_BY_MAPS = (Shuffle, Take, Repeat)
+_PASSED_BY_MAPS = (Shuffle, Take, Repeat, AssertCardinality)
 
 _logger = logging.getLogger(__name__)
 

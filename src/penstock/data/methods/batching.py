@@ -13,14 +13,15 @@ from penstock.data.node import describe
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch
 from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.rebatching import Rebatch, Unbatch
+from penstock.data.operators.reducing import GroupByReducer, Reducer
 from penstock.data.operators.sequence import Window
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from penstock.options import check_flag, check_integer
+from penstock.options import INFINITE_CARDINALITY, check_flag, check_integer
 
 
 @DATASET
 class BatchMethods(Methods):
-    """batch, padded_batch, ragged_batch, unbatch, rebatch, window, group_by_window, bucket_by_sequence_length."""
+    """batch, padded_batch, ragged_batch, unbatch, rebatch, window, group_by_window, group_by_reducer and others."""
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
         """`batch_size` consecutive elements stacked along a new leading axis; the last batch may be shorter.
@@ -180,6 +181,37 @@ class BatchMethods(Methods):
             size_of = check_function("group_by_window", "window_size_func", window_size_func)
         text = (f"key_func={describe(key_func)}", f"window_size={describe(window_size or window_size_func)}")
         return self._grouped("group_by_window", key_func, reduce_func, size_of, text)
+
+    def group_by_reducer(self, key_func: Callable[..., Any], reducer: Reducer) -> Self:
+        """One element for each key: what the reducer makes of all elements of that key, in the order of the keys.
+
+        Nothing comes before the input has ended. The states of all keys are held; restoring a state reads the input
+        again.
+
+        Args:
+            key_func: an integer for an element.
+            reducer: how the elements of a key become one.
+
+        Raises:
+            InvalidTypeError: not a function, or not a `ps.Reducer`.
+            InvalidArgumentError: the dataset never ends.
+            ElementError: while iterating, states of a key that differ in structure or dtype.
+
+        Example:
+            >>> import penstock as ps
+            >>> total = ps.Reducer(lambda key: 0, lambda total, x: total + x, lambda total: total)
+            >>> [int(x) for x in ps.Dataset.range(10).group_by_reducer(lambda x: x % 3, total)]
+            [18, 12, 15]
+        """
+        check_function("group_by_reducer", "key_func", key_func)
+        if not isinstance(reducer, Reducer):
+            raise InvalidTypeError(f"group_by_reducer(reducer=...) takes a ps.Reducer, got {reducer!r}")
+        if self.node.cardinality == INFINITE_CARDINALITY:
+            raise InvalidArgumentError(
+                f"group_by_reducer: {self.node.where()} never ends: put .take(count) before group_by_reducer"
+            )
+        functions = (reducer.init_func, reducer.reduce_func, reducer.finalize_func)
+        return self._then(GroupByReducer(self.node, key_func, *functions, site=user_site()))
 
     def bucket_by_sequence_length(
         self,

@@ -5,20 +5,21 @@ from typing import Self
 
 from penstock.data.methods.base import Methods, node_of, user_site
 from penstock.data.methods.tensorflow import DATASET
+from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.combine import Concatenate, merged_spec
 from penstock.data.operators.keep import Cache, Kept, Prefetch
 from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.sequence import Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from penstock.options import AUTOTUNE, SHARD_HINT, UNKNOWN_CARDINALITY, check_flag, check_integer
+from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, SHARD_HINT, UNKNOWN_CARDINALITY, check_flag, check_integer
 
 _EVERYTHING = 1 << 62
 
 
 @DATASET
 class OrderMethods(Methods):
-    """shuffle, repeat, take, skip, shard, concatenate, enumerate, unique, cache, prefetch."""
+    """shuffle, repeat, take, skip, shard, concatenate, enumerate, assert_cardinality, unique, cache, prefetch."""
 
     def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Self:
         """The elements in a random order, none of them more than `buffer_size` - 1 places early.
@@ -151,6 +152,32 @@ class OrderMethods(Methods):
         """
         start = check_integer("enumerate", "start", start, minimum=-_EVERYTHING)
         return self._then(Enumerate(self.node, start, site=user_site()))
+
+    def assert_cardinality(self, expected_cardinality: int) -> Self:
+        """The same elements, of which there must be so many: for a length that you know and penstock cannot.
+
+        With it the dataset has a length, and the number of steps of a distributed one is known beforehand.
+
+        Args:
+            expected_cardinality: the number of elements, or `ps.INFINITE_CARDINALITY`.
+
+        Raises:
+            InvalidArgumentError: a number below -1, or the dataset is known to have another length.
+            ElementError: while iterating, at the place of the first element too many, or at the end if some are
+                missing; the elements before it are given.
+
+        Example:
+            >>> import penstock as ps
+            >>> even = ps.Dataset.range(10).filter(lambda x: x % 2 == 0).assert_cardinality(5)
+            >>> len(even), len(list(even))
+            (5, 5)
+        """
+        expected = check_integer("assert_cardinality", "expected_cardinality", expected_cardinality, minimum=-1)
+        if self.node.cardinality not in (UNKNOWN_CARDINALITY, expected):
+            found = "never ends" if self.node.cardinality == INFINITE_CARDINALITY else f"has {self.node.cardinality}"
+            wanted = "without end" if expected == INFINITE_CARDINALITY else f"of {expected}"
+            raise InvalidArgumentError(f"assert_cardinality: expected elements {wanted}, {self.node.where()} {found}")
+        return self._then(AssertCardinality(self.node, expected, site=user_site()))
 
     def unique(self) -> Self:
         """The elements that have not come before. It remembers all of them; restoring a state reads the input again.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.apply import checked_rows, note
+from penstock.data.apply import checked_rows, integer_key, note
 from penstock.data.block import Block, own
 from penstock.data.node import Node, OneInput, Run
 from penstock.data.stream import Cursor, State, Stream
@@ -110,7 +110,7 @@ class GroupByWindowStream(Stream):
         keys = checked_rows(self._node.key_function, block)
         for number in range(len(block)):
             try:
-                key = _integer(next(keys))
+                key = integer_key("group_by_window", next(keys))
                 size = int(self._node.window_size_function(key))
                 if size < 1:
                     raise ElementError(f"the size of a window must be at least 1, got {size} for key {key}")
@@ -191,9 +191,3 @@ class GroupByWindowStream(Stream):
         if self._output is not None:
             self._output.close()
         self._input.close()
-
-
-def _integer(key: Any) -> int:
-    if isinstance(key, (int, np.integer)) or getattr(key, "shape", None) == ():
-        return int(key)
-    raise InvalidTypeError(f"group_by_window(key_func) must return an integer, got {key!r}")

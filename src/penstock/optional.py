@@ -1,4 +1,4 @@
-"""`Optional`: the next step of a distributed iteration, or the word that there is none."""
+"""`Optional`: the next element of an iteration, or the word that there is none."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -8,12 +8,12 @@ from penstock.errors import InvalidArgumentError
 
 @dataclass(frozen=True, eq=False)
 class Optional:
-    """A value that may not be there; from `distributed_iterator.get_next_as_optional()`.
+    """A value that may not be there; from `iterator.get_next_as_optional()`.
 
     Example:
         >>> import penstock as ps
-        >>> steps = iter(ps.HostStrategy().distribute_dataset(ps.Dataset.range(2).batch(2)))
-        >>> first, second = steps.get_next_as_optional(), steps.get_next_as_optional()
+        >>> iterator = iter(ps.Dataset.range(2).batch(2))
+        >>> first, second = iterator.get_next_as_optional(), iterator.get_next_as_optional()
         >>> first.has_value(), first.get_value().tolist(), second.has_value()
         (True, [0, 1], False)
     """

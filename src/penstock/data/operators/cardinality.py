@@ -1,0 +1,72 @@
+"""assert_cardinality: a length that the user knows, and that the data is held to."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from penstock.data.block import Block, Indices
+from penstock.data.node import Run, SameElements
+from penstock.data.stream import OneInputStream, State
+from penstock.errors import ElementError
+from penstock.options import INFINITE_CARDINALITY
+
+
+@dataclass(frozen=True, eq=False)
+class AssertCardinality(SameElements):
+    """The same elements, of which there must be `expected`."""
+
+    name: ClassVar[str] = "assert_cardinality"
+    expected: int
+
+    @property
+    def cardinality(self) -> int:
+        return self.expected
+
+    @property
+    def indexable(self) -> bool:
+        return self.input.indexable and self.input.cardinality == self.expected
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        return self.input.read(run, epoch, indices)
+
+    def stream(self, run: Run, epoch: int) -> "AssertCardinalityStream":
+        return AssertCardinalityStream(self, run, epoch)
+
+
+class AssertCardinalityStream(OneInputStream):
+    """The state is the input's, how many elements there were, and whether their number was found to be wrong."""
+
+    def __init__(self, node: AssertCardinality, run: Run, epoch: int) -> None:
+        self._node = node
+        self._met = 0
+        self._wrong = False
+        self._input = node.input.cursor(run, epoch)
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._wrong:
+            return None
+        expected = self._node.expected
+        endless = expected == INFINITE_CARDINALITY
+        # At the end one more is asked for, which must not be there.
+        left = allow if endless else max(expected - self._met, 1)
+        try:
+            block = self._input.pull(min(need, left), min(allow, left))
+        except Exception:
+            self._met += 1  # an element that failed is one
+            raise
+        if block is None and self._met == expected:
+            return None
+        too_many = not endless and self._met >= expected
+        if block is None or too_many:
+            self._wrong = True
+            wanted = "elements without end" if endless else f"{expected} elements"
+            found = "more" if too_many else f"only {self._met}"
+            raise ElementError(f"{self._node.where()}: expected {wanted}, got {found}")
+        self._met += len(block)
+        return block
+
+    def state(self) -> State:
+        return [self._input.state(), self._met, self._wrong]
+
+    def restore(self, state: State) -> None:
+        position, self._met, self._wrong = state
+        self._input.restore(position)

@@ -1,0 +1,155 @@
+"""group_by_reducer: elements of equal key are reduced to one."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.data.apply import Layout, call_rows, checked_rows, integer_key, note
+from penstock.data.block import Block, own
+from penstock.data.node import OneInput, Run
+from penstock.data.stream import CountingCursor, OneInputStream, State
+from penstock.errors import InvalidTypeError
+from penstock.options import UNKNOWN_CARDINALITY
+from penstock.runtime.pacing import Pace
+from penstock.spec import as_leaf
+from penstock.structure import map_structure
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """Three functions that make one result of many elements, for `group_by_reducer`.
+
+    Args:
+        init_func: the first state for a key: numbers, arrays or strings in any structure.
+        reduce_func: the next state of (state, element).
+        finalize_func: the result of the last state; a tuple is unpacked into its arguments.
+
+    Raises:
+        InvalidTypeError: something that is no function.
+
+    Example:
+        >>> import penstock as ps
+        >>> mean = ps.Reducer(lambda key: (0, 0), lambda state, x: (state[0] + x, state[1] + 1), lambda s, n: s / n)
+        >>> [float(x) for x in ps.Dataset.range(10).group_by_reducer(lambda x: x % 2, mean)]
+        [4.0, 5.0]
+    """
+
+    init_func: Callable[[Any], Any]
+    reduce_func: Callable[[Any, Any], Any]
+    finalize_func: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        for name in ("init_func", "reduce_func", "finalize_func"):
+            if not callable(getattr(self, name)):
+                raise InvalidTypeError(f"Reducer({name}=...) takes a function, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class GroupByReducer(OneInput):
+    """For each key, in the order of the keys, what `finalize_function` makes of the elements that were reduced."""
+
+    name: ClassVar[str] = "group_by_reducer"
+    key_function: Callable[..., Any]
+    init_function: Callable[[Any], Any]
+    reduce_function: Callable[[Any, Any], Any]
+    finalize_function: Callable[..., Any]
+
+    @property
+    def cardinality(self) -> int:
+        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
+
+    def stream(self, run: Run, epoch: int) -> "GroupByReducerStream":
+        return GroupByReducerStream(self, run, epoch)
+
+
+class GroupByReducerStream(OneInputStream):
+    """The state is how many elements were read and results given: restoring reads the elements again."""
+
+    _input: CountingCursor
+
+    def __init__(self, node: GroupByReducer, run: Run, epoch: int) -> None:
+        self._node = node
+        self._run = run
+        self._input = node.input.counting_cursor(run, epoch)
+        self._begin = self._input.state()
+        self._pace = Pace()
+        self._reduced: dict[int, Any] = {}
+        self._keys: list[int] | None = None
+        self._given = 0
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        while True:
+            met = self._input.met
+            block = self._input.pull(1, self._pace.start())
+            if block is None:
+                return self._results(allow)
+            self._pace.stop(block.nbytes)
+            self._reduce(block, met)
+
+    def _reduce(self, block: Block, first: int) -> None:
+        """Reduce rows, of which `first` is the number of the first."""
+        keys = checked_rows(self._node.key_function, block)
+        for number, element in enumerate(block.rows()):
+            try:
+                self._add(next(keys), element)
+            except Exception as error:
+                note(error, self._node, first + number)
+                self._input.give_back(len(block) - number - 1)
+                raise
+
+    def _add(self, found: Any, element: Any) -> None:
+        node = self._node
+        key = integer_key(node.name, found)
+        before = self._reduced[key] if key in self._reduced else _owned(node.init_function(np.int64(key)))
+        after = map_structure(as_leaf, node.reduce_function(before, element))
+        Layout.of(before).check(Layout.of(after))
+        # Copied if need be: it must not keep the block alive in which an element came.
+        self._reduced[key] = _owned(after)
+
+    def _results(self, count: int) -> Block | None:
+        """Of the keys that are left the results of the next ones."""
+        if self._keys is None:
+            self._keys = sorted(self._reduced)
+        results: list[Any] = []
+        for key in self._keys[self._given : self._given + count]:
+            state = Block.of_rows([self._reduced[key]])
+            try:
+                result = _owned(next(call_rows(self._node.finalize_function, state)))
+                layout = Layout.of(result)
+                self._run.agreed(self._node, layout).check(layout)
+            except Exception as error:
+                if results:  # given first; the key is tried again at the next pull
+                    break
+                note(error, self._node, f"the result of key {key}")
+                self._given += 1
+                raise
+            results.append(result)
+        self._given += len(results)
+        return Block.of_rows(results) if results else None
+
+    def state(self) -> State:
+        return [self._input.met, self._given]
+
+    def restore(self, state: State) -> None:
+        met, self._given = state
+        self._input.restore_at(self._begin, 0, met)
+        while self._input.repeating:
+            first = self._input.met
+            block = self._input.repeat()
+            if block is None:
+                continue
+            for number in range(len(block)):
+                try:
+                    self._reduce(block.slice(number, number + 1), first + number)
+                except Exception as error:
+                    _logger.debug("passed over a failure that was raised before: %r", error)
+
+
+def _owned(value: Any) -> Any:
+    """A value that nobody changes afterwards, and that keeps nothing else alive."""
+    return map_structure(lambda leaf: own(as_leaf(leaf)), value)
