@@ -1,8 +1,9 @@
 """What the leaves of an element are: `TensorSpec`, a shape and a dtype, and how values become leaves."""
 
+import math
 from dataclasses import dataclass
 from operator import index
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,9 @@ from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.structure import flatten, map_structure
 
 Array = npt.NDArray[Any]
+
+_FLOAT32: Final = np.dtype(np.float32)
+_LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, init=False)
@@ -66,18 +70,28 @@ class TensorSpec:
         Raises:
             ElementError: the dtypes or the numbers of axes differ.
         """
-        if self.dtype != other.dtype or len(self.shape) != len(other.shape):
+        if not alike(self.dtype, other.dtype) or len(self.shape) != len(other.shape):
             raise ElementError(f"{self} and {other} have nothing in common")
         lengths = [a if a == b else None for a, b in zip(self.shape, other.shape, strict=True)]
-        return TensorSpec(lengths, self.dtype)
+        # Of strings the wider dtype; one without a width takes any.
+        return TensorSpec(lengths, max(self.dtype, other.dtype, key=lambda dtype: dtype.itemsize or math.inf))
 
     def covers(self, other: "TensorSpec") -> bool:
-        """Whether every value that fits `other` fits this specification too."""
+        """Whether every value that fits `other` fits this specification too.
+
+        Strings fit where they are no wider; the dtype "U" or "S", without a width, takes strings of any.
+        """
         return (
-            self.dtype == other.dtype
+            alike(self.dtype, other.dtype)
+            and (self.dtype.itemsize == 0 or other.dtype.itemsize <= self.dtype.itemsize)
             and len(self.shape) == len(other.shape)
             and all(a is None or a == b for a, b in zip(self.shape, other.shape, strict=True))
         )
+
+
+def alike(a: np.dtype[Any], b: np.dtype[Any]) -> bool:
+    """Whether two dtypes are one, but for the width of NumPy's fixed-width strings."""
+    return a == b or (a.kind == b.kind and a.kind in "US")
 
 
 def as_leaf(value: Any) -> Any:
@@ -85,6 +99,9 @@ def as_leaf(value: Any) -> Any:
 
     Python integers become int64, Python floats float32 (also in lists); everything else keeps NumPy's dtype. Python
     strings and bytes stay objects, because NumPy's fixed-width strings drop trailing zero bytes.
+
+    Raises:
+        ElementError: a list of unequal rows, or a Python float that float32 would make infinite.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         return value
@@ -92,7 +109,7 @@ def as_leaf(value: Any) -> Any:
     if kind is int:
         return np.int64(value)
     if kind is float:
-        return np.float32(value)
+        return np.float32(value) if abs(value) <= _LARGEST else _as_float32(value)[()]
     if kind is bool:
         return np.bool_(value)
     if isinstance(value, (str, bytes)):
@@ -116,7 +133,29 @@ def _array_of_list(value: list[Any]) -> Array:
         raise ElementError(
             f"a list stands for an array, and must hold rows of equal shape, got {value!r:.200}"
         ) from error
-    return array.astype(np.float32) if type(sample) is float and array.dtype == np.float64 else array
+    return _as_float32(array) if type(sample) is float and array.dtype == np.float64 else array
+
+
+def _as_float32(values: Any) -> Array:
+    try:
+        return cast(values, _FLOAT32)
+    except OverflowError:
+        raise ElementError(
+            f"Python floats become float32, and {values!r:.200} would become infinite: use numpy.float64"
+        ) from None
+
+
+def cast(values: Any, dtype: np.dtype[Any]) -> Array:
+    """Numbers as an array of another dtype; what that dtype cannot hold exactly changes as NumPy changes it.
+
+    Raises:
+        OverflowError: a finite number would become infinite.
+    """
+    try:
+        with np.errstate(over="raise", invalid="ignore"):
+            return np.asarray(values).astype(dtype)
+    except FloatingPointError:
+        raise OverflowError(f"{values!r:.200} does not fit into {dtype}") from None
 
 
 def spec_of_leaf(leaf: Any) -> TensorSpec:

@@ -1,6 +1,7 @@
 """A user's function applied to the rows of a block, each result written straight into its slot of the output block."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any
@@ -12,7 +13,7 @@ from penstock.data.node import Node, Run
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.rng import KeyedGenerator
 from penstock.runtime.memory import empty
-from penstock.spec import as_leaf, spec_of_leaf
+from penstock.spec import alike, as_leaf, spec_of_leaf
 from penstock.structure import LEAF, Structure, flatten
 
 _SHARED_CHUNKS = 8
@@ -57,7 +58,7 @@ class Layout:
         if self == other:
             return
         same = self.structure == other.structure and all(
-            a == b or a.kind == b.kind and a.kind in "US" for a, b in zip(self.dtypes, other.dtypes, strict=True)
+            alike(a, b) for a, b in zip(self.dtypes, other.dtypes, strict=True)
         )
         if not same:
             raise ElementError(
@@ -103,11 +104,11 @@ def call_rows_with_randomness(function: Callable[..., Any], block: Block, key: i
         yield function(*row, randomness) if unpack else function(row, randomness)
 
 
-def integer_key(call: str, key: Any) -> int:
+def integer_key(function: str, key: Any) -> int:
     """What a function of keys returned, which must be an integer."""
     if isinstance(key, (int, np.integer)) or getattr(key, "shape", None) == ():
         return int(key)
-    raise InvalidTypeError(f"{call}(key_func) must return an integer, got {key!r}")
+    raise InvalidTypeError(f"{function} must return an integer, got {key!r}")
 
 
 def note(error: BaseException, node: Node, element: object) -> None:
@@ -167,19 +168,22 @@ def _map_scalars(
             _result(iter(()))
     except Exception as error:
         failure = Failure(len(values), error)
-    if set(map(type, values)) != {type(first)}:
-        for row, value in enumerate(values):
-            try:
-                layout.check(Layout.of(value))
-            except Exception as error:
-                return Block((column_of([as_leaf(v) for v in values[:row]]),), LEAF, row), Failure(row, error)
+    if set(map(type, values)) == {type(first)}:
+        with suppress(FloatingPointError):  # which row it was is found below
+            return Block((_column_of_scalars(values, layout.dtypes[0]),), LEAF, len(values)), failure
+    for row, value in enumerate(values):
+        try:
+            layout.check(Layout.of(value))
+        except Exception as error:
+            return Block((column_of([as_leaf(v) for v in values[:row]]),), LEAF, row), Failure(row, error)
     return Block((_column_of_scalars(values, layout.dtypes[0]),), LEAF, len(values)), failure
 
 
 def _column_of_scalars(values: list[Any], dtype: np.dtype[Any]) -> Column:
     if dtype.kind in "biufc":
         try:
-            return np.fromiter(values, dtype, len(values))
+            with np.errstate(over="raise"):
+                return np.fromiter(values, dtype, len(values))
         except (TypeError, ValueError):  # some of them are arrays
             return column_of([as_leaf(value) for value in values])
     return column_of([as_leaf(value) for value in values])
@@ -255,7 +259,7 @@ class _Output:
                 column[row] = leaf
             elif leaf.dtype == column.dtype and leaf.shape == column.shape[1:]:
                 column[row] = leaf
-            elif leaf.dtype == column.dtype or leaf.dtype.kind == column.dtype.kind and column.dtype.kind in "US":
+            elif alike(leaf.dtype, column.dtype):
                 self._odd[number][row] = own(leaf)
             else:
                 self._refuse(number, leaf)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from penstock.errors import ElementError
 from penstock.runtime.memory import output
-from penstock.spec import TensorSpec, as_leaf, spec_of_leaf
+from penstock.spec import TensorSpec, alike, as_leaf, spec_of_leaf
 from penstock.structure import Structure, flatten
 
 Column = npt.NDArray[Any]
@@ -159,7 +159,7 @@ def column_of(leaves: Sequence[Any]) -> Column:
         out[0] = first
         return out
     for leaf in leaves:
-        if not isinstance(leaf, (np.ndarray, np.generic)) or leaf.dtype != first.dtype and not _same_kind(leaf, first):
+        if not isinstance(leaf, (np.ndarray, np.generic)) or not alike(leaf.dtype, first.dtype):
             raise ElementError(
                 f"rows of one leaf must have one dtype, got {spec_of_leaf(first)} and {spec_of_leaf(leaf)}"
             )
@@ -168,11 +168,6 @@ def column_of(leaves: Sequence[Any]) -> Column:
     if first.dtype.kind in "US":
         return np.stack(leaves)  # as wide as the widest
     return np.stack(leaves, out=output((len(leaves), *first.shape), first.dtype))
-
-
-def _same_kind(a: Any, b: Any) -> bool:
-    """Fixed-width strings differ in dtype by their width only."""
-    return a.dtype.kind == b.dtype.kind and a.dtype.kind in "US"
 
 
 def object_column(values: Iterable[Any]) -> Column:
@@ -187,6 +182,11 @@ def object_column(values: Iterable[Any]) -> Column:
 def is_ragged(column: Column) -> bool:
     """Whether this is an object column of arrays."""
     return column.dtype == object and column.ndim == 1 and len(column) > 0 and isinstance(column[0], np.ndarray)
+
+
+def dtype_of_rows(column: Column) -> np.dtype[Any]:
+    """The dtype of the rows of a column with any; rows of unequal shape have it in common."""
+    return column[0].dtype if is_ragged(column) else column.dtype
 
 
 def spec_of_column(column: Column) -> TensorSpec:
@@ -207,7 +207,7 @@ def _joined(columns: Sequence[Column]) -> Column:
     if any(is_ragged(column) for column in columns) or any(column.shape[1:] != first.shape[1:] for column in columns):
         return column_of([row if isinstance(row, np.ndarray) else as_leaf(row) for column in columns for row in column])
     for other in columns[1:]:
-        if other.dtype != first.dtype and not _same_kind(other, first):
+        if not alike(other.dtype, first.dtype):
             raise ElementError(f"rows of one leaf must have one dtype, got {first.dtype} and {other.dtype}")
     if first.dtype.kind in "US":
         return np.concatenate(columns)  # as wide as the widest

@@ -14,7 +14,7 @@ from penstock.data.methods.element import ElementMethods
 from penstock.data.methods.order import OrderMethods
 from penstock.data.methods.tensorflow import DATASET
 from penstock.data.node import Node, describe
-from penstock.data.operators.combine import Choose, Zip
+from penstock.data.operators.combine import Choose, Zip, check_one_kind
 from penstock.data.operators.keep import Saved
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Choices, Counter, Generator, Random, Range, Slices
@@ -399,4 +399,5 @@ def _members(call: str, datasets: Sequence[Dataset]) -> tuple[Node, ...]:
     nodes = tuple(node_of(call, dataset) for dataset in datasets)
     if not nodes:
         raise InvalidArgumentError(f"{call} takes at least one dataset, got none")
+    check_one_kind(call, nodes)
     return nodes

@@ -10,12 +10,12 @@ from penstock.data.block import Block
 from penstock.data.methods.base import Methods, check_function, user_site
 from penstock.data.methods.tensorflow import DATASET
 from penstock.data.node import describe
-from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch
-from penstock.data.operators.grouping import GroupByWindow
+from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
+from penstock.data.operators.grouping import Bucket, GroupByWindow
 from penstock.data.operators.rebatching import Rebatch, Unbatch
 from penstock.data.operators.reducing import GroupByReducer, Reducer
 from penstock.data.operators.sequence import Window
-from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, check_flag, check_integer
 
 
@@ -180,7 +180,18 @@ class BatchMethods(Methods):
         else:
             size_of = check_function("group_by_window", "window_size_func", window_size_func)
         text = (f"key_func={describe(key_func)}", f"window_size={describe(window_size or window_size_func)}")
-        return self._grouped("group_by_window", key_func, reduce_func, size_of, text)
+        return self._then(
+            GroupByWindow(
+                self.node,
+                "group_by_window",
+                key_func,
+                reduce_func,
+                size_of,
+                text,
+                dataset_of=type(self)._of_block,
+                site=user_site(),
+            )
+        )
 
     def group_by_reducer(self, key_func: Callable[..., Any], reducer: Reducer) -> Self:
         """One element for each key: what the reducer makes of all elements of that key, in the order of the keys.
@@ -233,13 +244,16 @@ class BatchMethods(Methods):
             bucket_boundaries: k rising lengths.
             bucket_batch_sizes: the k + 1 batch sizes.
             padded_shapes, padding_values: as in `padded_batch`.
-            pad_to_bucket_boundary: pad to the bucket's boundary - 1 instead of the longest row; longer elements than
-                the last boundary allows are an error.
+            pad_to_bucket_boundary: pad to the bucket's boundary - 1 instead of the longest row; an element that is too
+                long for the last boundary is an error. Padded so far are the axes that `padded_shapes` leaves open;
+                without it those that are None in `element_spec`, or where only a user's function could tell, those that
+                have the element's length and those that differ among the elements read until then.
             no_padding: batch without padding: the elements of a bucket must have one shape.
             drop_remainder: leave shorter last batches out.
 
         Raises:
             InvalidArgumentError: boundaries that do not rise, or another number of batch sizes than boundaries + 1.
+            ElementError: while iterating, an element that is too long.
 
         Example:
             >>> import penstock as ps
@@ -250,42 +264,26 @@ class BatchMethods(Methods):
         check_function("bucket_by_sequence_length", "element_length_func", element_length_func)
         boundaries, sizes = _buckets(bucket_boundaries, bucket_batch_sizes)
 
-        def key(*element: Any) -> int:
-            return int(np.searchsorted(boundaries, int(element_length_func(*element)), side="right"))
-
-        def batched(bucket: Any, window: "BatchMethods") -> Any:
+        def batched(bucket: Any, window: "BatchMethods", unknown: Sequence[Sequence[bool]] | None = None) -> Any:
             size = sizes[int(bucket)]
             if no_padding:
                 return window.batch(size, drop_remainder)
             shapes = padded_shapes
-            if pad_to_bucket_boundary:
-                if int(bucket) == len(boundaries):
-                    raise ElementError(f"bucket_by_sequence_length: an element is longer than {boundaries[-1] - 1}")
-                shapes = (
-                    (boundaries[int(bucket)] - 1,) if shapes is None else _bounded(shapes, boundaries[int(bucket)] - 1)
-                )
+            if unknown is not None:
+                shapes = bounded_shapes(window.node.spec, padded_shapes, unknown, boundaries[int(bucket)] - 1)
             return window.padded_batch(size, shapes, padding_values, drop_remainder)
 
-        text = (f"{describe(element_length_func)}", f"{boundaries}", f"{sizes}")
-        return self._grouped("bucket_by_sequence_length", key, batched, lambda bucket: sizes[int(bucket)], text)
-
-    def _grouped(
-        self,
-        method: str,
-        key_func: Callable[..., Any],
-        reduce_func: Callable[[Any, Any], Any],
-        size_of: Callable[[Any], Any],
-        text: tuple[str, ...],
-    ) -> Self:
         return self._then(
-            GroupByWindow(
+            Bucket(
                 self.node,
-                method,
-                key_func,
-                reduce_func,
-                size_of,
-                text,
+                "bucket_by_sequence_length",
+                element_length_func,
+                batched,
+                lambda bucket: sizes[int(bucket)],
+                (f"{describe(element_length_func)}", f"{boundaries}", f"{sizes}"),
                 dataset_of=type(self)._of_block,
+                boundaries=tuple(boundaries),
+                bounded=pad_to_bucket_boundary and not no_padding,
                 site=user_site(),
             )
         )
@@ -306,15 +304,3 @@ def _buckets(boundaries: Sequence[int], sizes: Sequence[int]) -> tuple[list[int]
             f"got {len(counts)}"
         )
     return edges, counts
-
-
-def _bounded(shapes: Any, length: int) -> Any:
-    """`shapes` with the bucket's length on every axis that was left open."""
-    if isinstance(shapes, dict):
-        return {name: _bounded(shape, length) for name, shape in shapes.items()}
-    if isinstance(shapes, (tuple, list)):
-        parts = [
-            length if part is None else part if isinstance(part, int) else _bounded(part, length) for part in shapes
-        ]
-        return tuple(parts)
-    raise InvalidTypeError(f"padded_shapes takes shapes in the structure of the elements, got {shapes!r}")

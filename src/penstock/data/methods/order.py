@@ -6,12 +6,12 @@ from typing import Self
 from penstock.data.methods.base import Methods, node_of, user_site
 from penstock.data.methods.tensorflow import DATASET
 from penstock.data.operators.cardinality import AssertCardinality
-from penstock.data.operators.combine import Concatenate, merged_spec
+from penstock.data.operators.combine import Concatenate, check_one_kind
 from penstock.data.operators.keep import Cache, Kept, Prefetch
 from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.sequence import Unique
 from penstock.data.operators.shuffle import Shuffle
-from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, SHARD_HINT, UNKNOWN_CARDINALITY, check_flag, check_integer
 
 _EVERYTHING = 1 << 62
@@ -123,6 +123,7 @@ class OrderMethods(Methods):
 
         Raises:
             InvalidTypeError: not a dataset, or one whose elements are known to be of another structure or dtype.
+            ElementError: while iterating, such elements where only a user's function could tell.
 
         Example:
             >>> import penstock as ps
@@ -130,13 +131,7 @@ class OrderMethods(Methods):
             [0, 1, 5, 6]
         """
         second = node_of("concatenate", dataset)
-        if self.node.spec is not None and second.spec is not None:
-            try:
-                merged_spec(self.node.spec, second.spec)
-            except ElementError as error:
-                raise InvalidTypeError(
-                    f"concatenate needs elements of one kind, got {self.node.spec} and {second.spec}"
-                ) from error
+        check_one_kind("concatenate", (self.node, second))
         return self._then(Concatenate(self.node, second, site=user_site()))
 
     def enumerate(self, start: int = 0) -> Self:

@@ -15,7 +15,7 @@ from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.rng import as_positions
 from penstock.sharding import slice_bounds
-from penstock.spec import TensorSpec, as_leaf
+from penstock.spec import TensorSpec, as_leaf, cast
 from penstock.structure import LEAF, PAIR, Structure, flatten, map_structure
 
 _COUNT = TensorSpec((), np.int64)
@@ -23,7 +23,7 @@ _COUNT = TensorSpec((), np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Batching(OneInput):
-    """What batches have in common: which rows go into which; `combined` says what they become."""
+    """What batches have in common: which rows go into which; `batches` says what they become."""
 
     batch_size: int
     drop_remainder: bool = False
@@ -39,14 +39,8 @@ class Batching(OneInput):
         return self.input.indexable
 
     @abstractmethod
-    def combined(self, column: Column, size: int, leaf: str) -> Column:
-        """The rows of one leaf, `size` at a time, as a column of batches; `leaf` is its path, for errors."""
-
     def batches(self, block: Block, size: int) -> Block:
         """A block of n · size rows as a block of n batches."""
-        paths = block.structure.paths()
-        columns = tuple(self.combined(column, size, path) for column, path in zip(block.columns, paths, strict=True))
-        return Block(columns, block.structure, len(block) // size)
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         length = self.input.cardinality
@@ -120,7 +114,12 @@ class Batch(Batching):
     def spec(self) -> Any:
         return batched_spec(self.input, self.batch_size, self.drop_remainder)
 
-    def combined(self, column: Column, size: int, leaf: str) -> Column:
+    def batches(self, block: Block, size: int) -> Block:
+        paths = block.structure.paths()
+        columns = tuple(self._stacked(column, size, path) for column, path in zip(block.columns, paths, strict=True))
+        return Block(columns, block.structure, len(block) // size)
+
+    def _stacked(self, column: Column, size: int, leaf: str) -> Column:
         if not is_ragged(column):
             return column.reshape(len(column) // size, size, *column.shape[1:])
         stacked = []
@@ -204,12 +203,8 @@ class PaddedBatch(Batching):
             return None
         rows, structure = flatten(batched_spec(self.input, self.batch_size, self.drop_remainder))
         shapes = _per_leaf(self.padded_shapes, structure, is_shape=True)
-        return structure.unflatten(
-            [
-                spec if shape is None else TensorSpec((spec.shape[0], *shape), spec.dtype)
-                for spec, shape in zip(rows, shapes, strict=True)
-            ]
-        )
+        values = _per_leaf(self.padding_values, structure, is_shape=False)
+        return structure.unflatten([_padded_spec(*leaf) for leaf in zip(rows, shapes, values, strict=True)])
 
     def batches(self, block: Block, size: int) -> Block:
         shapes = _per_leaf(self.padded_shapes, block.structure, is_shape=True)
@@ -219,9 +214,6 @@ class PaddedBatch(Batching):
             for column, path, shape, value in zip(block.columns, block.structure.paths(), shapes, values, strict=True)
         ]
         return Block(tuple(columns), block.structure, len(block) // size)
-
-    def combined(self, column: Column, size: int, leaf: str) -> Column:
-        return self._padded(column, size, leaf, None, None)
 
     def _padded(self, column: Column, size: int, leaf: str, shape: Sequence[int | None] | None, value: Any) -> Column:
         if not is_ragged(column) and (shape is None or tuple(shape) == column.shape[1:]):
@@ -245,8 +237,11 @@ class PaddedBatch(Batching):
                 f"{self.where()}: a row of shape {tuple(longest)}{_at(leaf)} does not fit into padded_shapes "
                 f"{tuple(target)}"
             )
-        fill = _default_padding(rows) if value is None else self._filling(value, rows[0].dtype, leaf)
-        batch = np.full((len(rows), *target), fill, dtype=rows[0].dtype)
+        dtype = _common_dtype(rows)
+        fill = _default_padding(rows) if value is None else self._filling(value, dtype, leaf)
+        if dtype.kind in "US":
+            dtype = np.result_type(dtype, np.asarray(fill))  # as wide as the widest
+        batch = np.full((len(rows), *target), fill, dtype=dtype)
         for number, row in enumerate(rows):
             corner: tuple[Any, ...] = (number, *(slice(length) for length in row.shape))
             batch[corner] = row
@@ -255,10 +250,10 @@ class PaddedBatch(Batching):
     def _filling(self, value: Any, dtype: np.dtype[Any], leaf: str) -> Any:
         """A padding value that rows of this dtype can hold."""
         given = np.asarray(value)
-        if dtype.kind == "O" or (dtype.kind in "fc" and given.dtype.kind in "biufc"):
+        if dtype.kind == "O" or (dtype.kind in "US" and given.dtype.kind == dtype.kind):
             return value
-        with suppress(TypeError, ValueError), np.errstate(invalid="ignore"):
-            if given.astype(dtype) == given:
+        with suppress(TypeError, ValueError, OverflowError):
+            if cast(given, dtype) == given or (dtype.kind in "fc" and given.dtype.kind in "biufc"):
                 return value
         raise InvalidArgumentError(f"{self.where()}: rows of {dtype}{_at(leaf)} cannot be padded with {value!r}")
 
@@ -266,6 +261,22 @@ class PaddedBatch(Batching):
 def _at(leaf: str) -> str:
     """The path of a leaf, for errors; an element that is one leaf has none."""
     return f" at {leaf}" if leaf else ""
+
+
+def _padded_spec(batched: TensorSpec, shape: Sequence[int | None] | None, value: Any) -> TensorSpec:
+    """The specification of batches whose rows are padded to a shape."""
+    dtype = batched.dtype
+    if dtype.kind in "US" and dtype.itemsize and value is not None:
+        dtype = np.result_type(dtype, np.asarray(value))
+    if shape is None:
+        return TensorSpec(batched.shape, dtype)
+    return TensorSpec((batched.shape[0], *(None if size == -1 else size for size in shape)), dtype)
+
+
+def _common_dtype(rows: list[Any]) -> np.dtype[Any]:
+    """The dtype of rows, which differ at most in the width of their strings."""
+    dtypes = {row.dtype for row in rows}
+    return dtypes.pop() if len(dtypes) == 1 else np.result_type(*dtypes)
 
 
 def _default_padding(rows: list[Any]) -> Any:
@@ -291,6 +302,22 @@ def _per_leaf(value: Any, structure: Structure, *, is_shape: bool) -> list[Any]:
     return list(_leaves_like(value, structure))
 
 
+def bounded_shapes(spec: Any, padded_shapes: Any, unknown: Sequence[Sequence[bool]], length: int) -> Any:
+    """`padded_shapes` of elements of this specification, with `length` on every axis that is left open.
+
+    A leaf for which no shape was given is padded on its unknown axes.
+    """
+    structure = flatten(spec)[1]
+    shapes = _per_leaf(padded_shapes, structure, is_shape=True)
+    bounded = [
+        tuple(length if open_ else None for open_ in axes)
+        if shape is None
+        else tuple(length if size in (None, -1) else size for size in shape)
+        for shape, axes in zip(shapes, unknown, strict=True)
+    ]
+    return structure.unflatten(bounded)
+
+
 def _is_shape(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(entry is None or hasattr(entry, "__index__") for entry in value)
 
@@ -313,19 +340,34 @@ def _leaves_like(value: Any, structure: Structure) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class RaggedBatch(Batching):
-    """`batch_size` consecutive elements; rows of unequal shape become an object array with one array per row."""
+    """`batch_size` consecutive elements; a leaf with an axis of unknown length becomes an object array of its rows.
+
+    What is known of the input decides, not the rows of one batch: all batches must be of one kind.
+    """
 
     name: ClassVar[str] = "ragged_batch"
 
-    def combined(self, column: Column, size: int, leaf: str) -> Column:
-        if column.ndim == 1 and not is_ragged(column):
-            return column.reshape(len(column) // size, size)
-        batches = [object_column(column[start : start + size]) for start in range(0, len(column), size)]
-        return np.stack(batches)
+    def batches(self, block: Block, size: int) -> Block:
+        spec = self.input.spec
+        dense = [False] * len(block.columns) if spec is None else [_is_dense(leaf) for leaf in flatten(spec)[0]]
+        columns = [
+            column.reshape(len(column) // size, size, *column.shape[1:])
+            if known or (column.ndim == 1 and not is_ragged(column))
+            else np.stack([object_column(column[start : start + size]) for start in range(0, len(column), size)])
+            for column, known in zip(block.columns, dense, strict=True)
+        ]
+        return Block(tuple(columns), block.structure, len(block) // size)
 
     @property
     def spec(self) -> Any:
         batched = batched_spec(self.input, self.batch_size, self.drop_remainder)
         if batched is None:
             return None
-        return map_structure(lambda leaf: leaf if len(leaf.shape) == 1 else TensorSpec(leaf.shape[:1], object), batched)
+        return map_structure(
+            lambda leaf: leaf if _is_dense(leaf.row()) else TensorSpec(leaf.shape[:1], object), batched
+        )
+
+
+def _is_dense(leaf: TensorSpec) -> bool:
+    """Whether all rows of this specification have one shape that is known."""
+    return None not in leaf.shape

@@ -1,17 +1,18 @@
 """Operators with several inputs: zip, concatenate, and taking from one or the other by choice."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.block import Block, Indices
+from penstock.data.block import Block, Indices, dtype_of_rows
 from penstock.data.node import Node, Run, added
 from penstock.data.stream import Cursor, OneInputStream, State, Stream
-from penstock.errors import ElementError
+from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
-from penstock.spec import TensorSpec
+from penstock.spec import TensorSpec, alike
 from penstock.structure import LEAF, Structure, map_structure
 
 
@@ -133,18 +134,21 @@ class Concatenate(Node):
         if isinstance(indices, range):
             low, high = min(indices[0], indices[-1]), max(indices[0], indices[-1])
             if high < length:
-                return self.first.read(run, epoch, indices)
+                return self._part(run, epoch, self.first, indices)
             if low >= length:
                 shifted = range(indices.start - length, indices.stop - length, indices.step)
-                return self.second.read(run, epoch, shifted)
+                return self._part(run, epoch, self.second, shifted)
         positions = as_positions(indices)
         early, late = np.flatnonzero(positions < length), np.flatnonzero(positions >= length)
         parts = []
         if early.size:
-            parts.append((early, self.first.read(run, epoch, positions[early])))
+            parts.append((early, self._part(run, epoch, self.first, positions[early])))
         if late.size:
-            parts.append((late, self.second.read(run, epoch, positions[late] - length)))
+            parts.append((late, self._part(run, epoch, self.second, positions[late] - length)))
         return Block.scattered(parts)
+
+    def _part(self, run: Run, epoch: int, member: Node, indices: Indices) -> Block:
+        return _of_one_kind(run, self, member, member.read(run, epoch, indices))
 
     def stream(self, run: Run, epoch: int) -> "ConcatenateStream":
         return ConcatenateStream(self, run, epoch)
@@ -170,7 +174,7 @@ class ConcatenateStream(OneInputStream):
             self._number = 1
             self._input = self._open()
             block = self._input.pull(need, allow)
-        return block
+        return block and _of_one_kind(self._run, self._node, self._node.inputs[self._number], block)
 
     def state(self) -> State:
         return [self._number, self._input.state()]
@@ -227,6 +231,7 @@ class ChooseStream(Stream):
 
     def __init__(self, node: Choose, run: Run, epoch: int) -> None:
         self._node = node
+        self._run = run
         self._ahead = all(member.indexable for member in node.inputs)
         self._members = [member.cursor(run, epoch) for member in node.members]
         self._choice = node.choice.cursor(run, epoch)
@@ -292,6 +297,7 @@ class ChooseStream(Stream):
             where = np.flatnonzero(numbers[:usable] == number)
             self._members[number].give_back(len(block) - len(where))
             if where.size:
+                _of_one_kind(self._run, self._node, self._node.members[number], block)
                 parts.append((where, block.slice(0, where.size)))
         return _in_order(parts)
 
@@ -323,3 +329,30 @@ def merged_spec(first: Any, second: Any) -> Any:
         ElementError: their structures or dtypes differ.
     """
     return map_structure(TensorSpec.merged, first, second)
+
+
+def check_one_kind(call: str, nodes: Sequence[Node]) -> None:
+    """Raise an InvalidTypeError if the elements of nodes are known to differ in structure, dtype or number of axes."""
+    known = [(node, node.spec) for node in nodes if node.spec is not None]
+    for node, spec in known[1:]:
+        first, merged = known[0]
+        try:
+            merged_spec(merged, spec)
+        except ElementError as error:
+            raise InvalidTypeError(
+                f"{call} needs elements of one kind, got {merged} of {first.where()} and {spec} of {node.where()}: "
+                "convert them with map"
+            ) from error
+
+
+def _of_one_kind(run: Run, node: Node, member: Node, block: Block) -> Block:
+    """A block that `member` gave; an ElementError if the elements of another member of `node` differ in kind."""
+    dtypes = [dtype_of_rows(column) for column in block.columns]
+    first, structure, known = run.agreed(node, (member, block.structure, dtypes))
+    if structure != block.structure or not all(map(alike, known, dtypes)):
+        kinds = structure.shown(map(str, known)), block.structure.shown(map(str, dtypes))
+        raise ElementError(
+            f"{node.where()}: elements of one kind are needed, got {kinds[0]} of {first.where()} and {kinds[1]} of "
+            f"{member.where()}: convert them with map"
+        )
+    return block

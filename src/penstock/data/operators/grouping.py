@@ -1,5 +1,6 @@
-"""group_by_window: elements of equal key are collected until a window of them is full."""
+"""group_by_window and bucket_by_sequence_length: elements are collected until a window of them is full."""
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.data.apply import checked_rows, integer_key, note
+from penstock.data.axes import UnknownAxes
 from penstock.data.block import Block, own
 from penstock.data.node import Node, OneInput, Run
 from penstock.data.stream import Cursor, State, Stream
@@ -24,7 +26,7 @@ class GroupByWindow(OneInput):
 
     method: str
     key_function: Callable[..., Any]
-    reduce_function: Callable[[Any, Any], Any]
+    reduce_function: Callable[..., Any]
     window_size_function: Callable[[Any], Any] = field(repr=False)
     arguments_text: tuple[str, ...] = ()
     dataset_of: Callable[[Block], Any] = field(repr=False, kw_only=True)
@@ -110,7 +112,7 @@ class GroupByWindowStream(Stream):
         keys = checked_rows(self._node.key_function, block)
         for number in range(len(block)):
             try:
-                key = integer_key("group_by_window", next(keys))
+                key = self._key(next(keys), block, number)
                 size = int(self._node.window_size_function(key))
                 if size < 1:
                     raise ElementError(f"the size of a window must be at least 1, got {size} for key {key}")
@@ -127,6 +129,10 @@ class GroupByWindowStream(Stream):
                 return True
         return False
 
+    def _key(self, value: Any, block: Block, number: int) -> int:
+        """The key of row `number` of a block, of what the key function gave for it."""
+        return integer_key("group_by_window(key_func)", value)
+
     def _emit(self, key: int) -> None:
         self._window = (key, self._groups.pop(key))
         self._output = self._open(*self._window)
@@ -134,7 +140,7 @@ class GroupByWindowStream(Stream):
     def _open(self, key: int, rows: list[_Held]) -> Cursor:
         window = self._node.dataset_of(Block.of_leaves([held.leaves for held in rows], self._structure))
         try:
-            dataset = self._node.reduce_function(np.int64(key), window)
+            dataset = self._dataset(key, window)
         except Exception as error:
             note(error, self._node, f"window of key {key}")
             raise
@@ -143,6 +149,10 @@ class GroupByWindowStream(Stream):
             raise InvalidTypeError(f"{self._node.where()}: the function must return a ps.Dataset, got {dataset!r:.200}")
         inner = self._run.inner(self._node, node, self._epoch, rows[0].number)
         return node.cursor(inner, self._epoch)
+
+    def _dataset(self, key: int, window: Any) -> Any:
+        """What the reduce function makes of a window."""
+        return self._node.reduce_function(np.int64(key), window)
 
     def _held_numbers(self) -> list[int]:
         rows = [held.number for group in self._groups.values() for held in group]
@@ -191,3 +201,54 @@ class GroupByWindowStream(Stream):
         if self._output is not None:
             self._output.close()
         self._input.close()
+
+
+@dataclass(frozen=True, eq=False)
+class Bucket(GroupByWindow):
+    """Windows of elements of similar length: the key function gives the length, the key is the number of the bucket.
+
+    With `bounded`, the reduce function gets as a third argument which axes are unknown, and an element that is too long
+    for the last boundary is an error.
+    """
+
+    boundaries: tuple[int, ...] = field(kw_only=True, repr=False)
+    bounded: bool = field(kw_only=True, repr=False)
+
+    def stream(self, run: Run, epoch: int) -> "BucketStream":
+        return BucketStream(self, run, epoch)
+
+
+class BucketStream(GroupByWindowStream):
+    """The state is that of the windows, and what is known of unknown axes."""
+
+    _node: Bucket
+
+    def __init__(self, node: Bucket, run: Run, epoch: int) -> None:
+        super().__init__(node, run, epoch)
+        self._axes = UnknownAxes(node.input.spec if node.bounded else None)
+
+    def _key(self, value: Any, block: Block, number: int) -> int:
+        length = integer_key("bucket_by_sequence_length(element_length_func)", value)
+        bucket = bisect_right(self._node.boundaries, length)
+        if self._node.bounded:
+            if bucket == len(self._node.boundaries):
+                longest = self._node.boundaries[-1] - 1
+                raise ElementError(
+                    f"{self._node.where()}: an element of length {length} is longer than {longest}, which "
+                    "pad_to_bucket_boundary=True allows: add a boundary"
+                )
+            self._axes.meet(block, number, length)
+        return bucket
+
+    def _dataset(self, key: int, window: Any) -> Any:
+        if self._node.bounded:
+            return self._node.reduce_function(np.int64(key), window, self._axes.unknown())
+        return super()._dataset(key, window)
+
+    def state(self) -> State:
+        return [super().state(), self._axes.state()]
+
+    def restore(self, state: State) -> None:
+        windows, axes = state
+        self._axes.restore(axes)
+        super().restore(windows)

@@ -104,7 +104,7 @@ class GroupByReducerStream(OneInputStream):
 
     def _add(self, found: Any, element: Any) -> None:
         node = self._node
-        key = integer_key(node.name, found)
+        key = integer_key(f"{node.name}(key_func)", found)
         before = self._reduced[key] if key in self._reduced else _owned(node.init_function(np.int64(key)))
         after = map_structure(as_leaf, node.reduce_function(before, element))
         Layout.of(before).check(Layout.of(after))

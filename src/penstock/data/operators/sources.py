@@ -4,7 +4,8 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -14,10 +15,11 @@ from penstock.data.stream import State, Stream
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import hash_positions, mix, uniform_positions
-from penstock.spec import TensorSpec, as_leaf, describe_mismatch, spec_of
+from penstock.spec import TensorSpec, alike, as_leaf, cast, describe_mismatch, spec_of
 from penstock.structure import LEAF, Structure, flatten, map_structure
 
 _logger = logging.getLogger(__name__)
+_OBJECT: Final = np.dtype(object)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,8 +143,8 @@ class Slices(Node):
     def cardinality(self) -> int:
         return self.length
 
-    @property
-    def spec(self) -> Any:
+    @cached_property
+    def spec(self) -> Any:  # found once: it looks at every row of an object column
         return Block(self.columns, self.structure, self.length).spec()
 
     @property
@@ -241,9 +243,9 @@ class GeneratorStream(Stream):
                 raise ElementError(f"the generator yielded an element that does not fit output_signature: {wrong}")
         leaves, structure = flatten(value)
         leaves = [as_leaf(leaf) for leaf in leaves]
-        layout = (structure, [getattr(leaf, "dtype", object) for leaf in leaves])
+        layout = (structure, [getattr(leaf, "dtype", _OBJECT) for leaf in leaves])
         agreed = self._run.agreed(self._node, layout)
-        if layout != agreed:
+        if layout != agreed and not (structure == agreed[0] and all(map(alike, layout[1], agreed[1]))):
             raise ElementError(
                 f"the generator yielded {_shown(layout)} after {_shown(agreed)}; all its elements must be of one kind, "
                 "which output_signature can declare"
@@ -281,17 +283,37 @@ def _iterator_of(made: Any) -> Iterator[Any]:
 
 def _shown(layout: tuple[Structure, list[Any]]) -> str:
     structure, dtypes = layout
-    return structure.shown(["object" if dtype is object else str(dtype) for dtype in dtypes])
+    return structure.shown(map(str, dtypes))
 
 
 def _fitted(spec: TensorSpec, value: Any) -> Any:
-    """A yielded Python number or list in the declared dtype, where that loses nothing; anything else as it is."""
+    """A yielded value in the declared dtype, where that loses nothing; anything else as it is.
+
+    Python numbers and lists get the declared dtype. NumPy strings, whose dtype tells their width, also fit a wider one,
+    and `object`, the dtype of all strings.
+    """
+    if type(value) in (int, float, bool, list):
+        return _number_fitted(spec.dtype, value)
     leaf = as_leaf(value)
-    if type(value) in (int, float, bool, list) and hasattr(leaf, "dtype") and leaf.dtype != spec.dtype:
-        exact = np.asarray(value)
-        if spec.dtype.kind in "fc" and exact.dtype.kind in "biuf" or np.array_equal(exact.astype(spec.dtype), exact):
-            return exact.astype(spec.dtype)[()]
+    if spec.dtype.kind == "O" and getattr(leaf, "dtype", _OBJECT).kind in "US":
+        return leaf.item() if leaf.ndim == 0 else leaf.astype(object)
     return leaf
+
+
+def _number_fitted(dtype: np.dtype[Any], value: Any) -> Any:
+    try:
+        exact = np.asarray(value)
+    except ValueError:  # rows of unequal length: as_leaf says so
+        return as_leaf(value)
+    if exact.dtype.kind not in "biufc":
+        return as_leaf(value)
+    try:
+        fitted = cast(exact, dtype)
+    except OverflowError as error:
+        raise ElementError(f"the generator yielded what output_signature cannot hold: {error}") from error
+    if (dtype.kind in "fc" and exact.dtype.kind in "biuf") or np.array_equal(fitted, exact):
+        return fitted[()]
+    return as_leaf(value)
 
 
 def _numbers(indices: Indices, start: int, step: int) -> Block:

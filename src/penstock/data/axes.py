@@ -1,0 +1,55 @@
+"""Which axes of the leaves are unknown: those whose length differs from element to element."""
+
+from typing import Any
+
+from penstock.data.block import Block
+from penstock.structure import flatten
+
+_VARIES = -1
+
+
+class UnknownAxes:
+    """The unknown axes of a dataset's elements: by its specification, or where it has none, by the elements met so far.
+
+    Of a function's results only the elements tell. An axis then counts as unknown once two elements differ in it, and
+    while its length has been that of the sequence in every element.
+
+    Args:
+        spec: the specification of the elements, or None where only reading one would tell.
+    """
+
+    def __init__(self, spec: Any) -> None:
+        self._declared = spec is not None
+        self._unknown = [[length is None for length in leaf.shape] for leaf in flatten(spec)[0]] if spec else []
+        # By leaf and axis: the length that all elements had, or _VARIES; and whether it was always the sequence's.
+        self._seen: list[list[tuple[int, bool]]] = []
+
+    def meet(self, block: Block, number: int, length: int) -> None:
+        """Take note of row `number` of a block, an element whose sequence has this length."""
+        if self._declared:
+            return
+        shapes = [getattr(column[number], "shape", ()) for column in block.columns]
+        if not self._seen:
+            self._seen = [[(size, size == length) for size in shape] for shape in shapes]
+            return
+        self._seen = [
+            [
+                (before if before == size else _VARIES, sequence and size == length)
+                for (before, sequence), size in zip(seen, shape, strict=False)
+            ]
+            for seen, shape in zip(self._seen, shapes, strict=True)
+        ]
+
+    def unknown(self) -> list[list[bool]]:
+        """For each leaf, whether each of its axes is unknown."""
+        if self._declared:
+            return self._unknown
+        return [[size == _VARIES or sequence for size, sequence in leaf] for leaf in self._seen]
+
+    def state(self) -> Any:
+        """What was seen, as plain data."""
+        return [[list(axis) for axis in leaf] for leaf in self._seen]
+
+    def restore(self, state: Any) -> None:
+        """Go on from what was seen when a state was taken."""
+        self._seen = [[(size, sequence) for size, sequence in leaf] for leaf in state]
