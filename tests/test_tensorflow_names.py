@@ -5,7 +5,11 @@
 
 import inspect
 import json
+import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +17,7 @@ import penstock as ps
 
 HERE = Path(__file__).parent
 LISTED = json.loads((HERE / "tensorflow_names.json").read_text())
+DOCS = HERE.parent / "docs"
 
 
 def numbers() -> ps.Dataset:
@@ -139,3 +144,53 @@ def test_every_argument_of_tensorflows_is_taken_or_answered():
             if "is TensorFlow's" not in str(error):
                 unanswered.append(f"{name}({argument}=...)")
     assert unanswered == []
+
+
+def rows() -> Iterator[tuple[list[str], str]]:
+    """The rows of the page of all names: TensorFlow's names, in full, and what stands beside them."""
+    prefix = ""
+    for line in (DOCS / "tensorflow-names.md").read_text().splitlines():
+        if line.startswith("## "):
+            prefix = line.removeprefix("## ").strip("`")
+        elif line.startswith("| `"):
+            names, place = line.strip("| ").split(" | ")
+            yield list(in_full(prefix, re.findall("`([^`]*)`", names))), place
+
+
+def in_full(prefix: str, names: list[str]) -> Iterator[str]:
+    owner = ""
+    for name in names:
+        if not name.startswith("."):
+            owner = name
+        yield f"{prefix}.{owner}{name if name.startswith('.') else ''}"
+
+
+def resolved(name: str) -> Any:
+    """What a name of the documents, such as "ps.Dataset.map", stands for; an AttributeError where there is none."""
+    value: Any = ps
+    for part in name.removeprefix("ps.").split("."):
+        value = getattr(value, part)
+    return value
+
+
+def test_every_name_of_tensorflows_is_on_the_page_once():
+    stated = Counter(name for names, _ in rows() for name in names)
+    listed = set(LISTED) - {"tensorflow"}
+    assert sorted(listed - stated.keys()) == []
+    assert sorted(stated.keys() - listed) == []
+    assert [name for name, times in stated.items() if times > 1] == []
+
+
+def test_every_place_exists_or_there_is_a_reason():
+    for names, place in rows():
+        if not place.startswith(("not here: ", "not here yet: ")):
+            assert "`ps." in place, names
+        for ours in re.findall(r"`(ps\.[\w.]*\*?)`", place):
+            for name in names if ours.endswith("*") else [""]:
+                resolved(ours.removesuffix("*") + name.rpartition(".")[2])
+
+
+@pytest.mark.parametrize("page", ["coming-from-tensorflow.md", "operators.md", "glossary.md", "preprocessing.md"])
+def test_every_name_of_ours_on_a_page_exists(page):
+    for name in re.findall(r"`(ps\.[\w.]*\w)[(`]", (DOCS / page).read_text()):
+        resolved(name)

@@ -6,7 +6,7 @@ _IN_ORDER = NotHere("the order is always kept, and threads change the speed alon
 _ONE_FORMAT = NotHere("there is one format, which is read by memory map and not compressed")
 _ONE_WRITER = NotHere("one process writes all elements in their order, each once")
 _COPIED_ONCE = NotHere(
-    "a batch is one copy of its rows at the speed of memory; give num_parallel_calls to the map that makes them, and "
+    "a batch is one copy of its rows at most; give num_parallel_calls to the map that makes them, and "
     "prefetch makes batches ahead"
 )
 
