@@ -47,6 +47,7 @@ from penstock.options import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
 from penstock.options import AutoShardPolicy as AutoShardPolicy
 from penstock.options import Options as Options
 from penstock.spec import TensorSpec as TensorSpec
+from penstock.training.keras_import import connect_when_imported
 
 if TYPE_CHECKING:
     from penstock import preprocessing as preprocessing
@@ -60,11 +61,11 @@ if TYPE_CHECKING:
     from penstock.training.loss import compute_average_loss as compute_average_loss
     from penstock.training.loss import scale_regularization_loss as scale_regularization_loss
 
-# Where the names are that need JAX or Keras. What strategies need of frameworks is there once a strategy is.
+# Where the names are that need JAX or Keras.
 _LAZY = {
-    "MirroredStrategy": "penstock.training.strategies",
-    "MultiWorkerMirroredStrategy": "penstock.training.strategies",
-    "TPUStrategy": "penstock.training.strategies",
+    "MirroredStrategy": "penstock.distribute",
+    "MultiWorkerMirroredStrategy": "penstock.distribute",
+    "TPUStrategy": "penstock.distribute",
     "Checkpoint": "penstock.training.checkpoint",
     "latest_checkpoint": "penstock.training.checkpoint_files",
     "compute_average_loss": "penstock.training.loss",
@@ -75,6 +76,9 @@ _LAZY_MODULES = {
     "preprocessing": "penstock.preprocessing",
     "service": "penstock.service",
 }
+
+
+connect_when_imported()
 
 
 def __getattr__(name: str) -> Any:
@@ -88,4 +92,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_LAZY_MODULES} - {"Any", "TYPE_CHECKING", "importlib"})
+    return sorted({*globals(), *_LAZY, *_LAZY_MODULES} - {"Any", "TYPE_CHECKING", "connect_when_imported", "importlib"})

@@ -240,7 +240,6 @@ def test_predictions_come_in_the_order_of_the_dataset() -> None:
 
 
 def test_a_model_goes_from_one_strategy_to_another() -> None:
-    ps.keras.accept_datasets()
     model = plain_model()
     for strategy in (None, mirrored(4)):
         with strategy.scope() if strategy else nullcontext():
@@ -276,7 +275,6 @@ def test_a_model_that_was_compiled_in_a_scope_is_trained_over_its_devices_outsid
 
 
 def test_without_a_strategy_one_device_is_used() -> None:
-    ps.keras.accept_datasets()
     model = plain_model()
     model.fit(rows(FEATURES, LABELS), epochs=2, validation_data=rows(FEATURES, LABELS), verbose=0)
     assert len(model.variables[0].value.sharding.device_set) == 1

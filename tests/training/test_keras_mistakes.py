@@ -155,7 +155,7 @@ def test_metrics_may_average_and_so_may_losses_outside_of_run(strategy) -> None:
     assert float(metric.result()) == 1
 
 
-def test_a_profiler_is_left_alone(strategy) -> None:
+def test_an_average_is_refused_under_a_profiler_too(strategy) -> None:
     calls = []
 
     def profiler(frame, event, argument):
@@ -164,7 +164,8 @@ def test_a_profiler_is_left_alone(strategy) -> None:
     loss = keras.losses.MeanSquaredError()
     sys.setprofile(profiler)
     try:
-        strategy.run(lambda rows: loss(rows, rows), args=(batch_of(strategy),))
+        with pytest.raises(ps.InvalidArgumentError, match="reduction='sum_over_batch_size'"):
+            strategy.run(lambda rows: loss(rows, rows), args=(batch_of(strategy),))
         assert sys.getprofile() is profiler
     finally:
         sys.setprofile(None)

@@ -6,7 +6,7 @@ the replicas' new values become one. `run` keeps the values on the devices from 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,14 +34,6 @@ NOTHING_TOUCHED = Touched([], [])
 
 class Framework(ABC):
     """A kind of variables."""
-
-    @abstractmethod
-    def active(self) -> bool:
-        """Whether this process can have any such variables."""
-
-    @abstractmethod
-    def scope(self) -> AbstractContextManager[None]:
-        """Entered with a strategy's scope: what is made within it belongs to strategies."""
 
     @abstractmethod
     def touched(self, trace: Callable[[], object]) -> Touched:
@@ -80,6 +72,7 @@ class Framework(ABC):
 
 
 _frameworks: list[Framework] = []
+_open_scopes: set[object] = set()
 
 
 def register(framework: Framework) -> None:
@@ -89,13 +82,20 @@ def register(framework: Framework) -> None:
 
 @contextmanager
 def frameworks_scope() -> Iterator[None]:
-    """Within it what frameworks make belongs to strategies; one may be imported only within it."""
-    with ExitStack() as scopes:
-        for framework in _frameworks:
-            scopes.enter_context(framework.scope())
+    """Within it what frameworks make, in any thread, belongs to strategies."""
+    scope = object()
+    _open_scopes.add(scope)
+    try:
         yield
+    finally:
+        _open_scopes.remove(scope)
+
+
+def scope_is_open() -> bool:
+    """Whether what a framework makes now belongs to strategies."""
+    return bool(_open_scopes)
 
 
 def active_framework() -> Framework | None:
     """The framework whose variables there may be."""
-    return next((framework for framework in _frameworks if framework.active()), None)
+    return next(iter(_frameworks), None)

@@ -16,19 +16,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun, primitives
 
+from penstock.distribute.jax_interface import (
+    COMBINING,
+    REPLICA_NUMBER,
+    ClosedJaxpr,
+    Literal,
+    applied,
+    axes_of,
+    called_function,
+    combines_all,
+    inner_traces,
+)
 from penstock.distribute.program import AXIS, Call
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-
-_COMBINE: dict[Any, Callable[[Any, Any], Any]] = {
-    primitives.psum_p: lax.add,
-    primitives.pmax_p: lax.max,
-    primitives.pmin_p: lax.min,
-}
-_CALLS = (primitives.jit_p, primitives.remat_p, primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def _combined(meetings: list[Meeting]) -> list[Any]:
                 f"{first.primitive} of {shapes[0]} on replica 0 and {other.primitive} of {shapes[1]} on replica "
                 f"{replica}"
             )
-    combine = _COMBINE[first.primitive]
+    combine = COMBINING[first.primitive]
     totals = first.values
     for other in meetings[1:]:
         totals = [combine(total, value) for total, value in zip(totals, other.values, strict=True)]
@@ -157,13 +159,13 @@ def _evaluate(trace: ClosedJaxpr, arguments: list[Any], replica: int) -> Evaluat
     for equation in trace.jaxpr.eqns:
         inputs = [read(variable) for variable in equation.invars]
         if not _meets(equation):
-            outputs = _applied(trace.jaxpr, equation, values)
-        elif equation.primitive is primitives.axis_index_p:
+            outputs = applied(trace.jaxpr, equation, values)
+        elif equation.primitive is REPLICA_NUMBER:
             outputs = [jnp.asarray(replica, equation.outvars[0].aval.dtype)]
-        elif equation.primitive in _COMBINE and equation.params["axis_index_groups"] is None:
+        elif combines_all(equation):
             outputs = yield Meeting(equation.primitive, list(map(jnp.asarray, inputs)))
-        elif equation.primitive in _CALLS:
-            outputs = yield from _evaluate(_called(equation), inputs, replica)
+        elif (called := called_function(equation)) is not None:
+            outputs = yield from _evaluate(called, inputs, replica)
         else:
             raise InvalidArgumentError(
                 "a step whose shares differ in size cannot use get_replica_context() or a collective inside "
@@ -178,32 +180,6 @@ def _evaluate(trace: ClosedJaxpr, arguments: list[Any], replica: int) -> Evaluat
 
 def _meets(equation: Any) -> bool:
     """Whether an equation, or one inside it, needs to know of the other replicas."""
-    axes = equation.params.get("axes", equation.params.get("axis_name", ()))
-    if AXIS in (axes if isinstance(axes, (tuple, list)) else (axes,)):
+    if AXIS in axes_of(equation):
         return True
-    return any(_meets(inner) for jaxpr in _inner(equation) for inner in jaxpr.eqns)
-
-
-def _inner(equation: Any) -> list[Jaxpr]:
-    """The traces inside an equation: bodies of loops, branches, called functions."""
-    found = []
-    for parameter in equation.params.values():
-        for item in parameter if isinstance(parameter, (tuple, list)) else (parameter,):
-            if isinstance(item, ClosedJaxpr):
-                found.append(item.jaxpr)
-            elif isinstance(item, Jaxpr):
-                found.append(item)
-    return found
-
-
-def _called(equation: Any) -> ClosedJaxpr:
-    """The trace of the function that a call equation calls."""
-    called = equation.params.get("jaxpr") or equation.params["call_jaxpr"]
-    return called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
-
-
-def _applied(jaxpr: Jaxpr, equation: Any, values: dict[Any, Any]) -> list[Any]:
-    """The outputs of one equation that concerns this replica alone."""
-    invars = list(dict.fromkeys(variable for variable in equation.invars if not isinstance(variable, Literal)))
-    alone = Jaxpr((), invars, equation.outvars, [equation], equation.effects, jaxpr.debug_info)
-    return list(jaxpr_as_fun(ClosedJaxpr(alone, ()))(*(values[variable] for variable in invars)))
+    return any(_meets(inner) for jaxpr in inner_traces(equation) for inner in jaxpr.eqns)

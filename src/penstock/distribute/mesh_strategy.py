@@ -21,6 +21,7 @@ from penstock.distribute.arguments import (
 from penstock.distribute.calls import check_call, checked_pair, checked_places
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control import Control
+from penstock.distribute.jax_interface import flatten
 from penstock.distribute.launcher import Launcher
 from penstock.distribute.many_steps import layout_of, program_steps
 from penstock.distribute.pieces import Joiner, Piece
@@ -36,9 +37,6 @@ from penstock.distribute.tensorflow import STRATEGY
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.spec import TensorSpec, as_leaf
-
-_flatten = jax.tree_util.default_registry.flatten
-"""`jax.tree.flatten` without its wrapper: a step of a small model takes little more time than some calls in Python."""
 
 
 @STRATEGY
@@ -119,7 +117,7 @@ class MeshStrategy(Strategy):
         check_call(fn, args, kwargs)
         self._check_others()
         given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
-        leaves, tree = _flatten(given)
+        leaves, tree = flatten(given)
         if donate_argnums != ():
             donate_argnums = checked_places(donate_argnums, len(args))
             self._gives_away = True

@@ -9,12 +9,12 @@ import keras
 
 from penstock.distribute.contexts import get_replica_context, in_replica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.training.keras_fit import accept_datasets as accept_datasets
+from penstock.training.keras_connection import check_backend
 from penstock.training.keras_input import DatasetInput as DatasetInput
 from penstock.training.keras_input import as_input as as_input
 from penstock.training.keras_position import KeepPosition as KeepPosition
 
-accept_datasets()
+check_backend("ps.keras")
 
 
 def value_and_grad(
@@ -36,7 +36,7 @@ def value_and_grad(
 
     Raises:
         InvalidTypeError: something that is no Keras variable.
-        InvalidArgumentError: no variables; when called, a Keras backend other than JAX, or a loss that is no scalar.
+        InvalidArgumentError: no variables; when called, a loss that is no scalar.
 
     Example:
         >>> import keras, penstock as ps
@@ -55,15 +55,8 @@ def value_and_grad(
             raise InvalidTypeError(f"value_and_grad(variables=...) takes Keras variables, got {variable!r}")
 
     def call(*args: Any, **kwargs: Any) -> tuple[Any, list[Any]]:
-        if keras.backend.backend() != "jax":
-            raise InvalidArgumentError(
-                f"ps.keras.value_and_grad differentiates by JAX, but Keras's backend is {keras.backend.backend()}: set "
-                "the environment variable KERAS_BACKEND=jax before Keras is imported"
-            )
-        outer = keras.src.backend.common.stateless_scope.get_stateless_scope()
-
         def loss_of(values: list[Any]) -> tuple[Any, tuple[Any, list[Any]]]:
-            with _NestedScope(zip(targets, values, strict=True), outer) as scope:
+            with _NestedScope(zip(targets, values, strict=True)) as scope:
                 result = fn(*args, **kwargs)
                 written.extend(scope.written.values())
                 loss, aux = result if has_aux else (result, None)
@@ -87,15 +80,14 @@ def value_and_grad(
 class _NestedScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
     """A scope in which some variables have other values, and all others those of the scope around it."""
 
-    def __init__(self, mapping: Any, outer: Any) -> None:
+    def __init__(self, mapping: Any) -> None:
         super().__init__(list(mapping), initialize_variables=False)
-        self._outer = outer
         self.written: dict[int, Any] = {}
 
     def get_current_value(self, variable: Any) -> Any:
         value = super().get_current_value(variable)
-        if value is None and self._outer is not None:
-            return self._outer.get_current_value(variable)
+        if value is None and self.original_scope is not None:  # the scope around this one
+            return self.original_scope.get_current_value(variable)
         return value
 
     def add_update(self, update: Any) -> None:

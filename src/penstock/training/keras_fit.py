@@ -1,13 +1,13 @@
 """`model.fit(dataset)`: what Keras's models do with a `ps.Dataset`.
 
-Keras takes adapters for data of other kinds, but has no place to announce them. So some methods of `keras.Model` are
+Keras takes adapters for data of other kinds, but has no place to announce them. So some methods of Keras's models are
 wrapped: `compile` notes whose scope it was called in; `fit`, `evaluate` and `predict` turn datasets into adapters;
 those that make the compiled steps do it under Keras's own distribution over the strategy's devices. All go on in Keras.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,6 +20,7 @@ from penstock.distribute.mesh_strategy import MeshStrategy
 from penstock.distribute.program import AXIS
 from penstock.errors import InvalidArgumentError
 from penstock.training.keras_input import DatasetInput, as_input
+from penstock.training.keras_interface import replace_method
 
 _compiled_under: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 """The strategies of models, as in TensorFlow: `fit` may be called when the scope has been left."""
@@ -43,26 +44,12 @@ _INSIDE = {
 
 
 def accept_datasets() -> None:
-    """Let `fit`, `evaluate` and `predict` of Keras's models take a `ps.Dataset`; may be called again.
-
-    The scope of a strategy on devices does this when it is entered, if Keras was imported before, and so does the first
-    use of `ps.keras`. A program that uses neither has to.
-
-    Example:
-        >>> import keras, numpy as np, penstock as ps
-        >>> ps.keras.accept_datasets()
-        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        >>> model.predict(ps.Dataset.from_tensor_slices(np.ones((5, 2), "float32")).batch(2), verbose=0).shape
-        (5, 1)
-    """
-    if getattr(keras.Model.compile, "notes_strategy", False):
-        return
-    keras.Model.compile = _noting(keras.Model.compile)
+    """Let `fit`, `evaluate` and `predict` of Keras's models take a `ps.Dataset`; called once."""
+    replace_method(keras.Model, "compile", _noting)
     for name, steps in _DATA.items():
-        setattr(keras.Model, name, _taking(getattr(keras.Model, name), name, steps))
+        replace_method(keras.Model, name, partial(_taking, name=name, steps=steps))
     for step in _STEPS:
-        name = f"make_{step}_function"
-        setattr(keras.Model, name, _making(getattr(keras.Model, name)))
+        replace_method(keras.Model, f"make_{step}_function", _making)
 
 
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +59,6 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
             _compiled_under[self] = get_strategy()
         return original(self, *args, **kwargs)
 
-    compile.notes_strategy = True  # type: ignore[attr-defined]
     return compile
 
 

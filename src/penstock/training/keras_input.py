@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import jax
-import keras
 import numpy as np
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
 from penstock.data.dataset import Dataset
 from penstock.data.iterator import DatasetIterator
@@ -24,6 +22,7 @@ from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.structure import flatten
+from penstock.training.keras_interface import DataAdapter, has_value, set_values, values_of
 
 
 class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
@@ -62,11 +61,6 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
             whole: whether every worker is to get all rows of every batch: Keras fetches what it predicts, and a
                 worker can fetch only what is on its own devices.
         """
-        if keras.backend.backend() != "jax":
-            raise InvalidArgumentError(
-                f"penstock feeds Keras on JAX, but Keras's backend is {keras.backend.backend()}: set the environment "
-                "variable KERAS_BACKEND=jax before Keras is imported"
-            )
         self._model, self._whole = model, whole
         self._in_use = self._agreed = False
         if strategy is not None and strategy is not self.strategy:
@@ -107,9 +101,8 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
         groups.append(model.optimizer.variables if getattr(model, "optimizer", None) is not None else [])
         placement = self.strategy._placement
         placed = placement.on_all if self._agreed else placement.agreed
-        for variable in {id(one): one for group in groups for one in group}.values():
-            if variable._value is not None:
-                variable._value = placed(variable._value)
+        variables = [one for one in {id(one): one for group in groups for one in group}.values() if has_value(one)]
+        set_values(variables, [placed(value) for value in values_of(variables)])
 
     def on_epoch_end(self) -> None:
         """Called by Keras after each pass, and when it has built the model."""

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
+import keras
 
-from penstock.training.keras_objects import keras, objects_of
+from penstock.training.keras_objects import owner_kinds
 
 
 class Kind(Enum):
@@ -33,22 +34,16 @@ def kinds_of(variables: Sequence[Any]) -> list[Kind]:
 
 
 def _kind(variable: Any, owner: Any) -> Kind:
-    if owner is keras().Metric:
+    if owner is keras.Metric:
         return Kind.METRIC
-    if owner is keras().random.SeedGenerator:
+    if owner is keras.random.SeedGenerator:
         return Kind.SEED
     moving = owner is None and not variable.trainable and jnp.issubdtype(variable.dtype, jnp.floating)
     return Kind.STATISTIC if moving else Kind.REPLICATED
 
 
 def _find_owners(variables: Sequence[Any]) -> None:
-    classes = keras().optimizers.Optimizer, keras().random.SeedGenerator, keras().Metric
-    owners = objects_of(classes)
-    found: dict[int, Any] = {}
-    for one in classes:  # the last of several has the say
-        for owner in owners:
-            if isinstance(owner, one):
-                found |= dict.fromkeys(map(id, [owner.state] if one is classes[1] else owner.variables), one)
+    found = owner_kinds()
     for variable in variables:
         key = id(variable)
         _owners[key] = weakref.ref(variable, partial(_forget, key)), found.get(key)

@@ -1,66 +1,70 @@
 """Keras's objects in this process: whose a variable is, and what was made inside a strategy's scope.
 
-A variable knows neither. Both are found among the objects that Python's garbage collector knows, so that nothing of
-Keras's is replaced; that takes some hundredths of a second, and is done for a scope and for variables that are new.
+A variable knows neither, so each object is noted when it is made. None is kept alive by that.
 """
 
-import gc
-import sys
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import keras
+
+from penstock.distribute.framework import scope_is_open
+
+OWNERS = (keras.optimizers.Optimizer, keras.random.SeedGenerator, keras.Metric)
+"""The kinds of objects whose variables become one in ways of their own; of several owners the last has the say."""
+NOTED = (keras.Variable, keras.Layer, *OWNERS)
+
+_seen: dict[int, weakref.ref[Any]] = {}
+"""What was seen being made, by its id, for as long as it lives."""
+_owners: dict[int, weakref.ref[Any]] = {}
+"""Those of the kinds that own variables."""
 _inside: dict[int, weakref.ref[Any]] = {}
-"""What was made inside a scope, by its id, for as long as it lives."""
-_open: dict[object, list[Any]] = {}
-"""For every scope that is open what there was before it."""
+"""Those that were made inside a scope."""
 
 
-def keras() -> Any:
-    """Keras, if it was imported: without it there are no variables."""
-    return sys.modules["keras"]
+def note(made: Any) -> None:
+    """Note an object that is being made."""
+    for noted, concerned in ((_seen, True), (_owners, isinstance(made, OWNERS)), (_inside, scope_is_open())):
+        if concerned:
+            noted[id(made)] = weakref.ref(made, partial(_forget, noted, id(made)))
 
 
-def objects_of(kind: Any) -> list[Any]:
-    """All objects of a class, or of one of several."""
-    # Not `isinstance`, which asks the object for its class: it may stand for another that is gone.
-    return [found for found in gc.get_objects() if issubclass(type(found), kind)]
+def was_seen(variable: Any) -> bool:
+    """Whether a variable was made since penstock and Keras were both imported."""
+    return id(variable) in _seen
 
 
-@contextmanager
-def noting_what_is_made() -> Iterator[None]:
-    """Within it what is made of Keras's objects is noted, for `made_inside`."""
-    scope = object()
-    _open[scope] = _all()  # themselves: while they live, nothing that is made can have the id of one of them
-    try:
-        yield
-    finally:
-        _note_all_but(_open.pop(scope))
+def made_inside(variables: Sequence[Any]) -> set[int]:
+    """The ids of those variables that were made inside a scope, or that belong to an object that was."""
+    inside = {id(variable) for variable in variables} & _inside.keys()
+    if len(inside) < len(variables):
+        inside |= {id(variable) for owner in _living(_inside) for variable in getattr(owner, "variables", ())}
+    return inside
 
 
-def made_inside() -> set[int]:
-    """The ids of the variables that were made inside a scope, or that belong to an object that was."""
-    for before in list(_open.values()):
-        _note_all_but(before)
-    noted = [found for reference in list(_inside.values()) if (found := reference()) is not None]
-    owned = [variable for owner in noted for variable in getattr(owner, "variables", ())]
-    return {id(variable) for variable in (*noted, *owned)}
+def owner_kinds() -> dict[int, Any]:
+    """For the id of each variable that has an owner of a kind in `OWNERS` that kind."""
+    living = _living(_owners)
+    found: dict[int, Any] = {}
+    for kind in OWNERS:
+        for owner in living:
+            if isinstance(owner, kind):
+                found |= dict.fromkeys(map(id, _variables_of(owner)), kind)
+    return found
 
 
-def _all() -> list[Any]:
-    if "keras" not in sys.modules:
-        return []
-    return objects_of((keras().Variable, keras().Layer, keras().Metric, keras().optimizers.Optimizer))
+def _variables_of(owner: Any) -> Sequence[Any]:
+    # One whose making has failed may lack its variables.
+    if isinstance(owner, keras.random.SeedGenerator):
+        return [owner.state] if hasattr(owner, "state") else []
+    return getattr(owner, "variables", ())
 
 
-def _note_all_but(before: list[Any]) -> None:
-    known = set(map(id, before))
-    for made in _all():
-        if id(made) not in known:
-            _inside[id(made)] = weakref.ref(made, partial(_forget, id(made)))
+def _living(noted: dict[int, weakref.ref[Any]]) -> list[Any]:
+    return [found for reference in list(noted.values()) if (found := reference()) is not None]
 
 
-def _forget(key: int, _: Any) -> None:
-    _inside.pop(key, None)
+def _forget(noted: dict[int, weakref.ref[Any]], key: int, _: Any) -> None:
+    noted.pop(key, None)

@@ -1,22 +1,18 @@
-"""Keras's variables in `strategy.run`: found by tracing the step, lent to it, and merged by what they are for.
+"""Keras's variables in `strategy.run`: found by tracing the step, lent to it, and merged by what they are for."""
 
-Keras is never imported here: without it there are no such variables.
-"""
-
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import jax.numpy as jnp
+import keras
 import numpy as np
 
-import penstock.training as training
 from penstock.distribute.contexts import ReplicaContext
 from penstock.distribute.framework import Framework, Touched
 from penstock.training.keras_checks import averaging_losses_refused, check_made_inside
+from penstock.training.keras_interface import has_value, set_values, values_of
 from penstock.training.keras_kinds import Kind, kinds_of
-from penstock.training.keras_objects import keras, noting_what_is_made
 
 
 class KerasFramework(Framework):
@@ -27,22 +23,11 @@ class KerasFramework(Framework):
     optimiser's variables are the same on all replicas, because summed gradients are.
     """
 
-    def active(self) -> bool:
-        return "keras" in sys.modules
-
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        if self.active():
-            training.keras.accept_datasets()
-        with noting_what_is_made():
-            yield
-
     def touched(self, trace: Callable[[], object]) -> Touched:
-        scope = _recording_scope()
-        with scope, averaging_losses_refused():
-            trace()
-        made = {key for key, variable in scope.seen.items() if variable._value is None}
-        keras().src.backend.common.variables.initialize_all_variables()  # what the trace has made
+        with _Recording() as scope:  # which initialises, at its end, what the trace has made
+            with averaging_losses_refused():
+                trace()
+            made = {key for key, variable in scope.seen.items() if not has_value(variable)}
         written = [variable for key, variable in scope.seen.items() if key in scope.updated]
         check_made_inside(written, exempt=made)
         return Touched(written, [variable for key, variable in scope.seen.items() if key not in scope.updated])
@@ -51,7 +36,7 @@ class KerasFramework(Framework):
     def lent(self, variables: Sequence[Any], values: Sequence[Any], replica: Any) -> Iterator[Any]:
         kinds = kinds_of(variables)
         own = [_of_replica(value, replica) if kind is Kind.SEED else value for kind, value in zip(kinds, values)]
-        with keras().StatelessScope(list(zip(variables, own, strict=True)), initialize_variables=False) as scope:
+        with keras.StatelessScope(list(zip(variables, own, strict=True)), initialize_variables=False) as scope:
             yield scope
 
     def merged(self, lent: Any, variables: Sequence[Any], values: Sequence[Any], context: ReplicaContext) -> list[Any]:
@@ -76,32 +61,28 @@ class KerasFramework(Framework):
         return str(variable.path)
 
     def values(self, variables: Sequence[Any]) -> list[Any]:
-        return [variable._value for variable in variables]
+        return values_of(variables)
 
     def assign(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
-        for variable, value in zip(variables, values, strict=True):
-            variable._value = value
+        set_values(variables, values)
 
 
-def _recording_scope() -> Any:
+class _Recording(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
     """A Keras scope that notes every variable read or written within it."""
 
-    class Recording(keras().StatelessScope):  # type: ignore[misc]  # known only once Keras is there
-        def __init__(self) -> None:
-            super().__init__(initialize_variables=False)
-            self.seen: dict[int, Any] = {}
-            self.updated: set[int] = set()
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[int, Any] = {}
+        self.updated: set[int] = set()
 
-        def get_current_value(self, variable: Any) -> Any:
-            self.seen.setdefault(id(variable), variable)
-            return super().get_current_value(variable)
+    def get_current_value(self, variable: Any) -> Any:
+        self.seen.setdefault(id(variable), variable)
+        return super().get_current_value(variable)
 
-        def add_update(self, update: Any) -> None:
-            self.seen.setdefault(id(update[0]), update[0])
-            self.updated.add(id(update[0]))
-            super().add_update(update)
-
-    return Recording()
+    def add_update(self, update: Any) -> None:
+        self.seen.setdefault(id(update[0]), update[0])
+        self.updated.add(id(update[0]))
+        super().add_update(update)
 
 
 def _of_replica(state: Any, replica: Any) -> Any:

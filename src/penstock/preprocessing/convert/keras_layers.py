@@ -1,10 +1,7 @@
 """Keras's own layers, by name."""
 
-import os
 from typing import Any
 
-# Keras reads this once, when it is imported; its default would be TensorFlow.
-os.environ.setdefault("KERAS_BACKEND", "jax")
 import keras
 
 

@@ -1,0 +1,64 @@
+"""All that penstock takes from JAX beyond what JAX promises to keep: equations of traces, and trees without a wrapper.
+
+`tests/distribute/test_jax_interface.py` looks at each of these, and names the version of JAX that has changed one.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend.core import ClosedJaxpr as ClosedJaxpr
+from jax.extend.core import Jaxpr as Jaxpr
+from jax.extend.core import Literal as Literal
+from jax.extend.core import jaxpr_as_fun, primitives
+
+flatten = jax.tree_util.default_registry.flatten
+"""`jax.tree.flatten` without its wrapper: a step of a small model takes little more time than some calls in Python."""
+
+COMBINING: dict[Any, Callable[[Any, Any], Any]] = {
+    primitives.psum_p: lax.add,
+    primitives.pmax_p: lax.max,
+    primitives.pmin_p: lax.min,
+}
+"""The primitives that combine the replicas' values, with what makes one of two of them."""
+REPLICA_NUMBER = primitives.axis_index_p
+_CALLS = (primitives.jit_p, primitives.remat_p, primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
+
+
+def axes_of(equation: Any) -> tuple[Any, ...]:
+    """The mesh axes that an equation concerns."""
+    axes = equation.params.get("axes", equation.params.get("axis_name", ()))
+    return tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
+
+
+def combines_all(equation: Any) -> bool:
+    """Whether an equation combines the values of all replicas, rather than of groups of them."""
+    return equation.primitive in COMBINING and equation.params["axis_index_groups"] is None
+
+
+def inner_traces(equation: Any) -> list[Jaxpr]:
+    """The traces inside an equation: bodies of loops, branches, called functions."""
+    found = []
+    for parameter in equation.params.values():
+        for item in parameter if isinstance(parameter, (tuple, list)) else (parameter,):
+            if isinstance(item, ClosedJaxpr):
+                found.append(item.jaxpr)
+            elif isinstance(item, Jaxpr):
+                found.append(item)
+    return found
+
+
+def called_function(equation: Any) -> ClosedJaxpr | None:
+    """The trace of the function that an equation calls once; None where it does something else."""
+    if equation.primitive not in _CALLS:
+        return None
+    called = equation.params.get("jaxpr") or equation.params["call_jaxpr"]
+    return called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
+
+
+def applied(jaxpr: Jaxpr, equation: Any, values: dict[Any, Any]) -> list[Any]:
+    """The outputs of one equation of a trace, given the values of its variables."""
+    invars = list(dict.fromkeys(variable for variable in equation.invars if not isinstance(variable, Literal)))
+    alone = Jaxpr((), invars, equation.outvars, [equation], equation.effects, jaxpr.debug_info)
+    return list(jaxpr_as_fun(ClosedJaxpr(alone, ()))(*(values[variable] for variable in invars)))

@@ -1,0 +1,68 @@
+"""Lets penstock know when Keras is imported, without importing it."""
+
+import json
+import os
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import penstock.training as training
+
+
+def connect_when_imported() -> None:
+    """Connect penstock with Keras: now, if Keras was imported before, otherwise as soon as it is."""
+    if "keras" in sys.modules:
+        training.keras_connection.connect()
+    else:
+        sys.meta_path.insert(0, _Watch())
+
+
+class _Watch(MetaPathFinder):
+    """Stands before the other finders until Keras has been imported. Python asks it where a module is, too."""
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != "keras":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is None or spec.loader is None:
+            sys.meta_path.insert(0, self)
+            return spec
+        _choose_a_backend_that_is_there()
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            try:
+                execute(module)
+            except BaseException:
+                sys.meta_path.insert(0, self)  # the import may be tried again
+                raise
+            training.keras_connection.connect()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _choose_a_backend_that_is_there() -> None:
+    """Name JAX as Keras's backend where Keras would take TensorFlow and could not.
+
+    TensorFlow is what Keras takes where nobody has chosen, and what it then writes into its file of settings by itself.
+    """
+    if os.environ.get("KERAS_BACKEND") or find_spec("tensorflow") is not None:
+        return
+    if _written_backend() == "tensorflow":
+        os.environ["KERAS_BACKEND"] = "jax"
+
+
+def _written_backend() -> str:
+    """The backend in keras.json, which Keras looks for in these places."""
+    home = Path.home() if os.access(Path.home(), os.W_OK) else Path("/tmp")
+    directory = Path(os.environ.get("KERAS_HOME") or home / ".keras")
+    try:
+        return str(json.loads((directory / "keras.json").read_text()).get("backend", "tensorflow"))
+    except (OSError, ValueError, AttributeError):
+        return "tensorflow"

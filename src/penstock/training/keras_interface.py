@@ -1,0 +1,47 @@
+"""All that penstock takes from Keras beyond what Keras documents.
+
+`tests/training/test_keras_interface.py` looks at each of these, and names the version of Keras that has changed one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter as DataAdapter
+
+
+def when_made(kind: Any, tell: Callable[[Any], None]) -> None:
+    """Have `tell` called with every object of a class, before it is initialised, however it is made: copies too."""
+    make = kind.__new__
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        made = make(cls) if make is object.__new__ else make(cls, *args, **kwargs)
+        tell(made)
+        return made
+
+    kind.__new__ = staticmethod(new)
+
+
+def replace_method(kind: Any, name: str, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put `wrapped(method)` in place of a method, in the class that defines it.
+
+    A class that only inherits the method would otherwise look to Keras as if it had overridden it: `load_model` then
+    leaves its models uncompiled.
+    """
+    definer = next(base for base in kind.__mro__ if name in vars(base))
+    setattr(definer, name, wrapped(vars(definer)[name]))
+
+
+def has_value(variable: Any) -> bool:
+    """Whether a variable has been initialised; one that is made while a step is traced is so only afterwards."""
+    return variable._value is not None
+
+
+def values_of(variables: Sequence[Any]) -> list[Any]:
+    """The arrays that variables hold, whatever scope is open."""
+    return [variable._value for variable in variables]
+
+
+def set_values(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    """Let variables hold these very arrays: `Variable.assign` converts each, at some microseconds for every step."""
+    for variable, value in zip(variables, values, strict=True):
+        variable._value = value

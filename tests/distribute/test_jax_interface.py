@@ -1,0 +1,58 @@
+"""Whether JAX still has what penstock takes from it beyond its promises: where this fails, JAX has changed."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from penstock.distribute.jax_interface import (
+    COMBINING,
+    REPLICA_NUMBER,
+    applied,
+    axes_of,
+    called_function,
+    combines_all,
+    flatten,
+    inner_traces,
+)
+
+CHANGED = f"JAX {jax.__version__} has changed what penstock.distribute.jax_interface takes from it: "
+
+
+def equations(function):
+    return jax.make_jaxpr(function, axis_env=[("replica", 2)])(1.0).jaxpr.eqns
+
+
+@pytest.mark.parametrize("collective", [lax.psum, lax.pmax, lax.pmin])
+def test_collectives_stand_in_a_trace_as_one_equation(collective) -> None:
+    (equation,) = equations(lambda x: collective(x, "replica"))
+    assert equation.primitive in COMBINING and combines_all(equation), CHANGED + collective.__name__
+    assert axes_of(equation) == ("replica",), CHANGED + f"the axes of {collective.__name__}"
+
+
+def test_a_mean_is_a_sum_that_is_divided_and_a_replica_knows_its_number() -> None:
+    assert combines_all(equations(lambda x: lax.pmean(x, "replica"))[0]), CHANGED + "pmean"
+    (equation,) = equations(lambda x: lax.axis_index("replica"))
+    assert equation.primitive is REPLICA_NUMBER and axes_of(equation) == ("replica",), CHANGED + "axis_index"
+
+
+def test_functions_loops_and_branches_show_what_is_inside() -> None:
+    @jax.custom_vjp
+    def custom(x):
+        return jnp.sin(x)
+
+    custom.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (g,))
+    for function in (jax.jit(jnp.sin), jax.checkpoint(jnp.sin), jax.nn.relu, custom):
+        (equation,) = equations(function)
+        assert called_function(equation) is not None, CHANGED + str(equation.primitive)
+    loop = equations(lambda x: lax.fori_loop(0, 3, lambda _, y: lax.psum(y, "replica"), x))[-1]
+    branch = equations(lambda x: lax.cond(x > 0, jnp.sin, jnp.cos, x))[-1]
+    assert inner_traces(loop) and inner_traces(branch), CHANGED + "loops and branches"
+    assert called_function(loop) is called_function(branch) is None
+
+
+def test_one_equation_of_a_trace_can_be_applied() -> None:
+    trace = jax.make_jaxpr(lambda x: x * 2)(1.0).jaxpr
+    (result,) = applied(trace, trace.eqns[0], {trace.invars[0]: jnp.float32(3)})
+    assert float(result) == 6, CHANGED + "Jaxpr"
+    assert flatten((1, {"a": 2}))[0] == [1, 2], CHANGED + "default_registry.flatten"
