@@ -19,6 +19,8 @@ def jittered(x, rng):
     return x + rng.integers(0, 3)
 
 
+SUMS = ps.Reducer(lambda key: 0, lambda total, x: total + x, lambda total: total)
+
 # Each takes a dataset of integers and gives one.
 STEPS = {
     "map": lambda d: d.map(lambda x: x + 1),
@@ -36,6 +38,8 @@ STEPS = {
     "window": lambda d: d.window(3, 2).flat_map(lambda w: w),
     "window in batches": lambda d: d.window(2, 1, drop_remainder=True).flat_map(lambda w: w.batch(2)).unbatch(),
     "group": lambda d: d.group_by_window(lambda x: x % 2, lambda key, w: w.take(2), window_size=3),
+    "group and sum": lambda d: d.group_by_reducer(lambda x: x % 3, SUMS),
+    "counted": lambda d: d.concatenate(ps.Dataset.range(5)).take(5).assert_cardinality(5),
     "bucket": lambda d: (
         d.map(lambda x: [x] * (int(x) % 4 + 1)).bucket_by_sequence_length(len, [2, 4], [2, 2, 1]).unbatch().map(max)
     ),
