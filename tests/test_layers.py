@@ -24,6 +24,7 @@ LEVELS: dict[str, float] = {
     "penstock.tensorflow_names": 0,
     "penstock.optional": 0,
     "penstock.options": 0,
+    "penstock.extras": 0,
     "penstock.structure": 0,
     "penstock.spec": 0,
     "penstock.rng": 0,

@@ -1,11 +1,13 @@
 """penstock carries training data from storage to every replica.
 
 `import penstock as ps` gives everything named here; nothing that needs JAX is imported before it is used, and
-`ps.preprocessing` only then too.
+`ps.preprocessing` only then too. A name that needs a package which is not installed can be looked up; using it says
+which extra to install.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import types as _types
+import typing as _typing
 
 from penstock.data.dataset import Dataset as Dataset
 from penstock.data.files import TextLineDataset as TextLineDataset
@@ -31,6 +33,7 @@ from penstock.errors import InvalidArgumentError as InvalidArgumentError
 from penstock.errors import InvalidTypeError as InvalidTypeError
 from penstock.errors import LostLeaseError as LostLeaseError
 from penstock.errors import LostWorkerError as LostWorkerError
+from penstock.errors import MissingExtraError as MissingExtraError
 from penstock.errors import OutOfRangeError as OutOfRangeError
 from penstock.errors import PenstockError as PenstockError
 from penstock.errors import PoisonError as PoisonError
@@ -38,6 +41,7 @@ from penstock.errors import ServiceError as ServiceError
 from penstock.errors import StateMismatchError as StateMismatchError
 from penstock.errors import StorageError as StorageError
 from penstock.errors import WorkerError as WorkerError
+from penstock.extras import load as _load
 from penstock.formats.tfrecord_writer import TFRecordWriter as TFRecordWriter
 from penstock.optional import Optional as Optional
 from penstock.options import AUTOTUNE as AUTOTUNE
@@ -47,9 +51,9 @@ from penstock.options import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
 from penstock.options import AutoShardPolicy as AutoShardPolicy
 from penstock.options import Options as Options
 from penstock.spec import TensorSpec as TensorSpec
-from penstock.training.keras_import import connect_when_imported
+from penstock.training.keras_import import connect_when_imported as _connect_when_imported
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from penstock import preprocessing as preprocessing
     from penstock import service as service
     from penstock.distribute import MirroredStrategy as MirroredStrategy
@@ -61,35 +65,40 @@ if TYPE_CHECKING:
     from penstock.training.loss import compute_average_loss as compute_average_loss
     from penstock.training.loss import scale_regularization_loss as scale_regularization_loss
 
-# Where the names are that need JAX or Keras.
+# Where the names are that need JAX or Keras, and the extra that brings what they need.
 _LAZY = {
-    "MirroredStrategy": "penstock.distribute",
-    "MultiWorkerMirroredStrategy": "penstock.distribute",
-    "TPUStrategy": "penstock.distribute",
-    "Checkpoint": "penstock.training.checkpoint",
-    "latest_checkpoint": "penstock.training.checkpoint_files",
-    "compute_average_loss": "penstock.training.loss",
-    "scale_regularization_loss": "penstock.training.loss",
+    "MirroredStrategy": ("penstock.distribute", "jax"),
+    "MultiWorkerMirroredStrategy": ("penstock.distribute", "jax"),
+    "TPUStrategy": ("penstock.distribute", "jax"),
+    "Checkpoint": ("penstock.training.checkpoint", "checkpoint"),
+    "latest_checkpoint": ("penstock.training.checkpoint_files", None),
+    "compute_average_loss": ("penstock.training.loss", "jax"),
+    "scale_regularization_loss": ("penstock.training.loss", "jax"),
 }
 _LAZY_MODULES = {
-    "keras": "penstock.training.keras",
-    "preprocessing": "penstock.preprocessing",
-    "service": "penstock.service",
+    "keras": ("penstock.training.keras", "keras"),
+    "preprocessing": ("penstock.preprocessing", None),
+    "service": ("penstock.service", None),
 }
 
+# All public names, for `from penstock import *` too, which imports the frameworks that are installed.
+__all__ = sorted(
+    [name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _types.ModuleType)]
+    + [*_LAZY, *_LAZY_MODULES]
+)
 
-connect_when_imported()
+_connect_when_imported()
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+        return _load(*_LAZY[name], f"ps.{name}", name)
     if name in _LAZY_MODULES:
-        return importlib.import_module(_LAZY_MODULES[name])
+        return _load(*_LAZY_MODULES[name], f"ps.{name}")
     if name == "__version__":
-        return importlib.import_module("importlib.metadata").version("penstock")
+        return _importlib.import_module("importlib.metadata").version("penstock")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_LAZY_MODULES} - {"Any", "TYPE_CHECKING", "connect_when_imported", "importlib"})
+    return list(__all__)

@@ -11,6 +11,7 @@
     │   ├── LostWorkerError                     a data worker cannot be reached, or any more
     │   ├── PoisonError                         an element ends the process of every data worker that makes it
     │   └── LostLeaseError                      a reader was silent for so long that others read what it had left
+    ├── MissingExtraError      (ModuleNotFoundError)  a package that an extra brings is not installed
     ├── StorageError           (OSError)        a file that is missing, in use or damaged
     └── OutOfRangeError        (StopIteration)  the end of the data, from `get_next()`
 
@@ -41,6 +42,10 @@ class StateMismatchError(PenstockError, ValueError):
 
 class ClosedError(PenstockError, RuntimeError):
     """An iterator was used after it was closed."""
+
+
+class MissingExtraError(PenstockError, ModuleNotFoundError):
+    """A name was used that needs a package which is not installed; the message says which extra brings it."""
 
 
 class StorageError(PenstockError, OSError):

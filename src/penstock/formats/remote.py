@@ -2,11 +2,13 @@
 
 from typing import Any
 
+from penstock.errors import MissingExtraError
+
 try:
     import fsspec
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "files with a protocol, such as s3:// or gs://, need fsspec: pip install 'penstock[cloud]'"
+    raise MissingExtraError(
+        "files with a protocol, such as s3:// or gs://, need fsspec: pip install 'penstock[cloud]'", name="fsspec"
     ) from error
 
 

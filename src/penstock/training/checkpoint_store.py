@@ -12,15 +12,11 @@ import jax.numpy as jnp
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import orbax.checkpoint as ocp
 
 from penstock.errors import StorageError
 from penstock.training.checkpoint_files import INDEX, damaged
 from penstock.training.checkpoint_index import Index, decoded, encoded
-
-try:
-    import orbax.checkpoint as ocp
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("ps.Checkpoint needs Orbax: pip install 'penstock[checkpoint]'", name="orbax") from error
 
 Array = npt.NDArray[Any]
 

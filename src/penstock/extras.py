@@ -1,0 +1,51 @@
+"""Names that need packages which an extra brings: what stands in their place where such a package is missing."""
+
+import importlib
+from typing import Any, NoReturn
+
+from penstock.errors import MissingExtraError
+
+
+def load(module: str, extra: str | None, public: str, name: str | None = None) -> Any:
+    """A module, or what it calls `name`; a `Missing` where a package is missing that the module needs.
+
+    Args:
+        module: the module's full name.
+        extra: the extra that brings what it needs; None if it needs none.
+        public: what users call the thing, for the error.
+        name: the name of a thing in the module; None for the module itself.
+    """
+    try:
+        loaded = importlib.import_module(module)
+        return loaded if name is None else getattr(loaded, name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if extra is None or package == "penstock":
+            raise
+        return Missing(public, package, extra)
+
+
+class Missing:
+    """Stands for a name whose extra is missing: it can be looked up, and whatever uses it is told what to install."""
+
+    def __init__(self, public: str, package: str, extra: str) -> None:
+        self.__public = public
+        self.__package = package
+        self.__extra = extra
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise MissingExtraError(
+            f"{self.__public} needs the package {self.__package}, which is not installed: "
+            f"pip install 'penstock[{self.__extra}]'",
+            name=self.__package,
+        )
+
+    __call__ = __instancecheck__ = __subclasscheck__ = __mro_entries__ = __or__ = __ror__ = _refuse
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python itself asks for, to show the name
+            raise AttributeError(name)
+        self._refuse()
+
+    def __repr__(self) -> str:
+        return f"<{self.__public}, which needs pip install 'penstock[{self.__extra}]'>"

@@ -1,0 +1,98 @@
+"""The public names: what `dir(ps)` and `import *` show, and what stands for names whose extra is missing."""
+
+import ast
+import importlib.metadata
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+
+# Runs where no package of any extra can be imported: each expression on a line of its own, what it gives or raises.
+WITHOUT_EXTRAS = """
+import inspect, json, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"jax", "jaxlib", "keras", "orbax", "fsspec", "tensorflow"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+import penstock as ps
+
+found = {}
+for text in json.loads(sys.argv[1]):
+    names = {"ps": ps, "inspect": inspect}
+    try:
+        if text.startswith("from "):
+            exec(text, names)
+            found[text] = sorted(set(names) - {"__builtins__"})
+        else:
+            found[text] = repr(eval(text, names))
+    except Exception as error:
+        found[text] = f"{type(error).__name__}: {error}"
+print(json.dumps(found))
+"""
+
+USES = {
+    "ps.Checkpoint()": ("ps.Checkpoint needs the package", "checkpoint"),
+    "ps.Checkpoint.restore": ("ps.Checkpoint needs the package", "checkpoint"),
+    "ps.MirroredStrategy()": ("ps.MirroredStrategy needs the package jax, which is not installed", "jax"),
+    "isinstance(3, ps.TPUStrategy)": ("ps.TPUStrategy needs the package jax, which is not installed", "jax"),
+    "ps.compute_average_loss([1.0])": ("ps.compute_average_loss needs the package jax, which is not installed", "jax"),
+    "ps.keras.value_and_grad": ("ps.keras needs the package", "keras"),
+    "ps.Dataset.list_files('s3://bucket/*')": ("files with a protocol, such as s3:// or gs://, need fsspec", "cloud"),
+}
+LOOKS = [
+    "hasattr(ps, 'Checkpoint')",
+    "hasattr(ps, 'Chekpoint')",
+    "len(inspect.getmembers(ps)) == len(dir(ps))",
+    "ps.MirroredStrategy",
+    "from penstock import Checkpoint",
+    "from penstock import *",
+    "ps.latest_checkpoint('/nowhere')",
+    "ps.preprocessing.Rescaling(2.0)(3.0)",
+]
+
+
+@pytest.fixture(scope="module")
+def without_extras():
+    program = [sys.executable, "-c", WITHOUT_EXTRAS, json.dumps([*USES, *LOOKS])]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_using_a_name_whose_extra_is_missing_says_what_to_install(without_extras, use):
+    what, extra = USES[use]
+    assert without_extras[use].startswith(f"MissingExtraError: {what}")
+    assert without_extras[use].endswith(f": pip install 'penstock[{extra}]'")
+
+
+def test_names_whose_extra_is_missing_can_be_looked_up(without_extras):
+    assert without_extras["hasattr(ps, 'Checkpoint')"] == "True"
+    assert without_extras["hasattr(ps, 'Chekpoint')"] == "False"
+    assert without_extras["len(inspect.getmembers(ps)) == len(dir(ps))"] == "True"
+    assert without_extras["ps.MirroredStrategy"] == "<ps.MirroredStrategy, which needs pip install 'penstock[jax]'>"
+    assert without_extras["from penstock import Checkpoint"] == ["Checkpoint", "inspect", "ps"]
+    assert set(without_extras["from penstock import *"]) == {*dir(ps), "ps", "inspect"}
+    assert without_extras["ps.latest_checkpoint('/nowhere')"] == "None"
+    assert without_extras["ps.preprocessing.Rescaling(2.0)(3.0)"].endswith("6.0)")
+
+
+def test_only_public_names_are_shown():
+    tree = ast.parse(Path(ps.__file__).read_text())
+    written = {
+        alias.asname
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("penstock")
+        for alias in node.names
+    }
+    public = {name for name in written if not name.startswith("_")} | {"keras"}
+    assert set(dir(ps)) == set(ps.__all__) == public
+    assert {name for name, value in inspect.getmembers(ps, inspect.ismodule)} == {"keras", "preprocessing", "service"}
+    assert ps.__version__ == importlib.metadata.version("penstock")
