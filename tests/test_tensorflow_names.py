@@ -49,6 +49,7 @@ SAID = {
         r"InputOptions\(fetch_to_device=",
     ),
     "of options": (lambda: ps.Options(experimental_deterministic=False), r"here it is Options\(deterministic=...\)"),
+    "filename": (lambda: ps.TFRecordWriter(filename="a"), r"here it is TFRecordWriter\(path=...\)"),
     "of a service": (lambda: ps.service.DispatcherConfig(job_gc_timeout_ms=10), r"job_gc_seconds=..., in seconds"),
 }
 
@@ -69,6 +70,8 @@ ATTRIBUTES = {
     "experimental_distribute_dataset": (ps.HostStrategy(), "here it is HostStrategy.distribute_dataset"),
     "experimental_local_results": (ps.HostStrategy(), "here it is HostStrategy.local_results"),
     "cluster_resolver": (ps.HostStrategy(), "coordinator_address"),
+    "restore": (iter(numbers()), "here it is DatasetIterator.load_state_dict"),
+    "next": (iter(numbers()), r"use next\(iterator\)"),
     "snapshot": (numbers(), "cache"),
     "experimental_distribute": (ps.Options(), r"say ps.Options\(auto_shard_policy=...\)"),
     "autotune": (ps.Options(), "num_parallel_calls and prefetch"),
@@ -111,13 +114,19 @@ SAME = {
     "tf.data.Dataset.": ps.Dataset,
     "tf.data.TFRecordDataset": ps.TFRecordDataset,
     "tf.data.TextLineDataset": ps.TextLineDataset,
+    "tf.data.experimental.": ps.Dataset,
+    "tf.data.experimental.Reducer": ps.Reducer,
+    "tf.data.experimental.TFRecordWriter": ps.TFRecordWriter,
     "tf.data.experimental.service.": ps.service,
+    "tf.distribute.InputContext": ps.InputContext,
+    "tf.distribute.InputContext.": ps.InputContext,
     "tf.distribute.InputOptions": ps.InputOptions,
     "tf.distribute.MirroredStrategy": ps.MirroredStrategy,
     "tf.distribute.MultiWorkerMirroredStrategy": ps.MultiWorkerMirroredStrategy,
     "tf.distribute.ReplicaContext.": ps.ReplicaContext,
     "tf.distribute.Strategy.": ps.HostStrategy,
     "tf.distribute.TPUStrategy": ps.TPUStrategy,
+    "tf.distribute.experimental.ValueContext": ps.ValueContext,
 }
 
 
@@ -136,7 +145,8 @@ def test_every_argument_of_tensorflows_is_taken_or_answered():
     assert len(found) > 150
     unanswered = []
     for name, ours, argument in found:
-        if argument in inspect.signature(ours).parameters:
+        # What is a function of a dataset there is a method here.
+        if argument in inspect.signature(ours).parameters or (argument == "dataset" and "experimental" in name):
             continue
         try:
             ours(**{argument: None})

@@ -8,6 +8,7 @@ from threading import Lock, RLock
 from typing import Any, NoReturn
 
 from penstock.data.block import Block
+from penstock.data.methods.tensorflow import ITERATOR
 from penstock.data.node import Node, Run
 from penstock.data.plan import make_plan
 from penstock.data.stream import Cursor, State
@@ -89,6 +90,7 @@ def _close_all() -> None:
         left.threads.join(_EXIT_SECONDS)
 
 
+@ITERATOR
 class DatasetIterator(Iterator[Any]):
     """The elements of one iteration of a dataset.
 

@@ -7,8 +7,10 @@ from typing import Any
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import WINDOW_BITS, check_compression, has_protocol
 from penstock.formats.tfrecord import frame
+from penstock.tensorflow_names import TensorFlowNames
 
 
+@TensorFlowNames(keywords={"__init__": {"filename": "path"}})
 class TFRecordWriter:
     """Writes the records of one TFRecord file, which appears under its name when it is complete.
 

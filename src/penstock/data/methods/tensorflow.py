@@ -53,6 +53,16 @@ DATASET = TensorFlowNames(
 )
 """Of `ps.Dataset` and all its methods."""
 
+ITERATOR = TensorFlowNames(
+    attributes={
+        "initializer": NotHere("an iterator begins when it is made, by iter(dataset)"),
+        "next": NotHere("use next(iterator)"),
+        "restore": "load_state_dict",
+        "save": "state_dict",
+    }
+)
+"""Of what `iter(dataset)` gives."""
+
 _READ_AHEAD = NotHere("files are read by chunks, whose size is chosen")
 FILES: Names = {
     "filenames": "files",
