@@ -61,9 +61,20 @@ def test_a_keyword_of_tensorflows_is_answered_with_ours(name):
         call()
 
 
-def test_other_wrong_keywords_are_pythons_own_error():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'fun'"):
+def test_other_arguments_that_do_not_fit_are_answered_with_those_that_do():
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'fun'; it takes fn, num_parallel_calls"):
         numbers().map(fun=abs)
+    with pytest.raises(TypeError, match=r"but 3 were given; it takes fn, output_signature$"):
+        ps.Dataset.from_generator(iter, (int,), ((),))
+    with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'batch_size'; it takes batch_size"):
+        numbers().batch()
+    with pytest.raises(TypeError, match=r"but 2 were given; it takes none$"):
+        numbers().unbatch(3)
+
+
+def test_a_type_error_inside_of_a_call_arrives_as_itself():
+    with pytest.raises(TypeError, match=r"takes 0 positional arguments but 1 was given$"):
+        numbers().apply(lambda: None)
 
 
 ATTRIBUTES = {

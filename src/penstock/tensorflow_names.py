@@ -6,6 +6,7 @@ The tables stand beside what they are about; `tests/test_tensorflow_names.py` ho
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, is_dataclass
 from functools import wraps
+from inspect import signature
 from typing import Any, TypeVar
 
 from penstock.errors import InvalidTypeError
@@ -66,7 +67,13 @@ def _answering(function: Function, call: str, names: Names) -> Function:
         if keywords and not names.keys().isdisjoint(keywords):
             named = type(args[0]).__name__ if call == "__init__" else call
             raise InvalidTypeError("; ".join(_explained(named, names, keywords)))
-        return function(*args, **keywords)
+        try:
+            return function(*args, **keywords)
+        except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # raised inside of the function
+                raise
+            taken = [name for name in signature(function).parameters if name != "self"]
+            raise InvalidTypeError(f"{error}; it takes {', '.join(taken) or 'none'}") from None
 
     return answering  # type: ignore[return-value]  # it takes what the function takes
 
