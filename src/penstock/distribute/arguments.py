@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from penstock.distribute.device_dtypes import fits_device
 from penstock.distribute.program import Mode, is_per_replica, mode_of
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError
@@ -77,26 +78,6 @@ def shape_of(part: Any) -> Any:
         return None
     leaf = as_leaf(part)
     return [list(leaf.shape), str(leaf.dtype)] if fits_device(leaf) else None
-
-
-def fits_device(array: Any) -> bool:
-    """Whether devices can hold values of this kind: not objects, strings and times."""
-    return isinstance(array, jax.Array) or array.dtype.kind not in "OSUMm"
-
-
-def check_width(holder: str, leaf: Any) -> None:
-    """Refuse integers that the devices would cut down to other numbers."""
-    if isinstance(leaf, jax.Array) or leaf.dtype.kind not in "iu" or leaf.size == 0:
-        return
-    kept = jax.dtypes.canonicalize_dtype(leaf.dtype)
-    if kept == leaf.dtype:
-        return
-    limits = np.iinfo(kept)
-    if leaf.min() < limits.min or leaf.max() > limits.max:
-        raise InvalidArgumentError(
-            f"{holder} holds {leaf.dtype} values from {leaf.min()} to {leaf.max()}, but JAX keeps only {kept}: "
-            'use jax.config.update("jax_enable_x64", True), or map the values into a smaller range'
-        )
 
 
 def check_not_given_away(args: Any, kwargs: Any = ()) -> None:

@@ -12,8 +12,6 @@ from penstock.distribute.arguments import (
     ARRAYS,
     Signature,
     check_not_given_away,
-    check_width,
-    fits_device,
     shape_of,
     specified,
     struct,
@@ -21,6 +19,7 @@ from penstock.distribute.arguments import (
 from penstock.distribute.calls import check_call, checked_pair, checked_places
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control import Control
+from penstock.distribute.device_dtypes import check_width, fits_device
 from penstock.distribute.jax_interface import flatten
 from penstock.distribute.launcher import Launcher
 from penstock.distribute.many_steps import layout_of, program_steps
@@ -189,6 +188,8 @@ class MeshStrategy(Strategy):
         own = None if state is None else len(leaves) - len(jax.tree.leaves(batches[0]))
         self._gives_away |= donate_state
         check_not_given_away(args)
+        for leaf in jax.tree.leaves(batches[1:]):  # those of the first are checked on their way into the program
+            check_width("a batch", leaf)
         program, entering = self._programs.of_many_steps(fn, signature, leaves, taken, own, donate_state)
         own = own or 0
         columns = [entering[own:], *map(jax.tree.leaves, batches[1:])]
@@ -354,6 +355,7 @@ class MeshStrategy(Strategy):
         for part in parts:
             if not isinstance(part, ARRAYS) or not fits_device(part):
                 raise InvalidTypeError(f"{call} takes numbers, got {part!r}")
+            check_width(f"the value given to {call}", part)
         return tuple(jax.device_put(parts, self._devices[0]))
 
 

@@ -19,6 +19,7 @@ from jax.sharding import Mesh, PartitionSpec
 from penstock.data.dataset import Dataset
 from penstock.data.iterator import DatasetIterator
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
+from penstock.distribute.device_dtypes import check_width
 from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched
 from penstock.distribute.input import DistributedDataset, DistributedIterator
 from penstock.distribute.tensorflow import REPLICA
@@ -111,7 +112,7 @@ def _widened(leaf: Any) -> Any:
     """Booleans and small integers as `sum` widens them, so that a sum over replicas does not wrap around."""
     if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)):
         raise InvalidTypeError(f"all_reduce takes numbers and arrays, got {leaf!r}")
-    array = jnp.asarray(leaf)
+    array = _as_array("the value given to all_reduce", leaf)
     floating = jnp.issubdtype(array.dtype, jnp.inexact)
     return array if floating else array.astype(jnp.sum(jnp.zeros((), array.dtype)).dtype)
 
@@ -199,6 +200,12 @@ def _output(leaf: Any) -> Any:
             f"a function given to strategy.run must return numbers, arrays or structures of them, got {leaf!r} in its "
             "result"
         )
+    return _as_array("a result of the function given to strategy.run", leaf)
+
+
+def _as_array(holder: str, leaf: Any) -> Any:
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        check_width(holder, leaf)
     return jnp.asarray(leaf)
 
 

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from penstock.distribute.arguments import Signature, check_width, struct
+from penstock.distribute.arguments import Signature, struct
 from penstock.distribute.bound import BoundProgram, with_variables
+from penstock.distribute.device_dtypes import check_width
 from penstock.distribute.launcher import Launcher
 from penstock.distribute.many_steps import many_steps_program
 from penstock.distribute.placement import Placement

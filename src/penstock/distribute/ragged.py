@@ -8,6 +8,7 @@ import jax
 
 from penstock.distribute.bound import BoundProgram, with_variables
 from penstock.distribute.control import Control
+from penstock.distribute.device_dtypes import check_width
 from penstock.distribute.launcher import Launcher
 from penstock.distribute.lockstep import lockstep_program
 from penstock.distribute.placement import Placement
@@ -62,7 +63,7 @@ class RaggedSteps:
             calls.append(Call(reference, tree, entering, total, check_weights=self.programs.check_weights))
             shares.append(
                 [
-                    jax.device_put(leaf, self.placement.local_devices[0]) if mode == "array" else leaf
+                    self._on_first(leaf) if mode == "array" else leaf
                     for leaf, mode in zip(leaves, entering, strict=True)
                     if not isinstance(mode, Static)
                 ]
@@ -74,6 +75,11 @@ class RaggedSteps:
                 program = programs[key] = self._bound(calls, shares)
             result = program(*shares)
         return jax.tree.map(self._spread_out, result, is_leaf=is_per_replica)
+
+    def _on_first(self, array: Any) -> jax.Array:
+        check_width("an argument of strategy.run", array)
+        on_first: jax.Array = jax.device_put(array, self.placement.local_devices[0])
+        return on_first
 
     def _bound(self, calls: list[Call], shares: list[list[Any]]) -> Any:
         """The program of such a step, with the variables that the function is found to touch."""

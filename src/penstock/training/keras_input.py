@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.data.dataset import Dataset
 from penstock.data.iterator import DatasetIterator
-from penstock.distribute.arguments import check_width, fits_device
+from penstock.distribute.device_dtypes import check_width, fits_device
 from penstock.distribute.input import DistributedDataset, DistributedIterator
 from penstock.distribute.input_options import InputOptions
 from penstock.distribute.inputs import DividedInput
