@@ -222,6 +222,24 @@ def test_sample_weights_count() -> None:
     )
 
 
+@pytest.mark.parametrize("labels", [NUMBERS % 3, NUMBERS[:, None] % 3, np.eye(3)[NUMBERS % 3]], ids=np.shape)
+def test_classes_weigh_as_with_arrays(labels: Any) -> None:
+    weights = {0: 2.0, 2: 0.25}
+    losses = []
+    for strategy in (None, mirrored(4)):
+        keras.utils.set_random_seed(1)
+        with strategy.scope() if strategy else nullcontext():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+            kind = keras.losses.CategoricalCrossentropy if labels.shape[-1] == 3 else "sparse_categorical_crossentropy"
+            model.compile("sgd", kind(from_logits=True) if labels.shape[-1] == 3 else kind)
+            given: Any = {"class_weight": weights, "epochs": 2, "verbose": 0}
+            if strategy:
+                losses.append(model.fit(rows(FEATURES, labels), **given).history["loss"])
+            else:
+                losses.append(model.fit(FEATURES, labels, batch_size=8, shuffle=False, **given).history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
 def test_dictionaries_are_named_inputs() -> None:
     inputs = {name: keras.Input((2,), name=name) for name in ("left", "right")}
     model = keras.Model(inputs, keras.layers.Subtract()([inputs["left"], inputs["right"]]))
@@ -316,7 +334,10 @@ def refused(match: str, dataset: Any, error: type[Exception] = ps.InvalidArgumen
 
 def test_what_a_dataset_brings_itself_is_refused() -> None:
     refused("sample_weight=.*make elements of", rows(FEATURES, LABELS), sample_weight=WEIGHTS)
-    refused("class_weight=.*make elements of", rows(FEATURES, LABELS), class_weight={0: 1.0})
+    refused("weights of its own", rows(FEATURES, LABELS, WEIGHTS), class_weight={0: 1.0})
+    refused("no labels", rows(FEATURES), class_weight={0: 1.0})
+    refused("labels of shape", rows(FEATURES, np.zeros((30, 2, 2))), class_weight={0: 1.0})
+    refused("dictionary of classes", rows(FEATURES, LABELS), ps.InvalidTypeError, class_weight=[1.0])
     refused(r"use dataset\.batch", rows(FEATURES, LABELS), batch_size=8)
     with mirrored(4).scope(), pytest.raises(ps.InvalidArgumentError, match="by name"):
         plain_model().fit(rows(FEATURES), LABELS)

@@ -143,6 +143,51 @@ def test_a_model_and_its_optimiser_may_be_built_by_the_first_step(four_replicas)
     assert model.built
 
 
+def train_with(optimizer: keras.optimizers.Optimizer, strategy: ps.Strategy, rows: np.ndarray) -> list[np.ndarray]:
+    """The weights after an epoch with an optimizer that may scale the loss."""
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+
+    def step(batch):
+        def loss():
+            return optimizer.scale_loss(ps.compute_average_loss(model(batch)[:, 0] ** 2, global_batch_size="actual"))
+
+        value, gradients = ps.keras.value_and_grad(loss, model.trainable_variables)()
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return value
+
+    for batch in strategy.distribute_dataset(ps.Dataset.from_tensor_slices(rows).batch(8)):
+        strategy.run(step, args=(batch,))
+    return [np.asarray(weight.value) for weight in model.weights]
+
+
+def test_a_scaled_loss_gives_the_numbers_of_a_plain_one(four_replicas) -> None:
+    """Over a ragged step too, whose loss the optimiser has scaled up by then."""
+    rows = ROWS[:21]
+    with four_replicas.scope():
+        plain = keras.optimizers.SGD(0.1)
+        scaled = keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.SGD(0.1), initial_scale=8.0, dynamic_growth_steps=2
+        )
+    for one, two in zip(train_with(plain, four_replicas, rows), train_with(scaled, four_replicas, rows), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5)
+    assert float(scaled.dynamic_scale.value) == 16
+    assert int(scaled.iterations.value) == 3
+
+
+def test_a_step_whose_gradients_overflow_leaves_the_weights_and_halves_the_scale(four_replicas) -> None:
+    with four_replicas.scope():
+        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0)
+        plain = keras.optimizers.SGD(0.1)
+    good, overflowing = ROWS[:8], np.concatenate([ROWS[:15], np.full((1, 6), 1e30, np.float32)])
+    first = train_with(plain, four_replicas, good)
+    for one, two in zip(first, train_with(scaled, four_replicas, overflowing), strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert float(scaled.dynamic_scale.value) == 4
+    assert int(scaled.iterations.value) == 1
+
+
 def test_what_cannot_be_differentiated_is_refused() -> None:
     with pytest.raises(ps.InvalidArgumentError, match="build the model first"):
         ps.keras.value_and_grad(lambda: 0.0, [])

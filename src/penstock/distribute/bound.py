@@ -66,17 +66,31 @@ class BoundProgram:
 
 
 def with_variables(
-    call: Call, program: Any, arguments: Sequence[Any], placement: Placement, wait: Callable[[], None]
-) -> Call:
-    """A call with the variables that its program is found to touch, which now have the values that worker 0 has.
+    call: Call,
+    program_of: Callable[[Call], Any],
+    arguments: Sequence[Any],
+    placement: Placement,
+    wait: Callable[[], None],
+) -> tuple[Call, Any]:
+    """A call with the variables that it is found to touch, which now have the values that worker 0 has; its program.
 
-    `wait` is called before the workers meet for that.
+    Args:
+        call: so far without variables.
+        program_of: gives the program of one step.
+        arguments: what that takes.
+        placement: where values lie.
+        wait: called before the workers meet to have the same values.
     """
-    framework = active_framework()
+    framework, program = active_framework(), program_of(call)
     touched = framework.touched(lambda: jax.eval_shape(program, *arguments)) if framework else NOTHING_TOUCHED
     if framework is None or not touched:
-        return call
+        return call, program
+    found = replace(call, framework=framework, touched=touched)
+    values = framework.values(touched.written), framework.values(touched.read)
+    program = program_of(found)
+    if call.replicas > 1:
+        framework.check(touched.written, lambda: jax.make_jaxpr(program)(*values, *arguments))
     wait()
     variables = [*touched.written, *touched.read]
     framework.assign(variables, [placement.agreed(value) for value in framework.values(variables)])
-    return replace(call, framework=framework, touched=touched)
+    return found, program

@@ -55,6 +55,16 @@ class Framework(ABC):
         """
 
     @abstractmethod
+    def check(self, variables: Sequence[Any], trace: Callable[[], Any]) -> None:
+        """Refuse a step in which the replicas' new values of a variable cannot become one.
+
+        Args:
+            variables: those that are written.
+            trace: gives the trace of the step as JAX makes it: its first inputs are the variables' values, and merged
+                new values are among its outputs.
+        """
+
+    @abstractmethod
     def replicated(self, variables: Sequence[Any]) -> list[int]:
         """The places of those variables whose new values `merged` takes to be equal on all replicas."""
 

@@ -97,10 +97,12 @@ class Programs:
         if known is None:
             replicas = self._workers.replicas_in_sync
             call = Call(reference, signature.tree, modes, replicas, check_weights=self.check_weights)
-            program = spmd_program(call, self._placement.mesh, self._workers.replicas)
-            call = with_variables(call, program, arguments, self._placement, self._launcher.wait)
-            known = programs[key] = (call, program)
+            known = with_variables(call, self._program_of, arguments, self._placement, self._launcher.wait)
+            programs[key] = known
         return known
+
+    def _program_of(self, call: Call) -> Any:
+        return spmd_program(call, self._placement.mesh, self._workers.replicas)
 
     def _bound(self, program: Any, call: Call) -> Any:
         if call.framework is None:

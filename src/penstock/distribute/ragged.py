@@ -84,12 +84,13 @@ class RaggedSteps:
     def _bound(self, calls: list[Call], shares: list[list[Any]]) -> Any:
         """The program of such a step, with the variables that the function is found to touch."""
         placement = self.placement
-        program = lockstep_program(calls)
-        found = with_variables(calls[0], program, shares, placement, self.launcher.wait)
+
+        def program_of(found: Call) -> Any:
+            return lockstep_program([replace(call, framework=found.framework, touched=found.touched) for call in calls])
+
+        found, program = with_variables(calls[0], program_of, shares, placement, self.launcher.wait)
         if found.framework is None:
             return program
-        calls = [replace(call, framework=found.framework, touched=found.touched) for call in calls]
-        program = lockstep_program(calls)
         return BoundProgram(program, found, found.framework, placement.on_first, placement.on_all)
 
     def _of_all_replicas(self, value: PerReplica, shapes: Iterator[Shapes]) -> PerReplica:

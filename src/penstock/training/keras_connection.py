@@ -15,6 +15,7 @@ from penstock.distribute.input import DistributedDataset
 from penstock.errors import InvalidArgumentError
 from penstock.training.keras_checks import refusing_averages
 from penstock.training.keras_interface import replace_method, when_made
+from penstock.training.keras_loss_scale import applying_without_state
 from penstock.training.keras_objects import NOTED, note
 
 
@@ -27,6 +28,7 @@ def connect() -> None:
         for kind in NOTED:
             when_made(kind, note)
         replace_method(keras.losses.Loss, "__call__", refusing_averages)
+        replace_method(keras.optimizers.LossScaleOptimizer, "apply", applying_without_state)
         training.keras_fit.accept_datasets()
         register(training.keras_state.KerasFramework())
         return

@@ -19,6 +19,7 @@ from penstock.distribute.input import DistributedDataset
 from penstock.distribute.mesh_strategy import MeshStrategy
 from penstock.distribute.program import AXIS
 from penstock.errors import InvalidArgumentError
+from penstock.training.keras_class_weight import ClassWeight
 from penstock.training.keras_input import DatasetInput, as_input
 from penstock.training.keras_interface import replace_method
 
@@ -36,7 +37,6 @@ _DATA = {"fit": "steps_per_epoch", "evaluate": "steps", "predict": "steps"}
 _INSIDE = {
     "y": "make elements of (x, y)",
     "sample_weight": "make elements of (x, y, sample_weight)",
-    "class_weight": "make elements of (x, y, sample_weight)",
     "batch_size": "use dataset.batch(batch_size)",
     "validation_batch_size": "use dataset.batch(batch_size)",
 }
@@ -74,7 +74,7 @@ def _taking(original: Callable[..., Any], name: str, steps: str) -> Callable[...
                 f"model.{name}(dataset, ...) takes its other arguments by name: the second one is what a dataset "
                 "brings itself"
             )
-        bound = [_bound(self, x, name, steps, kwargs)]
+        bound = [_bound(self, x, name, steps, kwargs, class_weight=kwargs.pop("class_weight", None))]
         data = kwargs.get("validation_data")
         if _is_ours(data):
             if data is x and isinstance(x, DatasetInput):
@@ -130,7 +130,9 @@ def _is_ours(data: Any) -> bool:
     return isinstance(data, (Dataset, DistributedDataset, DatasetInput))
 
 
-def _bound(model: Any, data: Any, name: str, steps: str, given: Mapping[str, Any]) -> DatasetInput:
+def _bound(
+    model: Any, data: Any, name: str, steps: str, given: Mapping[str, Any], class_weight: Any = None
+) -> DatasetInput:
     """The adapter of some data, ready for a model."""
     for argument, instead in _INSIDE.items():
         if given.get(argument) is not None:
@@ -138,7 +140,8 @@ def _bound(model: Any, data: Any, name: str, steps: str, given: Mapping[str, Any
     found = data if isinstance(data, DatasetInput) else as_input(data)
     if found.endless and not given.get(steps):
         raise InvalidArgumentError(f"the dataset never ends: give model.{name} or model.fit {steps}=...")
-    found.bind(model, _strategy_of(model), whole=name == "predict")
+    weight = None if class_weight is None else ClassWeight(class_weight)
+    found.bind(model, _strategy_of(model), whole=name == "predict", class_weight=weight)
     return found
 
 

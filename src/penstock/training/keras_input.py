@@ -22,6 +22,7 @@ from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.structure import flatten
+from penstock.training.keras_class_weight import ClassWeight
 from penstock.training.keras_interface import DataAdapter, has_value, set_values, values_of
 
 
@@ -42,6 +43,7 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
         self._steps: Dataset | DistributedDataset = dataset
         self._model: Any = None
         self._whole = False
+        self._class_weight: ClassWeight | None = None
         self._iterator: DatasetIterator | DistributedIterator | None = None
         self._next_pass: Any = None
         self._in_use = False
@@ -52,7 +54,7 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
         if dataset.cardinality() == 0:
             raise InvalidArgumentError(f"a Keras model needs at least one batch, and this dataset has none: {dataset}")
 
-    def bind(self, model: Any, strategy: MeshStrategy | None, *, whole: bool) -> None:
+    def bind(self, model: Any, strategy: MeshStrategy | None, *, whole: bool, class_weight: ClassWeight | None) -> None:
         """Make ready for a model that is going to read.
 
         Args:
@@ -60,8 +62,9 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
             strategy: as the attribute.
             whole: whether every worker is to get all rows of every batch: Keras fetches what it predicts, and a
                 worker can fetch only what is on its own devices.
+            class_weight: adds weights to each batch.
         """
-        self._model, self._whole = model, whole
+        self._model, self._whole, self._class_weight = model, whole, class_weight
         self._in_use = self._agreed = False
         if strategy is not None and strategy is not self.strategy:
             self._steps = strategy._distributed(
@@ -169,7 +172,8 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
     def _batch(self, step: Any) -> Any:
         """A step as Keras takes it."""
         leaves, structure = flatten(step)
-        return structure.unflatten([self._leaf(leaf) for leaf in leaves])
+        batch = structure.unflatten([self._leaf(leaf) for leaf in leaves])
+        return batch if self._class_weight is None else self._class_weight(batch)
 
     def _leaf(self, leaf: Any) -> Any:
         if isinstance(leaf, PerReplica):

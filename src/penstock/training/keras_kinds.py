@@ -13,16 +13,24 @@ from penstock.training.keras_objects import owner_kinds
 
 
 class Kind(Enum):
-    """What a variable is for."""
+    """How the replicas' new values of a variable become one."""
 
-    METRIC = auto()
+    SUM = auto()
+    """What each replica adds is added up."""
+    MEAN = auto()
+    """Their mean, over the replicas that have rows."""
+    FIRST = auto()
+    """That of replica 0."""
     SEED = auto()
-    STATISTIC = auto()
+    """A seed advances as on one replica."""
     REPLICATED = auto()
+    """They are equal."""
 
 
 _owners: dict[int, tuple[weakref.ref[Any], Any]] = {}
 """For each variable that was asked for, by its id and for as long as it lives, the class of its owner or None."""
+
+_BY_AGGREGATION = {"sum": Kind.SUM, "mean": Kind.MEAN, "only_first_replica": Kind.FIRST}
 
 
 def kinds_of(variables: Sequence[Any]) -> list[Kind]:
@@ -34,12 +42,14 @@ def kinds_of(variables: Sequence[Any]) -> list[Kind]:
 
 
 def _kind(variable: Any, owner: Any) -> Kind:
-    if owner is keras.Metric:
-        return Kind.METRIC
     if owner is keras.random.SeedGenerator:
         return Kind.SEED
-    moving = owner is None and not variable.trainable and jnp.issubdtype(variable.dtype, jnp.floating)
-    return Kind.STATISTIC if moving else Kind.REPLICATED
+    if owner is keras.optimizers.Optimizer:
+        return Kind.REPLICATED
+    if owner is keras.Metric or variable.aggregation in _BY_AGGREGATION:
+        return _BY_AGGREGATION.get(variable.aggregation, Kind.SUM)
+    moving = not variable.trainable and jnp.issubdtype(variable.dtype, jnp.floating)
+    return Kind.MEAN if moving else Kind.REPLICATED
 
 
 def _find_owners(variables: Sequence[Any]) -> None:

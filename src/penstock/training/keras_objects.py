@@ -55,6 +55,12 @@ def owner_kinds() -> dict[int, Any]:
     return found
 
 
+def is_of_keras(variable: Any) -> bool:
+    """Whether a variable belongs to one of Keras's own metrics, rather than to one that somebody wrote."""
+    owners = [one for one in _living(_owners) if any(variable is other for other in _variables_of(one))]
+    return bool(owners) and all(type(owner).__module__.startswith("keras.") for owner in owners)
+
+
 def _variables_of(owner: Any) -> Sequence[Any]:
     # One whose making has failed may lack its variables.
     if isinstance(owner, keras.random.SeedGenerator):
