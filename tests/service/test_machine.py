@@ -99,7 +99,15 @@ class Dispatcher:
         return reply
 
     def lease(self, reader: EpochOpened, positions: int, consumed: list[Span] | None = None, **more: Any) -> Leased:
-        reply = self.tell(Lease(consumer_id=reader.consumer_id, positions=positions, consumed=consumed or [], **more))
+        """What a reader is granted; it hands all of it on at once, and says so."""
+        more = {"unread": 0, **more}
+        reply = self.ask(reader, positions, consumed=consumed or [], **more)
+        if reply.spans:
+            self.ask(reader, 0, unread=0)
+        return reply
+
+    def ask(self, reader: EpochOpened, positions: int, **more: Any) -> Leased:
+        reply = self.tell(Lease(consumer_id=reader.consumer_id, positions=positions, **more))
         assert isinstance(reply, Leased), reply
         return reply
 
@@ -415,12 +423,57 @@ def test_what_a_silent_reader_had_goes_to_others_after_its_lease() -> None:
     rest = dispatcher.drained(other)
     assert numbers(rest) == list(range(5, 20)), "a reader that was heard of just now is not waited for"
     dispatcher.now += 5
-    assert dispatcher.lease(other, 10) == Leased(retry_after=0.2), "one that has fallen silent is"
+    assert dispatcher.lease(other, 10) == Leased(retry_after=0.2, near_end=True), "one that has fallen silent is"
     for _ in range(11):
         dispatcher.wait(1)
         dispatcher.beat(other)
     assert numbers(dispatcher.drained(other)) == [2, 3, 4]
     assert refusal(dispatcher.beat(silent)).startswith("LostLeaseError: the dispatcher knows no reader")
+
+
+def two_readers(length: int = 20) -> tuple[Dispatcher, EpochOpened, EpochOpened]:
+    dispatcher = Dispatcher()
+    dataset = dispatcher.dataset(length)
+    return dispatcher, dispatcher.opened(dataset), dispatcher.opened(dataset, consumer="b")
+
+
+def test_a_reader_waits_for_what_another_one_has_not_handed_on() -> None:
+    dispatcher, idle, other = two_readers()
+    assert dispatcher.ask(idle, 10, unread=0).spans == [span(0, 5)]
+    rest = dispatcher.ask(other, 100, unread=0).spans
+    while (leased := dispatcher.ask(other, 100, consumed=rest, unread=0, waiting=True)).spans:
+        rest = leased.spans
+    assert (leased.ended, leased.retry_after) == (False, 0.05)
+    dispatcher.ask(idle, 0, returned=[span(1, 5)], unread=0)
+    assert dispatcher.ask(other, 100, unread=0, waiting=True).spans == [span(1, 2)]
+    assert numbers(dispatcher.drained(other)) == [2, 3, 4], "the element that the first one has used is not waited for"
+
+
+def test_positions_are_wanted_back_for_a_reader_that_has_nothing() -> None:
+    dispatcher, idle, other = two_readers(8)
+    dispatcher.ask(idle, 2, unread=0)
+    while dispatcher.ask(other, 100, unread=0).spans:
+        pass
+    assert not dispatcher.ask(idle, 0, unread=2).wanted, "the other one does not wait yet"
+    assert not dispatcher.ask(other, 1, unread=0, waiting=True).ended
+    assert dispatcher.ask(idle, 0, unread=2).wanted
+    assert dispatcher.beat(idle).wanted
+    assert not dispatcher.ask(idle, 0, unread=0).wanted, "it has nothing to give"
+    assert not dispatcher.ask(idle, 0, unread=2, returned=[span(1, 2)]).wanted, "what it gives back goes first"
+    assert not dispatcher.ask(idle, 0, unread=1).wanted
+    assert dispatcher.ask(other, 1, unread=0, waiting=True).spans == [span(1, 2)]
+    assert not dispatcher.ask(idle, 0, unread=1).wanted, "the other one has something now"
+    dispatcher.ask(other, 1, unread=0, waiting=True)
+    dispatcher.now += 2
+    assert not dispatcher.ask(idle, 0, unread=1).wanted, "the other one has not asked for long"
+
+
+def test_readers_are_told_when_little_is_left() -> None:
+    dispatcher, first, second = two_readers(40)
+    assert not dispatcher.ask(first, 10, unread=0).near_end
+    assert not dispatcher.ask(second, 7, unread=0).near_end
+    assert not dispatcher.ask(first, 5, unread=0).near_end
+    assert dispatcher.ask(first, 0, unread=0).near_end, "18 are free, and 22 are with readers"
 
 
 def test_a_reader_that_is_released_gives_back_at_once() -> None:

@@ -7,6 +7,7 @@ A reader may be restored from any of its states, not from its newest one alone.
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from hypothesis.stateful import (
 
 from penstock.service.config import DispatcherConfig
 from penstock.service.machine.machine import Machine
-from penstock.service.machine.spans import insert, overlap, without
+from penstock.service.machine.spans import count, insert, overlap, without
 from penstock.service.messages import (
     ConsumerHeartbeat,
     DatasetRegistered,
@@ -127,11 +128,12 @@ class Service(RuleBasedStateMachine):
     @rule(name=LIVING, wanted=st.integers(1, 8))
     def lease(self, name: str, wanted: int) -> None:
         reader = self.readers[name]
-        reply = self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=wanted))
+        reply = self.tell(reader, self.message(reader, wanted))
         if isinstance(reply, Leased):
             whole = [span for span in reply.spans if span.skip]  # these are not cut
             assert sum(span.stop - span.start for span in reply.spans if span not in whole) <= wanted
             assert not (reply.spans and reply.ended)
+            assert not (reply.ended and self.held_by_others(name)), "it could still have come to this reader"
             reader.held += reply.spans
 
     @precondition(lambda self: self.living())
@@ -147,7 +149,8 @@ class Service(RuleBasedStateMachine):
         if not reader.held:
             return
         span = reader.held[-1]
-        if isinstance(self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=0, returned=[span])), Leased):
+        reply = self.tell(reader, self.message(reader, 0, returned=[span], unread=count(reader.held[:-1])))
+        if isinstance(reply, Leased):
             reader.held.pop()
 
     @precondition(lambda self: self.living())
@@ -252,10 +255,19 @@ class Service(RuleBasedStateMachine):
     def step(self, reader: Reader) -> object:
         while reader.held:
             self.hand_one_on(reader, counts_on=False)
-        reply = self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=5))
+        reply = self.tell(reader, self.message(reader, 5))
         if isinstance(reply, Leased):
             reader.held += reply.spans
         return reply
+
+    def message(self, reader: Reader, positions: int, **more: Any) -> Lease:
+        """What a reader says, and with it how much it has not handed on."""
+        said = {"unread": count(reader.held), **more}
+        return Lease(consumer_id=reader.consumer_id, positions=positions, **said)
+
+    def held_by_others(self, name: str) -> bool:
+        """Whether another reader that is alive has something that it has not handed on."""
+        return any(count(reader.held) for other, reader in self.readers.items() if other != name and reader.alive)
 
     def hand_one_on(self, reader: Reader, *, counts_on: bool) -> None:
         done = reader.next(counts_on=counts_on)
@@ -265,11 +277,12 @@ class Service(RuleBasedStateMachine):
         if number >= ELEMENTS * LENGTH:
             end = Span(pass_number=done.pass_number, start=0, stop=LENGTH)
             rest = reader.held.pop(0)
-            self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=0, consumed=[rest], ended=[end]))
+            self.tell(reader, self.message(reader, 0, consumed=[rest], ended=[end]))
             for span in overlap([rest], end):
                 insert(reader.past.spans, span)
             return
-        reply = self.tell(reader, Lease(consumer_id=reader.consumer_id, positions=0, consumed=[done]))
+        left = [*without(reader.held[:1], done), *reader.held[1:]]
+        reply = self.tell(reader, self.message(reader, 0, consumed=[done], unread=count(left)))
         if isinstance(reply, Leased):
             reader.past.elements += [(done.pass_number, number)] if number < number_at(reader.held[0].end) else []
             insert(reader.past.spans, done)

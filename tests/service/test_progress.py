@@ -6,15 +6,18 @@ from hypothesis import strategies as st
 
 from penstock.data.block import Block
 from penstock.errors import StateMismatchError
+from penstock.service.asking import Reading
 from penstock.service.delivery import AsItComes, InOrder, InTurns
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.fetching import Chunk
 from penstock.service.leases import Leases
 from penstock.service.machine.spans import merged
 from penstock.service.messages import Leased
-from penstock.service.pace import SpanPace
+from penstock.service.pace import SpanPace, Usage
+from penstock.service.policy import ShardingPolicy
+from penstock.service.position import GivenUp, Position
 from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, SharedProgress, after, past_of
-from penstock.service.subjects import Span
+from penstock.service.subjects import Pass, Span
 
 
 def block_of(rows: range) -> Block:
@@ -176,7 +179,7 @@ def test_in_turns_each_pass_gives_one_element_until_it_has_ended() -> None:
 
 
 def leased(*spans: Span) -> Leases:
-    leases = Leases(0, DispatcherClient("localhost:1"))
+    leases = Leases(0, DispatcherClient("localhost:1"), lambda: (0, False, False))
     leases.granted(Leased(spans=list(spans)))
     return leases
 
@@ -194,24 +197,100 @@ def test_a_span_that_skips_is_not_cut_because_it_may_skip_more_than_its_first_pi
 
 def test_as_much_is_leased_at_a_time_as_lasts_for_a_while() -> None:
     now = 0.0
-    pace, leases = SpanPace(None), Leases(0, DispatcherClient("localhost:1"), clock=lambda: now)
+    pace, leases = (
+        SpanPace(None),
+        Leases(0, DispatcherClient("localhost:1"), lambda: (0, False, False), clock=lambda: now),
+    )
     wanted = []
     for lasts in (0.01, 0.01, 0.1, 0.3, 0.3, 0.3):
         assert leases.begin(pace, 1, 0)
-        wanted.append(leases.wanted)
-        leases.granted(Leased(spans=[Span(pass_number=0, start=0, stop=leases.wanted)]))
+        wanted.append(leases.asked_for)
+        leases.granted(Leased(spans=[Span(pass_number=0, start=0, stop=leases.asked_for)]))
         assert not leases.begin(pace, 1, 0)  # before that is used up
         while leases.next(1):
-            now += lasts / leases.wanted
+            now += lasts / leases.asked_for
     assert wanted == [4, 8, 16, 16, 8, 4]
 
 
 def test_what_was_granted_only_in_part_does_not_let_more_be_leased_at_a_time() -> None:
-    leases = Leases(0, DispatcherClient("localhost:1"))
+    leases = Leases(0, DispatcherClient("localhost:1"), lambda: (0, False, False))
     for _ in range(3):
         assert leases.begin(SpanPace(None), 1, 0)
         leases.granted(Leased())
-    assert leases.wanted == 4
+    assert leases.asked_for == 4
+
+
+def test_what_was_leased_last_and_not_begun_is_given_back_first() -> None:
+    leases = leased(Span(pass_number=0, start=10, stop=15), Span(pass_number=1, start=0, stop=4, more=2))
+    assert leases.take_back(2) == [Span(pass_number=1, start=2, stop=4, more=2)]
+    assert leases.take_back(3) == [Span(pass_number=1, start=0, stop=2), Span(pass_number=0, start=14, stop=15)]
+    assert leases.not_begun == 4
+    assert leases.take_back(9) == [Span(pass_number=0, start=10, stop=14)]
+    assert leases.take_back(1) == []
+
+
+def shared_position(*spans: Span) -> tuple[Position, list[Part]]:
+    reading = Reading(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows")
+    position = Position(reading, shared=True, record=None, number=0)
+    position.update([Pass(number=0, length=100)])
+    return position, [position.passes[0].adopt(span) for span in spans]
+
+
+def test_of_what_was_begun_that_is_given_back_first_of_which_nothing_has_come() -> None:
+    begun, arrived_part, asked = (Span(pass_number=0, start=start, stop=start + 10) for start in (0, 10, 20))
+    position, parts = shared_position(begun, arrived_part, asked)
+    for part in parts[:2]:
+        part.arrive(arrived(part.span.start, 4), "rows", 1)
+        position.delivery.arrived(part)
+    position.hand_on(parts[0])
+    position.handed_on.use(4)
+    assert position.unread == 6 + 10 + 10
+    assert position.give_up(1) == GivenUp([asked], 0, [parts[2]])
+    assert position.give_up(1) == GivenUp([Span(pass_number=0, start=4, stop=10)], 0, [parts[0]])
+    assert position.unread == 10
+    assert position.give_up(1) == GivenUp([arrived_part], 4, [parts[1]])
+    assert position.give_up(1) == GivenUp()
+    assert position.all_handed_on
+    assert [part.span.stop - part.span.start for part in parts] == [4, 0, 0]
+    assert position.record(4, bare=True)["passes"] == {"0": [4, []]}
+
+
+def test_what_comes_again_to_a_restored_reader_is_not_given_back() -> None:
+    reading = Reading(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows")
+    record = {"passes": {"0": [6, []]}, "turn": 0, "first": 0, "order": [[0, 0, 0, 6, 6]]}
+    position = Position(reading, shared=True, record=record, number=2)
+    position.update([Pass(number=0, length=100)])
+    assert position.unread == 0
+    assert position.give_up(10) == GivenUp()
+
+
+def test_a_reader_of_a_shared_job_has_what_its_caller_uses_in_a_second() -> None:
+    now = 0.0
+    usage = Usage(clock=lambda: now)
+    pace = SpanPace(None, usage)
+    pace.arrived(rows=1000, nbytes=8000)
+    pace.measured(positions=1000, nbytes=8000, seconds=0.001)
+    assert pace.lease(1000, lanes=2, under_way=0) == 4, "nothing was used yet"
+    for _ in range(50):
+        usage.used(10)
+        now += 0.1
+    assert [pace.lease(1 << 20, 2, under_way) for under_way in (0, 60, 90)] == [90, 30, 0]
+    now += 10
+    assert pace.lease(1 << 20, 2, 0) == 4, "it has not come for long"
+
+
+def test_few_positions_of_a_shared_job_are_begun_at_a_time_so_that_others_can_have_the_rest() -> None:
+    now = 0.0
+    usage = Usage(clock=lambda: now)
+    pace = SpanPace(None, usage)
+    for _ in range(10):  # one position in ten gives an element
+        pace.arrived(rows=1, nbytes=8)
+        pace.measured(positions=10, nbytes=8, seconds=0.001)
+    for _ in range(50):
+        usage.used(1)
+        now += 0.01
+    assert pace.used_in(0.1) == 99
+    assert pace.size(None, 2, 0) == 99
 
 
 def test_a_failure_takes_the_place_of_an_element() -> None:

@@ -219,6 +219,48 @@ def test_a_reader_that_waits_keeps_no_more_from_others_than_it_may(limit: int, t
         assert sorted([*given, *others, *map(int, idle)]) == list(range(1000))
 
 
+def shared_job(dataset: ps.Dataset, target: str, name: str) -> ps.Dataset:
+    return dataset.apply(ps.service.distribute("distributed_epoch", target, job_name=name))
+
+
+def test_a_second_reader_gets_what_an_idle_first_one_has_not_read(target: str) -> None:
+    readers = [shared_job(ps.Dataset.range(50_000).map(lambda x: x + 1).batch(32), target, "idle") for _ in range(2)]
+    with iter(readers[0]) as idle, iter(readers[1]) as other:
+        given = [next(idle)]
+        given += other
+        assert len(given) == 1563
+        assert list(idle) == []
+    assert sorted(np.concatenate(given)) == list(range(1, 50_001))
+
+
+def test_endless_training_goes_on_where_another_reader_has_had_a_whole_epoch(target: str) -> None:
+    readers = [shared_job(ps.Dataset.range(5), target, "endless").repeat() for _ in range(2)]
+    with iter(readers[0]) as first, iter(readers[1]) as second:
+        had = [int(next(first)) for _ in range(5)]  # the epoch that the second one begins with
+        had += [int(next(second)) for _ in range(5)]
+    assert sorted(had) == sorted([*range(5), *range(5)])
+
+
+def test_an_empty_dataset_of_a_shared_job_is_not_repeated_for_ever(target: str) -> None:
+    dataset = shared_job(ps.Dataset.range(50).filter(lambda x: x < 0), target, "empty").repeat()
+    assert list(dataset) == []
+
+
+def test_elements_go_to_whoever_consumes_them(target: str) -> None:
+    pauses = (0.01, 0.05)
+
+    def read(index: int) -> list[object]:
+        found: list[object] = []
+        for x in shared_job(ps.Dataset.range(300).map(lambda x: x + 1), target, "paces"):
+            found.append(int(x))
+            time.sleep(pauses[index])
+        return found
+
+    quick, slow = together(2, read)
+    assert sorted(quick + slow) == list(range(1, 301))  # type: ignore[type-var]
+    assert 3.5 < len(quick) / len(slow) < 7  # five times as many, give or take what both had at the end
+
+
 def test_a_registered_dataset_is_had_by_its_id(target: str) -> None:
     name = ps.service.register_dataset(target, ps.Dataset.range(6).map(lambda x: (x, np.float32(x))), dataset_id="six")
     dataset = ps.service.from_dataset_id("distributed_epoch", target, name)

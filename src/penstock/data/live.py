@@ -23,6 +23,11 @@ class LiveStream(Stream):
 
     @property
     @abstractmethod
+    def shared(self) -> bool:
+        """Whether others have had elements of it."""
+
+    @property
+    @abstractmethod
     def number(self) -> int:
         """The number of the next element, failures counted."""
 
@@ -68,6 +73,12 @@ class LiveStreams:
 
     def __bool__(self) -> bool:
         return bool(self._streams or self.restored)
+
+    @property
+    def shared(self) -> bool:
+        """Whether others have had elements of what is read."""
+        with self._lock:
+            return any(stream.shared for stream in self._streams.values())
 
     def add(self, stream: LiveStream) -> None:
         """Take a stream in. One of equal key that is there already stays: others read elements of it again."""

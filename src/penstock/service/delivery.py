@@ -27,6 +27,9 @@ class Delivery(ABC):
     def arrived(self, part: Part) -> None:  # noqa: B027  # most look at the parts themselves
         """Note that an item of a part has arrived."""
 
+    def gave_up(self, part: Part) -> None:  # noqa: B027  # most look at the parts themselves
+        """Note that all items of a part are gone."""
+
     def take(self, part: Part) -> Arrived | Raised:
         """The item to hand on."""
         return part.items.popleft()
@@ -69,6 +72,9 @@ class AsItComes(Delivery):
 
     def arrived(self, part: Part) -> None:
         self._ready.append(part)
+
+    def gave_up(self, part: Part) -> None:
+        self._ready = deque(ready for ready in self._ready if ready is not part)
 
 
 class InTurns(Delivery):
@@ -129,6 +135,9 @@ class Again(Delivery):
     def arrived(self, part: Part) -> None:
         if not part.again:
             self._later.arrived(part)
+
+    def gave_up(self, part: Part) -> None:
+        self._later.gave_up(part)
 
     def take(self, part: Part) -> Arrived | Raised:
         if part.again:

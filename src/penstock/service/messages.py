@@ -102,11 +102,15 @@ class Lease(Message, frozen=True, tag="lease"):
         ended: passes of unknown length that have ended, with their length as `stop`.
         number: counts this consumer's requests for positions, from 1: one that is sent again, because its answer was
             lost, is answered again. 0 is carried out anew every time.
+        unread: about how many of its positions it has not handed on, and could give back; -1 where it cannot tell.
+        waiting: whether its caller waits for an element.
     """
 
     consumer_id: int
     positions: int
     number: int = 0
+    unread: int = -1
+    waiting: bool = False
     consumed: list[Span] = msgspec.field(default_factory=list)
     returned: list[Span] = msgspec.field(default_factory=list)
     ended: list[Span] = msgspec.field(default_factory=list)
@@ -119,11 +123,15 @@ class Leased(Message, frozen=True, tag="leased"):
         spans: are this consumer's from now on.
         ended: nothing is left for this consumer in this epoch.
         retry_after: seconds after which to ask again, where there are neither spans nor an end.
+        wanted: another reader has nothing to hand on: this one is to give back what it does not need soon.
+        near_end: little of the epoch is free, so that somebody may soon want what this consumer has.
     """
 
     spans: list[Span] = msgspec.field(default_factory=list)
     ended: bool = False
     retry_after: float = 0.0
+    wanted: bool = False
+    near_end: bool = False
 
 
 class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
@@ -148,11 +156,12 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
 
 
 class ConsumerNews(Message, frozen=True, tag="consumer_news"):
-    """The answer to `ConsumerHeartbeat`: what holds now."""
+    """The answer to `ConsumerHeartbeat`: what holds now. `wanted` is that of `Leased`."""
 
     passes: list[Pass]
     workers: list[WorkerInfo]
     stopping: bool = False
+    wanted: bool = False
 
 
 class ReleaseConsumer(Message, frozen=True, tag="release_consumer"):

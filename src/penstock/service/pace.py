@@ -1,5 +1,9 @@
 """How many positions to fetch at a time, and how much may be under way."""
 
+import math
+import time
+from collections.abc import Callable
+
 _GROWTH = 4
 _SECONDS = 0.1
 _FEWEST_SECONDS = 0.005
@@ -10,6 +14,45 @@ _FEWEST = 2
 _BUDGET_BYTES = 64 << 20
 _MANY = 1 << 20
 _ALPHA = 0.3
+_MEMORY_SECONDS = 1.0
+"""What was used longer ago hardly counts any more."""
+_SHORTEST_SECONDS = 0.1
+"""No rate is told from less: so a reader may have ten times as much as it has used so far, and grows quickly."""
+_LEASE_SECONDS = 1.0
+"""A reader of a shared job has about as much as its caller uses in this time."""
+_SHARE = 4
+"""It asks for more when so large a part of that is used up: one in this many."""
+_PART_SECONDS = 0.1
+"""A part of a shared job is no more than its reader uses in this time, so that others can have the rest."""
+
+
+class Usage:
+    """How many elements the caller of a reader uses in a second, going by the last second or so."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._at = clock()
+        self._rows = self._seconds = 0.0
+
+    def used(self, rows: int) -> None:
+        """The caller has come for so many elements."""
+        if not self._rows:  # what came before the first one was not the caller's doing
+            self._at = self._clock()
+        self._pass_time()
+        self._rows += rows
+
+    @property
+    def rows_per_second(self) -> float:
+        """Falls while the caller does not come."""
+        self._pass_time()
+        return self._rows / max(self._seconds, _SHORTEST_SECONDS)
+
+    def _pass_time(self) -> None:
+        now = self._clock()
+        seconds, self._at = now - self._at, now
+        kept = math.exp(-seconds / _MEMORY_SECONDS)
+        self._rows *= kept
+        self._seconds = kept * self._seconds + seconds
 
 
 class SpanPace:
@@ -19,26 +62,34 @@ class SpanPace:
     finely and no round trip is paid for a single cheap element. It starts at one position and grows at most fourfold at
     a time. A position may give many elements or none, so what has come counts for those that are done.
 
+    A reader of a shared job asks for no more than its caller uses in about a second: the rest is for other readers.
+
     Args:
         limit: the most elements that may be under way and not handed on; None: as many as 64 MiB hold.
+        usage: what the caller uses, where others read the same passes.
     """
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, usage: Usage | None = None) -> None:
         self.limit = limit
+        self._usage = usage
         self._bytes_per_row = 0.0
         # Sums in which what was longer ago counts less and less.
-        self._positions = self._bytes = self._seconds = 0.0
+        self._positions = self._rows = self._bytes = self._seconds = 0.0
+        self._new_rows = 0
         self._span = 1
 
     def arrived(self, rows: int, nbytes: int) -> None:
         """Note how large the elements of a block are."""
         old, new = self._bytes_per_row, nbytes / rows
         self._bytes_per_row = new if old == 0 else old + _ALPHA * (new - old)
+        self._new_rows += rows
 
     def measured(self, positions: int, nbytes: int, seconds: float) -> None:
         """Note what has come since so many positions were done before; there may be none since."""
         kept = 1 - _ALPHA if positions else 1.0
         self._positions = kept * self._positions + positions
+        self._rows = kept * self._rows + self._new_rows
+        self._new_rows = 0
         self._bytes = kept * self._bytes + nbytes
         self._seconds = kept * self._seconds + seconds
         if positions:
@@ -54,9 +105,11 @@ class SpanPace:
         Args:
             remaining: positions that nobody has begun, where that is known.
             lanes: how many spans are fetched at the same time.
-            under_way: elements that were asked for and not handed on.
+            under_way: elements that were asked for and not handed on; of a shared job positions.
         """
         size = self._span
+        if self._usage is not None:
+            size = min(size, max(1, self.used_in(_PART_SECONDS)))
         if remaining is not None:
             fewest = int(_FEWEST_SECONDS / self._seconds * self._positions) if self._seconds else 1
             size = min(size, max(1, fewest, remaining // lanes))  # all lanes end at about the same time
@@ -67,16 +120,34 @@ class SpanPace:
 
         That may be more than 64 MiB hold: what is leased comes when there is room.
         """
-        size, room = spans * self._span, max(0, self._most(lanes) - under_way)
+        size, most = spans * self._span, self._most(lanes)
+        room = max(0, most - under_way)
+        if self._usage is not None:
+            return min(size, room) if room >= most / _SHARE else 0  # not a few at a time
         return min(size, room) if self.limit is not None or room == 0 else size
 
     def _most(self, lanes: int) -> int:
-        """How many elements may be under way."""
+        """How many elements may be under way; of a shared job positions."""
+        most = self._budget(lanes)
+        return most if self._usage is None else min(most, max(2 * lanes, self.used_in(_LEASE_SECONDS)))
+
+    def _budget(self, lanes: int) -> int:
+        """How many elements may be under way by the limit, or to keep to 64 MiB."""
         if self.limit is not None:
             return self.limit
         if self._bytes_per_row:
             return max(2 * lanes, int(_BUDGET_BYTES / self._bytes_per_row))
         return _MANY if self._positions else 2 * lanes  # either nothing is left of them, or nobody knows yet
+
+    def positions_of(self, rows: int) -> float:
+        """How many positions give so many elements, going by what has come."""
+        return rows * self._positions / self._rows if self._rows and self._positions else rows
+
+    def used_in(self, seconds: float) -> int:
+        """How many positions the caller uses up in so many seconds."""
+        if self._usage is None or (self._positions and not self._rows):  # nothing comes of them
+            return _MANY
+        return int(min(self.positions_of(1) * self._usage.rows_per_second * seconds, _MANY))
 
     def holds(self, rows: int) -> bool:
         """Whether so many elements may wait to be handed on."""

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import ServiceError
@@ -21,6 +22,21 @@ from penstock.service.progress import (
     first_of,
 )
 from penstock.service.subjects import Pass, Span
+
+
+@dataclass
+class GivenUp:
+    """What a reader has let go of.
+
+    Attributes:
+        spans: are not its own any more.
+        rows: how many elements of them had come.
+        used: the parts of which it has used all that is left to it.
+    """
+
+    spans: list[Span] = field(default_factory=list)
+    rows: int = 0
+    used: list[Part] = field(default_factory=list)
 
 
 class Position:
@@ -106,11 +122,39 @@ class Position:
         )
 
     @property
+    def unread(self) -> int:
+        """About how many positions were begun and not handed on, where others may have them."""
+        return sum(part.unread for part in self._open())
+
+    def _open(self) -> list[Part]:
+        return [part for progress in self.passes.values() for part in progress.open]
+
+    def give_up(self, positions: int) -> "GivenUp":
+        """Let go of about so many positions that are not handed on: first those of which nothing waits here."""
+        given = GivenUp()
+        parts = [part for part in reversed(self._open()) if part.unread]
+        for part in sorted(parts, key=lambda part: bool(part.items)):
+            if positions <= 0:
+                break
+            positions -= part.unread
+            given.rows += sum(item.chunk.rows for item in part.items if isinstance(item, Arrived))
+            left = part.give_up()
+            given.spans += [left] if left.first < left.end else []
+            self.delivery.gave_up(part)
+            given.used += [part] if self.finish(part) else []
+        return given
+
+    @property
     def all_handed_on(self) -> bool:
         """Whether everything that is this reader's was handed on, as far as that is known."""
         if self._again or any(progress.open for progress in self.passes.values()):
             return False
         return self._shared or (bool(self.passes) and all(progress.all_begun for progress in self.passes.values()))
+
+    @property
+    def all_read(self) -> bool:
+        """Whether this reader alone has read all positions of all passes."""
+        return bool(self.passes) and all(progress.state() == [progress.length, []] for progress in self.passes.values())
 
     def next_part(self) -> Part | None:
         """The part to hand on from, or None while what is next has not arrived."""
@@ -175,6 +219,5 @@ class Position:
 
     def _begun(self, number: int) -> Iterator[Span]:
         undone = self.handed_on.undone(number)
-        opened = [part for progress in self.passes.values() for part in progress.open]
-        for part in dict.fromkeys([*self.handed_on.parts(), *opened]):
+        for part in dict.fromkeys([*self.handed_on.parts(), *self._open()]):
             yield part.until(undone.get(part, part.span.end if part.done else (part.position, part.skip)))

@@ -88,6 +88,19 @@ class Part:
         """What of it comes before a place."""
         return Span.between(self.pass_number, self.span.first, place)
 
+    @property
+    def unread(self) -> int:
+        """About how many positions were not handed on, where others may have them."""
+        return 0 if self.again or self.done else max(1, self.span.stop - self.position)
+
+    def give_up(self) -> Span:
+        """Let go of what was not handed on, which is to be others'; gives it. It is complete then."""
+        place = (self.position, self.skip)
+        left = Span.between(self.pass_number, place, self.span.end)
+        self.span, self.complete = self.until(place), True
+        self.items.clear()
+        return left
+
     def missing(self) -> Span:
         """What is to be fetched yet."""
         return Span(pass_number=self.pass_number, start=self.fetch_position, stop=self.fetch_stop, skip=self.fetch_skip)
@@ -172,6 +185,11 @@ class PassProgress:
         """The parts that were begun and not handed on in full, in the order of their positions."""
         self.waiting: deque[Part] = deque()
         """Those of them that nobody fetches."""
+
+    @property
+    def length(self) -> int:
+        """How many positions there are: -1 infinite, -2 unknown."""
+        return self._length
 
     @property
     def remaining(self) -> int | None:

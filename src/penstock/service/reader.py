@@ -5,6 +5,7 @@ lost. A steward keeps in touch with the dispatcher. All of them end soon after `
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,13 +22,15 @@ from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.failures import to_exception
 from penstock.service.fetching import End, Failed
 from penstock.service.interfaces import Answer
-from penstock.service.leases import Leases
+from penstock.service.leases import Holding, Leases
+from penstock.service.machine.spans import count
 from penstock.service.messages import ConsumerNews, EpochOpened, ReleaseConsumer
-from penstock.service.pace import SpanPace
+from penstock.service.pace import SpanPace, Usage
 from penstock.service.position import Position
 from penstock.service.progress import ENDLESS, Arrived, Part, Raised
 from penstock.service.pulse import Pulse
 from penstock.service.staff import Staff
+from penstock.service.subjects import Span
 
 _logger = logging.getLogger(__name__)
 
@@ -35,6 +38,10 @@ _LANES_PER_WORKER = 2
 _HEARTBEAT_SECONDS = 1.0
 _NEWS_SECONDS = 0.2
 """How often the dispatcher is asked while no worker can be."""
+_RECALL_SECONDS = 0.1
+"""How often it is asked near the end of a shared epoch whether it wants anything back."""
+_KEPT_SECONDS = 0.2
+"""What the caller uses in this time is not given back."""
 _SILENCE_SECONDS = 5.0
 """How long the caller waits before the log says what for."""
 
@@ -67,16 +74,18 @@ class Reader:
         # One for each that waits, so that an element wakes only the caller.
         self._changed, self._arrived, self._steward = Condition(lock), Condition(lock), Condition(lock)
         self._position = position
-        self._leases = Leases(opened.consumer_id, dispatcher) if opened.leased else None
-        self._pace = SpanPace(reading.limit)
+        self._leases = Leases(opened.consumer_id, dispatcher, self._holding) if opened.leased else None
+        self._usage = Usage()
+        self._pace = SpanPace(reading.limit, self._usage if opened.leased else None)
         self._lanes = 0
         self._buffered = 0  # elements that have arrived and were not handed on
         self._unread = 0  # elements at the end of what was handed on that were not used
         self._failure: Exception | None = None
+        self._waiting = False  # the caller, for an element
         self._stopping = False
         self._replaced = False
         self._over = False
-        self._news_wanted = False
+        self._beat_at = time.monotonic() + _HEARTBEAT_SECONDS
         self._pulse = Pulse()
         self._update(opened)
         threads.start(self._keep_in_touch, "service-steward")
@@ -87,6 +96,12 @@ class Reader:
     def number(self) -> int:
         """The number of the element that comes next, failures counted."""
         return self._position.handed_on.number
+
+    @property
+    def shared(self) -> bool:
+        """Whether other readers have had something of the epoch."""
+        with self._changed:
+            return self._leases is not None and not self._position.all_read
 
     def next(self) -> Block | None:
         """The next elements, or None at the end.
@@ -117,7 +132,9 @@ class Reader:
                 return None
             if self._stopping:
                 raise ClosedError("this iterator was closed while an element was waited for")
+            self._waiting = True
             self._arrived.wait(_SILENCE_SECONDS)
+            self._waiting = False
             if time.monotonic() > said + _SILENCE_SECONDS:
                 said = time.monotonic()
                 _logger.warning("no element for %.0f s: %s", said - begun, self._staff.why_silent())
@@ -129,6 +146,7 @@ class Reader:
         if isinstance(item, Arrived):
             self._buffered -= item.chunk.rows
             self._pulse.rows += item.chunk.rows
+            self._usage.used(item.chunk.rows)
         self._finish(part)
         return item
 
@@ -224,6 +242,8 @@ class Reader:
             reply = self._leases.ask()
             with self._changed:
                 self._leases.granted(reply)
+                if reply.wanted or reply.near_end:
+                    self._steward.notify_all()
                 self._wake()
 
     def _waiting_part(self) -> Part | None:
@@ -243,8 +263,9 @@ class Reader:
         return None
 
     def _under_way(self) -> int:
-        """How many elements were asked for and not handed on."""
-        return self._position.requested + self._buffered
+        """How many elements were asked for and not handed on; of a shared job positions."""
+        buffered = self._buffered if self._leases is None else self._pace.positions_of(self._buffered)
+        return self._position.requested + math.ceil(buffered)
 
     def _fetch(self, part: Part) -> None:
         """Fetch what is missing of a part, or what a worker gives of it before it is lost."""
@@ -265,7 +286,7 @@ class Reader:
                 self._suspect(part, worker.worker_id, request.span.stop)
             if self._staff.short_handed():
                 with self._changed:
-                    self._news_wanted = True
+                    self._beat_at = 0.0
                     self._steward.notify_all()
         finally:
             self._staff.leave(worker)
@@ -277,7 +298,7 @@ class Reader:
             blamed = part.suspicion.stream_lost(worker_id, asked, self._reading.stride)
         else:
             blamed = part.suspicion.worker_lost(worker_id, asked)
-        if not blamed:
+        if not blamed or part.complete:
             return
         error = self._reading.poison(part.pass_number, asked.start)
         if not self._reading.by_position:
@@ -292,6 +313,8 @@ class Reader:
     def _take_in(self, part: Part, answer: Answer, stop: int) -> bool:
         """Note a piece of an answer, for which positions up to `stop` were asked; False if no more of it is wanted."""
         with self._changed:
+            if part.done:  # the rest of it was given back
+                return False
             progress, before = self._position.passes[part.pass_number], part.fetch_position
             if isinstance(answer, End):
                 end = stop if answer.length < 0 else answer.length
@@ -311,26 +334,40 @@ class Reader:
             else:
                 chunk, block = answer
                 self._pace.arrived(chunk.rows, block.nbytes)
-                self._changed.wait_for(
-                    lambda: (
-                        self._stopping
-                        or self._pace.holds(self._buffered + chunk.rows)
-                        or (not part.items and self._position.awaits(part))
-                    )
-                )
+                if not self._has_room(part, chunk.rows):
+                    return False
                 self._buffered += part.arrive(Arrived(chunk, block), self._reading.kind, self._reading.stride)
                 self._pace.measured(max(0, part.fetch_position - before), block.nbytes, chunk.seconds)
                 self._position.delivery.arrived(part)
                 self._arrived.notify_all()
             return not self._stopping and not part.complete
 
+    def _has_room(self, part: Part, rows: int) -> bool:
+        """Wait until more may be buffered; gives whether it is still wanted."""
+        self._changed.wait_for(
+            lambda: (
+                self._stopping
+                or part.done
+                or self._pace.holds(self._buffered + rows)
+                or (not part.items and self._position.awaits(part))
+            )
+        )
+        return not part.done
+
     # The steward
 
     def _keep_in_touch(self) -> None:
         """Tell the dispatcher of this consumer, and hear from it, until the end; then let go of everything."""
         try:
-            while not self._paused(_NEWS_SECONDS if self._staff.short_handed() else _HEARTBEAT_SECONDS):
-                self._beat()
+            while not self._paused():
+                if time.monotonic() >= self._beat_at:
+                    self._beat()
+                    self._beat_at = time.monotonic() + (
+                        _NEWS_SECONDS if self._staff.short_handed() else _HEARTBEAT_SECONDS
+                    )
+                elif self._leases is not None:
+                    self._leases.report(self._begun())
+                self._give_back()
         except PenstockError as error:
             self._fail(error)
             with self._changed:
@@ -350,12 +387,51 @@ class Reader:
             consumed = [] if self._leases is None else self._leases.left(self._position.begun(used))
         return ReleaseConsumer(consumer_id=self._opened.consumer_id, consumed=consumed)
 
-    def _paused(self, seconds: float) -> bool:
+    def _paused(self) -> bool:
         """Wait until there is reason to ask the dispatcher; gives whether the reader was stopped."""
         with self._changed:
-            self._steward.wait_for(lambda: self._stopping or self._news_wanted, seconds)
-            self._news_wanted = False
+            since = time.monotonic()
+            while not self._stopping:
+                recall = self._leases is not None and self._leases.near_end and (self._held() or self._leases.known)
+                until = min(self._beat_at, since + _RECALL_SECONDS) if recall else self._beat_at
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                self._steward.wait(left)
             return self._stopping
+
+    def _held(self) -> int:
+        """How many positions of a shared job this reader has that were not handed on."""
+        assert self._leases is not None
+        return self._leases.not_begun + self._position.unread
+
+    def _holding(self) -> Holding:
+        """What the dispatcher is told of that."""
+        with self._changed:
+            assert self._leases is not None
+            return self._held(), self._waiting, self._leases.asking
+
+    def _begun(self) -> list[Span]:
+        """What the caller has used of spans that are not used up."""
+        with self._changed:
+            return self._position.begun(self._position.handed_on.used_until)
+
+    def _give_back(self) -> None:
+        """Where another reader has nothing, let it have what the caller of this one does not need soon."""
+        leases = self._leases
+        if leases is None or not leases.wanted:
+            return
+        with self._changed:
+            leases.wanted = False
+            held = self._held()
+            left = held - min(held // 2, self._pace.used_in(_KEPT_SECONDS))
+            spans = leases.take_back(left)
+            given = self._position.give_up(left - count(spans))
+            self._buffered -= given.rows
+            leases.used(given.used)
+            self._wake()
+        if spans or given.spans:
+            leases.give_back([*spans, *given.spans], self._begun())
 
     def _beat(self) -> None:
         with self._changed:
@@ -363,7 +439,10 @@ class Reader:
             lost = self._staff.suspects()
             heartbeat = self._pulse.heartbeat(self._opened.consumer_id, rounds, turn, lost)
         try:
-            self._update(self._dispatcher.ask(heartbeat))
+            news = self._dispatcher.ask(heartbeat)
+            self._update(news)
+            if self._leases is not None and news.wanted:
+                self._leases.wanted = True
         except LostLeaseError:
             if self._leases is not None:
                 raise
@@ -371,9 +450,7 @@ class Reader:
             self._opened = self._reopen(self.record(self.number, bare=True))
             self._update(self._opened)
         if self._leases is not None:
-            with self._changed:
-                begun = self._position.begun(self._position.handed_on.used_until)
-            self._leases.acknowledge(begun)
+            self._leases.acknowledge(self._begun())
 
     def _update(self, news: EpochOpened | ConsumerNews) -> None:
         """Take over what the dispatcher says: passes that have come, workers that have come or gone."""

@@ -240,6 +240,10 @@ class DistributeStream(LiveStream):
         )
 
     @property
+    def shared(self) -> bool:
+        return self._reader is not None and self._reader.shared
+
+    @property
     def number(self) -> int:
         return self._number if self._reader is None else self._reader.number
 

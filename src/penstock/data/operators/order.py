@@ -77,7 +77,8 @@ class RepeatStream(OneInputStream):
             if block is not None:
                 self._empty = False
                 return block
-            if self._empty:  # an input without elements would be repeated for ever
+            # An input without elements would be repeated for ever; but where others share it, they may have had them.
+            if self._empty and not self._run.live.shared:
                 return None
             self._input.close()
             self._number += 1

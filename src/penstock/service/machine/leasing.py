@@ -1,5 +1,7 @@
 """Consumers of a shared job: what they ask for, acknowledge and give back, and that they are alive."""
 
+from msgspec.structs import replace
+
 from penstock.errors import InvalidArgumentError, LostLeaseError
 from penstock.service.config import DispatcherConfig
 from penstock.service.machine.grant import first_positions, grant
@@ -15,6 +17,10 @@ from penstock.service.messages import ConsumerHeartbeat, ConsumerNews, Done, Lea
 from penstock.service.subjects import Span
 
 _RETRY_SECONDS = 0.2
+_RECALL_RETRY_SECONDS = 0.05
+"""The same where others are about to give positions back."""
+_STARVING_SECONDS = 1.0
+"""For how long a reader that asked and got nothing is taken to be waiting still."""
 _DOUBT = 1.5
 """How many heartbeats a worker may be late before a reader that cannot reach it is believed."""
 
@@ -31,6 +37,21 @@ def lease(
     consumer, epoch = _reader(state, message.consumer_id)
     if not state.leased(epoch):
         raise InvalidArgumentError("this consumer does not lease positions: they are all its own, or go by rounds")
+    updates, reply = _leased(state, signs, config, consumer, epoch, message, now)
+    _note(signs, message, reply, now)
+    wanted = not message.returned and _is_wanted(state, signs, consumer, epoch, now)
+    return updates, replace(reply, wanted=wanted, near_end=_near_end(state, epoch))
+
+
+def _leased(
+    state: State,
+    signs: Signs,
+    config: DispatcherConfig,
+    consumer: Consumer,
+    epoch: Epoch,
+    message: Lease,
+    now: float,
+) -> tuple[list[Update], Leased]:
     if message.number and message.number == consumer.answered[0]:
         return [], Leased(spans=consumer.answered[1])
     for spans in (message.consumed, message.returned, message.ended):
@@ -140,14 +161,52 @@ def _nothing(
 ) -> Leased:
     """There is nothing to lease now: perhaps there will be, when others turn out to be dead or workers come."""
     nothing_left = bool(ledgers) and all(ledger.free == 0 for ledger in ledgers)
-    suspects = any(
-        (other.leased or other.owed) and signs.consumer_silence(other.consumer_id, now) > suspicious_seconds(config)
+    others = [other for other in state.readers(epoch) if other is not consumer]
+    if nothing_left and not any(_may_give_back(other, signs, config, now) for other in others):
+        return Leased(ended=True)
+    recalls = any(signs.unread.get(other.consumer_id) for other in others)
+    retry = _RECALL_RETRY_SECONDS if recalls else _RETRY_SECONDS
+    return Leased(retry_after=min(retry, config.lease_seconds / 10))
+
+
+def _may_give_back(other: Consumer, signs: Signs, config: DispatcherConfig, now: float) -> bool:
+    """Whether something that a reader has may come to others: it has not handed it on, or it may be dead."""
+    if not other.leased and not other.owed:
+        return False
+    silent = signs.consumer_silence(other.consumer_id, now) > suspicious_seconds(config)
+    return silent or bool(other.owed) or signs.unread.get(other.consumer_id, 1) > 0
+
+
+def _note(signs: Signs, message: Lease, reply: Leased, now: float) -> None:
+    """Remember what a reader can give back, and whether it has nothing to hand on."""
+    granted = count(reply.spans)
+    if message.unread >= 0:
+        signs.unread[message.consumer_id] = message.unread + granted
+    else:
+        signs.unread.pop(message.consumer_id, None)
+    if granted or reply.ended or not message.waiting or message.unread != 0:
+        signs.starving.pop(message.consumer_id, None)
+    elif message.positions > 0:
+        signs.starving[message.consumer_id] = now
+
+
+def _is_wanted(state: State, signs: Signs, consumer: Consumer, epoch: Epoch, now: float) -> bool:
+    """Whether a reader is to give back what it does not need soon, because another one has nothing."""
+    if signs.unread.get(consumer.consumer_id, 1) == 0 or any(ledger.free != 0 for ledger in epoch.ledgers):
+        return False
+    return any(
+        now - signs.starving.get(other.consumer_id, float("-inf")) < _STARVING_SECONDS
         for other in state.readers(epoch)
         if other is not consumer
     )
-    if nothing_left and not suspects:
-        return Leased(ended=True)
-    return Leased(retry_after=min(_RETRY_SECONDS, config.lease_seconds / 10))
+
+
+def _near_end(state: State, epoch: Epoch) -> bool:
+    """Whether no more is free than readers have been given, which is what they use in about a second."""
+    free = [ledger.free for ledger in epoch.ledgers]
+    if not free or None in free:
+        return False
+    return sum(map(int, filter(None, free))) <= sum(count(reader.leased) for reader in state.readers(epoch))
 
 
 def heartbeat(
@@ -158,7 +217,7 @@ def heartbeat(
     Raises:
         LostLeaseError: it was taken for dead.
     """
-    _, epoch = _reader(state, message.consumer_id)
+    consumer, epoch = _reader(state, message.consumer_id)
     lost = {
         worker_id
         for worker_id in message.lost_workers
@@ -170,6 +229,7 @@ def heartbeat(
         passes=[ledger.part for ledger in epoch.ledgers],
         workers=workers_of(state),
         stopping=state.stopping == "now",
+        wanted=_is_wanted(state, signs, consumer, epoch, now),
     )
 
 

@@ -21,6 +21,8 @@ class Signs:
         lost: since when a worker is lost.
         joined: when a worker has come.
         begun: when the first consumer of an epoch came that was restored from a state.
+        unread: how many positions each consumer can give back; a consumer that has not said so yet is missing.
+        starving: when a consumer asked last that had nothing to hand on, and got nothing.
         reports: the last heartbeat of each worker.
         paces: the last heartbeat of each consumer.
     """
@@ -33,6 +35,8 @@ class Signs:
     lost: dict[int, float] = field(default_factory=dict)
     joined: dict[int, float] = field(default_factory=dict)
     begun: dict[int, float] = field(default_factory=dict)
+    unread: dict[int, int] = field(default_factory=dict)
+    starving: dict[int, float] = field(default_factory=dict)
     reports: dict[int, WorkerHeartbeat] = field(default_factory=dict)
     paces: dict[int, ConsumerHeartbeat] = field(default_factory=dict)
 
@@ -70,6 +74,8 @@ class Signs:
             (self.reports, state.workers),
             (self.consumers, state.consumers),
             (self.paces, state.consumers),
+            (self.unread, state.consumers),
+            (self.starving, state.consumers),
             (self.idle, state.jobs),
             (self.begun, state.epochs),
             (self.asked, state.datasets),
