@@ -395,7 +395,7 @@ def test_a_state_that_is_none_is_refused():
     with pytest.raises(ps.StateMismatchError, match="version 99"):
         iterator.load_state_dict({"version": 99})
     with pytest.raises(ps.StateMismatchError, match="epoch, nodes, position, seed missing"):
-        iterator.load_state_dict({"version": 1})
+        iterator.load_state_dict({"version": 2})
     assert next(iterator) == 0
 
 

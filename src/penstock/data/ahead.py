@@ -37,6 +37,7 @@ class Ahead(Stream):
 
     def __init__(self, stream: Stream, rows: int | None, threads: Threads) -> None:
         self._stream = stream
+        self.same_rows = stream.same_rows
         self._threads = threads
         self._by_rows = rows is not None
         self._channel: Channel[_Ready | _Failed | _Ended] = Channel(_AUTOTUNED_BLOCKS if rows is None else rows)

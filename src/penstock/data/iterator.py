@@ -4,13 +4,15 @@ import atexit
 import os
 import weakref
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from threading import Lock, RLock
 from typing import Any, NoReturn
 
 from penstock.data.block import Block
+from penstock.data.identity import Identity, identities_of
 from penstock.data.methods.tensorflow import ITERATOR
 from penstock.data.node import Node, Run
-from penstock.data.plan import make_plan
+from penstock.data.plan import Plan, going_on, make_plan
 from penstock.data.stream import Cursor, State
 from penstock.errors import ClosedError, InvalidTypeError, OutOfRangeError, PenstockError, StateMismatchError
 from penstock.optional import Optional
@@ -20,7 +22,7 @@ from penstock.runtime.channel import Closed
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 class Iterations:
@@ -60,8 +62,7 @@ class Iterations:
 class _Pass:
     """The plan of one iteration, opened."""
 
-    def __init__(self, node: Node, options: Options, epoch: int, seed: int, live: dict[str, State]) -> None:
-        plan = make_plan(node, options)
+    def __init__(self, plan: Plan, epoch: int, seed: int, live: dict[str, State]) -> None:
         self.threads = Threads()
         self.parallelism = plan.parallelism
         self.run = Run(plan.root, seed, self.threads)
@@ -115,14 +116,22 @@ class DatasetIterator(Iterator[Any]):
         self._node = node
         self._options = options
         self._lock = RLock()  # several threads may share an iterator: each element goes to one of them
-        self._labels = [node.label for node in node.walk_all()]
         self._iterations = iterations
         self._epoch, self._seed = iterations.begin()
         self._tells = True
-        self._open({})
+        self._open(make_plan(node, options), {})
 
-    def _open(self, live: dict[str, State]) -> None:
-        self._pass = _Pass(self._node, self._options, self._epoch, self._seed, live)
+    @cached_property
+    def _identities(self) -> list[Identity]:
+        return identities_of(self._node)
+
+    @cached_property
+    def _entries(self) -> list[list[str]]:
+        return [identity.entry() for identity in self._identities]
+
+    def _open(self, plan: Plan, live: dict[str, State]) -> None:
+        self._pass = _Pass(plan, self._epoch, self._seed, live)
+        self._in_flight = plan.in_flight
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
         self._process = os.getpid()
@@ -198,7 +207,7 @@ class DatasetIterator(Iterator[Any]):
             yield block
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last element given: JSON-able, with a version and the labels of the dataset's nodes.
+        """The position after the last element given: JSON-able, with a version and what tells the dataset from others.
 
         Raises:
             ClosedError: the iterator was closed.
@@ -238,7 +247,8 @@ class DatasetIterator(Iterator[Any]):
             "epoch": self._epoch,
             "seed": self._seed,
             "position": position,
-            "nodes": list(self._labels),
+            "nodes": [list(entry) for entry in self._entries],
+            **({"in_flight": self._in_flight} if self._in_flight is not None else {}),
             **({"live": records} if records else {}),
         }
 
@@ -255,13 +265,14 @@ class DatasetIterator(Iterator[Any]):
             StateMismatchError: the state is of another version, or of another dataset; the message names the first node
                 that differs.
         """
-        _check_state(state, self._node)
+        _check_state(state, self._identities)
+        plan = make_plan(going_on(self._node, self._options, state.get("in_flight")), self._options)
         live = dict(state.get("live", {}))
         self._pass.run.live.leave_to(live)
         self.close()
         self._epoch, self._seed = state["epoch"], state["seed"]
         self._iterations.resume(self._epoch, self._seed)
-        self._open(live)
+        self._open(plan, live)
         try:
             self._pass.cursor.restore(state["position"])
         except (TypeError, ValueError, KeyError, IndexError) as error:
@@ -291,13 +302,13 @@ class DatasetIterator(Iterator[Any]):
         self.close()
 
 
-def _check_state(state: Any, node: Node) -> None:
+def _check_state(state: Any, identities: list[Identity]) -> None:
     if not isinstance(state, dict) or "version" not in state:
         raise StateMismatchError(f"expected what state_dict() returned, got {state!r:.200}")
     if state["version"] != STATE_VERSION:
         raise StateMismatchError(
             f"the state has version {state['version']}, this penstock reads version {STATE_VERSION}: "
-            "load it with the penstock that saved it"
+            "go on with the penstock that saved it to the end of the epoch, or begin the epoch anew"
         )
     missing = {"epoch", "seed", "position", "nodes"} - state.keys()
     if missing:
@@ -309,15 +320,20 @@ def _check_state(state: Any, node: Node) -> None:
         raise StateMismatchError(f"the state is damaged: its live should be a dictionary, got {state['live']!r:.200}")
     if not isinstance(state["nodes"], list):
         raise StateMismatchError(f"the state is damaged: its nodes should be a list, got {state['nodes']!r:.200}")
-    here = list(node.walk_all())
-    for number, label in enumerate(state["nodes"]):
-        if number >= len(here) or here[number].label != label:
-            found = here[number].where() if number < len(here) else "nothing"
+    for number, entry in enumerate(state["nodes"]):
+        if not isinstance(entry, list) or [type(part) for part in entry] != [str, str, str]:
             raise StateMismatchError(
-                f"the state was saved from another dataset: node {number} was {label}, here it is {found}"
+                f"the state is damaged: its node {number} should be three texts, got {entry!r:.200}"
             )
-    if len(here) > len(state["nodes"]):
-        extra = here[len(state["nodes"])]
+        if number >= len(identities):
+            raise StateMismatchError(
+                f"the state was saved from another dataset: node {number} was {entry[0]}, here it is nothing"
+            )
+        difference = identities[number].difference(entry)
+        if difference is not None:
+            raise StateMismatchError(f"the state was saved from another dataset: node {number} {difference}")
+    if len(identities) > len(state["nodes"]):
+        extra = identities[len(state["nodes"])].node
         raise StateMismatchError(
             f"the state was saved from another dataset: node {len(state['nodes'])} was missing, "
             f"here it is {extra.where()}"

@@ -119,7 +119,7 @@ class LiveStreams:
         for key, stream in streams.items():
             # What the position does not name is read again from its beginning.
             number = named.get(key, 0)
-            records[key] = stream.record(number, bare=position == _bare(key, number))
+            records[key] = stream.record(number, bare=_is_bare(position, key, number))
         return records
 
     def claim(self) -> None:
@@ -133,7 +133,7 @@ class LiveStreams:
         """What comes after this position was not used, and nothing more will be read."""
         for key, number in _named(position).items():
             stream = self._streams.get(key)
-            if stream is not None and position == _bare(key, number):
+            if stream is not None and _is_bare(position, key, number):
                 stream.unread(stream.number - number)
 
     def leave_to(self, records: dict[str, State]) -> None:
@@ -144,9 +144,10 @@ class LiveStreams:
             stream.leave_to(record)
 
 
-def _bare(key: str, number: int) -> State:
-    """The position of an iteration in which nothing stands above a stream."""
-    return [{"live": key, "number": number}, 0]
+def _is_bare(position: State, key: str, number: int) -> bool:
+    """Whether this is the position of an iteration in which nothing above a stream holds elements of it."""
+    state, rows, _ = position
+    return bool(state == {"live": key, "number": number} and rows == 0)
 
 
 def _named(position: State) -> dict[str, int]:

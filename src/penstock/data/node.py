@@ -35,6 +35,8 @@ from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import mix
 from penstock.runtime.threads import Threads
 
+_NOT_ARGUMENTS = frozenset({"site", "method"})
+
 
 class Run:
     """One iteration of a dataset: its seed, its threads, and what its nodes have agreed on."""
@@ -190,6 +192,24 @@ class Node(ABC):
             shown.append(f"{item.name}={describe(value)}")
         return shown
 
+    @property
+    def arguments_by_name(self) -> dict[str, Any]:
+        """Every argument by its name, but for the inputs."""
+        found = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _NOT_ARGUMENTS}
+        return {name: value for name, value in found.items() if not _holds_nodes(value)}
+
+    @property
+    def identity(self) -> dict[str, Any] | None:
+        """What decides here, beside the inputs, how many elements come and in which order; None if nothing does.
+
+        A state is for a dataset whose nodes agree in this: arguments by name, and of functions what they do. By default
+        that is every argument.
+        """
+        return self.arguments_by_name
+
+    def _arguments_without(self, *names: str) -> dict[str, Any]:
+        return {name: value for name, value in self.arguments_by_name.items() if name not in names}
+
     def where(self) -> str:
         """The node and the line that added it."""
         return f"{self.label} at {self.site}" if self.site else self.label
@@ -221,6 +241,10 @@ class SameElements(OneInput):
     @property
     def indexable(self) -> bool:
         return self.input.indexable
+
+
+def _holds_nodes(value: Any) -> bool:
+    return isinstance(value, Node) or (isinstance(value, tuple) and any(isinstance(entry, Node) for entry in value))
 
 
 def describe(value: Any) -> str:

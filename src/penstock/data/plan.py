@@ -10,9 +10,12 @@ Two rewrites, neither of which changes a single element:
   (Over an index nothing has to move: a shuffle only ever moves indices.)
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
+from penstock.data.identity import places_of
 from penstock.data.node import Node
 from penstock.data.operators.batching import Batching, PaddedBatch, RaggedBatch
 from penstock.data.operators.cardinality import AssertCardinality
@@ -27,9 +30,11 @@ from penstock.data.operators.reducing import GroupByReducer
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Slices
+from penstock.errors import StateMismatchError
 from penstock.formats.records import CHUNK_BYTES
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
 
+_Result = TypeVar("_Result")
 # Over a stream these go forward only: no state of theirs makes a row below them be read twice.
 _READS_ONCE = (Map, Filter, Batching, Take, Skip, Enumerate, AssertCardinality, Scan, TakeWhile, Prefetch)
 
@@ -51,39 +56,103 @@ class Plan:
         """The largest number of threads that one map of this plan asks for."""
         return max((node.parallelism for node in self.root.walk() if isinstance(node, Map)), default=1)
 
+    @property
+    def in_flight(self) -> str | None:
+        """What counts where a map gives its results in any order, as `identity.places_of` tells it; None if none does.
+
+        A state names the elements that are in flight there.
+        """
+        unordered = next((node for node in self.root.walk() if isinstance(node, Map) and node.unordered), None)
+        return None if unordered is None else places_of(self.root)[id(unordered)]
+
+
+class _Memo:
+    """What became of the nodes that one rewrite has met: a node that several others read stays one node."""
+
+    def __init__(self) -> None:
+        self._results: dict[int, tuple[Node, Any]] = {}
+
+    def of(self, node: Node, rewrite: Callable[[], _Result]) -> _Result:
+        """What `rewrite` gave for this node."""
+        if id(node) not in self._results:
+            self._results[id(node)] = node, rewrite()
+        result: _Result = self._results[id(node)][1]
+        return result
+
 
 def make_plan(node: Node, options: Options) -> Plan:
     """The plan of a dataset."""
     moves: list[str] = []
-    root, ahead = _raised(_sunk(_settled(node, options, None, moves), moves), moves)
+    settled = _settled(node, options, None, moves, _Memo())
+    root, ahead = _raised(_sunk(settled, moves, _Memo()), moves, _Memo())
     return Plan(_with_prefetch(root, ahead), tuple(moves))
 
 
-def _settled(node: Node, options: Options, above: Node | None, moves: list[str]) -> Node:
+def going_on(node: Node, options: Options, in_flight: str | None) -> Node:
+    """The nodes of a dataset as they can go on from a state, whatever order their maps ask for.
+
+    The rest of the epoch comes in order, unless the state names elements that are in flight: then these come first.
+
+    Args:
+        in_flight: as in the plan that the state was saved under.
+
+    Raises:
+        StateMismatchError: the state names elements in flight, and there is no map here where they were.
+    """
+    places = places_of(node)
+    found = False
+
+    def settled(below: Node, *, once: bool) -> Node:
+        nonlocal found
+        once = once and isinstance(below, _READS_ONCE)
+        here = isinstance(below, Map) and once and not found and places[id(below)] == in_flight
+        found = found or here
+        below_once = once and not here
+        below = with_inputs(below, [memo.of(part, partial(settled, part, once=below_once)) for part in below.inputs])
+        if not isinstance(below, Map):
+            return below
+        wanted = options.deterministic if below.deterministic is None else below.deterministic
+        return replace(below, deterministic=wanted is not False or not here, in_flight=here)
+
+    memo = _Memo()
+    ready = settled(node, once=True)
+    if in_flight is not None and not found:
+        raise StateMismatchError(
+            "the state names elements that were in flight in a map(deterministic=False), which do not come in order; "
+            "restore it with a map in that place, which may keep the order from there on"
+        )
+    return ready
+
+
+def _settled(node: Node, options: Options, above: Node | None, moves: list[str], memo: _Memo) -> Node:
     """The nodes with every map's order decided; `above` is the nearest node above that may read rows a second time.
 
     A state must name exactly the rows that were given, and results in any order do not come in the same order again.
     """
-    below = above if isinstance(node, _READS_ONCE) else node
-    node = with_inputs(node, [_settled(inner, options, below, moves) for inner in node.inputs])
+    wanted = node.deterministic if isinstance(node, Map) else None
+    wanted = options.deterministic if wanted is None else wanted
+    unordered = isinstance(node, Map) and above is None and replace(node, deterministic=wanted).unordered
+    below = above if isinstance(node, _READS_ONCE) and not unordered else node
+    inputs = [memo.of(part, partial(_settled, part, options, below, moves, memo)) for part in node.inputs]
+    node = with_inputs(node, inputs)
     if not isinstance(node, Map):
         ordered = None if above is None else node.in_order()
         if above is None or ordered is None or ordered is node:
             return node
         moves.append(f"{node.label} keeps its order: {above.label} above it must be able to read the same rows again")
         return ordered
-    wanted = options.deterministic if node.deterministic is None else node.deterministic
+    if unordered:
+        return replace(node, deterministic=wanted)
     if wanted is not False or node.parallelism == 1:
         return node
-    if above is None:
-        return replace(node, deterministic=False)
+    assert above is not None
     moves.append(f"{node.label} keeps its order: {above.label} above it must be able to read the same rows again")
     return replace(node, deterministic=None)
 
 
-def _sunk(node: Node, moves: list[str]) -> Node:
+def _sunk(node: Node, moves: list[str], memo: _Memo) -> Node:
     """The nodes with every shuffle over a stream below the maps it stood above."""
-    node = with_inputs(node, [_sunk(below, moves) for below in node.inputs])
+    node = with_inputs(node, [memo.of(below, partial(_sunk, below, moves, memo)) for below in node.inputs])
     if (
         not isinstance(node, Shuffle)
         or not isinstance(node.input, Map)
@@ -93,12 +162,12 @@ def _sunk(node: Node, moves: list[str]) -> Node:
         return node
     inner = node.input
     moves.append(f"{node.label} moved below {inner.label}")
-    return replace(inner, input=_sunk(replace(node, input=inner.input), moves))
+    return replace(inner, input=_sunk(replace(node, input=inner.input), moves, memo))
 
 
-def _raised(node: Node, moves: list[str]) -> tuple[Node, int | None]:
+def _raised(node: Node, moves: list[str], memo: _Memo) -> tuple[Node, int | None]:
     """The nodes with every prefetch on top of what can be read by index, and the prefetch still to be put on it."""
-    parts = [_raised(below, moves) for below in node.inputs]
+    parts = [memo.of(below, partial(_raised, below, moves, memo)) for below in node.inputs]
     if isinstance(node, Prefetch):
         inner, ahead = parts[0]
         if node.buffer_size == 0:

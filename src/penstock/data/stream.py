@@ -15,7 +15,14 @@ State = Any
 
 
 class Stream(ABC):
-    """One pass over a node's epoch. See the rules at the top of `node.py`."""
+    """One pass over a node's epoch. See the rules at the top of `node.py`.
+
+    Attributes:
+        same_rows: whether each row stands for one of the input's, failures too, and the states are those of the cursor
+            that it reads.
+    """
+
+    same_rows: bool = False
 
     @abstractmethod
     def pull(self, need: int, allow: int) -> Block | None:
@@ -101,9 +108,15 @@ class IndexStream(Stream):
 class Cursor(Stream):
     """A stream that can be stopped between any two rows, not only between its blocks.
 
-    The state is [state, rows]: a state of the stream below, taken before the block that is being handed out, and how
-    many rows of that block were handed out. `restore` reads those rows again and drops them (over an index stream, it
-    only moves the position).
+    The state is [state, rows, met]: a state of the stream below (None: its beginning), how many rows after it were
+    handed out, and how many rows and failures there were before in all. `restore` reads those rows again and drops them
+    (over an index stream, it only moves the position).
+
+    Over a stream of the same rows as the cursor that it reads, the state is one of that cursor: whether such a stream
+    stands between, no state tells.
+
+    Attributes:
+        met: the number of rows and failures so far, less what was given back.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -112,6 +125,7 @@ class Cursor(Stream):
         self._block: Block | None = None
         self._offset = 0
         self._withheld: Exception | None = None
+        self.met = 0
 
     @property
     def _left(self) -> int:
@@ -120,26 +134,34 @@ class Cursor(Stream):
     def pull(self, need: int, allow: int) -> Block | None:
         if self._withheld is not None:
             failure, self._withheld = self._withheld, None
+            self.met += 1
             raise failure
         if self._left == 0:
             self._block = None  # its memory can serve the next one
             self._before = self._stream.state()
-            block = self._stream.pull(need, allow)
+            try:
+                block = self._stream.pull(need, allow)
+            except Exception:
+                self.met += 1
+                raise
             if block is None:
                 return None
             self._block, self._offset = block, 0
         assert self._block is not None
         start = self._offset
         self._offset = min(start + allow, len(self._block))
+        self.met += self._offset - start
         return self._block.slice(start, self._offset)
 
     def give_back(self, rows: int) -> None:
         """Put the last `rows` rows of the block that `pull` gave last back in front."""
         self._offset -= rows
+        self.met -= rows
 
     def withhold(self, failure: Exception) -> None:
         """Let a failure that `pull` has just raised come with the next `pull` instead."""
         self._withheld = failure
+        self.met -= 1
 
     def exactly(self, rows: int) -> Block | None:
         """The next `rows` rows as one block; fewer at the end, None if there are none."""
@@ -155,36 +177,55 @@ class Cursor(Stream):
 
     def skip(self, rows: int) -> int:
         """Pass over up to `rows` rows, reading them if need be; gives how many there were."""
-        done = min(rows, self._left)
-        self._offset += done
-        if done < rows:
-            done += self._stream.skip(rows - done)
-        while done < rows:
-            block = self.pull(rows - done, rows - done)
-            if block is None:
-                break
-            done += len(block)
-        return done
+        begun = self.met
+        ready = min(rows, self._left)
+        self._offset += ready
+        self.met += ready
+        if ready < rows:
+            self.met += self._stream.skip(rows - ready)
+        while (left := rows - (self.met - begun)) > 0 and self.pull(left, left) is not None:
+            pass
+        return self.met - begun
 
     def state(self) -> State:
         if self._withheld is not None:
-            return [self._before, 0]
-        if not self._left:
-            return [self._stream.state(), 0]
-        moved = self._stream.advanced(self._before, self._offset)
-        return [self._before, self._offset] if moved is None else [moved, 0]
+            return self._after(self._before, 0)
+        return self._after(self._before, self._offset) if self._left else self._after(self._stream.state(), 0)
+
+    def _after(self, before: State, rows: int) -> State:
+        """The state `rows` rows after one of the stream below."""
+        if self._stream.same_rows:
+            state, passed, met = before
+            return [state, passed + rows, met + rows]
+        moved = self._stream.advanced(before, rows)
+        return [before, rows, self.met] if moved is None else [moved, 0, self.met]
 
     def state_before(self, rows: int) -> State:
         """The state before the last `rows` rows of the block that `pull` gave last."""
-        self._offset -= rows
+        Cursor.give_back(self, rows)
         state = self.state()
-        self._offset += rows
+        Cursor.give_back(self, -rows)
         return state
 
     def restore(self, state: State) -> None:
-        position, rows = state
-        self._stream.restore(position)
-        Cursor.skip(self, rows)
+        position, rows, met = state
+        if self._stream.same_rows:
+            self._stream.restore(state)
+            self.met = met
+            return
+        if position is not None:
+            self._stream.restore(position)
+        self.met = met - rows
+        while self.met < met:
+            before = self.met
+            try:
+                self.skip(met - self.met)
+            except Exception as error:
+                if position is not None:  # such rows were given before, so this is another failure
+                    raise
+                _logger.debug("passed over a failure that was raised before: %r", error)
+            if self.met == before:  # it has become shorter
+                return
 
     def close(self) -> None:
         if self._left:
@@ -195,16 +236,11 @@ class Cursor(Stream):
 class CountingCursor(Cursor):
     """A cursor for streams that read rows a second time when they are restored.
 
-    It counts what it met, failures included: a failure that was raised before a state was taken is not raised again
-    when the rows around it are read again.
-
-    Attributes:
-        met: the number of rows and failures so far, less what was given back.
+    A failure that was raised before a state was taken is not raised again when the rows around it are read again.
     """
 
     def __init__(self, stream: Stream) -> None:
         super().__init__(stream)
-        self.met = 0
         self._known = 0
 
     @property
@@ -220,15 +256,11 @@ class CountingCursor(Cursor):
     def pull(self, need: int, allow: int) -> Block | None:
         while True:
             try:
-                block = super().pull(need, allow)
+                return super().pull(need, allow)
             except Exception as error:
-                self.met += 1
                 if self.met > self._known:
                     raise
                 _logger.debug("passed over a failure that was raised before: %r", error)
-                continue
-            self.met += 0 if block is None else len(block)
-            return block
 
     def repeat(self) -> Block | None:
         """The next rows of those that were met before; None in place of a failure."""
@@ -237,26 +269,14 @@ class CountingCursor(Cursor):
             block = super().pull(left, left)
         except Exception as error:
             _logger.debug("passed over a failure that was raised before: %r", error)
-            self.met += 1
             return None
         assert block is not None
-        self.met += len(block)
         return block
 
-    def give_back(self, rows: int) -> None:
-        super().give_back(rows)
-        self.met -= rows
-
-    def skip(self, rows: int) -> int:
-        done = 0
-        while done < rows and (block := self.pull(rows - done, rows - done)) is not None:
-            done += len(block)
-        return done
-
-    def restore_at(self, state: State, met: int, known: int) -> None:
-        """Continue from a state that was taken when `met` had been met; up to `known` it was met before."""
+    def restore_at(self, state: State, known: int) -> None:
+        """Continue from a state; what comes up to number `known` was met before."""
         self.restore(state)
-        self.met, self._known = met, known
+        self._known = known
 
 
 class OneInputStream(Stream):

@@ -15,10 +15,10 @@ _IN_FLIGHT_PER_THREAD = 2
 
 @dataclass(frozen=True)
 class _Element:
-    """An element that was read: the place in the input before it, what had been met there, and its position."""
+    """An element that was read: the place in the input before it, its number there, and its position."""
 
     place: State
-    met: int
+    number: int
     position: int
 
 
@@ -36,18 +36,31 @@ class Unordered(OneInputStream):
 
     The state names the elements that were read but not given, and a place in the input from which to read
     them again.
+
+    Args:
+        in_order: give the results in the order of the elements all the same: after what a state names, if it was
+            restored from one.
     """
 
     _input: CountingCursor
 
     def __init__(
-        self, input: CountingCursor, function: Callable[[int, Block], Any], threads: Threads, parallelism: int
+        self,
+        input: CountingCursor,
+        function: Callable[[int, Block], Any],
+        threads: Threads,
+        parallelism: int,
+        *,
+        in_order: bool = False,
     ) -> None:
         self._input = input
         self._function = function
         self._threads = threads
         self._parallelism = parallelism
+        self._in_order = in_order
         self._done: SimpleQueue[_Done] = SimpleQueue()
+        # Done, but not their turn yet, by position.
+        self._early: dict[int, _Done] = {}
         self._ended = False
         self._position = 0
         # The elements in flight, or done but not given, by position.
@@ -58,21 +71,30 @@ class Unordered(OneInputStream):
         self._fill()
         if not self._open:
             return None
-        done = self._done.get()
+        done = self._next_done()
         del self._open[done.position]
         if done.error is not None:
             raise done.error
         return Block.of_rows([done.value])
 
+    def _next_done(self) -> _Done:
+        if not self._in_order:
+            return self._done.get()
+        wanted = next(iter(self._open))
+        while wanted not in self._early:
+            done = self._done.get()
+            self._early[done.position] = done
+        return self._early.pop(wanted)
+
     def _fill(self) -> None:
         """Start calls until enough are in flight."""
         while not self._ended and len(self._open) < self._parallelism * _IN_FLIGHT_PER_THREAD:
-            place, met = self._input.state(), self._input.met
+            place, number = self._input.state(), self._input.met
             row = self._input.pull(1, 1)
             if row is None:
                 self._ended = True
                 return
-            self._start(_Element(place, met, self._position), row)
+            self._start(_Element(place, number, self._position), row)
             self._position += 1
 
     def _start(self, element: _Element, row: Block) -> None:
@@ -86,19 +108,19 @@ class Unordered(OneInputStream):
             self._done.put(_Done(position, error=error))
 
     def state(self) -> State:
-        elements = sorted(self._open.values(), key=lambda element: element.met)
-        place, met = (elements[0].place, elements[0].met) if elements else (self._input.state(), self._input.met)
-        return [place, met, self._input.met, self._position, [[e.met, e.position] for e in elements]]
+        elements = sorted(self._open.values(), key=lambda element: element.number)
+        place = elements[0].place if elements else self._input.state()
+        return [place, self._input.known, self._position, [[e.number, e.position] for e in elements]]
 
     def restore(self, state: State) -> None:
-        place, met, known, self._position, elements = state
+        place, known, self._position, elements = state
         positions = dict(elements)
-        self._input.restore_at(place, met, known)
+        self._input.restore_at(place, known)
         while self._input.repeating:
-            place, met = self._input.state(), self._input.met
+            place, number = self._input.state(), self._input.met
             rows = self._input.repeat()
             if rows is None:
                 continue
             self._input.give_back(len(rows) - 1)  # a place is needed before every single one
-            if met in positions:
-                self._start(_Element(place, met, positions[met]), rows.slice(0, 1))
+            if number in positions:
+                self._start(_Element(place, number, positions[number]), rows.slice(0, 1))

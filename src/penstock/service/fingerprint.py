@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import cloudpickle
 
+from penstock.data.code import facts_of_code
 from penstock.data.node import Node
 
 _OF_THE_PROCESS: Final = frozenset({"__slotnames__", "__static_attributes__", "__firstlineno__"})
@@ -53,7 +54,7 @@ class _Canonical(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
                 (type(value), *(getattr(value, item.name) for item in fields(value) if item.name != "site")),
             )
         if isinstance(value, CodeType):
-            return tuple, (_of_code(value),)
+            return tuple, (facts_of_code(value),)
         reduced = super().reducer_override(value)
         if not isinstance(reduced, tuple) or len(reduced) < 3:  # what is sent by name
             return reduced
@@ -67,13 +68,6 @@ class _Canonical(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
             arguments = tuple(argument for argument in arguments if not _is_random_number(argument))
             attributes = {name: part for name, part in attributes.items() if name not in _OF_THE_PROCESS}
         return make, arguments, (attributes, more), *rest
-
-
-def _of_code(code: CodeType) -> tuple[Any, ...]:
-    """Code without the place where it stands."""
-    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
-    names = (code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-    return code.co_code, code.co_consts, code.co_exceptiontable, counts, names
 
 
 def _is_random_number(argument: object) -> bool:

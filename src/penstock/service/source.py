@@ -55,6 +55,19 @@ class Distribute(Node):
     declared_spec: Any = field(default=None, repr=False)
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """Not where the service is, nor how elements come from there."""
+        settings = self.settings
+        return {
+            "policy": settings.policy.name,
+            "job_name": settings.job_name,
+            "dataset_id": self.dataset_id,
+            "num_consumers": settings.num_consumers,
+            "consumer_index": settings.consumer_index,
+            "kind": self.kind,
+        }
+
+    @property
     def remote(self) -> Node | None:
         return self.produced
 

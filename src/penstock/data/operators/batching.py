@@ -148,6 +148,10 @@ class BatchShare(Batch):
     count: int = field(default=1, repr=False)
 
     @property
+    def identity(self) -> dict[str, Any]:
+        return self._arguments_without("replicas", "first", "count")
+
+    @property
     def spec(self) -> Any:
         whole = super().spec
         return None if whole is None else (map_structure(lambda leaf: leaf.row().batched(None), whole), _COUNT)

@@ -25,6 +25,10 @@ class Zip(Node):
     structure: Structure = field(repr=False)
 
     @property
+    def identity(self) -> dict[str, Any]:
+        return {}
+
+    @property
     def inputs(self) -> tuple[Node, ...]:
         return self.members
 
@@ -194,6 +198,12 @@ class Choose(Node):
     members: tuple[Node, ...] = field(repr=False)
     choice: Node
     stop_on_empty_dataset: bool
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Here values choose elements: those of the choice, so everything that makes it counts."""
+        choosing = [(node.name, node.arguments_by_name) for node in self.choice.walk()]
+        return {"stop_on_empty_dataset": self.stop_on_empty_dataset, "choice": choosing}
 
     @property
     def name(self) -> str:  # type: ignore[override]  # one node serves two methods

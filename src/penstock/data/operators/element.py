@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +27,8 @@ class Map(OneInput):
     num_parallel_calls: int | None = None
     deterministic: bool | None = None
     seed: int | None = None
+    in_flight: bool = field(default=False, repr=False, kw_only=True)
+    """Whether it goes on from a state that names elements by number, because they did not come in order."""
 
     @property
     def cardinality(self) -> int:
@@ -37,9 +39,14 @@ class Map(OneInput):
         return self.input.indexable and not self.unordered
 
     @property
+    def identity(self) -> None:
+        """Elements that differ come in the same number and order."""
+        return None
+
+    @property
     def unordered(self) -> bool:
         """Whether results come as soon as they are there: asked for, and possible because several are on their way."""
-        return self.deterministic is False and self.parallelism > 1
+        return self.in_flight or (self.deterministic is False and self.parallelism > 1)
 
     @property
     def varies(self) -> bool:
@@ -105,43 +112,48 @@ class Map(OneInput):
                 raise
             return value
 
-        return Unordered(self.input.counting_cursor(run, epoch), call, run.threads, self.parallelism)
+        return Unordered(
+            self.input.counting_cursor(run, epoch),
+            call,
+            run.threads,
+            self.parallelism,
+            in_order=self.deterministic is not False,
+        )
 
 
 class MapStream(OneInputStream):
     """map over a stream. The state never passes a failure that has not been raised yet: it is met again."""
+
+    same_rows = True
 
     def __init__(self, node: Map, run: Run, epoch: int) -> None:
         self._node = node
         self._run = run
         self._epoch = epoch
         self._input = node.input.cursor(run, epoch)
-        self._position = run.first(node.input)
+        self._first = run.first(node.input)
         self._failure: Exception | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            self._position += self._input.skip(1)
+            self._input.skip(1)
             raise failure
         block = self._input.pull(max(need, min(allow, self._node.parallelism)), allow)
         if block is None:
             return None
-        positions = range(self._position, self._position + len(block))
-        output, failed = self._node.apply(self._run, self._epoch, block, positions)
-        done = len(block) if failed is None else failed.row
-        self._position += done
+        end = self._first + self._input.met
+        output, failed = self._node.apply(self._run, self._epoch, block, range(end - len(block), end))
         if failed is not None:
             self._failure = failed.error
             self._input.give_back(len(block) - failed.row)
         return output if output is not None else self.pull(need, allow)
 
     def state(self) -> State:
-        return [self._input.state(), self._position]
+        return self._input.state()
 
     def restore(self, state: State) -> None:
-        position, self._position = state
-        self._input.restore(position)
+        self._input.restore(state)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,14 +181,14 @@ class FilterStream(OneInputStream):
     def __init__(self, node: Filter, run: Run, epoch: int) -> None:
         self._node = node
         self._input = node.input.cursor(run, epoch)
-        self._position = run.first(node.input)
+        self._first = run.first(node.input)
         self._failure: Exception | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
         while True:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
-                self._position += self._input.skip(1)
+                self._input.skip(1)
                 raise failure
             block = self._input.pull(need, allow)
             if block is None:
@@ -194,10 +206,9 @@ class FilterStream(OneInputStream):
             for value in checked_rows(self._node.predicate, block):
                 decisions.append(self._truth(value))  # noqa: PERF401  # what was decided before an error counts
         except Exception as error:
-            note(error, self._node, self._position + len(decisions))
-            self._failure = error
             self._input.give_back(len(block) - len(decisions))
-        self._position += len(decisions)
+            note(error, self._node, self._first + self._input.met)
+            self._failure = error
         return np.flatnonzero(decisions)
 
     @staticmethod
@@ -207,8 +218,7 @@ class FilterStream(OneInputStream):
         raise InvalidTypeError(f"filter(predicate) must return one truth value for each element, got {value!r}")
 
     def state(self) -> State:
-        return [self._input.state(), self._position]
+        return self._input.state()
 
     def restore(self, state: State) -> None:
-        position, self._position = state
-        self._input.restore(position)
+        self._input.restore(state)

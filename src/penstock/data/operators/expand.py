@@ -28,6 +28,10 @@ class Interleave(OneInput):
     num_parallel_calls: int | None = None
 
     @property
+    def identity(self) -> dict[str, Any]:
+        return self._arguments_without("num_parallel_calls")
+
+    @property
     def name(self) -> str:  # type: ignore[override]  # one node serves two methods
         return self.method
 
@@ -67,7 +71,7 @@ class InterleaveStream(Stream):
         self._run = run
         self._epoch = epoch
         self._input = node.input.cursor(run, epoch)
-        self._position = run.first(node.input)
+        self._first = run.first(node.input)
         self._slots: list[_Slot | None] = [None] * node.cycle_length
         self._current = 0
         self._left = node.block_length
@@ -104,8 +108,7 @@ class InterleaveStream(Stream):
     def _fill(self) -> bool:
         """Put the dataset of the next element of the input into the current slot; False if there is none."""
         before = self._input.state()
-        position = self._position
-        self._position += 1  # before anything can fail: an element whose function raises is passed over
+        position = self._first + self._input.met
         element = self._input.pull(1, 1)
         if element is None:
             self._input_ended = True
@@ -130,10 +133,10 @@ class InterleaveStream(Stream):
 
     def state(self) -> State:
         slots = [None if slot is None else [slot.before, slot.position, slot.rows.state()] for slot in self._slots]
-        return [self._input.state(), self._position, slots, self._current, self._left, self._input_ended]
+        return [self._input.state(), slots, self._current, self._left, self._input_ended]
 
     def restore(self, state: State) -> None:
-        position, self._position, slots, self._current, self._left, self._input_ended = state
+        position, slots, self._current, self._left, self._input_ended = state
         for number, saved in enumerate(slots):
             if saved is not None:
                 before, ordinal, rows = saved

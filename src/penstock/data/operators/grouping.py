@@ -32,6 +32,10 @@ class GroupByWindow(OneInput):
     dataset_of: Callable[[Block], Any] = field(repr=False, kw_only=True)
 
     @property
+    def identity(self) -> dict[str, Any]:
+        return self._arguments_without("arguments_text", "dataset_of")
+
+    @property
     def name(self) -> str:  # type: ignore[override]  # one node serves two methods
         return self.method
 
@@ -167,18 +171,18 @@ class GroupByWindowStream(Stream):
         numbers = self._held_numbers()
         if numbers:
             self._forget_places()
-            number, place = self._places[0]
+            _, place = self._places[0]
         else:
-            number, place = self._input.met, self._input.state()
+            place = self._input.state()
         groups = [[key, [held.number for held in rows]] for key, rows in self._groups.items()]
         window = None
         if self._window is not None and self._output is not None:
             window = [self._window[0], [held.number for held in self._window[1]], self._output.state()]
-        return [place, number, self._input.met, groups, window]
+        return [place, self._input.known, groups, window]
 
     def restore(self, state: State) -> None:
-        place, met, known, groups, window = state
-        self._input.restore_at(place, met, known)
+        place, known, groups, window = state
+        self._input.restore_at(place, known)
         wanted = {number for _, numbers in groups for number in numbers} | set(window[1] if window else ())
         rows: dict[int, _Held] = {}
         while self._input.repeating:

@@ -28,6 +28,11 @@ class Prefetch(OneInput):
     buffer_size: int
 
     @property
+    def identity(self) -> None:
+        """The same elements, whoever makes them, and when."""
+        return None
+
+    @property
     def cardinality(self) -> int:
         return self.input.cardinality
 
@@ -49,6 +54,11 @@ class Saved(Node):
     name: ClassVar[str] = "load"
     path: str
     store: RowStore = field(repr=False)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Not where they lie."""
+        return {"rows": self.store.rows}
 
     @property
     def cardinality(self) -> int:
@@ -93,6 +103,11 @@ class Cache(OneInput):
     kept: "Kept" = field(repr=False, kw_only=True)
 
     @property
+    def identity(self) -> dict[str, Any] | None:
+        """In memory it changes elements only where they would differ from epoch to epoch."""
+        return {} if self.filename or self.input.varies else None
+
+    @property
     def cardinality(self) -> int:
         return self.input.cardinality
 
@@ -121,7 +136,12 @@ class Cache(OneInput):
 
 
 class CacheStream(Stream):
-    """Over a stream: the rows of a complete pass by position, or a pass that is being recorded."""
+    """Over a stream: the rows of a complete pass by position, or a pass that is being recorded.
+
+    A state counts the rows from the beginning, where the input has places of its own, which a cache passes over.
+    """
+
+    same_rows = True
 
     def __init__(self, node: Cache, run: Run) -> None:
         self._node = node
@@ -170,14 +190,15 @@ class CacheStream(Stream):
             self._node.kept.given_up()
 
     def state(self) -> State:
-        return self._position
+        return [None, self._position, self._position]
 
     def restore(self, state: State) -> None:
+        *_, met = state
         if self._complete is not None:
-            self._position = state
-        while self._position < state:
+            self._position = met
+        while self._position < met:
             try:
-                self.pull(state - self._position, state - self._position)
+                self.pull(met - self._position, met - self._position)
             except Exception as error:
                 error.add_note("penstock: passed over while restoring")
 

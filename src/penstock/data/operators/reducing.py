@@ -60,6 +60,11 @@ class GroupByReducer(OneInput):
     finalize_function: Callable[..., Any]
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """What the results are is as with `map`: the elements are read again when a state is restored."""
+        return {"key_function": self.key_function}
+
+    @property
     def cardinality(self) -> int:
         return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
 
@@ -137,7 +142,7 @@ class GroupByReducerStream(OneInputStream):
 
     def restore(self, state: State) -> None:
         met, self._given = state
-        self._input.restore_at(self._begin, 0, met)
+        self._input.restore_at(self._begin, met)
         while self._input.repeating:
             first = self._input.met
             block = self._input.repeat()

@@ -196,7 +196,7 @@ class UniqueStream(OneInputStream):
         return self._input.met
 
     def restore(self, state: State) -> None:
-        self._input.restore_at(self._begin, 0, state)
+        self._input.restore_at(self._begin, state)
         while self._input.repeating:
             block = self._input.repeat()
             if block is not None:
@@ -221,6 +221,10 @@ class Window(OneInput):
     dataset_of: Callable[[Block], Any] = field(repr=False)
 
     @property
+    def identity(self) -> dict[str, Any]:
+        return self._arguments_without("dataset_of")
+
+    @property
     def span(self) -> int:
         """How many elements of the input a full window reaches over."""
         return (self.size - 1) * self.stride + 1
@@ -237,10 +241,9 @@ class Window(OneInput):
 
 @dataclass(frozen=True)
 class _Held:
-    """Rows that were read: the place in the input before them, what had been met there, and how many were dropped."""
+    """Rows that were read: the place in the input before them, and how many of them were dropped."""
 
     place: State
-    met: int
     dropped: int
     rows: Block
 
@@ -277,12 +280,12 @@ class WindowStream(OneInputStream):
 
     def _read(self, rows: int) -> None:
         while self._length() < rows:
-            before, met = self._input.state(), self._input.met
+            before = self._input.state()
             left = rows - self._length()
             block = self._input.pull(left, left)
             if block is None:
                 return
-            self._held.append(_Held(before, met, 0, block))
+            self._held.append(_Held(before, 0, block))
 
     def _drop(self, rows: int) -> None:
         while rows and self._held:
@@ -290,7 +293,7 @@ class WindowStream(OneInputStream):
             count = len(held.rows)
             if count > rows:
                 rest = held.rows.slice(rows, count)
-                self._held.insert(0, _Held(held.place, held.met, held.dropped + rows, rest))
+                self._held.insert(0, _Held(held.place, held.dropped + rows, rest))
                 return
             rows -= count
         self._gap = rows
@@ -298,9 +301,9 @@ class WindowStream(OneInputStream):
     def state(self) -> State:
         if self._held:
             first = self._held[0]
-            return [first.place, first.met, self._input.known, first.dropped]
-        return [self._input.state(), self._input.met, self._input.known, self._gap]
+            return [first.place, self._input.known, first.dropped]
+        return [self._input.state(), self._input.known, self._gap]
 
     def restore(self, state: State) -> None:
-        place, met, known, self._gap = state
-        self._input.restore_at(place, met, known)
+        place, known, self._gap = state
+        self._input.restore_at(place, known)

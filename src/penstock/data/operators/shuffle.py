@@ -65,10 +65,6 @@ class Shuffle(SameElements):
         return ShuffleStream(self, run, epoch)
 
 
-_Place = tuple[State, int]
-"""A state of the input, and what had been met there."""
-
-
 class ShuffleStream(OneInputStream):
     """The same order over a stream.
 
@@ -88,11 +84,11 @@ class ShuffleStream(OneInputStream):
         self._first = node.first_window(self._key)
         self._input = node.input.counting_cursor(run, epoch)
         self._collected: list[Block] = []
-        self._collected_begin: _Place | None = None
-        self._second_begin: _Place | None = None
+        self._collected_begin: State = None
+        self._second_begin: State = None
         # The window that is handed out, or will be first: where it begins in the input, its number, whether its rows
         # have been read, and how many of them were handed out.
-        self._begin = self._place()
+        self._begin = self._input.state()
         self._window = 0
         self._opened = False
         self._given = 0
@@ -116,13 +112,10 @@ class ShuffleStream(OneInputStream):
         self._given += rows
         return piece.slice(0, rows)
 
-    def _place(self) -> _Place:
-        return self._input.state(), self._input.met
-
     def _collect(self, rows: int) -> None:
         """Read until `rows` rows of the next window are there, or the input has ended."""
         if not self._collected:
-            self._collected_begin = self._place()
+            self._collected_begin = self._input.state()
         left = rows - sum(map(len, self._collected))
         while left > 0 and self._failure is None:
             try:
@@ -141,7 +134,7 @@ class ShuffleStream(OneInputStream):
         self._collect(self._first if number == 0 else self._buffer)
         if number == 0 and self._failure is None:
             if self._second_begin is None:
-                self._second_begin = self._place()
+                self._second_begin = self._input.state()
             # One row more than fits tells whether the input is longer than the buffer.
             self._collect(self._buffer + 1)
         self._known = self._input.known
@@ -152,10 +145,9 @@ class ShuffleStream(OneInputStream):
             self._given = 0
         self._window, self._opened = number, bool(self._collected)
         if not self._collected:
-            self._begin, self._given = self._place(), 0
+            self._begin, self._given = self._input.state(), 0
             return False
         rows = Block.concatenate(self._collected)
-        assert self._collected_begin is not None
         self._begin, self._collected = self._collected_begin, []
         key = mix(self._key, 2, number)
         if number == 0 and len(rows) <= self._buffer:
@@ -170,9 +162,8 @@ class ShuffleStream(OneInputStream):
         return True
 
     def state(self) -> State:
-        return [*self._begin, self._known, self._window, self._given]
+        return [self._begin, self._known, self._window, self._given]
 
     def restore(self, state: State) -> None:
-        place, met, self._known, self._window, self._given = state
-        self._begin = (place, met)
-        self._input.restore_at(place, met, self._known)
+        self._begin, self._known, self._window, self._given = state
+        self._input.restore_at(self._begin, self._known)

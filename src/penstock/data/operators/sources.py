@@ -136,6 +136,11 @@ class Slices(Node):
     length: int = field(repr=False)
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """Not what the rows hold, as where a `map` makes them."""
+        return {"length": self.length}
+
+    @property
     def name(self) -> str:  # type: ignore[override]  # one node serves two methods
         return self.method
 
@@ -172,6 +177,10 @@ class Generator(Node):
     name: ClassVar[str] = "from_generator"
     function: Callable[[], Any]
     output_signature: Any = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"function": self.function}
 
     @property
     def cardinality(self) -> int:

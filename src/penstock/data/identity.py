@@ -1,0 +1,111 @@
+"""By what a dataset is known again from a state: what decides how many elements come, and in which order."""
+
+import hashlib
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.data.code import Describing
+from penstock.data.node import Node
+
+_DIGEST_BYTES = 6
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a state says of one node that counts.
+
+    Attributes:
+        node: the node.
+        digest: of its arguments, and of all that counts below it.
+        code: of its functions, behind the version of Python, in whose code they are told; "" where it has none.
+    """
+
+    node: Node
+    digest: str
+    code: str
+
+    def entry(self) -> list[str]:
+        """As plain data, with the label for errors."""
+        return [self.node.label, self.digest, self.code]
+
+    def difference(self, entry: list[str]) -> str | None:
+        """How a node of a state differs from this one, in words; None if it does not."""
+        label, digest, code = entry
+        if digest != self.digest:
+            return f"was {label}, here it is {self.node.where()}"
+        if code != self.code and code.partition(" ")[0] == self.code.partition(" ")[0]:
+            return f"was {label} with other code or constants than here {self.node.where()}"
+        return None
+
+
+def identities_of(node: Node) -> list[Identity]:
+    """The nodes that count, of all that make a dataset: inputs first."""
+    return list(_Walk().of(node))
+
+
+def places_of(node: Node) -> dict[int, str]:
+    """For each node, by its `id`, what counts there: its own digest, or that of the node that counts next below it."""
+    walk = _Walk()
+    walk.of(node)
+    return walk.digests
+
+
+class _Walk:
+    """A walk over the nodes of a dataset, which notes their digests."""
+
+    def __init__(self) -> None:
+        self.digests: dict[int, str] = {}
+
+    def of(self, root: Node) -> list[Identity]:
+        found = []
+        for node in root.walk_all():
+            identity = self._identity(node)
+            if identity is not None:
+                found.append(identity)
+        return found
+
+    def _identity(self, node: Node) -> Identity | None:
+        below = tuple(self.digests[id(part)] for part in (*node.inputs, *([node.remote] if node.remote else ())))
+        arguments = node.identity
+        if arguments is None:
+            self.digests[id(node)] = below[0]
+            return None
+        functions: list[Any] = []
+        describing = Describing(_dataset)
+        told = {name: _plain(value, describing, functions) for name, value in sorted(arguments.items())}
+        digest = self.digests[id(node)] = _digest((node.name, told, below))
+        return Identity(node, digest, f"{_PYTHON} {_digest(functions)}" if functions else "")
+
+
+def _plain(value: Any, describing: Describing, functions: list[Any]) -> Any:
+    """An argument of a node as plain data, all of it; what functions do goes to `functions`."""
+    if isinstance(value, np.ndarray):
+        rows = [_plain(entry, describing, functions) for entry in value.flat] if value.dtype == object else None
+        return str(value.dtype), value.shape, _digest(value.tobytes()) if rows is None else rows
+    if isinstance(value, (list, tuple)):
+        return tuple(_plain(entry, describing, functions) for entry in value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(repr(_plain(entry, describing, functions)) for entry in value)
+    if isinstance(value, dict):
+        return [(repr(name), _plain(entry, describing, functions)) for name, entry in value.items()]
+    if callable(value) and not isinstance(value, np.generic):
+        functions.append(describing.function(value))
+        return "function"
+    return describing.constant(value)
+
+
+def _dataset(value: Any) -> Any:
+    """A dataset that a function uses is told by its nodes."""
+    node = getattr(value, "node", None)
+    if not isinstance(node, Node):
+        return None
+    return "dataset", tuple((found.digest, found.code) for found in identities_of(node))
+
+
+def _digest(value: Any) -> str:
+    data = value if isinstance(value, bytes) else repr(value).encode()
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
