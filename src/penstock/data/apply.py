@@ -11,7 +11,6 @@ import numpy as np
 from penstock.data.block import Block, Column, column_of, own
 from penstock.data.node import Node, Run
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.rng import KeyedGenerator
 from penstock.runtime.memory import empty
 from penstock.spec import alike, as_leaf, spec_of_leaf
 from penstock.structure import LEAF, Structure, flatten
@@ -95,13 +94,13 @@ def checked_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
         _result(iter(()))
 
 
-def call_rows_with_randomness(function: Callable[..., Any], block: Block, key: int, positions: Any) -> Iterator[Any]:
-    """As `call_rows`, with a generator keyed by the row's position as the last argument."""
-    generator = KeyedGenerator(key)
+def call_rows_with_randomness(
+    function: Callable[..., Any], block: Block, generators: Iterator[np.random.Generator]
+) -> Iterator[Any]:
+    """As `call_rows`, with the generator of each row as the last argument."""
     unpack = block.structure.kind == "tuple"
-    for position, row in zip(positions, block.rows(), strict=True):
-        randomness = generator.at(int(position))
-        yield function(*row, randomness) if unpack else function(row, randomness)
+    for generator, row in zip(generators, block.rows(), strict=True):
+        yield function(*row, generator) if unpack else function(row, generator)
 
 
 def integer_key(function: str, key: Any) -> int:

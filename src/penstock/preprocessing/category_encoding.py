@@ -1,16 +1,18 @@
 """CategoryEncoding."""
 
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
+from penstock.data.block import Column, column_of, is_ragged
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 from penstock.preprocessing.encode import Floats, encode
-from penstock.preprocessing.layer import Layer, check_choice
+from penstock.preprocessing.layer import ArrayLayer, as_floats, check_choice
 
 
-class CategoryEncoding(Layer):
+class CategoryEncoding(ArrayLayer):
     """Integers from 0 to `num_tokens` - 1 as vectors of that length.
 
     Args:
@@ -38,17 +40,26 @@ class CategoryEncoding(Layer):
 
     def __call__(self, inputs: Any, count_weights: Any = None) -> Floats:
         """The vectors of these integers; `count_weights`, of their shape, says what each of them counts."""
+        return self._weighted(inputs, count_weights, 0)
+
+    def map_block(self, column: Column, count_weights: Column | None = None) -> Any:
+        if is_ragged(column):
+            weights = repeat(None) if count_weights is None else count_weights
+            return column_of([self(row, weight) for row, weight in zip(column, weights, strict=False)])
+        return self._weighted(column, count_weights, 1)
+
+    def _weighted(self, inputs: Any, count_weights: Any, leading: int) -> Floats:
         if count_weights is None:
-            return self._transform(inputs, 0)
+            return self._transform(inputs, leading)
         if self.output_mode != "count":
             raise InvalidArgumentError(f"count_weights needs output_mode='count', this layer's is {self.output_mode!r}")
-        weights = np.asarray(count_weights, np.float32)
+        weights = as_floats("count_weights", count_weights)
         indices = _integers(inputs)
         if weights.shape != indices.shape:
             raise InvalidArgumentError(
                 f"count_weights must have the inputs' shape {indices.shape}, got {weights.shape}"
             )
-        return encode(indices, "count", self.num_tokens, weights=weights)
+        return encode(indices, "count", self.num_tokens, leading, weights)
 
     def _transform(self, inputs: Any, leading: int) -> Floats:
         return encode(_integers(inputs), self.output_mode, self.num_tokens, leading)

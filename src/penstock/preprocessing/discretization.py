@@ -1,6 +1,7 @@
 """Discretization, and the summary of values that its boundaries are learned from."""
 
 from collections.abc import Iterator, Sequence
+from inspect import signature
 from itertools import pairwise
 from typing import Any, Self
 
@@ -10,15 +11,16 @@ import numpy.typing as npt
 from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
+from penstock.preprocessing.configuration import arguments_of, plain
 from penstock.preprocessing.encode import encode
-from penstock.preprocessing.layer import Layer, as_floats, check_choice, columns_of, in_pieces
+from penstock.preprocessing.layer import LearningLayer, as_floats, check_choice, columns_of, in_pieces
 
 _VALUES_AT_ONCE = 1 << 16
 
 Floats = npt.NDArray[np.floating[Any]]
 
 
-class Discretization(Layer):
+class Discretization(LearningLayer):
     """Numbers to the bins between boundaries: int32, as in Keras.
 
     Args:
@@ -55,6 +57,10 @@ class Discretization(Layer):
         modes = ("int", "one_hot", "multi_hot", "count")
         self.output_mode = check_choice("Discretization", "output_mode", output_mode, modes)
         self.bin_boundaries = None if bin_boundaries is None else _checked(bin_boundaries)
+
+    @property
+    def can_adapt(self) -> bool:
+        return self.num_bins is not None
 
     def adapt(self, data: Any) -> Self:
         """Learn boundaries with about as many values between any two, from a finite dataset, an array or a list.
@@ -93,16 +99,19 @@ class Discretization(Layer):
         return {
             "bin_boundaries": self.bin_boundaries,
             "num_bins": self.num_bins,
-            "epsilon": self.epsilon,
+            "epsilon": plain(self.epsilon),
             "output_mode": self.output_mode,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
         """The layer that `get_config` described; an adapted one has both its boundaries and `num_bins`."""
-        boundaries = config["bin_boundaries"]
-        layer = cls(**config) if config["num_bins"] is None else cls(**{**config, "bin_boundaries": None})
-        layer.bin_boundaries = boundaries
+        arguments = arguments_of(cls.__name__, config, signature(cls).parameters)
+        if arguments.get("num_bins") is None:
+            return cls(**arguments)
+        boundaries = arguments.pop("bin_boundaries", None)
+        layer = cls(**arguments)
+        layer.bin_boundaries = None if boundaries is None else _checked(boundaries)
         return layer
 
     def _keras_config(self) -> dict[str, Any]:

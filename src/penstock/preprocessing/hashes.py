@@ -19,6 +19,7 @@ Words = npt.NDArray[np.uint64]
 _K0 = np.uint64(0xC3A5C85C97CB3127)
 _K1 = np.uint64(0xB492B66FBE98F273)
 _K2 = np.uint64(0x9AE16A3B2F90404F)
+_JOIN = np.uint64(0xC6A4A7935BD1E995)
 
 
 def spans(array: pa.LargeBinaryArray) -> tuple[Bytes, Positions, Positions]:
@@ -176,6 +177,12 @@ _BY_LENGTH: tuple[tuple[int, int, Callable[[Bytes, Positions, Words], Words]], .
     (33, 64, _up_to_64),
     (65, 1 << 62, _longer),
 )
+
+
+def joined_fingerprints(first: Words, second: Words) -> Words:
+    """TensorFlow's FingerprintCat64: one fingerprint of each pair of fingerprints."""
+    result = (first ^ _JOIN) ^ _mixed(second * _JOIN) * _JOIN
+    return _mixed(_mixed(result * _JOIN) * _JOIN)
 
 
 def siphash(data: Bytes, starts: Positions, lengths: Positions, key: tuple[int, int]) -> Words:

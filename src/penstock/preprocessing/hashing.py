@@ -10,15 +10,16 @@ import pyarrow.compute as pc
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
+from penstock.preprocessing.configuration import plain
 from penstock.preprocessing.encode import encode
 from penstock.preprocessing.hashes import fingerprint64, siphash, spans
-from penstock.preprocessing.layer import Layer, check_choice
-from penstock.preprocessing.tokens import TEXT, Shape, text_array
+from penstock.preprocessing.layer import ArrayLayer, check_choice
+from penstock.preprocessing.tokens import TEXT, Shape, encode_text, text_array
 
 _WORD = (1 << 64) - 1
 
 
-class Hashing(Layer):
+class Hashing(ArrayLayer):
     """Strings or integers to one of `num_bins` bins, by their hash: no vocabulary is needed.
 
     Args:
@@ -60,7 +61,8 @@ class Hashing(Layer):
         words = fingerprint64(*spans(values)) if self.salt is None else siphash(*spans(values), self.salt)
         bins = (words % np.uint64(self.num_bins - masked)).astype(np.int64)
         if masked:
-            mask = pa.scalar(self.mask_value if isinstance(self.mask_value, bytes) else str(self.mask_value), TEXT)
+            value = self.mask_value if isinstance(self.mask_value, bytes) else str(self.mask_value)
+            mask = pa.scalar(encode_text(value, "utf-8"), TEXT)
             bins = np.where(pc.equal(values, mask).to_numpy(zero_copy_only=False), 0, bins + 1)
         return bins
 
@@ -68,7 +70,7 @@ class Hashing(Layer):
         salt = None if self.salt is None else list(self.salt)
         return {
             "num_bins": self.num_bins,
-            "mask_value": self.mask_value,
+            "mask_value": plain(self.mask_value),
             "salt": salt,
             "output_mode": self.output_mode,
         }

@@ -1,7 +1,8 @@
-"""What all layers have in common: they are called on one element, on a batch, or on a block of rows."""
+"""What all layers have in common: a configuration, and calls on one element, on a batch, or on a block of rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from inspect import signature
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,41 +11,39 @@ import pyarrow as pa
 
 from penstock.data.block import Column, column_of, is_ragged
 from penstock.data.dataset import Dataset
+from penstock.data.node import Node
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import INFINITE_CARDINALITY
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.preprocessing import convert
+from penstock.preprocessing.configuration import arguments_of
 from penstock.structure import LEAF
 
 Array = npt.NDArray[Any]
 
+_ENDING = ("take", "take_while")  # the operators that end a dataset without end
+
 
 class Layer(ABC):
-    """A function of arrays that can be described by plain data, and built again from it."""
+    """A function that can be described by plain data, and built again from it."""
 
     why_not_keras: ClassVar[str] = ""
     """Why Keras cannot have this layer inside of a model; empty where it can."""
 
     @abstractmethod
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make this very layer again, with what it has learned."""
+        """The arguments that make this very layer again, with what it has learned.
+
+        Plain data that JSON keeps, but for functions of yours.
+        """
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The layer that `get_config` described."""
-        return cls(**config)
+        """The layer that `get_config` described, that of Keras's layer of the same name included.
 
-    @abstractmethod
-    def _transform(self, inputs: Any, leading: int) -> Any:
-        """The results for inputs whose first `leading` axes only count the rows of a block."""
-
-    def __call__(self, inputs: Any) -> Any:
-        return self._transform(inputs, 0)
-
-    def map_block(self, column: Column) -> Column:
-        """The results for all rows of a column, as `dataset.map` wants them: as if each row were given alone."""
-        if is_ragged(column):
-            return column_of([self(row) for row in column])
-        return np.asarray(self._transform(column, 1))
+        Raises:
+            InvalidArgumentError: the configuration of another layer, or with an argument that is not there.
+        """
+        return cls(**arguments_of(cls.__name__, config, signature(cls).parameters))
 
     def to_keras(self) -> Any:
         """Keras's own layer of the same configuration and state, for use inside of a model.
@@ -67,6 +66,36 @@ class Layer(ABC):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
+class ArrayLayer(Layer):
+    """A layer that is called on an element, on a batch, or on a block of rows."""
+
+    @abstractmethod
+    def _transform(self, inputs: Any, leading: int) -> Any:
+        """The results for inputs whose first `leading` axes only count the rows of a block."""
+
+    def __call__(self, inputs: Any) -> Any:
+        return self._transform(inputs, 0)
+
+    def map_block(self, column: Column) -> Any:
+        """The results for all rows of a column, as `dataset.map` wants them: as if each row were given alone."""
+        if is_ragged(column):
+            return column_of([self(row) for row in column])
+        return np.asarray(self._transform(column, 1))
+
+
+class LearningLayer(ArrayLayer):
+    """A layer that learns from data what it was not given."""
+
+    @property
+    @abstractmethod
+    def can_adapt(self) -> bool:
+        """Whether there is something to learn: nothing was given in its place."""
+
+    @abstractmethod
+    def adapt(self, data: Any) -> Self:
+        """Learn from a finite dataset, an array or a list."""
+
+
 def columns_of(call: str, data: Any) -> Iterator[Array]:
     """What a layer is adapted to, piece by piece; the leading axis of a piece counts elements.
 
@@ -75,7 +104,7 @@ def columns_of(call: str, data: Any) -> Iterator[Array]:
         InvalidArgumentError: a dataset without end.
     """
     if isinstance(data, Dataset):
-        if data.cardinality() == INFINITE_CARDINALITY:
+        if _never_ends(data.node):
             raise InvalidArgumentError(f"{call}.adapt(data): the dataset never ends, take(n) some of its elements")
         with iter(data) as iterator:
             for block in iterator.blocks():
@@ -90,6 +119,13 @@ def columns_of(call: str, data: Any) -> Iterator[Array]:
     if not isinstance(data, (list, tuple, np.ndarray, pa.Array, pa.ChunkedArray)):
         raise InvalidTypeError(f"{call}.adapt(data) takes a ps.Dataset, an array or a list, got {data!r:.100}")
     yield data  # type: ignore[misc]  # lists become arrays where the kind of layer is known
+
+
+def _never_ends(node: Node) -> bool:
+    """Whether a dataset has no end, also one whose number of elements nobody knows, as a filter of an endless one."""
+    while node.cardinality == UNKNOWN_CARDINALITY and len(node.inputs) == 1 and node.name not in _ENDING:
+        (node,) = node.inputs
+    return node.cardinality == INFINITE_CARDINALITY
 
 
 def in_pieces(columns: Iterable[Array], rows: int) -> Iterator[Array]:

@@ -11,7 +11,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.preprocessing.hashes import fingerprint64, spans
 from penstock.preprocessing.keys import Numbers
 from penstock.preprocessing.lookup import IndexLookup
-from penstock.preprocessing.tokens import INTEGERS, TEXT, Shape, decoded, integer_array, text_array
+from penstock.preprocessing.tokens import INTEGERS, TEXT, Shape, decoded, encode_text, integer_array, text_array
 from penstock.preprocessing.vocabulary_file import FileKeys
 
 
@@ -31,7 +31,8 @@ class StringLookup(IndexLookup):
         output_mode: "int", or a vector: "one_hot" for each token, "multi_hot", "count" or "tf_idf" for all tokens along
             the last axis.
         pad_to_max_tokens: make vectors as long as `max_tokens`, however small the vocabulary is.
-        encoding: how `get_vocabulary` and `invert=True` read the bytes of tokens.
+        encoding: how strings are written as bytes, and how `get_vocabulary` and `invert=True` read bytes. Tokens that
+            are bytes already are looked up as they are.
         cache_dir: where the index of a vocabulary file is kept; next to the file by default.
 
     Raises:
@@ -67,9 +68,6 @@ class StringLookup(IndexLookup):
         encoding: str = "utf-8",
         cache_dir: str | None = None,
     ) -> None:
-        for name, token in [("mask_token", mask_token), ("oov_token", oov_token)]:
-            if token is not None and not isinstance(token, (str, bytes)):
-                raise InvalidTypeError(f"{type(self).__name__}({name}=...) takes a string, got {token!r}")
         try:
             codecs.lookup(encoding)
         except (LookupError, TypeError) as error:
@@ -78,8 +76,8 @@ class StringLookup(IndexLookup):
         super().__init__(
             max_tokens,
             num_oov_indices,
-            mask_token,
-            oov_token,
+            self._special("mask_token", mask_token),
+            self._special("oov_token", oov_token),
             vocabulary,
             idf_weights,
             invert,
@@ -88,8 +86,16 @@ class StringLookup(IndexLookup):
             cache_dir,
         )
 
+    def _special(self, name: str, token: Any) -> str | None:
+        if token is not None and not isinstance(token, (str, bytes)):
+            raise InvalidTypeError(f"StringLookup({name}=...) takes a string, got {token!r}")
+        return token.decode(self.encoding, "surrogateescape") if isinstance(token, bytes) else token
+
     def _arrow(self, inputs: Any) -> tuple[pa.Array, Shape]:
-        return text_array(self._call, inputs)
+        return text_array(self._call, inputs, self.encoding)
+
+    def _scalar(self, token: Any) -> pa.Scalar:
+        return pa.scalar(encode_text(token, self.encoding), TEXT)
 
     def _plain(self, tokens: pa.Array) -> npt.NDArray[Any]:
         return decoded(tokens, self.encoding)

@@ -1,6 +1,7 @@
 """Normalization and Rescaling."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -9,17 +10,24 @@ import numpy.typing as npt
 from penstock.data.dataset import Dataset
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
-from penstock.preprocessing.layer import Layer, as_floats, columns_of, in_pieces
+from penstock.preprocessing.configuration import plain
+from penstock.preprocessing.layer import ArrayLayer, LearningLayer, as_floats, columns_of, in_pieces
 
-_ROWS_AT_ONCE = 128
+_NUMBERS_AT_ONCE = 1 << 18
 _SMALLEST_DEVIATION = np.float32(1e-7)
 
 Floats = npt.NDArray[np.float32]
-Array = npt.NDArray[Any]
 
 
-class Rescaling(Layer):
+class Rescaling(ArrayLayer):
     """inputs * scale + offset, as float32.
+
+    Args:
+        scale: a number, or an array that is broadcast against each element.
+        offset: a number, or an array as well.
+
+    Raises:
+        InvalidTypeError: a scale, an offset or inputs that are no numbers.
 
     Example:
         >>> Rescaling(scale=1 / 127.5, offset=-1)([0, 255])
@@ -33,13 +41,18 @@ class Rescaling(Layer):
         self.offset = offset
 
     def _transform(self, inputs: Any, leading: int) -> Any:
-        return as_floats("Rescaling", inputs) * np.float32(self.scale) + np.float32(self.offset)
+        values, scale, offset = as_floats("Rescaling", inputs), np.float32(self.scale), np.float32(self.offset)
+        missing = max(np.ndim(scale), np.ndim(offset)) - (values.ndim - leading)
+        if leading and missing > 0:  # an element with fewer axes than the scale is broadcast, not the rows of the block
+            rows, element = values.shape[:leading], values.shape[leading:]
+            values = values.reshape(*rows, *[1] * missing, *element)
+        return values * scale + offset
 
     def get_config(self) -> dict[str, Any]:
-        return {"scale": self.scale, "offset": self.offset}
+        return {"scale": plain(self.scale), "offset": plain(self.offset)}
 
 
-class Normalization(Layer):
+class Normalization(LearningLayer):
     """(inputs - mean) / deviation, as float32.
 
     Args:
@@ -79,6 +92,10 @@ class Normalization(Layer):
                 f"of axis={self.axis}; got {np.shape(mean)} and {np.shape(variance)}"
             )
 
+    @property
+    def can_adapt(self) -> bool:
+        return not self._given
+
     def adapt(self, data: Any) -> Self:
         """Learn mean and variance from a finite dataset, an array or a list.
 
@@ -90,25 +107,11 @@ class Normalization(Layer):
         """
         if self._given:
             raise InvalidArgumentError("Normalization.adapt(data): the layer was given mean and variance")
-        pieces: Iterator[Array] = (np.asarray(column) for column in columns_of("Normalization", data))
-        if isinstance(data, Dataset):
-            rows = (piece.reshape(-1, *piece.shape[2:]) if piece.ndim > 2 else piece for piece in pieces)
-            pieces = in_pieces(rows, _ROWS_AT_ONCE)
         count, mean, variance = 0, np.float64(0), np.float64(0)
-        for piece in pieces:
-            try:
-                values = piece.astype(np.float64)
-            except (TypeError, ValueError) as error:
-                raise InvalidTypeError(f"Normalization.adapt(data) takes numbers: {error}") from error
-            kept = self._kept(values.ndim)
-            reduced = tuple(axis for axis in range(values.ndim) if axis not in kept)
-            number = int(np.prod([values.shape[axis] for axis in reduced]))
-            if number == 0:
-                continue
-            count += number
-            new, spread = values.mean(axis=reduced), values.var(axis=reduced)
-            _same_places(np.shape(mean), new.shape, count > number)
-            share = number / count
+        for samples in self._samples(data):
+            count += len(samples)
+            new, spread = samples.mean(axis=0), samples.var(axis=0)
+            share = len(samples) / count
             # The variance of two parts together: that within them, and that between their means.
             variance = variance * (1 - share) + spread * share + (new - mean) ** 2 * share * (1 - share)
             mean = mean + (new - mean) * share
@@ -117,10 +120,57 @@ class Normalization(Layer):
         self.mean, self.variance = np.asarray(mean, np.float32), np.asarray(variance, np.float32)
         return self
 
+    def _samples(self, data: Any) -> Iterator[npt.NDArray[np.float64]]:
+        """Arrays whose first axis counts what the mean is taken over, and whose others are the places of a mean."""
+        if not isinstance(data, Dataset):
+            for array in columns_of("Normalization", data):
+                batch = _doubles(array)
+                samples = _places_last(batch, self._kept(batch.ndim))
+                if samples.size:
+                    yield samples
+            return
+        pieces = self._samples_of(data)
+        first = next(pieces, None)
+        if first is not None:
+            rows = max(1, _NUMBERS_AT_ONCE // max(1, int(np.prod(first.shape[1:]))))
+            yield from in_pieces(chain([first], pieces), rows)
+
+    def _samples_of(self, dataset: Dataset) -> Iterator[npt.NDArray[np.float64]]:
+        places = None
+        for column in columns_of("Normalization", dataset):
+            elements = _doubles(column)
+            axes = elements.ndim - 1
+            if self.axis and axes < 2:
+                self._check_places(dataset, axes)
+            batch = elements.reshape(-1, *elements.shape[2:]) if axes > 1 else elements
+            kept = self._kept(batch.ndim) if self.axis else []
+            if 0 in kept:
+                raise InvalidArgumentError(
+                    f"Normalization(axis={_shown(self.axis)}).adapt(dataset): axis 0 counts the samples of a batch, "
+                    "which a dataset has any number of: give the axes of a sample, counted from 1 or from the end"
+                )
+            samples = _places_last(batch, kept)
+            if places is not None and samples.shape[1:] != places:
+                raise InvalidArgumentError(
+                    f"Normalization(axis={_shown(self.axis)}).adapt(dataset): the elements differ along axis, got "
+                    f"{places} and then {samples.shape[1:]}: use axis=None for one mean of all numbers"
+                )
+            places = samples.shape[1:]
+            if samples.size:
+                yield samples
+
+    def _check_places(self, dataset: Dataset, axes: int) -> None:
+        """Refuse single numbers, batched or not: there is no axis along which they have places of their own."""
+        if axes == 0 or dataset.element_spec.shape == (None,):
+            raise InvalidArgumentError(
+                f"Normalization(axis={_shown(self.axis)}).adapt(dataset): the elements of the dataset are "
+                f"{'batches of ' if axes else ''}single numbers: use axis=None for one mean of all of them"
+            )
+
     def _kept(self, axes: int) -> list[int]:
         if any(not -axes <= axis < axes for axis in self.axis):
             raise InvalidArgumentError(
-                f"Normalization(axis={self.axis}): the data has {axes} axes; use axis=None for single numbers"
+                f"Normalization(axis={_shown(self.axis)}): the data has {axes} axes; use axis=None for single numbers"
             )
         return sorted(axis % axes for axis in self.axis)
 
@@ -139,7 +189,7 @@ class Normalization(Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {
-            "axis": self.axis,
+            "axis": list(self.axis),
             "mean": None if self.mean is None else self.mean.tolist(),
             "variance": None if self.variance is None else self.variance.tolist(),
             "invert": self.invert,
@@ -151,6 +201,19 @@ class Normalization(Layer):
         return self.get_config()
 
 
-def _same_places(before: tuple[int, ...], now: tuple[int, ...], compare: bool) -> None:
-    if compare and before != now:
-        raise InvalidArgumentError(f"Normalization.adapt(data): batches differ along axis, got {before} and then {now}")
+def _shown(axis: tuple[int, ...]) -> str:
+    """An axis as it is written in a call."""
+    return str(axis[0]) if len(axis) == 1 else str(axis)
+
+
+def _doubles(values: Any) -> npt.NDArray[np.float64]:
+    try:
+        return np.asarray(values).astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidTypeError(f"Normalization.adapt(data) takes numbers: {error}") from error
+
+
+def _places_last(batch: npt.NDArray[np.float64], kept: list[int]) -> npt.NDArray[np.float64]:
+    """The values with the axes to keep at the end, and all others as one in front."""
+    moved = np.moveaxis(batch, kept, range(batch.ndim - len(kept), batch.ndim))
+    return moved.reshape(-1, *moved.shape[batch.ndim - len(kept) :]) if batch.size else moved.reshape(0)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import InvalidTypeError
 from penstock.preprocessing.hashes import spans
-from penstock.preprocessing.tokens import TEXT, decoded, text_array
+from penstock.preprocessing.tokens import TEXT, decoded, is_utf8, text_array
 
 _PUNCTUATION = r'[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']'
 
@@ -36,10 +36,10 @@ class Tokens:
         return np.arange(len(self.values)) - np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
 
 
-def standardized(texts: pa.LargeBinaryArray, how: str | Function | None) -> pa.LargeBinaryArray:
+def standardized(texts: pa.LargeBinaryArray, how: str | Function | None, encoding: str) -> pa.LargeBinaryArray:
     """Texts in lower case (ASCII letters only, as in TensorFlow), without punctuation, or as a function gives them."""
     if callable(how):
-        changed, shape = text_array("TextVectorization(standardize=...)", how(_for_users(texts)))
+        changed, shape = text_array("TextVectorization(standardize=...)", how(_for_users(texts, encoding)), encoding)
         if shape != (len(texts),):
             raise InvalidTypeError(f"standardize must return one string for each of {len(texts)}, got shape {shape}")
         return changed
@@ -53,19 +53,44 @@ def standardized(texts: pa.LargeBinaryArray, how: str | Function | None) -> pa.L
     return strings.view(TEXT)
 
 
-def split_texts(texts: pa.LargeBinaryArray, how: str | Function) -> Tokens:
+def split_texts(texts: pa.LargeBinaryArray, how: str | Function, encoding: str) -> Tokens:
     """The words of each text, its characters, or what a function returns."""
     if callable(how):
-        parts = [list(part) for part in how(_for_users(texts))]
+        parts = [list(part) for part in how(_for_users(texts, encoding))]
         if len(parts) != len(texts):
             raise InvalidTypeError(f"split must return one list for each of {len(texts)} texts, got {len(parts)}")
-        values, _ = text_array("TextVectorization(split=...)", [token for part in parts for token in part])
-        return Tokens(values, np.fromiter(map(len, parts), np.int64, len(parts)))
-    return _words(texts) if how == "whitespace" else _characters(texts)
+        return _joined(parts, encoding)
+    if how == "whitespace":
+        return _words(texts)
+    if is_utf8(encoding) and _is_utf8_throughout(texts):
+        return _characters(texts)
+    return _joined([list(text) for text in decoded(texts, encoding)], encoding)
 
 
-def _for_users(texts: pa.LargeBinaryArray) -> npt.NDArray[Any]:
-    return decoded(texts, "utf-8").astype(np.str_)
+def _joined(parts: list[list[Any]], encoding: str) -> Tokens:
+    tokens = [token for part in parts for token in part]
+    values, shape = text_array("TextVectorization(split=...)", tokens, encoding)
+    if shape != (len(tokens),):
+        raise InvalidTypeError(f"split must return a list of strings for each text, got {parts!r:.100}")
+    return Tokens(values, np.fromiter(map(len, parts), np.int64, len(parts)))
+
+
+def _for_users(texts: pa.LargeBinaryArray, encoding: str) -> npt.NDArray[Any]:
+    """Texts as strings of any length: as wide as the longest, a few long ones would take all memory."""
+    try:
+        return decoded(texts, encoding).astype(np.dtypes.StringDType())
+    except UnicodeEncodeError as error:
+        raise InvalidTypeError(
+            f"TextVectorization: functions get strings, and some texts are not {encoding}: give their encoding=..."
+        ) from error
+
+
+def _is_utf8_throughout(texts: pa.LargeBinaryArray) -> bool:
+    try:
+        texts.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _words(texts: pa.LargeBinaryArray) -> Tokens:
@@ -78,7 +103,7 @@ def _words(texts: pa.LargeBinaryArray) -> Tokens:
 
 
 def _characters(texts: pa.LargeBinaryArray) -> Tokens:
-    data, starts, sizes = spans(texts.cast(pa.large_string()).cast(TEXT))  # refuses what is not UTF-8
+    data, starts, sizes = spans(texts)
     if len(texts) == 0:
         return Tokens(texts, np.zeros(0, np.int64))
     first, last = int(starts[0]), int(starts[-1] + sizes[-1])

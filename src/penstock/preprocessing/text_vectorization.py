@@ -9,8 +9,8 @@ import pyarrow as pa
 from penstock.data.block import Column, column_of, is_ragged
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
-from penstock.preprocessing.counts import TokenCounts
-from penstock.preprocessing.layer import Layer, check_choice, columns_of
+from penstock.preprocessing.configuration import plain
+from penstock.preprocessing.layer import LearningLayer, check_choice, columns_of
 from penstock.preprocessing.lookups import StringLookup
 from penstock.preprocessing.text import Function, Tokens, grams, split_texts, standardized
 from penstock.preprocessing.tokens import Shape, text_array
@@ -19,15 +19,16 @@ _STANDARDS = ("lower_and_strip_punctuation", "lower", "strip_punctuation")
 _MODES = ("int", "multi_hot", "count", "tf_idf")
 
 
-class TextVectorization(Layer):
+class TextVectorization(LearningLayer):
     """Texts to the indices of their words, or to one vector for each text.
 
     Args:
         max_tokens: the most indices there may be, those of padding and of unknown words included.
         standardize: "lower_and_strip_punctuation", "lower", "strip_punctuation", None, or a function from an array of
-            strings to another.
-        split: "whitespace", "character", None (the inputs are words already), or a function from an array of strings to
-            a list of lists.
+            texts to another. It gets as many texts as there are, with dtype `numpy.dtypes.StringDType`; what becomes of
+            a text must not depend on the others.
+        split: "whitespace", "character", None (the inputs are words already), or a function from an array of texts, as
+            above, to a list of lists.
         ngrams: also use runs of up to so many words; a tuple says which lengths to use.
         output_mode: "int" for indices, padded with 0 to the longest text, or a vector of each text: "multi_hot",
             "count" or "tf_idf".
@@ -36,7 +37,7 @@ class TextVectorization(Layer):
         vocabulary: the words in order, as a list or an array, or the path of a text file with one in each line. Without
             it, call `adapt`.
         idf_weights: the weight of each word, for "tf_idf".
-        encoding: how `get_vocabulary` reads the bytes of words.
+        encoding: how strings are written as bytes, and bytes are read by functions and by `get_vocabulary`.
         cache_dir: where the index of a vocabulary file is kept; next to the file by default.
 
     Raises:
@@ -72,7 +73,7 @@ class TextVectorization(Layer):
             check_choice(call, "split", split, ("whitespace", "character"))
         check_choice(call, "output_mode", output_mode, _MODES)
         if output_sequence_length is not None:
-            check_integer(call, "output_sequence_length", output_sequence_length, minimum=1)
+            output_sequence_length = check_integer(call, "output_sequence_length", output_sequence_length, minimum=1)
             if output_mode != "int":
                 raise InvalidArgumentError(f"{call}(output_sequence_length=...) needs output_mode='int'")
         self.standardize, self.split, self.ngrams = standardize, split, ngrams
@@ -90,43 +91,51 @@ class TextVectorization(Layer):
             cache_dir=cache_dir,
         )
 
+    @property
+    def can_adapt(self) -> bool:
+        return self._lookup.can_adapt
+
+    @property
+    def pads(self) -> bool:
+        """Whether results are as long as the longest text of a call."""
+        return self.output_mode == "int" and self.output_sequence_length is None
+
     def adapt(self, data: Any) -> Self:
         """Learn the vocabulary of a finite dataset, an array or a list of texts, the most frequent words first.
 
         Raises:
-            InvalidArgumentError: the layer was given a vocabulary, or the dataset never ends.
+            InvalidArgumentError: the layer was given a vocabulary, the dataset never ends, or there are no texts.
         """
         counts = self._lookup.counts()
         for column in columns_of("TextVectorization", data):
-            texts, shape = text_array("TextVectorization", column)
-            self._count(counts, self._tokens(texts, shape if self.split or len(shape) > 1 else (*shape, 1)))
+            tokens = self._tokens(*self._texts(column), leading=1)
+            counts.add(tokens.values, tokens.texts, len(tokens.lengths))
         self._lookup.learn(counts)
         return self
 
-    def _count(self, counts: TokenCounts, tokens: Tokens) -> None:
-        counts.add(tokens.values, tokens.texts, len(tokens.lengths))
+    def _texts(self, inputs: Any) -> tuple[pa.LargeBinaryArray, Shape]:
+        return text_array("TextVectorization", inputs, self._lookup.encoding)
 
-    def _tokens(self, texts: pa.LargeBinaryArray, shape: Shape) -> Tokens:
-        """The tokens of each text; without splitting those along the last axis belong together."""
-        texts = standardized(texts, self.standardize)
+    def _tokens(self, texts: pa.LargeBinaryArray, shape: Shape, leading: int) -> Tokens:
+        """The tokens of each text; without splitting, those along the last axis of an element belong together."""
+        texts = standardized(texts, self.standardize, self._lookup.encoding)
         if self.split is not None:
-            tokens = split_texts(texts, self.split)
+            tokens = split_texts(texts, self.split, self._lookup.encoding)
         else:
-            length = shape[-1] if shape else 1
-            tokens = Tokens(texts, np.full(int(np.prod(shape[:-1])), length))
+            outer, length = (shape[:-1], shape[-1]) if len(shape) > leading else (shape, 1)
+            tokens = Tokens(texts, np.full(int(np.prod(outer)), length))
         return tokens if self._widths is None else grams(tokens, self._widths)
 
     def _transform(self, inputs: Any, leading: int) -> Any:
-        texts, shape = text_array("TextVectorization", inputs)
-        outer = self._outer_shape(shape[leading:])
-        tokens = self._tokens(texts, shape)
-        outer = (*shape[:leading], *outer)
+        texts, shape = self._texts(inputs)
+        outer = (*shape[:leading], *self._outer_shape(shape[leading:]))
+        tokens = self._tokens(texts, shape, leading)
         if self.output_mode != "int":
             vectors = self._lookup.encode_documents(
                 tokens.texts, self._lookup.indices_of(tokens.values), len(tokens.lengths)
             )
             return vectors.reshape(*outer, vectors.shape[-1])
-        if len(shape) == leading and self.split is None:
+        if len(shape) == leading and self.split is None and self._widths is None:
             return self._lookup.indices_of(tokens.values).reshape(shape)[()]
         rows = self._padded(tokens)
         return rows.reshape(*outer, rows.shape[-1])
@@ -153,13 +162,12 @@ class TextVectorization(Layer):
         rows[tokens.texts[kept], places[kept]] = self._lookup.indices_of(tokens.values)[kept]
         return rows
 
-    def map_block(self, column: Column) -> Column:
-        ragged = self.output_mode == "int" and self.output_sequence_length is None
-        if not ragged and not callable(self.standardize) and not callable(self.split):
+    def map_block(self, column: Column) -> Any:
+        if not self.pads:
             return super().map_block(column)
-        if is_ragged(column) or column.ndim > 1 or self.split is None or callable(self.standardize):
+        if is_ragged(column) or column.ndim > 1 or self.split is None:
             return column_of([self(row) for row in column])
-        tokens = self._tokens(*text_array("TextVectorization", column))
+        tokens = self._tokens(*self._texts(column), leading=1)
         indices = self._lookup.indices_of(tokens.values)
         return column_of(np.split(indices, np.cumsum(tokens.lengths)[:-1]))
 
@@ -181,7 +189,7 @@ class TextVectorization(Layer):
         return {
             "standardize": self.standardize,
             "split": self.split,
-            "ngrams": self.ngrams,
+            "ngrams": plain(self.ngrams),
             "output_mode": self.output_mode,
             "output_sequence_length": self.output_sequence_length,
             **{name: lookup[name] for name in names},

@@ -1,5 +1,10 @@
-"""Tokens as Arrow arrays: strings as bytes of UTF-8, numbers as int64."""
+"""Tokens as Arrow arrays: strings as their bytes, numbers as int64.
 
+Strings become bytes, and bytes strings, by the encoding of a layer. Bytes that mean nothing in it are kept as Python
+keeps those of file names ("surrogateescape"), so that a vocabulary of any bytes can be shown, written as JSON and read.
+"""
+
+import codecs
 from typing import Any
 
 import numpy as np
@@ -14,8 +19,8 @@ TEXT = pa.large_binary()
 INTEGERS = pa.int64()
 
 
-def text_array(call: str, inputs: Any) -> tuple[pa.LargeBinaryArray, Shape]:
-    """Strings or bytes in any array, flat, and the shape they came in.
+def text_array(call: str, inputs: Any, encoding: str = "utf-8") -> tuple[pa.LargeBinaryArray, Shape]:
+    """Strings or bytes in any array, flat, and the shape they came in; strings become bytes by this encoding.
 
     Raises:
         InvalidTypeError: something other than strings or bytes.
@@ -25,13 +30,13 @@ def text_array(call: str, inputs: Any) -> tuple[pa.LargeBinaryArray, Shape]:
         (1, 2)
     """
     if isinstance(inputs, (pa.Array, pa.ChunkedArray)):
-        return _arrow_text(call, inputs), (len(inputs),)
+        return _arrow_text(call, inputs, encoding), (len(inputs),)
     array = inputs if isinstance(inputs, np.ndarray) else _object_array(call, inputs)
     if array.dtype.kind not in "OUST":
         raise InvalidTypeError(
             f"{call} takes strings or bytes, got an array of {array.dtype}: use IntegerLookup, or str"
         )
-    return _arrow_text(call, _converted(call, array.reshape(-1))), array.shape
+    return _arrow_text(call, _converted(call, array.reshape(-1), encoding), encoding), array.shape
 
 
 def _object_array(call: str, inputs: Any) -> npt.NDArray[Any]:
@@ -45,18 +50,47 @@ def _object_array(call: str, inputs: Any) -> npt.NDArray[Any]:
         raise InvalidTypeError(f"{call} takes lists of equal length, got {inputs!r:.100}") from error
 
 
-def _converted(call: str, flat: npt.NDArray[Any]) -> Any:
+def _converted(call: str, flat: npt.NDArray[Any], encoding: str) -> Any:
+    if flat.dtype.kind in "OUT" and not is_utf8(encoding):
+        return pa.array(_encoded(call, flat.tolist(), encoding), TEXT)
     try:
         if flat.dtype.kind == "O":
             return pa.array(flat, TEXT)
         return pa.array(flat)
+    except UnicodeEncodeError:
+        return pa.array(_encoded(call, flat.tolist(), encoding), TEXT)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         if flat.dtype.kind == "T":  # an Arrow that does not know NumPy's newer strings
             return pa.array(flat.astype(object), TEXT)
         raise InvalidTypeError(f"{call} takes strings or bytes: {error}") from error
 
 
-def _arrow_text(call: str, array: Any) -> pa.LargeBinaryArray:
+def _encoded(call: str, values: list[Any], encoding: str) -> list[Any]:
+    if any(not isinstance(value, (str, bytes)) for value in values):
+        raise InvalidTypeError(f"{call} takes strings or bytes, got {values!r:.100}")
+    return [encode_text(value, encoding) for value in values]
+
+
+def encode_text(value: str | bytes, encoding: str) -> bytes:
+    """One string as bytes; bytes as they are.
+
+    Raises:
+        InvalidTypeError: the encoding has no bytes for it.
+    """
+    if isinstance(value, bytes):
+        return value
+    try:
+        return value.encode(encoding, "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidTypeError(f"encoding={encoding!r} cannot write {value!r:.100}: {error.reason}") from error
+
+
+def is_utf8(encoding: str) -> bool:
+    """Whether this is a name of UTF-8, which Arrow's strings are in."""
+    return codecs.lookup(encoding).name == "utf-8"
+
+
+def _arrow_text(call: str, array: Any, encoding: str) -> pa.LargeBinaryArray:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     kind = array.type
@@ -67,6 +101,8 @@ def _arrow_text(call: str, array: Any) -> pa.LargeBinaryArray:
         raise InvalidTypeError(f"{call} takes strings or bytes, got an Arrow array of {kind}")
     if array.null_count:
         raise InvalidTypeError(f"{call} takes strings or bytes, got None: put a string in its place")
+    if is_text and not is_utf8(encoding):
+        return pa.array(_encoded(call, array.to_pylist(), encoding), TEXT)
     return array if kind == TEXT else array.cast(TEXT)
 
 
@@ -93,9 +129,13 @@ def integer_array(call: str, inputs: Any) -> tuple[pa.Int64Array, Shape]:
 
 def decoded(tokens: pa.LargeBinaryArray, encoding: str) -> npt.NDArray[np.object_]:
     """Tokens as an array of Python strings."""
-    if encoding == "utf-8":
-        strings: npt.NDArray[np.object_] = tokens.cast(pa.large_string()).to_numpy(zero_copy_only=False)
-        return strings
+    if is_utf8(encoding):
+        try:
+            strings: npt.NDArray[np.object_] = tokens.cast(pa.large_string()).to_numpy(zero_copy_only=False)
+        except pa.ArrowInvalid:  # some are not UTF-8
+            pass
+        else:
+            return strings
     column = np.empty(len(tokens), dtype=object)
-    column[:] = [token.decode(encoding) for token in tokens.to_pylist()]
+    column[:] = [token.decode(encoding, "surrogateescape") for token in tokens.to_pylist()]
     return column

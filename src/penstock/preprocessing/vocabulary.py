@@ -11,16 +11,17 @@ import pyarrow.compute as pc
 
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
+from penstock.preprocessing.configuration import plain
 from penstock.preprocessing.counts import TokenCounts
 from penstock.preprocessing.keys import Keys, MemoryKeys
-from penstock.preprocessing.layer import Layer, check_choice, columns_of
+from penstock.preprocessing.layer import LearningLayer, check_choice, columns_of
 from penstock.preprocessing.tokens import Shape
 from penstock.preprocessing.vocabulary_file import FileKeys
 
 MODES = ("int", "one_hot", "multi_hot", "count", "tf_idf")
 
 
-class VocabularyLayer(Layer):
+class VocabularyLayer(LearningLayer):
     """A layer whose indices are those of the mask, if there is one, of unknown tokens, and of a vocabulary."""
 
     kind: ClassVar[Any]
@@ -118,7 +119,7 @@ class VocabularyLayer(Layer):
                 f"{self._call}(vocabulary=...) takes a list of at least one token, got {vocabulary}"
             )
         specials = [self.mask_token] * self._mask_first + [self.oov_token] * self.num_oov_indices
-        found = tokens[: len(specials)].equals(pa.array(specials, self.kind))
+        found = tokens[: len(specials)].equals(pa.array(map(self._scalar, specials), self.kind))
         return MemoryKeys(self._checked(tokens[len(specials) :] if found else tokens)), found
 
     def _checked(self, tokens: pa.Array) -> pa.Array:
@@ -145,13 +146,20 @@ class VocabularyLayer(Layer):
             raise InvalidArgumentError(
                 f"{self._call}(idf_weights=...) takes a weight for each of {expected} tokens, got shape {weights.shape}"
             )
-        return weights if specials else np.append(np.repeat(weights.mean(), self._token_start), weights)
+        if specials:
+            return weights
+        mean = weights.mean() if len(weights) else np.float32(1)
+        return np.append(np.repeat(mean, self._token_start), weights)
 
     def _padded(self, weights: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.float32]:
         return np.append(weights, np.zeros(self._depth(count) - len(weights), np.float32))
 
     def _depth(self, count: int) -> int:
         return self.max_tokens if self.pad_to_max_tokens and self.max_tokens else count + self._token_start
+
+    @property
+    def can_adapt(self) -> bool:
+        return not self._given
 
     def adapt(self, data: Any) -> Self:
         """Learn the vocabulary: the most frequent tokens first, of equally frequent ones the last in order first.
@@ -161,7 +169,7 @@ class VocabularyLayer(Layer):
                 array is a document; a single token is one too.
 
         Raises:
-            InvalidArgumentError: the layer was given a vocabulary, or the dataset never ends.
+            InvalidArgumentError: the layer was given a vocabulary, the dataset never ends, or there are no tokens.
         """
         counts = self.counts()
         for column in columns_of(self._call, data):
@@ -180,6 +188,8 @@ class VocabularyLayer(Layer):
 
     def learn(self, counts: TokenCounts) -> None:
         """Take the counted tokens as the vocabulary."""
+        if counts.documents == 0:
+            raise InvalidArgumentError(f"{self._call}.adapt(data): there is nothing to learn a vocabulary from")
         table = counts.ordered()
         for token in (self.mask_token, self.oov_token):
             if token is not None:
@@ -187,7 +197,7 @@ class VocabularyLayer(Layer):
         if self.max_tokens is not None:
             table = table.slice(0, max(0, self.max_tokens - self._token_start))
         self._keys = MemoryKeys(table["token"].combine_chunks())
-        if self.output_mode == "tf_idf" and len(table):
+        if self.output_mode == "tf_idf":
             weights = np.log(1 + counts.documents / (1 + table["documents"].to_numpy()))
             self.idf_weights = self._padded(self._weights(weights, len(table), False), len(table))
 
@@ -215,9 +225,9 @@ class VocabularyLayer(Layer):
         return {
             "max_tokens": self.max_tokens,
             "num_oov_indices": self.num_oov_indices,
-            "mask_token": self.mask_token,
-            "oov_token": self.oov_token,
-            "vocabulary": vocabulary if self._keys else None,
+            "mask_token": plain(self.mask_token),
+            "oov_token": plain(self.oov_token),
+            "vocabulary": vocabulary if self._keys is not None and vocabulary else None,
             "idf_weights": None if self.idf_weights is None else self.idf_weights[: self.vocabulary_size()].tolist(),
             "invert": self.invert,
             "output_mode": self.output_mode,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final, Self
 
 from penstock.data.methods.base import Methods, as_numbers, check_function, user_site
+from penstock.data.methods.randomness import checked_randomness
 from penstock.data.methods.tensorflow import DATASET
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
@@ -33,7 +34,8 @@ class ElementMethods(Methods):
         structure and dtype; their shapes may differ.
 
         Args:
-            fn: called once per element, with NumPy values; a layer of `ps.preprocessing`, once for a block of them.
+            fn: called once per element, with NumPy values; a layer of `ps.preprocessing`, once for a block of them. A
+                random layer of Keras goes in as `ps.preprocessing.random(layer)`, together with `seed`.
             num_parallel_calls: threads that call it at the same time; `ps.AUTOTUNE` for one per core.
             deterministic: False gives the results of parallel calls as soon as they are there, in whatever order; no
                 element is lost or given twice, also over a restore. Below a step that must be able to read the same
@@ -43,8 +45,8 @@ class ElementMethods(Methods):
                 so that an element gets the same random numbers on any number of threads. It is valid during the call.
 
         Raises:
-            InvalidTypeError: `fn` is not callable.
-            InvalidArgumentError: `num_parallel_calls` below 1.
+            InvalidTypeError: `fn` is not callable, or a layer of Keras that draws random numbers of its own.
+            InvalidArgumentError: `num_parallel_calls` below 1, or a layer that draws random numbers and no `seed`.
 
         Example:
             >>> import penstock as ps
@@ -57,6 +59,7 @@ class ElementMethods(Methods):
             check_flag("map", "deterministic", deterministic)
         if seed is not None:
             check_integer("map", "seed", seed, minimum=0)
+        fn = checked_randomness(fn, seed)
         return self._then(Map(self.node, fn, num_parallel_calls, deterministic, seed, site=user_site()))
 
     def filter(self, predicate: Callable[..., Any]) -> Self:

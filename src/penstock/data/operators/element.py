@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.apply import Failure, Layout, call_rows, call_rows_with_randomness, checked_rows, map_rows, note
+from penstock.data.at_once import generators_of, map_at_once
 from penstock.data.block import Block, Indices
 from penstock.data.node import OneInput, Run
 from penstock.data.stream import OneInputStream, State, Stream
 from penstock.data.unordered import Unordered
-from penstock.errors import InvalidTypeError
+from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY
 from penstock.rng import mix
-from penstock.structure import LEAF
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,12 @@ class Map(OneInput):
 
     def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
         """The function's results for a block of input, up to the first row at which it raises."""
-        at_once = self._at_once(block)
+        generators = None if self.seed is None else self._generators(run, epoch, positions)
+        try:
+            at_once = map_at_once(self.function, block, generators)
+        except ElementError as error:
+            note(error, self, int(positions[0]))
+            return None, Failure(0, error)
         if at_once is not None:
             return at_once, None
 
@@ -73,20 +78,13 @@ class Map(OneInput):
             note(failure.error, self, int(positions[failure.row]))
         return output, failure
 
-    def _at_once(self, block: Block) -> Block | None:
-        """All results by one call of a function that offers it, as layers do; None if it must be called row by row."""
-        map_block = getattr(self.function, "map_block", None)
-        if map_block is None or self.seed is not None or block.structure != LEAF:
-            return None
-        try:
-            return Block((map_block(block.columns[0]),), LEAF, len(block))
-        except Exception:  # row by row it comes again, after the rows before it
-            return None
-
     def _results(self, run: Run, epoch: int, block: Block, positions: Any) -> Iterator[Any]:
         if self.seed is None:
             return call_rows(self.function, block)
-        return call_rows_with_randomness(self.function, block, mix(run.key(self, self.seed), epoch), positions)
+        return call_rows_with_randomness(self.function, block, self._generators(run, epoch, positions))
+
+    def _generators(self, run: Run, epoch: int, positions: Any) -> Iterator[np.random.Generator]:
+        return generators_of(mix(run.key(self, self.seed), epoch), positions)
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         block = self.input.read(run, epoch, indices)

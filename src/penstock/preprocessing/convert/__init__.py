@@ -1,10 +1,10 @@
-"""Layers as layers of Keras, which is imported when the first one is asked for."""
+"""What needs Keras, which is imported when the first of it is asked for."""
 
 from importlib import import_module
 from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    if name == "to_keras":
-        return import_module("penstock.preprocessing.convert.keras_layers").to_keras
+    if name in ("to_keras", "seeds_of", "call_with_seeds"):
+        return getattr(import_module("penstock.preprocessing.convert.keras_layers"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,64 @@
+"""Functions that take all rows of a block in one call, as the layers of `ps.preprocessing` do.
+
+Such a function has a method `map_block`. Its arguments are those of a call for one row, each as a column: an array
+whose leading axis counts the rows, or an object column where rows differ in shape. It returns its results in that form
+too. A function with `draws = True` draws random numbers: the last argument of a call for one row is that row's
+generator, and that of `map_block` an iterator over the generators of all rows. Each is valid until the next is taken.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from penstock.data.block import Block
+from penstock.errors import ElementError
+from penstock.rng import KeyedGenerator
+from penstock.structure import flatten
+
+
+def map_at_once(function: Callable[..., Any], block: Block, generators: Iterator[Any] | None) -> Block | None:
+    """All results by one call, or None where the function must be called row by row.
+
+    Args:
+        generators: those of the rows, where `map` was given a seed.
+
+    Raises:
+        ElementError: the results are not as many as the rows.
+    """
+    map_block = getattr(function, "map_block", None)
+    if map_block is None or draws(function) != (generators is not None):
+        return None
+    value = block.structure.unflatten(block.columns)
+    arguments = value if block.structure.kind == "tuple" else (value,)
+    try:
+        result = map_block(*arguments) if generators is None else map_block(*arguments, generators)
+    except Exception:  # row by row it comes again, after the rows before it
+        return None
+    columns, structure = flatten(result)
+    for column in columns:
+        if not isinstance(column, np.ndarray) or column.shape[:1] != (len(block),):
+            has_rows = isinstance(column, np.ndarray) and column.ndim > 0
+            found = f"{len(column)} rows" if has_rows else f"a {type(column).__name__} without rows"
+            raise ElementError(
+                f"{describe_function(function)}.map_block got {len(block)} rows and returned {found}: "
+                "it must return arrays with as many rows as it got"
+            )
+    return Block(tuple(columns), structure, len(block))
+
+
+def draws(function: Callable[..., Any]) -> bool:
+    """Whether the function takes a generator as its last argument."""
+    return getattr(function, "draws", False) is True
+
+
+def describe_function(function: Callable[..., Any]) -> str:
+    """The name of the function, or of the class of a callable object."""
+    return str(getattr(function, "__qualname__", type(function).__name__))
+
+
+def generators_of(key: int, positions: Any) -> Iterator[np.random.Generator]:
+    """The generator of each of these rows; it is one object, set to the row when it is asked for."""
+    generator = KeyedGenerator(key)
+    for position in positions:
+        yield generator.at(int(position))

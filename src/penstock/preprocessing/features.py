@@ -1,0 +1,120 @@
+"""What a FeatureSpace is made of: features, each with the layer that turns it into numbers, and crosses of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.options import check_integer
+from penstock.preprocessing.category_encoding import CategoryEncoding
+from penstock.preprocessing.configuration import plain
+from penstock.preprocessing.discretization import Discretization
+from penstock.preprocessing.hashed_crossing import HashedCrossing
+from penstock.preprocessing.hashing import Hashing
+from penstock.preprocessing.layer import ArrayLayer, check_choice
+from penstock.preprocessing.lookups import IntegerLookup, StringLookup
+from penstock.preprocessing.scaling import Normalization, Rescaling
+from penstock.preprocessing.text_vectorization import TextVectorization
+
+_LAYERS: Mapping[str, type[ArrayLayer]] = {
+    layer.__name__: layer
+    for layer in (
+        CategoryEncoding,
+        Discretization,
+        HashedCrossing,
+        Hashing,
+        IntegerLookup,
+        Normalization,
+        Rescaling,
+        StringLookup,
+        TextVectorization,
+    )
+}
+_IDENTITY = "TFDIdentity"  # what Keras calls the layer of a plain "float"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """How one feature becomes numbers.
+
+    Attributes:
+        dtype: "float32", "int32", "int64" or "string".
+        preprocessor: the layer of `ps.preprocessing` that it goes through; None for a number that stays as it is.
+        output_mode: "float" and "int" for what the layer gives, "one_hot" for a vector of its integers.
+    """
+
+    dtype: str
+    preprocessor: ArrayLayer | None
+    output_mode: str
+
+    def __post_init__(self) -> None:
+        check_choice("Feature", "dtype", self.dtype, ("float32", "int32", "int64", "string"))
+        check_choice("Feature", "output_mode", self.output_mode, ("float", "int", "one_hot"))
+        if self.preprocessor is not None and not isinstance(self.preprocessor, ArrayLayer):
+            raise InvalidTypeError(
+                f"Feature(preprocessor=...) takes a layer of ps.preprocessing, got {self.preprocessor!r}"
+            )
+
+    @property
+    def depth(self) -> int | None:
+        """How many integers the layer can give; None for a layer that gives something else."""
+        layer = self.preprocessor
+        if isinstance(layer, (IntegerLookup, StringLookup)):
+            return layer.vocabulary_size()
+        if isinstance(layer, Discretization) and layer.bin_boundaries is not None:
+            return len(layer.bin_boundaries) + 1
+        return layer.num_bins if isinstance(layer, Hashing) else None
+
+    def get_config(self) -> dict[str, Any]:
+        """The feature as plain data."""
+        layer = self.preprocessor
+        described = None if layer is None else {"class_name": type(layer).__name__, "config": layer.get_config()}
+        return {"dtype": self.dtype, "preprocessor": described, "output_mode": self.output_mode}
+
+    @staticmethod
+    def from_config(config: Mapping[str, Any]) -> "Feature":
+        """The feature that `get_config` described, here or in Keras."""
+        described = config["preprocessor"]
+        if described is None or described["class_name"] == _IDENTITY:
+            return Feature(config["dtype"], None, config["output_mode"])
+        name = described["class_name"]
+        if name not in _LAYERS:
+            raise InvalidArgumentError(f"FeatureSpace.from_config: ps.preprocessing has no layer {name!r}")
+        return Feature(config["dtype"], _LAYERS[name].from_config(described["config"]), config["output_mode"])
+
+
+@dataclass(frozen=True)
+class Cross:
+    """Features whose values are hashed together.
+
+    Attributes:
+        feature_names: at least two names.
+        crossing_dim: the number of bins.
+        output_mode: "int" for the bin, "one_hot" for a vector of it.
+    """
+
+    feature_names: Sequence[str]
+    crossing_dim: int
+    output_mode: str = "one_hot"
+
+    def __post_init__(self) -> None:
+        check_integer("Cross", "crossing_dim", self.crossing_dim, minimum=1)
+        check_choice("Cross", "output_mode", self.output_mode, ("int", "one_hot"))
+        object.__setattr__(self, "feature_names", tuple(self.feature_names))
+        if len(self.feature_names) < 2:
+            raise InvalidArgumentError(f"Cross(feature_names=...) takes at least two names, got {self.feature_names}")
+
+    @property
+    def name(self) -> str:
+        """What the cross is called in a dictionary of results."""
+        return "_X_".join(self.feature_names)
+
+    def get_config(self) -> dict[str, Any]:
+        """The cross as plain data."""
+        names = plain(self.feature_names)
+        return {"feature_names": names, "crossing_dim": self.crossing_dim, "output_mode": self.output_mode}
+
+
+def unwrapped(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The inner configuration, where Keras has wrapped it up with the name of its class."""
+    return config["config"] if config.get("class_name") == name else config

@@ -1,0 +1,197 @@
+"""Flips and crops of images, in NumPy: CenterCrop, RandomCrop and RandomFlip."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.data.block import Column, column_of, is_ragged
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.options import check_integer
+from penstock.preprocessing.layer import ArrayLayer, Layer, check_choice
+
+Images = npt.NDArray[Any]
+
+_FORMATS = ("channels_last", "channels_first")
+_MODES = ("horizontal", "vertical", "horizontal_and_vertical")
+
+
+class CenterCrop(ArrayLayer):
+    """The middle of images, in their own dtype.
+
+    Args:
+        height: of the result, at most that of the images.
+        width: of the result, at most that of the images.
+        data_format: "channels_last", (height, width, channels), or "channels_first"; also with an axis for a batch.
+
+    Raises:
+        InvalidArgumentError: a size below 1, an unknown format, or images that are smaller than the crop.
+
+    Example:
+        >>> import numpy as np
+        >>> CenterCrop(2, 2)(np.arange(16).reshape(4, 4, 1))[..., 0]
+        array([[ 5,  6],
+               [ 9, 10]])
+    """
+
+    def __init__(self, height: int, width: int, data_format: str = "channels_last") -> None:
+        self.height = check_integer("CenterCrop", "height", height, minimum=1)
+        self.width = check_integer("CenterCrop", "width", width, minimum=1)
+        self.data_format = check_choice("CenterCrop", "data_format", data_format, _FORMATS)
+
+    def _transform(self, inputs: Any, leading: int) -> Images:
+        images = _as_images("CenterCrop", inputs, leading)
+        rows, columns = _places_left(self, images.shape)
+        return _cropped(self, images, rows // 2, columns // 2).copy()
+
+    def get_config(self) -> dict[str, Any]:
+        return {"height": self.height, "width": self.width, "data_format": self.data_format}
+
+
+class RandomImageLayer(Layer):
+    """A layer whose changes of an image are decided by the generator it is given, as `map(layer, seed=...)` does."""
+
+    draws: ClassVar[bool] = True
+    data_format: str
+
+    @abstractmethod
+    def _decide(self, shape: tuple[int, ...], generator: np.random.Generator) -> Any:
+        """What to do with an image or a batch of this shape."""
+
+    @abstractmethod
+    def _changed(self, images: Images, decisions: list[Any]) -> Images:
+        """Rows of images, or of batches, each changed by its decision."""
+
+    def __call__(self, inputs: Any, generator: np.random.Generator) -> Images:
+        """The images, changed at random, in their own dtype.
+
+        Args:
+            inputs: an image or a batch of them.
+            generator: what decides; `map(..., seed=...)` gives one for each element.
+        """
+        images = _as_images(type(self).__name__, inputs, 0)
+        return self._changed(images[None], [self._decide(images.shape, generator)])[0]  # type: ignore[no-any-return]
+
+    def map_block(self, column: Column, generators: Iterator[np.random.Generator]) -> Column:
+        """The results for all rows of a column, each by its own generator."""
+        if is_ragged(column):
+            return column_of([self(*row) for row in zip(column, generators, strict=True)])
+        images = _as_images(type(self).__name__, column, 1)
+        return self._changed(images, [self._decide(images.shape[1:], generator) for generator in generators])
+
+
+class RandomCrop(RandomImageLayer):
+    """A part of an image, at a place drawn at random; that of a batch is the same for all its images, as in Keras.
+
+    Args:
+        height: of the result, at most that of the images.
+        width: of the result, at most that of the images.
+        data_format: "channels_last", (height, width, channels), or "channels_first"; also with an axis for a batch.
+
+    Raises:
+        InvalidArgumentError: a size below 1, an unknown format, or images that are smaller than the crop.
+
+    Example:
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> images = ps.Dataset.from_tensor_slices(np.zeros((8, 40, 40, 3), np.uint8))
+        >>> next(iter(images.map(RandomCrop(32, 32), seed=1).batch(4))).shape
+        (4, 32, 32, 3)
+    """
+
+    def __init__(self, height: int, width: int, data_format: str = "channels_last") -> None:
+        self.height = check_integer("RandomCrop", "height", height, minimum=1)
+        self.width = check_integer("RandomCrop", "width", width, minimum=1)
+        self.data_format = check_choice("RandomCrop", "data_format", data_format, _FORMATS)
+
+    def _decide(self, shape: tuple[int, ...], generator: np.random.Generator) -> tuple[int, int]:
+        rows, columns = _places_left(self, shape)
+        down, across = generator.random(2).tolist()
+        return int(down * (rows + 1)), int(across * (columns + 1))
+
+    def _changed(self, images: Images, decisions: list[Any]) -> Images:
+        output = np.empty(_cropped(self, images, 0, 0).shape, images.dtype)
+        for row, place, (top, left) in zip(images, output, decisions, strict=True):
+            place[...] = _cropped(self, row, top, left)
+        return output
+
+    def get_config(self) -> dict[str, Any]:
+        return {"height": self.height, "width": self.width, "data_format": self.data_format}
+
+
+class RandomFlip(RandomImageLayer):
+    """Images, each flipped with probability one half.
+
+    Args:
+        mode: "horizontal" (left to right), "vertical" (top to bottom), or "horizontal_and_vertical", which decides on
+            each of the two by itself.
+        data_format: "channels_last", (height, width, channels), or "channels_first"; also with an axis for a batch.
+
+    Raises:
+        InvalidArgumentError: an unknown mode or format.
+
+    Example:
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> images = ps.Dataset.from_tensor_slices(np.array([[[[1], [2]]]] * 4))
+        >>> [image.ravel().tolist() for image in images.map(RandomFlip("horizontal"), seed=1)]
+        [[2, 1], [1, 2], [2, 1], [1, 2]]
+    """
+
+    def __init__(self, mode: str = "horizontal_and_vertical", data_format: str = "channels_last") -> None:
+        self.mode = check_choice("RandomFlip", "mode", mode, _MODES)
+        self.data_format = check_choice("RandomFlip", "data_format", data_format, _FORMATS)
+
+    def _decide(self, shape: tuple[int, ...], generator: np.random.Generator) -> npt.NDArray[np.float64]:
+        return generator.random((shape[0] if len(shape) > 3 else 1, 2))
+
+    def _changed(self, images: Images, decisions: list[Any]) -> Images:
+        output = np.empty(images.shape, images.dtype)
+        flips = np.concatenate(decisions) < 0.5
+        if self.mode != "horizontal_and_vertical":
+            flips[:, 1 if self.mode == "horizontal" else 0] = False
+        single = (-1, *images.shape[-3:])
+        pairs = images.reshape(single), output.reshape(single)
+        if self.data_format == "channels_last":
+            pairs = _pixels(pairs[0]), _pixels(pairs[1])
+        for image, place, (mirrored, upside_down) in zip(*pairs, flips.tolist(), strict=True):
+            flipped = image[..., ::-1, :] if upside_down else image
+            place[...] = flipped[..., ::-1] if mirrored else flipped
+        return output
+
+    def get_config(self) -> dict[str, Any]:
+        return {"mode": self.mode, "data_format": self.data_format}
+
+
+def _pixels(images: Images) -> Images:
+    """Images without the axis of channels, each pixel one item that is moved as a whole."""
+    whole = np.ascontiguousarray(images)
+    return whole.view(np.dtype((np.void, whole.itemsize * whole.shape[-1])))[..., 0]
+
+
+def _as_images(call: str, inputs: Any, leading: int) -> Images:
+    images = np.asarray(inputs)
+    if images.dtype.kind not in "biuf" or images.ndim - leading not in (3, 4):
+        raise InvalidTypeError(
+            f"{call} takes an image (height, width, channels) or a batch of them, got an array of {images.dtype} with "
+            f"shape {images.shape[leading:]}"
+        )
+    return images
+
+
+def _places_left(layer: CenterCrop | RandomCrop, shape: tuple[int, ...]) -> tuple[int, int]:
+    """How far a crop can be moved down and across in images of this shape."""
+    height, width = shape[-3:-1] if layer.data_format == "channels_last" else shape[-2:]
+    if height < layer.height or width < layer.width:
+        raise InvalidArgumentError(
+            f"{type(layer).__name__}({layer.height}, {layer.width}) takes images of at least that size, got "
+            f"{height} x {width}: resize them first"
+        )
+    return height - layer.height, width - layer.width
+
+
+def _cropped(layer: CenterCrop | RandomCrop, images: Images, top: int, left: int) -> Images:
+    rows, columns = slice(top, top + layer.height), slice(left, left + layer.width)
+    return images[..., rows, columns, :] if layer.data_format == "channels_last" else images[..., rows, columns]
