@@ -1,5 +1,6 @@
 """StringLookup and IntegerLookup: what they take, what they learn, and what they refuse."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -127,6 +128,41 @@ def test_a_mapped_layer_gives_the_same_before_and_after_batch_and_by_threads() -
     expected = np.concatenate(list(dataset.batch(100).map(layer)))
     for mapped in (dataset.map(layer), dataset.map(layer, num_parallel_calls=4), dataset.map(lambda x: layer(x))):
         assert np.array_equal(np.stack(list(mapped)), expected)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "shift-jis"])
+@given(st.lists(st.binary(max_size=5).filter(lambda token: token != b"[UNK]"), min_size=1, unique=True))
+def test_vocabularies_of_any_bytes_are_written_as_json_and_read_again(encoding: str, tokens: list[bytes]) -> None:
+    layer = StringLookup(encoding=encoding).adapt(tokens)
+    again = StringLookup.from_config(json.loads(json.dumps(layer.get_config())))
+    assert again.get_config() == layer.get_config()
+    assert again(tokens).tolist() == layer(tokens).tolist() == layer(layer.get_vocabulary())[layer(tokens)].tolist()
+
+
+def test_strings_and_their_bytes_are_the_same_token() -> None:
+    layer = StringLookup(vocabulary=[b"\xe9", "\xe8"], mask_token=b"\xe4", encoding="latin-1")
+    for tokens in (["\xe9", "\xe8", "\xe4"], [b"\xe9", b"\xe8", b"\xe4"], pa.array(["\xe9", "\xe8", "\xe4"])):
+        assert layer(tokens).tolist() == [2, 3, 0]
+    assert layer.get_vocabulary() == ["\xe4", "[UNK]", "\xe9", "\xe8"]
+    with pytest.raises(ps.InvalidTypeError, match="encoding='latin-1' cannot write"):
+        layer(["\u65e5"])
+    with pytest.raises(ps.InvalidTypeError, match="cannot write"):
+        StringLookup(vocabulary=["a"])(["\ud800"])
+
+
+def test_arguments_of_numpy_are_written_as_json() -> None:
+    layers = [
+        IntegerLookup(vocabulary=np.array([5, 7]), mask_token=np.int64(0), oov_token=np.int32(-1)),
+        StringLookup(vocabulary=np.array(["a"]), mask_token=b""),
+        ps.preprocessing.Rescaling(np.float32(2), np.array([1.0, 2.0])),
+        ps.preprocessing.Normalization(np.int64(-1), np.array([1.0]), np.array([2.0])),
+        ps.preprocessing.Hashing(np.int64(4), mask_value=b"a", salt=np.int64(3)),
+        ps.preprocessing.Discretization(np.array([1.0, 2.0]), epsilon=np.float64(0.1)),
+        ps.preprocessing.TextVectorization(ngrams=(1, 2), vocabulary=["a"]),
+    ]
+    for layer in layers:
+        written = json.loads(json.dumps(layer.get_config()))
+        assert type(layer).from_config(written).get_config() == written == layer.get_config()
 
 
 def test_an_error_in_a_block_comes_at_its_element() -> None:

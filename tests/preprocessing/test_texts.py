@@ -1,5 +1,6 @@
 """TextVectorization and Hashing: what Keras's documentation shows, and what a table of results cannot show."""
 
+import json
 from typing import Any
 
 import cloudpickle
@@ -65,8 +66,43 @@ def test_functions_of_the_user_standardize_and_split() -> None:
     assert cloudpickle.loads(cloudpickle.dumps(layer))(["c"]).tolist() == [[3]]
     with pytest.raises(ps.InvalidTypeError, match="one string for each of 2"):
         TextVectorization(standardize=lambda texts: texts[:1], vocabulary=["a"])(["a", "b"])
+    with pytest.raises(ps.InvalidTypeError, match="a list of strings for each text"):
+        TextVectorization(split=lambda texts: [[["a"]], [["b"]]], vocabulary=["a"])(["a", "b"])
     with pytest.raises(ps.InvalidTypeError, match="one list for each of 2"):
         TextVectorization(split=lambda texts: [["a"]], vocabulary=["a"])(["a", "b"])
+
+
+def test_one_long_text_among_many_costs_functions_no_more_memory_than_its_own() -> None:
+    sizes = []
+
+    def noted(texts: Any) -> Any:
+        sizes.append(texts.nbytes)
+        return texts
+
+    layer = TextVectorization(
+        standardize=noted, split=lambda texts: [[text] for text in noted(texts)], vocabulary=["a"]
+    )
+    assert layer(["a"] * 2000 + ["x" * 200_000]).shape == (2001, 1)
+    assert len(sizes) == 2 and max(sizes) < 100_000
+
+
+def test_functions_get_the_strings_that_bytes_of_an_encoding_are() -> None:
+    seen: list[str] = []
+    layer = TextVectorization(
+        split=lambda texts: [seen.extend(text) or list(text) for text in texts], encoding="latin-1", vocabulary=["\xe9"]
+    )
+    assert layer([b"\xe9a", "\xe9"]).tolist() == [[2, 1], [2, 0]]
+    assert seen == ["\xe9", "a", "\xe9"]
+    with pytest.raises(ps.InvalidTypeError, match="some texts are not utf-8: give their encoding"):
+        TextVectorization(split=lambda texts: [[text] for text in texts], vocabulary=["a"])([b"\xe9"])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_characters_of_texts_in_any_encoding(encoding: str) -> None:
+    layer = TextVectorization(standardize=None, split="character", encoding=encoding).adapt([b"a\xe9", b"\xe9"])
+    assert layer([b"\xe9a", b"a"]).tolist() == [[2, 3], [3, 0]]
+    again = TextVectorization.from_config(json.loads(json.dumps(layer.get_config())))
+    assert again([b"\xe9a", b"a"]).tolist() == [[2, 3], [3, 0]]
 
 
 @pytest.mark.parametrize(

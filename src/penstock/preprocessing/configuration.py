@@ -64,6 +64,4 @@ def _of_keras(value: Any) -> Any:
 def _check_dtype(call: str, dtype: Any) -> None:
     name = dtype["config"].get("name") if isinstance(dtype, dict) else dtype
     if name not in _DTYPES:
-        raise InvalidArgumentError(
-            f"{call}.from_config: dtype={name!r}; layers here give float32 or integers, cast their results with map"
-        )
+        raise InvalidArgumentError(f"{call}.from_config: the layer has no dtype={name!r}; use map to cast its results")

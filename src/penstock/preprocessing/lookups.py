@@ -148,8 +148,8 @@ class IntegerLookup(IndexLookup):
         super().__init__(
             max_tokens,
             num_oov_indices,
-            mask_token,
-            oov_token,
+            None if mask_token is None else int(mask_token),
+            None if oov_token is None else int(oov_token),
             vocabulary,
             idf_weights,
             invert,

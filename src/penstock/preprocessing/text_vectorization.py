@@ -19,6 +19,12 @@ _STANDARDS = ("lower_and_strip_punctuation", "lower", "strip_punctuation")
 _MODES = ("int", "multi_hot", "count", "tf_idf")
 
 
+class _Words(StringLookup):
+    """The vocabulary of a TextVectorization."""
+
+    shown_as = "TextVectorization"
+
+
 class TextVectorization(LearningLayer):
     """Texts to the indices of their words, or to one vector for each text.
 
@@ -80,7 +86,7 @@ class TextVectorization(LearningLayer):
         self._widths = _widths(ngrams)
         self.output_mode = output_mode
         self.output_sequence_length = output_sequence_length
-        self._lookup = StringLookup(
+        self._lookup = _Words(
             max_tokens=max_tokens,
             mask_token="",
             vocabulary=vocabulary,

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
-from penstock.preprocessing.configuration import plain
 from penstock.preprocessing.counts import TokenCounts
 from penstock.preprocessing.keys import Keys, MemoryKeys
 from penstock.preprocessing.layer import LearningLayer, check_choice, columns_of
@@ -27,6 +26,9 @@ class VocabularyLayer(LearningLayer):
     kind: ClassVar[Any]
     """The Arrow type of the tokens."""
 
+    shown_as: ClassVar[str] = ""
+    """What errors call the layer, where that is not the name of its class."""
+
     def __init__(
         self,
         max_tokens: int | None = None,
@@ -40,7 +42,7 @@ class VocabularyLayer(LearningLayer):
         pad_to_max_tokens: bool = False,
         cache_dir: str | None = None,
     ) -> None:
-        call = self._call = type(self).__name__
+        call = self._call = self.shown_as or type(self).__name__
         self.max_tokens = None if max_tokens is None else check_integer(call, "max_tokens", max_tokens, minimum=2)
         self.num_oov_indices = check_integer(call, "num_oov_indices", num_oov_indices, minimum=0)
         self.mask_token = mask_token
@@ -189,7 +191,7 @@ class VocabularyLayer(LearningLayer):
     def learn(self, counts: TokenCounts) -> None:
         """Take the counted tokens as the vocabulary."""
         if counts.documents == 0:
-            raise InvalidArgumentError(f"{self._call}.adapt(data): there is nothing to learn a vocabulary from")
+            raise InvalidArgumentError(f"{self._call}.adapt(data): there are no tokens to learn from")
         table = counts.ordered()
         for token in (self.mask_token, self.oov_token):
             if token is not None:
@@ -225,8 +227,8 @@ class VocabularyLayer(LearningLayer):
         return {
             "max_tokens": self.max_tokens,
             "num_oov_indices": self.num_oov_indices,
-            "mask_token": plain(self.mask_token),
-            "oov_token": plain(self.oov_token),
+            "mask_token": self.mask_token,
+            "oov_token": self.oov_token,
             "vocabulary": vocabulary if self._keys is not None and vocabulary else None,
             "idf_weights": None if self.idf_weights is None else self.idf_weights[: self.vocabulary_size()].tolist(),
             "invert": self.invert,
