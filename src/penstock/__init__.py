@@ -62,6 +62,7 @@ if _typing.TYPE_CHECKING:
     from penstock.training import keras as keras
     from penstock.training.checkpoint import Checkpoint as Checkpoint
     from penstock.training.checkpoint_files import latest_checkpoint as latest_checkpoint
+    from penstock.training.checkpoint_keep import best_checkpoint as best_checkpoint
     from penstock.training.loss import compute_average_loss as compute_average_loss
     from penstock.training.loss import scale_regularization_loss as scale_regularization_loss
 
@@ -71,6 +72,7 @@ _LAZY = {
     "MultiWorkerMirroredStrategy": ("penstock.distribute", "jax"),
     "TPUStrategy": ("penstock.distribute", "jax"),
     "Checkpoint": ("penstock.training.checkpoint", "checkpoint"),
+    "best_checkpoint": ("penstock.training.checkpoint_keep", None),
     "latest_checkpoint": ("penstock.training.checkpoint_files", None),
     "compute_average_loss": ("penstock.training.loss", "jax"),
     "scale_regularization_loss": ("penstock.training.loss", "jax"),

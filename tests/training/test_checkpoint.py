@@ -60,7 +60,7 @@ def test_what_the_template_is_decides_what_comes_back(tmp_path: Path) -> None:
     path = ps.Checkpoint(state=state).save(tmp_path / "ckpt", state=state)
     assert_same(ps.Checkpoint(state=state).restore(path)["state"], state)
     on_device = ps.Checkpoint(state=state | {"array": jax.device_put(jnp.zeros(3, jnp.float32), jax.devices()[2])})
-    with pytest.raises(ps.StateMismatchError, match=r"expected state\['array'\] \(float32.*got .*\(int64"):
+    with pytest.raises(ps.StateMismatchError, match=r"expected state/array \(float32.*got .*\(int64"):
         on_device.restore(path)
     values = {"x": np.arange(3, dtype=np.float32)}
     path = ps.Checkpoint(values=values).save(tmp_path / "ckpt", values=values)
@@ -231,7 +231,7 @@ def test_a_save_says_what_it_wrote_and_nothing_else(
 
 class Odd:
     def state_dict(self) -> Any:
-        return {"rows": [np.zeros(2)]}
+        return {"rows": [{1}]}
 
     def load_state_dict(self, state: Any) -> None: ...
 
@@ -245,8 +245,8 @@ class Odd:
         ),
         ({"a": np.zeros(2)}, r"also has 'b': expected \['a'\], got \['a', 'b'\]; restore\(path, partial=True\)"),
         ({"a": np.zeros(2), "b": np.zeros(3), "c": 1}, r"has no 'c': expected \['a', 'b', 'c'\], got \['a', 'b'\]"),
-        ({"a": (np.zeros(2),), "b": np.zeros(3)}, r"another 'a': expected a\[0\] .*, got a "),
-        ({"a": (np.zeros(2), 1), "b": np.zeros(3)}, r"another 'a': expected a\[0\]"),
+        ({"a": (np.zeros(2),), "b": np.zeros(3)}, r"another 'a': expected a/0 .*, got a "),
+        ({"a": (np.zeros(2), 1), "b": np.zeros(3)}, r"another 'a': expected a/0"),
         ({"a": Odd(), "b": np.zeros(3)}, "another 'a': expected nothing, got a "),
         ({"a": (), "b": np.zeros(3)}, r"another 'a': expected nothing, got a "),
     ],
@@ -266,7 +266,7 @@ def test_a_part_of_a_checkpoint_can_be_restored(tmp_path: Path) -> None:
 def test_a_state_is_no_array(tmp_path: Path) -> None:
     with iter(ps.Dataset.range(3)) as iterator:
         path = ps.Checkpoint(x=iterator).save(tmp_path / "ckpt")
-    with pytest.raises(ps.StateMismatchError, match="another 'x': expected nothing, got iterator"):
+    with pytest.raises(ps.StateMismatchError, match=r"another 'x': expected nothing, got x \(state\)"):
         ps.Checkpoint(x=()).restore(path)
 
 
@@ -349,8 +349,8 @@ def test_bad_paths_are_refused(tmp_path: Path) -> None:
         checkpoint.save(tmp_path / "file" / "run" / "ckpt", x=1)
     with pytest.raises(ps.InvalidArgumentError, match="got the directory .*: write '.*/directory/ckpt'"):
         checkpoint.save(f"{tmp_path}/directory/", x=1)
-    with pytest.raises(ps.InvalidArgumentError, match="local directory, or one that is mounted, got 'gs://a/b'"):
-        checkpoint.save("gs://a/b", x=1)
+    with pytest.raises(ps.InvalidArgumentError, match="'nowhere://a/b' has a protocol that fsspec does not know"):
+        checkpoint.save("nowhere://a/b", x=1)
     with pytest.raises(ps.InvalidTypeError, match="takes a path such as 'run/ckpt', got 3"):
         checkpoint.save(3, x=1)  # type: ignore[arg-type]
 
@@ -384,13 +384,13 @@ def test_bad_objects_and_values_are_refused(tmp_path: Path) -> None:
         ps.Checkpoint()
     with pytest.raises(ps.InvalidArgumentError, match=r"Checkpoint\(max_to_keep=...\) must be at least 1, got 0"):
         ps.Checkpoint(x=1, max_to_keep=0)
-    with pytest.raises(ps.InvalidTypeError, match=r"arrays and numbers, got str at state\['name'\]"):
-        ps.Checkpoint(state={"name": "x"})
+    with pytest.raises(ps.InvalidTypeError, match=r"arrays, numbers and strings, got bytes at state/name"):
+        ps.Checkpoint(state={"name": b"x"})
     with pytest.raises(ps.InvalidTypeError, match="got Dataset at data: make an iterator of it, read from that"):
         ps.Checkpoint(data=ps.Dataset.range(3))
     with pytest.raises(ps.InvalidTypeError, match="got ndarray at state"):
         ps.Checkpoint(state=np.array(["x"]))
-    with pytest.raises(ps.InvalidTypeError, match=r"got array.* at odd\['rows'\]\[0\]"):
+    with pytest.raises(ps.InvalidTypeError, match=r"got \{1\} at odd/rows/0"):
         ps.Checkpoint(odd=Odd()).save(prefix)
     with pytest.raises(ps.InvalidArgumentError, match=r"needs the present value of 'x'.*save\(prefix, x=x\)"):
         ps.Checkpoint(x=1).save(prefix)

@@ -148,7 +148,7 @@ def test_another_model_is_refused_and_nothing_is_changed(saved: tuple[str, list[
         ps.Checkpoint(model=make_model(name="output")).restore(path, partial=True)
     deeper = make_model()
     deeper.add(keras.layers.Dense(1))
-    with pytest.raises(ps.StateMismatchError, match="another 'model': expected model/dense/kernel .*got nothing"):
+    with pytest.raises(ps.StateMismatchError, match="another 'model': expected model/dense_1/kernel .*got nothing"):
         ps.Checkpoint(model=deeper).restore(path, partial=True)
 
 
@@ -165,21 +165,134 @@ def test_another_dataset_leaves_the_model_as_it_was(saved: tuple[str, list[Any]]
         np.testing.assert_array_equal(found, value)
 
 
-def test_what_is_not_built_must_be_built_first(saved: tuple[str, list[Any]], tmp_path: Path) -> None:
+def test_what_is_not_built_is_built_by_restore(saved: tuple[str, list[Any]], tmp_path: Path) -> None:
     path, _ = saved
-    model = keras.Sequential([keras.layers.Dense(3, "relu"), keras.layers.Dense(1, name="head")])
-    checkpoint = ps.Checkpoint(model=model)
-    message = r"model is a Sequential that is not built yet.*call it once on a batch, or model.build\(input_shape\)"
-    with pytest.raises(ps.InvalidArgumentError, match=message):
-        checkpoint.restore(path, partial=True)
-    with pytest.raises(ps.InvalidArgumentError, match=message):
-        checkpoint.save(tmp_path / "other")
-    model.build((None, 4))
-    checkpoint.restore(path, partial=True)
+    training = Training.make()
+    training.model = keras.Sequential([keras.layers.Dense(3, "relu"), keras.layers.Dense(1, name="head")])
+    training.optimizer = keras.optimizers.Adam(0.01)
     with pytest.raises(
-        ps.InvalidArgumentError, match=r"optimizer is a Adam that.*call optimizer.build\(model.trainable"
+        ps.InvalidArgumentError, match="model is a Sequential that is not built yet.*to save: call it once"
+    ):
+        ps.Checkpoint(model=training.model).save(tmp_path / "other")
+    built = Training.make()
+    for one in (built, training):
+        ps.Checkpoint(**one.checkpoint).restore(path, partial=True)
+        one.model.compile(optimizer=one.optimizer, loss="mse")
+        one.model.train_on_batch(FEATURES, LABELS)
+    assert int(training.optimizer.iterations) == 4
+    for found, expected in zip(training.values(), built.values(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+class Odd(keras.Model):  # type: ignore[misc]  # Keras has no types
+    """Says nothing about how it was built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = keras.layers.Dense(2)
+
+    def call(self, inputs: Any) -> Any:
+        return self.inner(inputs["x"])
+
+    def get_build_config(self) -> None:
+        return None
+
+
+def test_what_cannot_be_built_must_be_built_first(saved: tuple[str, list[Any]], tmp_path: Path) -> None:
+    path, _ = saved
+    with pytest.raises(
+        ps.InvalidArgumentError, match=r"optimizer is a Adam that.*to restore: call optimizer.build\(model.trainable"
     ):
         ps.Checkpoint(optimizer=keras.optimizers.Adam()).restore(path, partial=True)
+    odd = Odd()
+    odd({"x": FEATURES})
+    path = ps.Checkpoint(odd=odd).save(tmp_path / "ckpt")
+    with pytest.raises(ps.InvalidArgumentError, match=r"odd is a Odd that is not built yet.*or model.build"):
+        ps.Checkpoint(odd=Odd()).restore(path)
+
+
+def make_compiled(width: int = 3) -> keras.Model:
+    model = make_model(width)
+    model.compile(keras.optimizers.Adam(0.05), "mse", metrics=["mae"])
+    return model
+
+
+def test_a_compiled_model_brings_its_optimizer_and_metrics(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = make_compiled()
+    model.fit(FEATURES, LABELS, batch_size=8, shuffle=False, verbose=0)
+    path = ps.Checkpoint(model=model).save(tmp_path / "ckpt")
+    metrics = model.get_metrics_result()
+    other, fresh = make_compiled(), make_compiled()
+    other.evaluate(FEATURES[:5], LABELS[:5], verbose=0)
+    ps.Checkpoint(model=other).restore(path)
+    assert caplog.messages == []
+    assert other.get_metrics_result() == metrics
+    ps.Checkpoint(model=fresh).restore(path)  # its metrics are not made before its first batch
+    (message,) = caplog.messages
+    assert "mae/count" in message and message.endswith("they begin anew")
+    for one in (model, other, fresh):
+        one.fit(FEATURES, LABELS, batch_size=8, shuffle=False, verbose=0)
+        assert int(one.optimizer.iterations) == 6
+        for found, expected in zip(one.variables, model.variables, strict=True):
+            np.testing.assert_array_equal(found.value, expected.value)
+
+
+def test_compiled_and_not_compiled_are_told_apart(tmp_path: Path) -> None:
+    compiled, plain = make_compiled(), make_model()
+    path = ps.Checkpoint(model=compiled).save(tmp_path / "compiled")
+    message = "expected nothing, got model/optimizer/iteration.*compile the model before, or leave out"
+    with pytest.raises(ps.StateMismatchError, match=message):
+        ps.Checkpoint(model=plain).restore(path)
+    ps.Checkpoint(model=plain).restore(path, partial=True)
+    np.testing.assert_array_equal(plain(FEATURES), compiled(FEATURES))
+    path = ps.Checkpoint(model=plain).save(tmp_path / "plain")
+    message = "expected model/optimizer/iteration.*got nothing.*saved before it was compiled: restore it before compile"
+    with pytest.raises(ps.StateMismatchError, match=message):
+        ps.Checkpoint(model=make_compiled()).restore(path)
+
+
+def towers(*names: str) -> keras.Model:
+    """Two towers of equal shapes, made in the order of their names."""
+    made = {
+        name: keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), keras.layers.Dense(2)], name=name)
+        for name in names
+    }
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Concatenate()([made[name](inputs) for name in names]))
+    model.compile("adam", "mse")
+    return model
+
+
+def test_names_that_were_given_count_in_whatever_order_a_model_is_built(tmp_path: Path) -> None:
+    model = towers("tower_1", "tower_2")
+    model.fit(FEATURES, np.tile(LABELS, 4), verbose=0)
+    other = towers("tower_2", "tower_1")
+    path = ps.Checkpoint(model=model).save(tmp_path / "ckpt")
+    ps.Checkpoint(model=other).restore(path)
+    for name in ("tower_1", "tower_2"):
+        for found, expected in zip(other.get_layer(name).variables, model.get_layer(name).variables, strict=True):
+            np.testing.assert_array_equal(found.value, expected.value)
+    slots = [
+        {v.path.split("tower_")[1].split("_")[0] + str(v.shape) + v.path[-8:]: float(v.value.sum()) for v in slots}
+        for slots in ([v for v in one.optimizer.variables if "kernel" in v.path] for one in (model, other))
+    ]
+    assert slots[0] == slots[1]
+    with pytest.raises(
+        ps.StateMismatchError, match="expected model/tower_3/dense/kernel.*got model/tower_1/dense/kernel"
+    ):
+        ps.Checkpoint(model=towers("tower_3", "tower_2")).restore(path)
+
+
+def test_layers_with_numbers_in_another_order_are_refused(tmp_path: Path) -> None:
+    def model(*numbers: int) -> keras.Model:
+        return keras.Sequential(
+            [keras.Input((2,)), *(keras.layers.Dense(2, name=f"dense_{number}") for number in numbers)]
+        )
+
+    path = ps.Checkpoint(model=model(8, 9)).save(tmp_path / "ckpt")
+    ps.Checkpoint(model=model(3, 12)).restore(path)
+    with pytest.raises(ps.StateMismatchError, match=r"layers model/dense, model/dense_1, \.\.\. come in another order"):
+        ps.Checkpoint(model=model(9, 8)).restore(path)
 
 
 def test_single_variables_and_seeds(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from penstock.errors import MissingExtraError
+from penstock.errors import InvalidArgumentError, MissingExtraError
 
 try:
     import fsspec
@@ -23,3 +23,19 @@ def matching(pattern: str) -> list[str]:
     system, path = fsspec.url_to_fs(pattern)
     found = system.glob(path, detail=True)
     return [system.unstrip_protocol(name) for name, detail in found.items() if detail["type"] == "file"]
+
+
+def file_system(name: str) -> tuple[Any, str]:
+    """The file system of a name, and the name's path in it.
+
+    Raises:
+        InvalidArgumentError: fsspec does not know the protocol.
+        MissingExtraError: what fsspec needs for it is not installed.
+    """
+    try:
+        system, path = fsspec.url_to_fs(name)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{name!r} has a protocol that fsspec does not know: {error}") from error
+    except ImportError as error:
+        raise MissingExtraError(f"{name!r}: {error}: pip install 'penstock[cloud]'") from error
+    return system, path

@@ -7,13 +7,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import jax
+
 from penstock.distribute.contexts import refuse_in_replica
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError
-from penstock.options import check_integer
 from penstock.training.checkpoint_files import Numbered
-from penstock.training.checkpoint_index import Index, check_names, difference
-from penstock.training.checkpoint_objects import Object, load_states
-from penstock.training.checkpoint_store import Array, read_arrays, read_index, write
+from penstock.training.checkpoint_folders import LocalFolder
+from penstock.training.checkpoint_index import Index, Item, check_names, read_index
+from penstock.training.checkpoint_index import index_of as read_index_of
+from penstock.training.checkpoint_keep import Keep
+from penstock.training.checkpoint_keras import KerasPart
+from penstock.training.checkpoint_objects import Object, index_of, load_states, states_of
+from penstock.training.checkpoint_options import check_asynchronous, check_no_options, metric_of, step_of
+from penstock.training.checkpoint_store import read_arrays, write
 from penstock.training.checkpoint_workers import workers_of
 from penstock.training.checkpoint_writer import Writer
 
@@ -25,22 +31,30 @@ class Checkpoint:
 
     An object is one of these, or a structure of them (tuples, lists, dictionaries, whatever JAX knows as a tree):
 
-    - a Keras model, layer, optimizer, metric or variable: restored in place, each variable where its value lies;
-    - anything with `state_dict()` and `load_state_dict()`, such as the iterator of a dataset: restored in place;
-    - arrays and numbers. These are values: what is given here is a template that says of which shapes and dtypes they
-      are and where they lie. `save` takes their present values, and `restore` returns the restored ones.
+    - a Keras model, layer, optimizer, metric, variable or seed generator: restored in place, each variable where its
+      value lies. A compiled model brings its optimizer and its metrics. What is not built yet is built by `restore`;
+    - a Flax NNX module, optimizer or metric: restored in place;
+    - anything with `state_dict()` and `load_state_dict()`, such as the iterator of a dataset, or PyTorch's modules and
+      optimizers: restored in place;
+    - arrays, numbers and strings. These are values: what is given here is a template that says of which shapes and
+      dtypes they are and where they lie. `save` takes their present values, and `restore` returns the restored ones.
 
     With several workers make it inside `strategy.scope()`, and make every call on all workers.
 
     Args:
         max_to_keep: after each `save`, delete all but so many of the newest checkpoints of its prefix.
+        keep_every_n: do not delete those whose numbers are multiples of this.
+        best: "max" or "min": keep the `max_to_keep` with the largest or smallest `metric` instead of the newest, and
+            the newest one.
         asynchronous: let `save` return when the values are copied, and write them in the background. An error is
             raised by the next call; the program does not end before all is written.
         objects: what to save, by name.
 
     Raises:
         InvalidTypeError: an object that is none of these.
-        InvalidArgumentError: no objects, or several workers outside of a scope.
+        InvalidArgumentError: no objects; a number or a string whose name looks like an option's; options that cannot
+            work; several workers outside of a scope; `asynchronous` on Python 3.12.0 to 3.12.2, which cannot write what
+            is under way when the program ends.
 
     Example:
         >>> import tempfile
@@ -58,14 +72,24 @@ class Checkpoint:
         (array([1., 1.]), np.int64(1))
     """
 
-    def __init__(self, /, *, max_to_keep: int | None = None, asynchronous: bool = False, **objects: Any) -> None:
-        if max_to_keep is not None:
-            check_integer("Checkpoint", "max_to_keep", max_to_keep, minimum=1)
+    def __init__(
+        self,
+        /,
+        *,
+        max_to_keep: int | None = None,
+        keep_every_n: int | None = None,
+        best: str | None = None,
+        asynchronous: bool = False,
+        **objects: Any,
+    ) -> None:
+        self._keep = Keep(max_to_keep, keep_every_n, best)
+        check_asynchronous(asynchronous)
         if not objects:
             raise InvalidArgumentError("ps.Checkpoint takes what to save by name, as in ps.Checkpoint(model=model)")
-        self._max_to_keep = max_to_keep
+        check_no_options(objects)
         self._asynchronous = asynchronous
-        self._objects = {name: Object(name, value) for name, value in objects.items()}
+        keras: list[KerasPart] = []
+        self._objects = {name: Object(name, value, keras) for name, value in objects.items()}
         self._workers = workers_of([control for one in self._objects.values() for control in one.controls()])
         if self._workers.count > 1:
             for one in self._objects.values():
@@ -74,46 +98,71 @@ class Checkpoint:
         self._under_way = False
         self._closed = False
 
-    def save(self, prefix: str | os.PathLike[str], /, **values: Any) -> str:
-        """Write a checkpoint, and give its path: the prefix, and a number that follows the highest on disk.
+    def save(self, prefix: str | os.PathLike[str], /, *, step: Any = None, metric: Any = None, **values: Any) -> str:
+        """Write a checkpoint, and give its path: the prefix, and a number.
 
         What is written are the values at this call, whatever becomes of the objects while it is written.
 
         Args:
-            prefix: a directory, which is made, and the beginning of a name in it: "run/ckpt".
-            values: the present value of every object that is made of arrays and numbers, by its name.
+            prefix: a directory, which is made, and the beginning of a name in it: "run/ckpt". A directory with a
+                protocol, such as "gs://bucket/run/ckpt", is written to through fsspec.
+            step: the number, which no other checkpoint of the prefix has. If None it follows the highest there is. An
+                object of this name that is a value is saved too.
+            metric: how good the checkpoint is, for `best` and `ps.best_checkpoint`. An object of this name that is a
+                value is saved too.
+            values: the present value of every object that is made of arrays, numbers and strings, by its name.
 
         Raises:
             InvalidArgumentError: values that are missing, too many, or do not fit their templates; a Keras object that
                 is not built yet; an array that was donated.
-            StorageError: the directory or the checkpoint cannot be written.
+            InvalidTypeError: a step that is no whole number, or a metric that is no number.
+            StorageError: the directory or the checkpoint cannot be written, or there is one of this number.
             ClosedError: the checkpoint was closed.
         """
         refuse_in_replica("checkpoint.save")
         self._ready()
         started = time.perf_counter()
-        (arrays, files), told = self._workers.call("checkpoint.save", lambda: self._taken(prefix, values))
-        path = Path(told[0][0])
-        states = zip(*(states for _, states in told), strict=True)
-        index = Index({name: one.items(own) for (name, one), own in zip(self._objects.items(), states, strict=True)})
-        if files is not None:
-            self._writer.start(lambda: self._write(files, path, arrays, index, started))
+        values |= {
+            name: value
+            for name, value in (("step", step), ("metric", metric))
+            if value is not None and name in self._objects and not self._objects[name].in_place
+        }
+        number, score = step_of(step, "step" in values), metric_of(metric, "metric" in values)
+        if self._keep.best is not None and score is None:
+            raise InvalidArgumentError(
+                "ps.Checkpoint(best=...) needs checkpoint.save(prefix, metric=...): which is best?"
+            )
+        own, told = self._workers.call("checkpoint.save", lambda: self._taken(prefix, number, values))
+        items, arrays, files = own
+        path = str(told[0][0])
+        index = index_of(items, [states for _, states in told], score)
+        self._write(files, path, arrays, index, started)
         self._under_way = True
         if not self._asynchronous:
             self.wait()
-        return str(path)
+        return path
 
     def _taken(
-        self, prefix: str | os.PathLike[str], values: dict[str, Any]
-    ) -> tuple[tuple[list[Array], Numbered | None], Any]:
-        """This worker's arrays, and, on worker 0, where they belong; for all workers the path and the states."""
+        self, prefix: str | os.PathLike[str], number: int | None, values: dict[str, Any]
+    ) -> tuple[tuple[dict[str, list[Item]], dict[str, Any], Numbered | None], Any]:
+        """This worker's items and arrays, and, on worker 0, where they belong; for all workers the path and states."""
         self._check_values(values)
-        arrays = [array for name, one in self._objects.items() for array in one.taken(values.get(name))]
-        states = [one.states() for one in self._objects.values()]
+        items: dict[str, list[Item]] = {}
+        arrays: dict[str, Any] = {}
+        for name, one in self._objects.items():
+            items[name], own = one.taken(values.get(name))
+            arrays |= own
         if self._workers.index != 0:
-            return (arrays, None), ["", states]
+            return (items, arrays, None), ["", states_of(items)]
         files = Numbered(prefix)
-        return (arrays, files), [str(files.next()), states]
+        if _is_shared(arrays) and not isinstance(files.folder, LocalFolder):
+            raise InvalidArgumentError(
+                f"checkpoint.save({os.fspath(prefix)!r}): arrays of which several workers hold different parts are "
+                "written to a directory that is mounted by all of them, not to a remote one"
+            )
+        place = files.folder.place(files.next(number))
+        files.clear()
+        return (items, arrays, files), [place, states_of(items)]
 
     def _check_values(self, values: dict[str, Any]) -> None:
         for name, one in self._objects.items():
@@ -132,13 +181,24 @@ class Checkpoint:
                     f"checkpoint.save got {name!r}, expected only what ps.Checkpoint was made of: {list(self._objects)}"
                 )
 
-    def _write(self, files: Numbered, path: Path, arrays: list[Array], index: Index, started: float) -> None:
-        files.clear()
-        write(path, arrays, index)
-        if self._max_to_keep is not None:
-            files.keep(self._max_to_keep)
-        size, seconds = sum(array.nbytes for array in arrays), time.perf_counter() - started
-        _logger.info("saved %s: %d bytes of arrays in %.3f seconds", path, size, seconds)
+    def _write(self, files: Numbered | None, path: str, arrays: dict[str, Any], index: Index, started: float) -> None:
+        """Begin to write; on worker 0 alone, unless every worker has parts of its own."""
+        together = write(Path(path), arrays, index, everybody=True) if _is_shared(arrays) else None
+
+        def finish() -> None:
+            if together is not None:
+                together()
+            elif files is not None:
+                with files.folder.writing(os.path.basename(path)) as local:
+                    write(local, arrays, index)()
+            if files is not None:
+                folder = files.folder
+                files.keep(lambda names: self._keep.of(names, lambda name: read_index_of(folder, name).metric))
+                size, seconds = sum(array.nbytes for array in arrays.values()), time.perf_counter() - started
+                _logger.info("saved %s: %d bytes of arrays in %.3f seconds", path, size, seconds)
+
+        if together is not None or files is not None:
+            self._writer.start(finish)
 
     def wait(self) -> None:
         """Wait until the last checkpoint is complete, on all workers.
@@ -163,16 +223,17 @@ class Checkpoint:
     def restore(self, path: str | os.PathLike[str] | None, /, *, partial: bool = False) -> dict[str, Any]:
         """Put a checkpoint's values into the objects, and give all of them by name: the values among them are new.
 
-        Everything is checked before anything is changed.
+        Everything is checked before anything is changed, except that what is not built yet is built.
 
         Args:
             path: what `save` or `ps.latest_checkpoint` gave.
-            partial: leave out what the checkpoint holds beside these objects.
+            partial: leave out what the checkpoint holds beside these objects: other objects, other leaves of a tree,
+                the optimizer and the metrics of a model that was compiled. It is not read.
 
         Raises:
             StorageError: there is no checkpoint, or it is damaged.
-            StateMismatchError: it is of other objects, another model, or another dataset.
-            InvalidArgumentError: a Keras object that is not built yet.
+            StateMismatchError: it is of other objects, another model, another dataset, or of another version.
+            InvalidArgumentError: a Keras object that is not built yet, and that the checkpoint cannot build.
             ClosedError: this checkpoint was closed.
         """
         refuse_in_replica("checkpoint.restore")
@@ -182,23 +243,25 @@ class Checkpoint:
                 f"checkpoint.restore(path) takes the path of a checkpoint, got {path!r}: "
                 "ps.latest_checkpoint(directory) gives None where there is none yet"
             )
-        place = Path(os.path.abspath(path))
+        place = os.fspath(path) if "://" in os.fspath(path) else os.path.abspath(path)
         (index, arrays), _ = self._workers.call("checkpoint.restore", lambda: (self._checked(place, partial), None))
         worker, stored = self._workers.index, index.objects
-        pairs = [pair for name, one in self._objects.items() for pair in one.with_states(stored[name], worker)]
+        pairs = [pair for name, one in self._objects.items() for pair in one.with_states(stored[name], arrays, worker)]
         load_states(place, pairs, self._workers)
-        remaining = iter(arrays)
-        of_each = {name: [[next(remaining) for _ in item.entries] for item in items] for name, items in stored.items()}
-        return {name: one.restored(of_each[name]) for name, one in self._objects.items()}
+        return {name: one.restored(stored[name], arrays) for name, one in self._objects.items()}
 
-    def _checked(self, path: Path, partial: bool) -> tuple[Index, list[Array]]:
+    def _checked(self, path: str, partial: bool) -> tuple[Index, dict[str, Any]]:
         index = read_index(path)
-        check_names(str(path), index, self._objects, partial=partial)
-        differences = {name: difference(one.items(), index.objects[name]) for name, one in self._objects.items()}
-        others = [f"another {name!r}: {differs}" for name, differs in differences.items() if differs is not None]
+        check_names(path, index, self._objects, partial=partial)
+        for name, one in self._objects.items():
+            one.prepare(index.objects[name])
+        found = {name: one.difference(index.objects[name], partial=partial) for name, one in self._objects.items()}
+        others = [f"another {name!r}: {differs}" for name, differs in found.items() if differs is not None]
         if others:
             raise StateMismatchError(f"the checkpoint {path} has {', and '.join(others)}")
-        return index, read_arrays(path, index)
+        needed = [entry for name, one in self._objects.items() for entry in one.needed(index.objects[name])]
+        shardings = {name: where for one in self._objects.values() for name, where in one.shardings().items()}
+        return index, read_arrays(path, index, needed, shardings)
 
     def _ready(self) -> None:
         if self._closed:
@@ -217,3 +280,8 @@ class Checkpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _is_shared(arrays: dict[str, Any]) -> bool:
+    """Whether each of several workers has parts of some arrays: those stay arrays of JAX's."""
+    return any(isinstance(array, jax.Array) for array in arrays.values())

@@ -1,23 +1,28 @@
 """Checkpoints as directories with numbers: `run/ckpt-1`, `run/ckpt-2` and so on.
 
-A checkpoint is written under a name with a suffix and renamed when it is complete; to be deleted it gets that suffix
-again first. So a directory whose name is only a prefix and a number is complete, whenever the process was killed.
+A local checkpoint is written under a name with a suffix and renamed when it is complete; to be deleted it gets that
+suffix again first. So a directory whose name is only a prefix and a number is complete, whenever a process was killed.
+In a remote directory, where nothing can be renamed, a checkpoint's index is written last and deleted first.
 """
 
 import os
 import re
-import shutil
-from pathlib import Path
+from collections.abc import Callable
+from typing import NamedTuple
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
-
-UNFINISHED = ".orbax-checkpoint-tmp"
-"""What Orbax adds to the name of a checkpoint that is not complete."""
-
-INDEX = "index"
-"""The part of every checkpoint of penstock's that says what is in it."""
+from penstock.training.checkpoint_folders import UNFINISHED, Folder
+from penstock.training.checkpoint_remote import folder_of
 
 _NUMBERED = re.compile(r"(?P<prefix>.+)-(?P<number>[0-9]+)", re.DOTALL)
+
+
+class Found(NamedTuple):
+    """A complete checkpoint in a directory."""
+
+    prefix: str
+    number: int
+    name: str
 
 
 def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
@@ -26,6 +31,14 @@ def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
     Of checkpoints with one prefix that is the one with the highest number; of several prefixes' newest ones, the one
     that was written last.
 
+    Args:
+        directory: a directory, or a prefix in one, as `save` takes it: then only checkpoints of that prefix count. It
+            may be local, or remote, such as "gs://bucket/run".
+
+    Raises:
+        InvalidArgumentError: it is a checkpoint itself.
+        StorageError: it is a file, or cannot be read.
+
     Example:
         >>> import tempfile
         >>> import penstock as ps
@@ -33,39 +46,72 @@ def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
         ...     print(ps.latest_checkpoint(directory))
         None
     """
-    newest: dict[str, tuple[int, Path]] = {}
-    for prefix, number, path in _complete(Path(directory)):
-        if prefix not in newest or number > newest[prefix][0]:
-            newest[prefix] = number, path
+    folder, found = checkpoints_at("ps.latest_checkpoint(directory)", directory)
+    newest: dict[str, Found] = {}
+    for one in found:
+        if one.prefix not in newest or one.number > newest[one.prefix].number:
+            newest[one.prefix] = one
     if not newest:
         return None
-    return str(max((path for _, path in newest.values()), key=_written))
+    return folder.place(max(newest.values(), key=lambda one: folder.written(one.name)).name)
 
 
-def _written(path: Path) -> int:
+def checkpoints_at(call: str, directory: str | os.PathLike[str]) -> tuple[Folder, list[Found]]:
+    """The complete checkpoints in a directory, or of a prefix, and the directory that they are in.
+
+    Raises:
+        InvalidTypeError: not a path.
+        InvalidArgumentError: a checkpoint itself.
+        StorageError: a file, or a directory that cannot be read.
+    """
+    if not isinstance(directory, (str, os.PathLike)):
+        raise InvalidTypeError(f"{call} takes a path, got {directory!r}")
+    place = os.fspath(directory)
     try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:  # another process has deleted it meanwhile
-        return -1
+        folder = folder_of(place)
+        parent, name = folder.split()
+        if parent.is_complete(name):
+            raise InvalidArgumentError(f"{call} takes a directory of checkpoints, got {place!r}, which is one itself")
+        if parent.is_file(name):
+            raise StorageError(f"{call} takes a directory of checkpoints, got the file {place!r}")
+        found = complete(folder)
+        return (folder, found) if found else (parent, [one for one in complete(parent) if one.prefix == name])
+    except (PermissionError, NotADirectoryError) as error:
+        raise StorageError(f"{call}: {place!r} cannot be read: {error}") from error
 
 
-def _complete(directory: Path) -> list[tuple[str, int, Path]]:
-    """(prefix, number, path) of every complete checkpoint in a directory."""
-    if not directory.is_dir():
-        return []
-    found = [(_NUMBERED.fullmatch(path.name), path) for path in directory.iterdir()]
-    return [(name["prefix"], int(name["number"]), path) for name, path in found if name and (path / INDEX).is_dir()]
+def complete(folder: Folder) -> list[Found]:
+    """The complete checkpoints in a directory."""
+    while True:
+        before = folder.changed()
+        numbered = [(name, match) for name in folder.names() if (match := _NUMBERED.fullmatch(name))]
+        found = [
+            Found(match["prefix"], int(match["number"]), name) for name, match in numbered if folder.is_complete(name)
+        ]
+        gone = any(not folder.exists(name) for name, _ in numbered)
+        # Another process may put a new one in the place of the only one while this one looks.
+        if found or not gone and folder.changed() == before:
+            return found
 
 
-def damaged(path: Path, why: str) -> StorageError:
+def located(path: str | os.PathLike[str]) -> tuple[Folder, str]:
+    """The directory of a checkpoint, and the checkpoint's name in it."""
+    return folder_of(os.fspath(path)).split()
+
+
+def damaged(path: str, why: str) -> StorageError:
     """The error for a checkpoint that cannot be read; it names the one before, which nothing has happened to."""
-    own = _NUMBERED.fullmatch(path.name)
+    folder, name = located(path)
+    if not folder.exists(name):
+        return StorageError(
+            f"the checkpoint {path} was deleted while it was read: ps.latest_checkpoint(directory) finds the newest"
+        )
+    own = _NUMBERED.fullmatch(name)
     before = [
-        (number, other)
-        for prefix, number, other in _complete(path.parent)
-        if own and prefix == own["prefix"] and number < int(own["number"])
+        one for one in complete(folder) if own and one.prefix == own["prefix"] and one.number < int(own["number"])
     ]
-    advice = f"restore the one before, {max(before)[1]}" if before else "there is none before it"
+    newest = max(before, key=lambda one: one.number, default=None)
+    advice = f"restore the one before, {folder.place(newest.name)}" if newest else "there is none before it"
     return StorageError(f"the checkpoint {path} is damaged: {why}; {advice}")
 
 
@@ -77,7 +123,7 @@ class Numbered:
 
     Raises:
         InvalidTypeError: not a path.
-        InvalidArgumentError: no name, or no local directory.
+        InvalidArgumentError: no name.
         StorageError: the directory cannot be made, or cannot be written to.
     """
 
@@ -85,46 +131,44 @@ class Numbered:
         if not isinstance(prefix, (str, os.PathLike)):
             raise InvalidTypeError(f"checkpoint.save(prefix) takes a path such as 'run/ckpt', got {prefix!r}")
         text = os.fspath(prefix)
-        if "://" in text:
-            raise InvalidArgumentError(
-                f"checkpoint.save(prefix) takes a path in a local directory, or one that is mounted, got {text!r}"
-            )
-        directory, self._name = os.path.split(os.path.abspath(text))
-        if text.endswith(os.sep) or not self._name:
+        self.folder, self._name = folder_of(text).split()
+        if text.endswith("/") or not self._name:
             raise InvalidArgumentError(
                 f"checkpoint.save(prefix) takes a directory and the beginning of a name in it, got the directory "
                 f"{text!r}: write {os.path.join(text, 'ckpt')!r}"
             )
-        self._directory = Path(directory)
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"the directory of checkpoints {directory} cannot be made: {error}") from error
-        if not os.access(directory, os.W_OK | os.X_OK):
-            raise StorageError(f"the directory of checkpoints {directory} cannot be written to")
+        self.folder.make()
 
-    def next(self) -> Path:
-        """Where the next one belongs: its number follows the highest on disk."""
-        names = [_NUMBERED.fullmatch(path.name) for path in self._directory.iterdir()]
-        numbers = [int(name["number"]) for name in names if name and name["prefix"] == self._name]
-        return self._directory / f"{self._name}-{max(numbers, default=0) + 1}"
+    def next(self, number: int | None = None) -> str:
+        """The name of the next one.
+
+        Args:
+            number: its number; if None, that after the highest there is.
+
+        Raises:
+            StorageError: there is one with this number.
+        """
+        names = self.folder.names()
+        if number is None:
+            matches = [_NUMBERED.fullmatch(name) for name in names]
+            numbers = [int(match["number"]) for match in matches if match and match["prefix"] == self._name]
+            number = max(numbers, default=0) + 1
+        name = f"{self._name}-{number}"
+        if name in names:
+            raise StorageError(
+                f"there is a checkpoint {self.folder.place(name)} already: save another step, or delete it before"
+            )
+        return name
 
     def clear(self) -> None:
         """Delete what a killed process has left unfinished."""
-        for path in self._directory.iterdir():
-            name = _NUMBERED.fullmatch(path.name.removesuffix(UNFINISHED))
-            if path.name.endswith(UNFINISHED) and name and name["prefix"] == self._name:
-                _delete(path)
+        for name in self.folder.names():
+            match = _NUMBERED.fullmatch(name.removesuffix(UNFINISHED))
+            if match and match["prefix"] == self._name and self.folder.is_unfinished(name):
+                self.folder.delete(name)
 
-    def keep(self, count: int) -> None:
-        """Delete all but the newest ones."""
-        complete = sorted((number, path) for prefix, number, path in _complete(self._directory) if prefix == self._name)
-        for _, path in complete[:-count]:
-            _delete(path)
-
-
-def _delete(path: Path) -> None:
-    try:
-        shutil.rmtree(path if path.name.endswith(UNFINISHED) else path.rename(f"{path}{UNFINISHED}"))
-    except OSError as error:
-        raise StorageError(f"the checkpoint {path} cannot be deleted: {error}") from error
+    def keep(self, kept: Callable[[dict[int, str]], set[int]]) -> None:
+        """Delete what is not to be kept; `kept` is given the names of all complete ones by their numbers."""
+        names = {one.number: one.name for one in complete(self.folder) if one.prefix == self._name}
+        for number in names.keys() - kept(names):
+            self.folder.delete(names[number])

@@ -1,17 +1,20 @@
 """One named object of a checkpoint: its parts together."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 
 from penstock.distribute.control import Control
 from penstock.distribute.input import DistributedIterator
+from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError
-from penstock.training.checkpoint_index import Item, difference, plain
-from penstock.training.checkpoint_parts import Rows, Stateful, parts_of
-from penstock.training.checkpoint_store import Array
+from penstock.training.checkpoint_flax import FlaxPart, is_flax
+from penstock.training.checkpoint_index import Entry, Index, Item, difference
+from penstock.training.checkpoint_keras import KerasPart, is_keras
+from penstock.training.checkpoint_names import of_keys
+from penstock.training.checkpoint_parts import Part, Rows, Stateful, Text, Value, with_states
+from penstock.training.checkpoint_states import State, whole
 from penstock.training.checkpoint_workers import Together
 
 
@@ -20,61 +23,101 @@ class Object:
 
     Attributes:
         in_place: whether nothing in it is a value.
+
+    Args:
+        name: its name.
+        value: itself, or the template.
+        keras: the Keras objects of the checkpoint; those in this object are added.
+
+    Raises:
+        InvalidTypeError: something that a checkpoint cannot hold.
     """
 
-    def __init__(self, name: str, value: Any) -> None:
+    def __init__(self, name: str, value: Any, keras: list[KerasPart]) -> None:
         self._name = name
-        found, self._tree = parts_of(name, value)
-        self._parts = [part for part, _ in found]
-        self.in_place = bool(found) and all(part.in_place for part in self._parts)
+        leaves, self._tree = _flattened(value)
+        self._parts = [_part(of_keys(name, path), leaf, keras) for path, leaf in leaves]
+        keras += [part for part in self._parts if isinstance(part, KerasPart)]
+        self.in_place = bool(leaves) and all(part.in_place for part in self._parts)
 
-    def items(self, states: Sequence[list[Any]] = ()) -> list[Item]:
-        """What a checkpoint holds of it; `states` are those of each worker, in the order of `states()`."""
-        of_each: Iterator[tuple[Any, ...]] = zip(*states, strict=True)
-        return [
-            Item(part.kind, part.entries(), list(next(of_each)) if states and isinstance(part, Stateful) else [])
-            for part in self._parts
-        ]
+    def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
+        """What a checkpoint holds of it, with this worker's states, and its arrays, copied into host memory.
 
-    def taken(self, value: Any) -> list[Array]:
-        """Its arrays, copied into host memory; `value` is the present value where it is made of values.
+        Args:
+            value: the present value where it is made of values.
 
         Raises:
             InvalidArgumentError: the value does not fit the template.
         """
-        if self.in_place:
-            return [array for part in self._parts for array in part.taken(None)]
-        found, tree = parts_of(self._name, value)
-        differs = difference(self.items(), [Item(part.kind, part.entries()) for part, _ in found])
+        leaves = [None] * len(self._parts) if self.in_place else self._leaves(value)
+        items: list[Item] = []
+        arrays: dict[str, Any] = {}
+        for leaf in leaves:
+            if isinstance(leaf, jax.Array) and not leaf.is_deleted():
+                leaf.copy_to_host_async()  # all at once, before the first is waited for
+        for part, leaf in zip(self._parts, leaves, strict=True):
+            of_part, own = part.taken(leaf)
+            items += of_part
+            arrays |= own
+        return items, arrays
+
+    def _leaves(self, value: Any) -> list[Any]:
+        """The leaves of a value, which must fit the template."""
+        leaves, tree = _flattened(value)
+        there = [_part(of_keys(self._name, path), leaf, []) for path, leaf in leaves]
+        here, got = (
+            [item for part in parts if not part.in_place for item in part.items()] for parts in (self._parts, there)
+        )
+        differs = difference(here, got)
         if differs is None and tree != self._tree:
             differs = f"expected the structure {self._tree}, got {tree}"
         if differs is not None:
             raise InvalidArgumentError(
                 f"checkpoint.save({self._name}=...) got a value that does not fit its template: {differs}"
             )
-        for _, leaf in found:
-            if isinstance(leaf, jax.Array) and not leaf.is_deleted():
-                leaf.copy_to_host_async()  # all at once, before the first is waited for
-        return [array for part, leaf in found for array in part.taken(leaf)]
+        return [leaf for _, leaf in leaves]
 
-    def states(self) -> list[Any]:
-        """The states of the iterators in it, as plain data."""
-        return [plain(part.path, part.target.state_dict()) for part in self._parts if isinstance(part, Stateful)]
+    def prepare(self, stored: list[Item]) -> None:
+        """Build what is not built yet as it was in what is stored."""
+        by_path = {item.path: item for item in stored}
+        for part in self._parts:
+            part.prepare(by_path)
 
-    def with_states(self, stored: list[Item], worker: int) -> list[tuple[Stateful, Any]]:
-        """Its iterators, each with the state that this worker continues from."""
-        pairs = zip(self._parts, stored, strict=True)
-        # With another number of workers it is another's state: an iterator that cannot continue from it says so.
+    def difference(self, stored: list[Item], *, partial: bool) -> str | None:
+        """What it and what is stored differ in, as words for an error; None where they agree."""
+        return difference([item for part in self._parts for item in part.items()], stored, partial=partial)
+
+    def needed(self, stored: list[Item]) -> list[Entry]:
+        """The arrays that it needs of what is stored."""
+        paths = {item.path: item for part in self._parts for item in part.items()}
+        here = {entry.name for item in paths.values() for entry in item.entries}
         return [
-            (part, item.states[worker if worker < len(item.states) else 0])
-            for part, item in pairs
-            if isinstance(part, Stateful)
+            entry
+            for item in stored
+            if item.path in paths
+            for entry in item.entries
+            if entry.name in here or item.kind == "state"
         ]
 
-    def restored(self, arrays: list[list[Array]]) -> Any:
+    def shardings(self) -> dict[str, Any]:
+        """Where the arrays belong of which several workers read different parts."""
+        return {name: sharding for part in self._parts for name, sharding in part.shardings().items()}
+
+    def with_states(self, stored: list[Item], arrays: Mapping[str, Any], worker: int) -> list[tuple[Stateful, Any]]:
+        """Its objects with states, each with the state that this worker continues from."""
+        by_path = {item.path: item for item in stored}
+        pairs = []
+        for part in self._parts:
+            if isinstance(part, Stateful):
+                states = by_path[part.path].states
+                # With another number of workers it is another's: an iterator that cannot continue from it says so.
+                pairs.append((part, whole(states[worker if worker < len(states) else 0], arrays)))
+        return pairs
+
+    def restored(self, stored: list[Item], arrays: Mapping[str, Any]) -> Any:
         """The object with the values of a checkpoint."""
-        leaves = [part.restored(own) for part, own in zip(self._parts, arrays, strict=True)]
-        return jax.tree.unflatten(self._tree, leaves)
+        by_path = {item.path: item for item in stored}
+        return jax.tree.unflatten(self._tree, [part.restored(by_path, arrays) for part in self._parts])
 
     def controls(self) -> list[Control | None]:
         """Where the workers talk to each other that its distributed iterators belong to."""
@@ -90,12 +133,60 @@ class Object:
             )
 
 
-def load_states(path: Path, pairs: list[tuple[Stateful, Any]], workers: Together) -> None:
+def _flattened(value: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    leaves, tree = jax.tree_util.tree_flatten_with_path(value, is_leaf=_is_whole)
+    return leaves, tree
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, PerReplica) or is_keras(value) or is_flax(value) or _is_stateful(value)
+
+
+def _is_stateful(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def _part(path: str, leaf: Any, keras: list[KerasPart]) -> Part:
+    if is_keras(leaf):
+        return KerasPart(path, leaf, keras)
+    if is_flax(leaf):
+        return FlaxPart(path, leaf)
+    if isinstance(leaf, PerReplica):
+        return Rows(path, leaf)
+    if _is_stateful(leaf):
+        return Stateful(path, leaf)
+    return Text(path) if isinstance(leaf, str) else Value(path, leaf)
+
+
+def index_of(items: dict[str, list[Item]], states: list[list[Any]], metric: float | None) -> Index:
+    """The index of a checkpoint.
+
+    Args:
+        items: those of worker 0, by the names of the objects.
+        states: those of each worker, as `states_of` gives them.
+        metric: how good it is.
+    """
+    of_each: Iterator[tuple[Any, ...]] = zip(*states, strict=True)
+    objects = {
+        name: [with_states(item, list(next(of_each))) if item.kind == "state" else item for item in own]
+        for name, own in items.items()
+    }
+    return Index(objects, metric=metric)
+
+
+def states_of(items: dict[str, list[Item]]) -> list[Any]:
+    """The states of one worker, in their order."""
+    return [item.states[0] for own in items.values() for item in own if item.kind == "state"]
+
+
+def load_states(place: str, pairs: list[tuple[Stateful, Any]], workers: Together) -> None:
     """Let iterators continue from the states of a checkpoint: all of them on all workers, or none."""
-    before = [part.target.state_dict() for part, _ in pairs]
+    # Copies: what `state_dict()` gives may be the arrays themselves, which `load_state_dict()` overwrites.
+    copies = [State(part.path, part.target.state_dict()) for part, _ in pairs]
+    before = [whole(state.plain, state.arrays) for state in copies]
 
     def load() -> tuple[None, None]:
-        refusals = [error for pair in pairs if (error := _refusal(path, *pair)) is not None]
+        refusals = [error for pair in pairs if (error := _refusal(place, *pair)) is not None]
         if refusals:
             raise refusals[0]
         return None, None
@@ -109,11 +200,11 @@ def load_states(path: Path, pairs: list[tuple[Stateful, Any]], workers: Together
         raise
 
 
-def _refusal(path: Path, part: Stateful, state: Any) -> Exception | None:
-    """The error with which an iterator refuses a state, None where it continues from it."""
+def _refusal(place: str, part: Stateful, state: Any) -> Exception | None:
+    """The error with which an object refuses a state, None where it continues from it."""
     try:
         part.target.load_state_dict(state)
     except Exception as error:
-        error.add_note(f"{part.path} was being restored from the checkpoint {path}")
+        error.add_note(f"{part.path} was being restored from the checkpoint {place}")
         return error
     return None

@@ -1,8 +1,10 @@
 """Arrays and an index, as one directory that Orbax writes: it appears complete or not at all.
 
-Orbax stores NumPy arrays here: whole, without a sharding, and by one process alone.
+The arrays are one flat tree of Orbax's, whose keys are their names. They are NumPy arrays, whole and written by one
+process alone; or, of which several workers hold parts, arrays of JAX's, to which each worker writes its own parts.
 """
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,89 +13,139 @@ import jax
 import jax.numpy as jnp
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import orbax.checkpoint as ocp
 
 from penstock.errors import StorageError
-from penstock.training.checkpoint_files import INDEX, damaged
-from penstock.training.checkpoint_index import Index, decoded, encoded
-
-Array = npt.NDArray[Any]
+from penstock.training.checkpoint_arrays import Array
+from penstock.training.checkpoint_files import damaged, located
+from penstock.training.checkpoint_folders import INDEX
+from penstock.training.checkpoint_index import Entry, Index, encoded
 
 _ARRAYS = "arrays"
 
 
-def write(path: Path, arrays: list[Array], index: Index) -> None:
-    """Write a checkpoint; `arrays` are in the order of the index's entries.
+def write(path: Path, arrays: Mapping[str, Any], index: Index, everybody: bool = False) -> Callable[[], None]:
+    """Begin to write a checkpoint; what is given back waits until it is complete.
 
-    Raises:
-        StorageError: Orbax could not.
+    Args:
+        path: the directory that it becomes.
+        arrays: by the names of the index's entries.
+        index: what is in it.
+        everybody: whether all workers make this call. What is waited for then is that all have written; otherwise this
+            process writes alone, all in the call that is given back.
     """
-    complete = msgspec.structs.replace(index, checksums=[_checksum(array) for array in arrays])
-    items = {INDEX: ocp.args.JsonSave(encoded(complete))}
+    if everybody:
+        return _written_together(path, arrays, index)
+
+    def write_alone() -> None:
+        with _checkpointer({jax.process_index()}) as checkpointer:
+            checkpointer.save(path, _arguments(arrays, index))
+
+    return _with_storage_error(path, write_alone)
+
+
+def _written_together(path: Path, arrays: Mapping[str, Any], index: Index) -> Callable[[], None]:
+    # Its `save` copies the parts of this worker into host memory: they may be donated as soon as it returns.
+    checkpointer = _checkpointer(set(range(jax.process_count())), ocp.AsyncCheckpointer)
+
+    def begin() -> None:
+        checkpointer.save(path, _arguments(arrays, index))
+
+    def finish() -> None:
+        try:
+            checkpointer.wait_until_finished()
+        finally:
+            checkpointer.close()
+
+    _with_storage_error(path, begin)()
+    return _with_storage_error(path, finish)
+
+
+def _with_storage_error(path: Path, task: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        try:
+            task()
+        except Exception as error:
+            raise StorageError(f"the checkpoint {path} could not be written: {error}") from error
+
+    return run
+
+
+def _arguments(arrays: Mapping[str, Any], index: Index) -> Any:
+    checksums = {name: _checksum(array) for name, array in arrays.items() if isinstance(array, np.ndarray)}
+    items = {INDEX: ocp.args.JsonSave(encoded(msgspec.structs.replace(index, checksums=checksums)))}
     # Orbax refuses arrays without elements; the index says all about them.
-    stored = {str(number): array for number, array in enumerate(arrays) if array.size}
+    stored = {name: array for name, array in arrays.items() if array.size}
     if stored:
         items[_ARRAYS] = ocp.args.PyTreeSave(stored)
-    try:
-        with _checkpointer() as checkpointer:
-            checkpointer.save(path, ocp.args.Composite(**items))
-    except Exception as error:
-        raise StorageError(f"the checkpoint {path} could not be written: {error}") from error
+    return ocp.args.Composite(**items)
 
 
-def read_index(path: Path) -> Index:
-    """What is in the checkpoint at a path.
+def read_arrays(path: str, index: Index, needed: list[Entry], shardings: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays of a checkpoint by their names, each with the content that was written; no others are read.
 
-    Raises:
-        StorageError: there is none, or it is damaged.
-    """
-    if not path.is_dir():
-        raise StorageError(f"there is no checkpoint {path}: ps.latest_checkpoint(directory) finds the newest")
-    if not (path / INDEX).is_dir():
-        raise StorageError(f"{path} is no checkpoint that ps.Checkpoint has written: it has no {INDEX}")
-    data = _restored(path, INDEX, ocp.args.JsonRestore())
-    return decoded(data, path)
-
-
-def read_arrays(path: Path, index: Index) -> list[Array]:
-    """The arrays of a checkpoint in the order of the entries, each with the content that was written.
+    Args:
+        path: of the checkpoint.
+        index: what is in it.
+        needed: which arrays.
+        shardings: of arrays of which this process reads its own parts; it does where the whole has no checksum.
 
     Raises:
         StorageError: it is damaged.
     """
-    found = _restored(path, _ARRAYS, ocp.args.PyTreeRestore()) if (path / _ARRAYS).is_dir() else {}
-    arrays = []
-    for number, (entry, checksum) in enumerate(zip(index.entries(), index.checksums, strict=True)):
-        array = found.get(str(number))
-        if array is None and 0 in entry.shape:
-            array = np.empty(entry.shape, jnp.dtype(entry.dtype))
-        if array is None or _checksum(array) != checksum:
+    folder, name = located(path)
+    arrays: dict[str, Any] = {entry.name: _empty(entry) for entry in needed if 0 in entry.shape}
+    full = [entry for entry in needed if 0 not in entry.shape]
+    parts = {name: sharding for name, sharding in shardings.items() if name not in index.checksums}
+    if full:
+        try:
+            with folder.reading(name) as local:
+                arrays |= _read(local, full, parts)
+        except Exception as error:
+            raise damaged(path, (str(error).splitlines() or [type(error).__name__])[0]) from error
+    for entry in needed:
+        array = arrays.get(entry.name)
+        checksum = index.checksums.get(entry.name)
+        if array is None or checksum is not None and _checksum(array) != checksum:
             raise damaged(path, f"{entry} does not have the checksum it was written with")
-        arrays.append(array)
     return arrays
 
 
-def _restored(path: Path, item: str, arguments: Any) -> Any:
-    try:
-        with _checkpointer() as checkpointer:
-            return checkpointer.restore(path, ocp.args.Composite(**{item: arguments}))[item]
-    except Exception as error:
-        raise damaged(path, (str(error).splitlines() or [type(error).__name__])[0]) from error
+def _empty(entry: Entry) -> Array:
+    return np.empty(entry.shape, np.uint32 if entry.dtype.startswith("key<") else jnp.dtype(entry.dtype))
 
 
-def _checkpointer() -> ocp.Checkpointer:
-    # This process alone: with several, Orbax would wait for all of them.
-    own = jax.process_index()
-    alone = ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own})
+def _read(path: Path, needed: list[Entry], parts: Mapping[str, Any]) -> dict[str, Any]:
+    how = {
+        entry.name: ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=parts[entry.name])
+        if entry.name in parts
+        else ocp.RestoreArgs(restore_type=np.ndarray)
+        for entry in needed
+    }
+    arguments = ocp.args.PyTreeRestore(dict.fromkeys(how, 0), restore_args=how, partial_restore=True)
+    with _checkpointer({jax.process_index()}) as checkpointer:
+        found: dict[str, Any] = checkpointer.restore(path, ocp.args.Composite(**{_ARRAYS: arguments}))[_ARRAYS]
+    return found
+
+
+def _checkpointer(processes: set[int], kind: Any = ocp.Checkpointer) -> Any:
+    """Orbax's writer and reader, of which these processes make the same calls."""
+    alike = ocp.options.MultiprocessingOptions(primary_host=min(processes), active_processes=processes)
+    # What is written are copies already: a further copy of each would be one too many.
+    registry = ocp.type_handlers.create_type_handler_registry(
+        (np.ndarray, ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)),
+        (jax.Array, ocp.type_handlers.ArrayHandler(primary_host=min(processes))),
+    )
     handler = ocp.CompositeCheckpointHandler(
-        composite_options=ocp.CompositeOptions(multiprocessing_options=alone),
+        composite_options=ocp.CompositeOptions(multiprocessing_options=alike),
         **{
-            INDEX: ocp.JsonCheckpointHandler(multiprocessing_options=alone),
-            _ARRAYS: ocp.PyTreeCheckpointHandler(multiprocessing_options=alone),
+            INDEX: ocp.JsonCheckpointHandler(multiprocessing_options=alike),
+            _ARRAYS: ocp.PyTreeCheckpointHandler(multiprocessing_options=alike, type_handler_registry=registry),
         },
     )
-    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+    if kind is ocp.AsyncCheckpointer:
+        return kind(handler, async_options=ocp.options.AsyncOptions(), multiprocessing_options=alike)
+    return kind(handler, multiprocessing_options=alike)
 
 
 def _checksum(array: Array) -> int:
