@@ -85,7 +85,7 @@ def best_checkpoint(directory: str | os.PathLike[str], mode: str) -> str | None:
 
 
 def _check_mode(call: str, mode: str | None) -> None:
-    if mode not in ("max", "min", None):
+    if mode is not None and str(mode).lower() not in ("max", "min"):
         raise InvalidArgumentError(f'{call} takes "max" or "min", got {mode!r}')
 
 
@@ -93,4 +93,4 @@ def _score(metric: float | None, mode: str) -> float:
     """More is better."""
     if metric is None or math.isnan(metric):
         return -math.inf
-    return metric if mode == "max" else -metric
+    return metric if mode.lower() == "max" else -metric
