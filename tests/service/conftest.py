@@ -83,7 +83,16 @@ class DispatcherProcess:
     def kill(self) -> None:
         """SIGKILL."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def terminate(self) -> int:
+        """SIGTERM; waits for the end, and gives the exit status."""
+        self._process.terminate()
+        status = self._process.wait(30)
+        self.kill()
+        return status
 
     def stop_for(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after so many seconds."""

@@ -127,6 +127,40 @@ def test_readers_of_a_shared_job_ride_over_it_with_exact_contents(
         assert min(map(len, readers.given)) > 0
 
 
+def test_sigterm_to_a_dispatcher_with_a_journal_ends_no_training(
+    start_dispatcher: Callable[..., Any], tmp_path: Path
+) -> None:
+    dispatcher = start_dispatcher("--work-dir", str(tmp_path))
+    with workers(dispatcher.address, 1):
+        shared = ps.service.distribute("distributed_epoch", dispatcher.address, job_name="shared")
+        epochs = ps.Dataset.range(400).map(slowly).apply(shared).repeat(3)  # each epoch is opened anew
+        readers = Readers([epochs])
+        for count in (100, 500, 900):
+            readers.await_elements(count)
+            assert dispatcher.terminate() == 0
+            dispatcher.start()
+        readers.join()
+        assert readers.errors == []
+        assert sorted(readers.given[0]) == sorted(list(range(400)) * 3)
+
+
+def test_a_reader_waits_for_its_dispatcher_as_long_as_it_was_told_to(
+    start_dispatcher: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = start_dispatcher("--work-dir", str(tmp_path))
+    with workers(dispatcher.address, 1):
+        shared = ps.service.distribute(
+            "distributed_epoch", dispatcher.address, job_name="shared", dispatcher_timeout=2.0
+        )
+        readers = Readers([ps.Dataset.range(1 << 40).map(slowly).apply(shared)])
+        readers.await_elements(10)
+        dispatcher.kill()
+        readers.join()
+        (error,) = readers.errors
+        assert "cannot be reached" in str(error) and "tried for 2." in str(error)
+        assert "waiting for the dispatcher, for 2 s at most: the dispatcher at localhost:" in caplog.text
+
+
 def test_nobody_is_lost_because_the_dispatcher_was_stopped_for_longer_than_a_lease(
     start_dispatcher: Callable[..., Any],
 ) -> None:

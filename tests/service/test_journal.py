@@ -8,6 +8,9 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -336,8 +339,8 @@ def test_a_full_disk_refuses_what_would_have_to_be_written_and_nothing_else(tmp_
         size = (tmp_path / f"{FILE}-wal").stat().st_size
         _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, most))
-        with pytest.raises(ps.StorageError, match=r"cannot write its journal .*journal\.sqlite.*was not done"):
-            client.ask(RegisterDataset(definition=b"lost" * 5000, info=INFO))
+        with pytest.raises(ps.StorageError, match=r"cannot write its journal .*journal\.sqlite.*tried for"):
+            client.ask(RegisterDataset(definition=b"lost" * 5000, info=INFO), patience_seconds=0)
         status = client.ask(GetStatus())
         assert isinstance(status, Status) and status.datasets == 1
         assert client.ask(GetDataset(dataset_id=kept)).definition == b"kept"
@@ -349,6 +352,37 @@ def test_a_full_disk_refuses_what_would_have_to_be_written_and_nothing_else(tmp_
     journal = Journal(tmp_path, State())
     journal.close()
     assert sorted(dataset.definition[:4] for dataset in journal.state.datasets.values()) == [b"kept", b"late"]
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="a process's limits can be set by others on Linux only")
+def test_a_reader_waits_until_a_full_disk_has_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    process = dispatcher(tmp_path)
+    _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    try:
+        address = address_of(process)
+        with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)):
+            shared = ps.service.distribute("distributed_epoch", address, job_name="shared")
+            with iter(ps.Dataset.range(100_000).apply(shared)) as iterator:
+                given = [int(next(iterator))]
+                size = (tmp_path / f"{FILE}-wal").stat().st_size
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, most))
+                caplog.clear()
+                reading = threading.Thread(target=lambda: given.extend(map(int, iterator)))
+                reading.start()
+                wait_for(lambda: "waiting for the dispatcher" in caplog.text)
+                assert "cannot write its journal" in caplog.text
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
+                reading.join()
+        assert sorted(given) == list(range(100_000))
+    finally:
+        killed_at_once(process)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_sigterm_leaves_a_journal_to_go_on_from(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from penstock.service.config import DispatcherConfig
 from penstock.service.machine.machine import Machine
 from penstock.service.machine.spans import insert, without
 from penstock.service.machine.story import told
+from penstock.service.machine.updates import Stopping
 from penstock.service.messages import (
     ConsumerHeartbeat,
     ConsumerNews,
@@ -429,6 +430,14 @@ def test_what_a_silent_reader_had_goes_to_others_after_its_lease() -> None:
         dispatcher.beat(other)
     assert numbers(dispatcher.drained(other)) == [2, 3, 4]
     assert refusal(dispatcher.beat(silent)).startswith("LostLeaseError: the dispatcher knows no reader")
+
+
+def test_a_dispatcher_that_stops_says_what_it_ends() -> None:
+    dispatcher, _, _ = two_readers()
+    (line,) = told(dispatcher.machine.state, [Stopping(mode="leave")])
+    assert line == "stopping after the last reader: 2 of epoch 0 of job 'job'; none of them can begin another epoch"
+    (line,) = told(dispatcher.machine.state, [Stopping(mode="now")])
+    assert line == "stopping, and with it readers: 2 of epoch 0 of job 'job'"
 
 
 def two_readers(length: int = 20) -> tuple[Dispatcher, EpochOpened, EpochOpened]:

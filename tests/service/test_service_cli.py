@@ -104,7 +104,8 @@ def test_servers_end_on_signals(how: signal.Signals, status: int) -> None:
 def test_a_worker_waits_for_its_dispatcher_and_says_so() -> None:
     process = subprocess.Popen([*PENSTOCK, "worker", "--dispatcher", "localhost:1"], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    assert "waiting for the dispatcher at localhost:1" in process.stderr.readline()
+    said = process.stderr.readline()
+    assert "waiting for the dispatcher, for 3600 s at most: the dispatcher at localhost:1 cannot be reached" in said
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 128 + signal.SIGTERM
     process.stderr.close()

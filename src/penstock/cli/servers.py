@@ -35,7 +35,9 @@ def add_dispatcher(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         help="run the dispatcher of a data service",
         description="Run the dispatcher of a data service: it knows the data workers, and tells readers which of them "
         "to ask for what. Datasets are then read with ps.service.distribute(..., service='HOST:PORT'). It runs until "
-        "`penstock stop` or Ctrl-C. SIGTERM lets readers come to their end first; a second SIGTERM does not.",
+        "`penstock stop` or Ctrl-C. SIGTERM ends it at once where it has a --work-dir: readers and data workers wait "
+        "for the one that is started next. Without one, SIGTERM lets readers come to the end of their epoch first, and "
+        "no epoch can be begun any more; a second SIGTERM does not wait for them.",
         epilog="Example: penstock dispatcher --port 5050 & penstock worker --dispatcher localhost:5050",
     )
     _add_address(parser, _DEFAULT_PORT)

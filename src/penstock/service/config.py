@@ -121,7 +121,7 @@ class DispatcherConfig:
         for address in self.worker_addresses:
             _check_worker_address(address, self.addresses)
         for name in ("heartbeat_seconds", "lease_seconds"):
-            _check_positive("DispatcherConfig", name, getattr(self, name))
+            check_seconds("DispatcherConfig", name, getattr(self, name))
         for name in ("missed_heartbeats", "max_message_bytes"):
             check_integer("DispatcherConfig", name, getattr(self, name), minimum=1)
         for name in ("finished_job_seconds", "job_gc_seconds", "dataset_gc_seconds", "worker_gc_seconds"):
@@ -208,8 +208,8 @@ class WorkerConfig:
         if "" in self.tags:
             raise InvalidArgumentError(f"WorkerConfig(tags=...) must not hold an empty tag, got {self.tags!r}")
         if self.heartbeat_interval is not None:
-            _check_positive("WorkerConfig", "heartbeat_interval", self.heartbeat_interval)
-        _check_positive("WorkerConfig", "dispatcher_timeout", self.dispatcher_timeout)
+            check_seconds("WorkerConfig", "heartbeat_interval", self.heartbeat_interval)
+        check_seconds("WorkerConfig", "dispatcher_timeout", self.dispatcher_timeout)
 
     def credentials(self) -> ServerCredentials:
         """What it asks of consumers: reads the files."""
@@ -260,9 +260,11 @@ def _number(call: str, name: str, value: object) -> float:
     return value
 
 
-def _check_positive(call: str, name: str, seconds: float) -> None:
+def check_seconds(call: str, name: str, seconds: object) -> float:
+    """A number of seconds greater than 0."""
     if not 0 < _number(call, name, seconds) < float("inf"):
         raise InvalidArgumentError(f"{call}({name}=...) must be a number of seconds greater than 0, got {seconds!r}")
+    return _number(call, name, seconds)
 
 
 def _check_worker_address(address: object, addresses: tuple[str, ...]) -> None:

@@ -110,7 +110,8 @@ class DispatchServer:
         """Stop listening. What it knew is forgotten, if it has no `work_dir`. Twice does no harm.
 
         Args:
-            drain: first let readers come to their end; no epoch can be begun meanwhile.
+            drain: first let readers come to their end; no epoch can be begun meanwhile. One with a `work_dir` has no
+                need of it, and ends at once: readers and workers wait for the next one with that `work_dir`.
         """
         self._stopped = True
         if self._shell is not None:
@@ -213,7 +214,7 @@ class _Shell(GuardedServer):
 
     def stop(self, drain: bool = False) -> None:
         """End it, and wait until it has ended."""
-        if drain:
+        if drain and self._journal is None:
             with self._lock:
                 self._machine.leave()
         else:

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
-from penstock.errors import ClosedError, ServiceError
+from penstock.errors import ClosedError, PenstockError, ServiceError, StorageError
 from penstock.service.address import TLS_PROTOCOL, parse_service
 from penstock.service.credentials import ClientCredentials, credentials_for
 from penstock.service.messages import FromDispatcher
@@ -22,6 +22,10 @@ _logger = logging.getLogger(__name__)
 ACTION: Final = "penstock"
 """The name of the Flight action that carries messages."""
 
+PATIENCE_SECONDS: Final = 300.0
+"""For how long a reader tries a dispatcher that does not answer any more, unless it is told otherwise."""
+FIRST_PATIENCE_SECONDS: Final = 60.0
+"""The same for one that has never answered: the address may be wrong."""
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 _WARN_SECONDS: Final = 1.0
@@ -32,6 +36,20 @@ _LONGEST_CALL: Final = 30.0
 _decoder = msgspec.msgpack.Decoder(FromDispatcher)
 
 
+class _NoAnswer(Exception):
+    """The dispatcher cannot answer now, and may be able to later."""
+
+    def __init__(self, reason: str, kind: type[ServiceError] | type[StorageError]) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self._kind = kind
+
+    def error(self, seconds: float) -> PenstockError:
+        """What is raised when it was tried for so many seconds."""
+        advice = " Is it running (`penstock dispatcher`), and is this its address?" * (self._kind is ServiceError)
+        return self._kind(f"{self.reason}. It was tried for {seconds:.1f} s.{advice}")
+
+
 class DispatcherClient:
     """Asks a dispatcher, and asks again while it cannot be reached. Several threads may ask at the same time.
 
@@ -40,8 +58,11 @@ class DispatcherClient:
 
     Args:
         service: as `distribute` takes it.
-        patience_seconds: for how long a dispatcher that cannot be reached is tried.
+        patience_seconds: for how long a dispatcher is tried that cannot be reached, or cannot write its journal.
         credentials: what it is shown; None takes those of this process.
+
+    Attributes:
+        trouble: what has kept the dispatcher from answering since some time; "" while it answers.
 
     Raises:
         InvalidTypeError: a `service` that is neither a string nor a tuple.
@@ -52,7 +73,7 @@ class DispatcherClient:
         self,
         service: str | tuple[str, str],
         *,
-        patience_seconds: float = 60.0,
+        patience_seconds: float = FIRST_PATIENCE_SECONDS,
         credentials: ClientCredentials | None = None,
     ) -> None:
         self.address = parse_service("DispatcherClient", service)
@@ -61,6 +82,7 @@ class DispatcherClient:
         self._lock = threading.Lock()
         self._line: Line | None = None
         self._closed = threading.Event()
+        self.trouble = ""
 
     def ask(self, message: Message, patience_seconds: float | None = None) -> Any:
         """The answer to a message: a message too.
@@ -70,44 +92,54 @@ class DispatcherClient:
 
         Raises:
             ServiceError: the dispatcher could not be reached for as long, or does not take this process's token.
+            StorageError: it could not write its journal for as long.
             PenstockError: it refused; as what it says.
             ClosedError: the client was closed.
         """
         body = msgspec.msgpack.encode(message)
         patience = self._patience if patience_seconds is None else patience_seconds
-        reply = _decoder.decode(self._reach(body, patience))
-        if isinstance(reply, Refused):
-            raise_refused(reply)
-        return reply
-
-    def _reach(self, body: bytes, patience: float) -> bytes:
-        seconds = min(max(patience, _SHORTEST_CALL), _LONGEST_CALL)
         begun = time.monotonic()
         warn_at, pause = begun + _WARN_SECONDS, _FIRST_PAUSE
         while True:
-            line = self._opened()
             try:
-                (answer,) = line.client.do_action(flight.Action(ACTION, body), line.options(seconds))
-                return bytes(answer.body)
-            except flight.FlightUnauthenticatedError as error:
-                raise ServiceError(refused_at_the_door("dispatcher", self.address, error)) from error
-            except (pa.ArrowException, OSError) as error:
-                reason = str(error).partition(". gRPC client debug context")[0].strip()
-                cause = error
+                reply = self._reached(body, min(max(patience, _SHORTEST_CALL), _LONGEST_CALL))
+            except _NoAnswer as no_answer:
+                now = time.monotonic()
+                if now >= begun + patience:
+                    raise no_answer.error(now - begun) from no_answer.__cause__
+                self.trouble = no_answer.reason
+                if now >= warn_at:
+                    warn_at = now + _WARN_AGAIN_SECONDS
+                    _logger.warning("waiting for the dispatcher, for %.0f s at most: %s", patience, self.trouble)
+                self._closed.wait(min(pause, begun + patience - now))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            self.trouble = ""
+            if isinstance(reply, Refused):
+                raise_refused(reply)
+            return reply
+
+    def _reached(self, body: bytes, seconds: float) -> Any:
+        """The answer to a message, if one comes within so many seconds.
+
+        Raises:
+            _NoAnswer: none came, or the dispatcher cannot do now what it is asked.
+            ServiceError: it does not take this process's token.
+            ClosedError: the client was closed.
+        """
+        line = self._opened()
+        try:
+            (answer,) = line.client.do_action(flight.Action(ACTION, body), line.options(seconds))
+        except flight.FlightUnauthenticatedError as error:
+            raise ServiceError(refused_at_the_door("dispatcher", self.address, error)) from error
+        except (pa.ArrowException, OSError) as error:
             self._drop(line)
-            now = time.monotonic()
-            if now >= begun + patience:
-                raise ServiceError(
-                    f"the dispatcher at {self.address} cannot be reached, tried for {now - begun:.1f} s: {reason}. Is "
-                    "it running (`penstock dispatcher`), and is this its address?"
-                ) from cause
-            if now >= warn_at:
-                warn_at = now + _WARN_AGAIN_SECONDS
-                _logger.warning(
-                    "waiting for the dispatcher at %s, for %.0f s at most: %s", self.address, patience, reason
-                )
-            self._closed.wait(min(pause, begun + patience - now))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            said = str(error).partition(". gRPC client debug context")[0].strip()
+            raise _NoAnswer(f"the dispatcher at {self.address} cannot be reached: {said}", ServiceError) from error
+        reply = _decoder.decode(bytes(answer.body))
+        if isinstance(reply, Refused) and reply.kind == StorageError.__name__:
+            raise _NoAnswer(reply.reason, StorageError)
+        return reply
 
     def _opened(self) -> Line:
         with self._lock:

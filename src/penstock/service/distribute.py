@@ -14,7 +14,7 @@ from penstock.service.address import parse_service
 from penstock.service.compression import as_codec
 from penstock.service.cut import check_shared, cut, kind_of
 from penstock.service.definition import to_bytes
-from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.dispatcher_client import PATIENCE_SECONDS, DispatcherClient
 from penstock.service.fingerprint import fingerprint
 from penstock.service.messages import DatasetFound, DatasetRegistered, GetDataset, RegisterDataset
 from penstock.service.parts import check_policy
@@ -42,6 +42,7 @@ def distribute(
     *,
     ordered: bool | None = None,
     skip_poison: bool = False,
+    dispatcher_timeout: float = PATIENCE_SECONDS,
 ) -> Callable[[Dataset], Dataset]:
     """A transformation for `Dataset.apply`: what stands before it runs on the workers of a service, what follows here.
 
@@ -73,6 +74,9 @@ def distribute(
         skip_poison: an element whose function ends the processes of three data workers, by a crash or for want of
             memory, is left out and counted (`penstock status`). False: a `ps.PoisonError` is raised in its place, after
             which the iterator goes on.
+        dispatcher_timeout: seconds for which a dispatcher is waited for that cannot be reached, or cannot write its
+            journal, before the iterator raises. Until then the log says what it waits for. One that has never answered
+            is tried for a minute at most.
 
     Returns:
         A function from a dataset to a dataset.
@@ -105,8 +109,9 @@ def distribute(
         cross_trainer_cache=cross_trainer_cache,
         target_workers=target_workers,
         skip_poison=skip_poison,
+        dispatcher_timeout=dispatcher_timeout,
     )
-    check_ordered(settings, ordered)
+    check_ordered("distribute", settings, ordered)
     site = user_site()
 
     def transformation(dataset: Dataset) -> Dataset:
@@ -214,6 +219,10 @@ def from_dataset_id(
     data_transfer_protocol: str | None = None,
     cross_trainer_cache: CrossTrainerCache | None = None,
     target_workers: str = "AUTO",
+    *,
+    ordered: bool | None = None,
+    skip_poison: bool = False,
+    dispatcher_timeout: float = PATIENCE_SECONDS,
 ) -> Dataset:
     """The dataset that `register_dataset` gave to a service, from any process.
 
@@ -250,7 +259,10 @@ def from_dataset_id(
         compression=None,
         cross_trainer_cache=cross_trainer_cache,
         target_workers=target_workers,
+        skip_poison=skip_poison,
+        dispatcher_timeout=dispatcher_timeout,
     )
+    check_ordered("from_dataset_id", settings, ordered)
     found = _asked(settings.service, GetDataset(dataset_id=dataset_id, with_definition=False))
     assert isinstance(found, DatasetFound)
     info = found.info
@@ -270,7 +282,7 @@ def from_dataset_id(
         kind,
         dataset_id=dataset_id,
         declared_spec=registered if element_spec is None else element_spec,
-        ordered=settings.can_be_ordered,
+        ordered=settings.can_be_ordered if ordered is None else ordered,
         site=user_site(),
     )
     return Dataset(source)

@@ -95,8 +95,8 @@ class Journal:
                 self._append(lasting, body)
         except sqlite3.Error as error:
             raise StorageError(
-                f"the dispatcher cannot write its journal {self.path}: {error}. What was asked was not done; it will "
-                "be when there is room and the file can be written again"
+                f"the dispatcher cannot write its journal {self.path}: {error}. Nothing of what was asked is done "
+                "before there is room and the file can be written again"
             ) from error
         self._bytes = len(body) if compacts else self._bytes + len(body)
         self._snapshot_bytes = snapshot_bytes

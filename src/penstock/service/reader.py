@@ -137,7 +137,8 @@ class Reader:
             self._waiting = False
             if time.monotonic() > said + _SILENCE_SECONDS:
                 said = time.monotonic()
-                _logger.warning("no element for %.0f s: %s", said - begun, self._staff.why_silent())
+                why = self._dispatcher.trouble or self._staff.why_silent()
+                _logger.warning("no element for %.0f s: %s", said - begun, why)
         self._pulse.seconds_waited += time.monotonic() - begun
         return part
 

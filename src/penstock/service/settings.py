@@ -7,7 +7,9 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import AUTOTUNE, check_flag, check_integer
 from penstock.service.address import parse_service
 from penstock.service.compression import as_codec
+from penstock.service.config import check_seconds
 from penstock.service.cut import kind_of
+from penstock.service.dispatcher_client import PATIENCE_SECONDS
 from penstock.service.parts import part_of
 from penstock.service.policy import CrossTrainerCache, ShardingPolicy, TargetWorkers, as_policy, as_target_workers
 from penstock.service.subjects import Pass, PassKind, WorkerInfo
@@ -30,6 +32,7 @@ class Settings:
     cross_trainer_cache: CrossTrainerCache | None = None
     target_workers: TargetWorkers = "AUTO"
     skip_poison: bool = False
+    dispatcher_timeout: float = PATIENCE_SECONDS
 
     @property
     def alone(self) -> bool:
@@ -82,6 +85,7 @@ def settings_of(
     cross_trainer_cache: object,
     target_workers: object,
     skip_poison: object = False,
+    dispatcher_timeout: object = PATIENCE_SECONDS,
 ) -> Settings:
     """The arguments of `distribute`, each checked by itself and all together.
 
@@ -121,6 +125,7 @@ def settings_of(
         cross_trainer_cache=cross_trainer_cache,
         target_workers=as_target_workers(target_workers),
         skip_poison=check_flag(call, "skip_poison", skip_poison),
+        dispatcher_timeout=check_seconds(call, "dispatcher_timeout", dispatcher_timeout),
     )
     _check_together(call, settings)
     return settings
@@ -150,8 +155,8 @@ def _check_together(call: str, settings: Settings) -> None:
         )
 
 
-def check_ordered(settings: Settings, ordered: object) -> None:
-    """Refuse an argument `ordered` of `distribute` that these settings do not allow.
+def check_ordered(call: str, settings: Settings, ordered: object) -> None:
+    """Refuse an argument `ordered` that these settings do not allow.
 
     Raises:
         InvalidTypeError: neither a boolean nor None.
@@ -159,9 +164,9 @@ def check_ordered(settings: Settings, ordered: object) -> None:
     """
     if ordered is None:
         return
-    if check_flag("distribute", "ordered", ordered) and not settings.can_be_ordered:
+    if check_flag(call, "ordered", ordered) and not settings.can_be_ordered:
         raise InvalidArgumentError(
-            'distribute(ordered=True) is for one dataset that reads alone under "distributed_epoch": leave out '
+            f'{call}(ordered=True) is for one dataset that reads alone under "distributed_epoch": leave out '
             f"job_name, and use that processing_mode, got {settings.policy.name}, job_name={settings.job_name!r}"
         )
 

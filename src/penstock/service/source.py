@@ -16,7 +16,7 @@ from penstock.errors import InvalidArgumentError, ServiceError, StateMismatchErr
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.runtime.threads import Threads
 from penstock.service.asking import Reading
-from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.dispatcher_client import FIRST_PATIENCE_SECONDS, DispatcherClient
 from penstock.service.handed_on import entries_of
 from penstock.service.messages import DatasetRegistered, EpochOpened, GetDataset, OpenEpoch, RegisterDataset
 from penstock.service.position import Position
@@ -165,9 +165,10 @@ class DistributeStream(LiveStream):
 
     def _start(self) -> Reader:
         node, settings = self._node, self._node.settings
-        dispatcher = DispatcherClient(settings.service)
+        dispatcher = DispatcherClient(settings.service, patience_seconds=settings.dispatcher_timeout)
         try:
-            opened = self._open(dispatcher, self._record)
+            patience = min(settings.dispatcher_timeout, FIRST_PATIENCE_SECONDS)
+            opened = self._open(dispatcher, self._record, patience_seconds=patience)
         except BaseException:
             dispatcher.close()
             raise
@@ -193,7 +194,7 @@ class DistributeStream(LiveStream):
             settings.usable,
             lambda worker: connect(worker.endpoint, settings.data_transfer_protocol, dispatcher.credentials),
         )
-        reopen = partial(self._open, dispatcher)
+        reopen = partial(self._open, dispatcher, patience_seconds=settings.dispatcher_timeout)
         record = self._record or self._rejoined(opened)
         position = Position(reading, shared=opened.leased, record=record, number=self._number)
         return Reader(reading, opened, dispatcher, reopen, staff, self._threads, position)
@@ -207,9 +208,9 @@ class DistributeStream(LiveStream):
         passes = {str(number): [first, []] for number, first in enumerate(firsts)}
         return {**_NOTHING_READ, "passes": passes, "turn": opened.turn}
 
-    def _open(self, dispatcher: DispatcherClient, position: Any) -> EpochOpened:
-        self._dataset_id = self._node.dataset_id or self._registered(dispatcher)
-        opened = dispatcher.ask(self._opening(self._dataset_id, position))
+    def _open(self, dispatcher: DispatcherClient, position: Any, *, patience_seconds: float) -> EpochOpened:
+        self._dataset_id = self._node.dataset_id or self._registered(dispatcher, patience_seconds)
+        opened = dispatcher.ask(self._opening(self._dataset_id, position), patience_seconds)
         assert isinstance(opened, EpochOpened)
         settings = self._node.settings
         if settings.target_workers == "LOCAL" and not any(map(settings.usable, opened.workers)):
@@ -219,14 +220,14 @@ class DistributeStream(LiveStream):
             )
         return opened
 
-    def _registered(self, dispatcher: DispatcherClient) -> str:
+    def _registered(self, dispatcher: DispatcherClient, patience_seconds: float) -> str:
         """The id of the dataset, which the dispatcher knows from then on; it is sent only where it has to be."""
         node = self._node
         assert node.definition is not None
         with suppress(InvalidArgumentError):
-            dispatcher.ask(GetDataset(dataset_id=node.content_id, with_definition=False))
+            dispatcher.ask(GetDataset(dataset_id=node.content_id, with_definition=False), patience_seconds)
             return node.content_id
-        reply = dispatcher.ask(RegisterDataset(definition=node.definition, info=node.info))
+        reply = dispatcher.ask(RegisterDataset(definition=node.definition, info=node.info), patience_seconds)
         assert isinstance(reply, DatasetRegistered)
         return reply.dataset_id
 

@@ -48,9 +48,22 @@ def _line(state: State, update: Update, updates: Sequence[Update]) -> str | None
             held = _held(state, update.consumer_id, updates)
             return f"reader {update.consumer_id}: gone, gives back {held} positions" if held else None
         case Stopping():
-            return "stopping" if update.mode == "now" else "stopping, as soon as readers are done"
+            return _stopping(state, update.mode)
         case _:
             return None
+
+
+def _stopping(state: State, mode: str) -> str:
+    readers = [
+        f"{len(alive)} of epoch {epoch.number} of {_job(state, epoch.job_id)}"
+        for epoch in state.epochs.values()
+        if (alive := state.readers(epoch))
+    ]
+    if not readers:
+        return "stopping"
+    if mode == "now":
+        return f"stopping, and with it readers: {', '.join(readers)}"
+    return f"stopping after the last reader: {', '.join(readers)}; none of them can begin another epoch"
 
 
 def _held(state: State, consumer_id: int, updates: Sequence[Update]) -> int:
