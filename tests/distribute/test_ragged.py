@@ -131,15 +131,6 @@ def test_the_slower_way_gives_the_numbers_of_the_compiled_program(four, function
     np.testing.assert_allclose(np.asarray(ragged.values), np.asarray(full.values), rtol=1e-6)
 
 
-def test_a_meeting_inside_a_loop_is_refused(four) -> None:
-    def loop(rows):
-        return jax.lax.fori_loop(0, 3, lambda _, total: ps.get_replica_context().all_reduce("SUM", total), rows.sum())
-
-    (batch,) = four.distribute_dataset(ps.Dataset.range(5).batch(8))
-    with pytest.raises(ps.InvalidArgumentError, match=r"inside (while|scan).*outside of loops"):
-        four.run(loop, args=(batch,))
-
-
 def test_replicas_that_meet_differently_often_are_refused(four) -> None:
     def sometimes(rows):
         return ps.get_replica_context().all_reduce("SUM", rows.sum()) if rows.shape[0] else rows.sum()

@@ -257,3 +257,25 @@ def test_a_generator_may_end_with_the_data(four) -> None:
                 return
 
     assert list(results()) == [28, 92, 156]
+
+
+def test_rows_in_results_are_refused_before_the_first_step_where_the_last_one_is_ragged(four) -> None:
+    state = four.run(lambda: 0)
+
+    def step(total, rows):
+        return total + 1, {"rows": rows * 2}
+
+    with pytest.raises(
+        ps.InvalidArgumentError, match=r"result\['rows'\] has a row for each row.*partial_batch=\"pad\""
+    ):
+        four.run_steps(step, iter(distributed(four, 19)), 2, state=state, donate_state=True)
+    assert four.local_results(state)[0] == 0  # nothing was run with it
+    for rows, options in ((19, {"partial_batch": "drop"}), (16, {})):
+        _, results = four.run_steps(lambda *given: step(*given), iter(distributed(four, rows, **options)), 2, state=0)
+        assert np.asarray(results["rows"].values[3]).tolist() == [[12, 14], [28, 30]]
+
+
+def test_results_as_long_as_the_batch_by_chance_are_welcome(four) -> None:
+    iterator = iter(distributed(four, 19))
+    results = four.run_steps(lambda rows: jnp.stack([rows.sum(), rows.size]), iterator, 3)
+    assert np.asarray(results.values[3]).tolist() == [[13, 2], [29, 2], [0, 0]]

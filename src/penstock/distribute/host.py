@@ -114,7 +114,13 @@ class HostStrategy(Strategy):
         )
 
     def _run_steps(
-        self, fn: Callable[..., Any], batches: list[Any], steps: int, state: Any, donate_state: bool
+        self,
+        fn: Callable[..., Any],
+        batches: list[Any],
+        steps: int,
+        state: Any,
+        donate_state: bool,
+        rows_vary: Callable[[], bool],
     ) -> tuple[Any, Any]:
         results = []
         for batch in batches:

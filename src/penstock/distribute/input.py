@@ -128,6 +128,13 @@ class DistributedDataset:
         batch = structure.unflatten([per_replica(leaf) for leaf in leaves])
         return batch if self._partial is not PartialBatch.PAD else (batch, per_replica(TensorSpec((None,), np.bool_)))
 
+    @cached_property
+    def rows_vary(self) -> bool:
+        """Whether the replicas may have another number of rows in some step than in others, as far as is known."""
+        leaves, _ = flatten(self.element_spec)
+        specs = [leaf.values[0] if isinstance(leaf, PerReplica) else leaf for leaf in leaves]
+        return any(spec.shape[:1] == (None,) for spec in specs)
+
     def _static_rows(self, batch_rows: int | None) -> int | None:
         """The rows of every replica in every step; None where they differ or cannot be known."""
         inputs, cut = self._inputs, self._inputs.cut
@@ -241,6 +248,11 @@ class DistributedIterator(Iterator[Any]):
     def element_spec(self) -> Any:
         """The specification of a step, as the dataset gives it."""
         return self._dataset.element_spec
+
+    @property
+    def rows_vary(self) -> bool:
+        """Whether the replicas may have another number of rows in some step than in others, as far as is known."""
+        return self._dataset.rows_vary
 
     def __iter__(self) -> Self:
         return self

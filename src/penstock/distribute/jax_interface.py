@@ -3,7 +3,8 @@
 `tests/distribute/test_jax_interface.py` looks at each of these, and names the version of JAX that has changed one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ COMBINING: dict[Any, Callable[[Any, Any], Any]] = {
 }
 """The primitives that combine the replicas' values, with what makes one of two of them."""
 REPLICA_NUMBER = primitives.axis_index_p
+SCAN, LOOP, BRANCH = primitives.scan_p, primitives.while_p, primitives.cond_p
 _CALLS = (primitives.jit_p, primitives.remat_p, primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
 
 
@@ -55,6 +57,46 @@ def called_function(equation: Any) -> ClosedJaxpr | None:
         return None
     called = equation.params.get("jaxpr") or equation.params["call_jaxpr"]
     return called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ())
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A loop over rows, or of a fixed number of turns: its inputs are constants, what is carried, and rows."""
+
+    body: ClosedJaxpr
+    constants: int
+    carried: int
+    length: int
+    reverse: bool
+    unroll: Any
+
+    @staticmethod
+    def of(equation: Any) -> "Scan":
+        """What a scan's equation says."""
+        of = equation.params
+        return Scan(of["jaxpr"], of["num_consts"], of["num_carry"], of["length"], of["reverse"], of["unroll"])
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop with a condition: its inputs are constants of the condition, those of the body, and what is carried."""
+
+    condition: ClosedJaxpr
+    of_condition: int
+    body: ClosedJaxpr
+    of_body: int
+
+    @staticmethod
+    def of(equation: Any) -> "Loop":
+        """What a loop's equation says."""
+        of = equation.params
+        return Loop(of["cond_jaxpr"], of["cond_nconsts"], of["body_jaxpr"], of["body_nconsts"])
+
+
+def branches_of(equation: Any) -> Sequence[ClosedJaxpr]:
+    """The branches of an equation whose first input is the number of the one to take."""
+    branches: Sequence[ClosedJaxpr] = equation.params["branches"]
+    return branches
 
 
 def applied(jaxpr: Jaxpr, equation: Any, values: dict[Any, Any]) -> list[Any]:

@@ -6,11 +6,10 @@ one equation. The traces are evaluated equation by equation, each on its own, un
 equation; there the values of all are put together, and all go on. The numbers are those of the SPMD program, in the
 time of one device doing the work of all.
 
-A meeting inside a loop or a branch cannot be found this way (how often it happens is known only when the program runs)
-and is refused.
+A loop or a branch with a meeting inside is one that all come to: it runs once, for all replicas together.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +27,7 @@ from penstock.distribute.jax_interface import (
     combines_all,
     inner_traces,
 )
+from penstock.distribute.lockstep_loops import run_loop
 from penstock.distribute.program import AXIS, Call
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
@@ -37,8 +37,13 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 class Meeting:
     """What one replica brings to an equation that all must come to."""
 
-    primitive: Any
+    equation: Any
     values: list[Any]
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Those of the values."""
+        return [value.shape for value in self.values]
 
 
 Evaluation = Generator[Meeting, list[Any], list[Any]]
@@ -127,24 +132,41 @@ def _together(evaluations: list[Evaluation]) -> list[list[Any]]:
                 "replica "
                 f"{min(brought)} called it once more; their shares differ in size: does a branch depend on that?"
             )
-        received = [_combined(list(brought.values()))] * len(evaluations)
+        received = _combined(list(brought.values()))
 
 
-def _combined(meetings: list[Meeting]) -> list[Any]:
+def _combined(meetings: list[Meeting]) -> list[list[Any]]:
+    """What each replica gets at a meeting of all."""
     first = meetings[0]
+    kind = first.equation.primitive
+    summed = combines_all(first.equation)
     for replica, other in enumerate(meetings):
-        shapes = [[value.shape for value in meeting.values] for meeting in (first, other)]
-        if other.primitive is not first.primitive or shapes[0] != shapes[1]:
+        if other.equation.primitive is not kind or (summed and other.shapes != first.shapes):
             raise InvalidArgumentError(
                 "all_reduce must be called with the same shapes and in the same order on every replica, got "
-                f"{first.primitive} of {shapes[0]} on replica 0 and {other.primitive} of {shapes[1]} on replica "
+                f"{kind} of {first.shapes} on replica 0 and {other.equation.primitive} of {other.shapes} on replica "
                 f"{replica}"
             )
-    combine = COMBINING[first.primitive]
+    if not summed:
+        outputs = run_loop([one.equation for one in meetings], [one.values for one in meetings], _run_together)
+        if outputs is None:
+            raise InvalidArgumentError(
+                "a step whose shares differ in size cannot use get_replica_context() or a collective inside "
+                f"{kind}, nor collectives other than sums, means and extremes over all replicas: call all_reduce "
+                "outside of it, or give every replica equally many rows by batch(..., drop_remainder=True)"
+            )
+        return outputs
+    combine = COMBINING[kind]
     totals = first.values
     for other in meetings[1:]:
         totals = [combine(total, value) for total, value in zip(totals, other.values, strict=True)]
-    return totals
+    return [totals] * len(meetings)
+
+
+def _run_together(traces: Sequence[ClosedJaxpr], inputs: list[list[Any]]) -> list[list[Any]]:
+    return _together(
+        [_evaluate(trace, own, replica) for replica, (trace, own) in enumerate(zip(traces, inputs, strict=True))]
+    )
 
 
 def _evaluate(trace: ClosedJaxpr, arguments: list[Any], replica: int) -> Evaluation:
@@ -162,17 +184,10 @@ def _evaluate(trace: ClosedJaxpr, arguments: list[Any], replica: int) -> Evaluat
             outputs = applied(trace.jaxpr, equation, values)
         elif equation.primitive is REPLICA_NUMBER:
             outputs = [jnp.asarray(replica, equation.outvars[0].aval.dtype)]
-        elif combines_all(equation):
-            outputs = yield Meeting(equation.primitive, list(map(jnp.asarray, inputs)))
         elif (called := called_function(equation)) is not None:
             outputs = yield from _evaluate(called, inputs, replica)
         else:
-            raise InvalidArgumentError(
-                "a step whose shares differ in size cannot use get_replica_context() or a collective inside "
-                f"{equation.primitive}: call "
-                "all_reduce outside of loops and branches, or give every replica equally many rows by batch(..., "
-                "drop_remainder=True)"
-            )
+            outputs = yield Meeting(equation, list(map(jnp.asarray, inputs)))
         values.update(zip(equation.outvars, outputs, strict=True))
     # A constant stands in a trace as a bare number.
     return [jnp.asarray(read(variable), variable.aval.dtype) for variable in trace.jaxpr.outvars]

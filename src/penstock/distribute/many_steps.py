@@ -13,11 +13,17 @@ from jax.sharding import Mesh, PartitionSpec
 from penstock.distribute.calls import checked_pair
 from penstock.distribute.program import AXIS, Call, is_per_replica
 from penstock.distribute.values import PerReplica
-from penstock.errors import InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 
 def many_steps_program(
-    call: Call, mesh: Mesh, local: int, steps: int, state: int | None, donated: bool
+    call: Call,
+    mesh: Mesh,
+    local: int,
+    steps: int,
+    state: int | None,
+    donated: bool,
+    rows_vary: Callable[[], bool],
 ) -> Callable[..., Any]:
     """The compiled program of up to `steps` full steps on all devices of the mesh, one after the other.
 
@@ -30,6 +36,7 @@ def many_steps_program(
         steps: the number of batches that the program takes.
         state: the number of leaves of the state that the function takes and gives back; None where it has none.
         donated: whether the state's arrays are given to the program.
+        rows_vary: whether later batches may have other numbers of rows.
 
     Returns:
         A function of the number of steps, of the state's leaves, and of the leaves of all batches, in the stacked form.
@@ -37,7 +44,7 @@ def many_steps_program(
         one device bare arrays. Of a call that touches variables, a function of them too, as `spmd_program` describes
         it; differences are the largest of all steps.
     """
-    loop = _Loop(call, mesh.size, local, steps, state)
+    loop = _Loop(call, mesh.size, local, steps, state, rows_vary)
     single, split = PartitionSpec(), PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
     by_replica = single if mesh.size == 1 else split
     in_specs = (single, by_replica, by_replica)
@@ -69,6 +76,7 @@ class _Loop:
     local: int
     steps: int
     state: int | None
+    rows_vary: Callable[[], bool]
 
     def run(self, written: list[Any], read: list[Any], count: Any, given: list[Any], batches: list[list[Any]]) -> Any:
         """State and results, the new values of the variables, and the largest differences."""
@@ -90,6 +98,7 @@ class _Loop:
 
         leaves = [self._own(leaf) for leaf in given]
         *_, result, differences = jax.eval_shape(step, 0, written, leaves)
+        self._check_rows([*written, *read], leaves, columns, result)
         results = jax.tree.map(lambda leaf: jnp.zeros((self.steps, *leaf.shape), leaf.dtype), result)
         largest = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), differences)
         values, leaves, results, largest = lax.fori_loop(0, count, body, (written, leaves, results, largest))
@@ -97,6 +106,28 @@ class _Loop:
         if self.replicas > 1:
             outputs = jax.tree.map(lambda leaf: PerReplica.of_stacked(leaf[None], self.local), outputs)
         return outputs, values, largest
+
+    def _check_rows(self, values: list[Any], leaves: list[Any], columns: list[Any], result: Any) -> None:
+        """Refuse results with a row for each row of the batch, before steps with other numbers of rows come."""
+        rows = {column.shape[1] for column in columns if column.ndim > 1}
+        if not any(leaf.shape[:1] == (length,) for leaf in jax.tree.leaves(result) for length in rows):
+            return
+
+        def with_another_row() -> Any:
+            batch = [jnp.zeros((column.shape[1] + 1, *column.shape[2:]), column.dtype) for column in columns]
+            return _taken_apart(self.call, self.call.on_replica(values, [*leaves, *batch])[0], leaves, self.state)[1]
+
+        if not self.rows_vary():
+            return
+        longer = jax.eval_shape(with_another_row)
+        for (path, leaf), other in zip(jax.tree_util.tree_leaves_with_path(result), jax.tree.leaves(longer)):
+            if leaf.shape != other.shape:
+                raise InvalidArgumentError(
+                    f"strategy.run_steps puts the results of all steps together, but the result"
+                    f"{jax.tree_util.keystr(path)} has a row for each row of the batch, and later batches of this "
+                    'dataset may have fewer rows: use ps.InputOptions(partial_batch="pad"), batch(..., '
+                    "drop_remainder=True), or strategy.run for each step; or return sums"
+                )
 
     def _own(self, leaf: Any) -> Any:
         return leaf if self.replicas == 1 else leaf[0]

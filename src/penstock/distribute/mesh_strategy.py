@@ -143,14 +143,20 @@ class MeshStrategy(Strategy):
         return self._launcher.begun(program, arguments)
 
     def _run_steps(
-        self, fn: Callable[..., Any], batches: list[Any], steps: int, state: Any, donate_state: bool
+        self,
+        fn: Callable[..., Any],
+        batches: list[Any],
+        steps: int,
+        state: Any,
+        donate_state: bool,
+        rows_vary: Callable[[], bool],
     ) -> tuple[Any, Any]:
         self._check_others()
         state = self._map(lambda leaf: as_leaf(leaf) if isinstance(leaf, (int, float, complex)) else leaf, state)
         pieces = []
         for group in self._alike(batches):
             if len(group) > 1:
-                state, results = self._run_alike(fn, group, steps, state, donate_state)
+                state, results = self._run_alike(fn, group, steps, state, donate_state, rows_vary)
             elif state is None:
                 results = self.run(fn, (group[0],))
             else:
@@ -174,7 +180,13 @@ class MeshStrategy(Strategy):
         return groups
 
     def _run_alike(
-        self, fn: Callable[..., Any], batches: list[Any], steps: int, state: Any, donate_state: bool
+        self,
+        fn: Callable[..., Any],
+        batches: list[Any],
+        steps: int,
+        state: Any,
+        donate_state: bool,
+        rows_vary: Callable[[], bool],
     ) -> tuple[Any, Any]:
         """Run batches of one layout in one program."""
         count = len(batches)
@@ -190,7 +202,7 @@ class MeshStrategy(Strategy):
         check_not_given_away(args)
         for leaf in jax.tree.leaves(batches[1:]):  # those of the first are checked on their way into the program
             check_width("a batch", leaf)
-        program, entering = self._programs.of_many_steps(fn, signature, leaves, taken, own, donate_state)
+        program, entering = self._programs.of_many_steps(fn, signature, leaves, taken, own, donate_state, rows_vary)
         own = own or 0
         columns = [entering[own:], *map(jax.tree.leaves, batches[1:])]
         columns += [columns[-1]] * (taken - count)

@@ -64,7 +64,14 @@ class Programs:
         return program, arguments
 
     def of_many_steps(
-        self, fn: Function, signature: Signature, leaves: list[Any], steps: int, state: int | None, donated: bool
+        self,
+        fn: Function,
+        signature: Signature,
+        leaves: list[Any],
+        steps: int,
+        state: int | None,
+        donated: bool,
+        rows_vary: Callable[[], bool],
     ) -> tuple[Any, list[Any]]:
         """The program of up to so many steps, and the arguments of the first in the form in which it takes them.
 
@@ -75,6 +82,7 @@ class Programs:
             steps: the number of batches that the program takes.
             state: the number of leaves of the state that the function takes and gives back; None where it has none.
             donated: whether the state's arrays are given away.
+            rows_vary: whether later batches may have other numbers of rows.
         """
         modes = signature.modes(leaves)
         arguments = self._entering(leaves, modes, signature.stacked)
@@ -83,7 +91,8 @@ class Programs:
         program = programs.get(key)
         if program is None:
             call, _ = self._call(fn, signature, modes, arguments)
-            program = many_steps_program(call, self._placement.mesh, self._workers.replicas, steps, state, donated)
+            mesh, local = self._placement.mesh, self._workers.replicas
+            program = many_steps_program(call, mesh, local, steps, state, donated, rows_vary)
             program = programs[key] = self._bound(program, call)
         return program, arguments
 

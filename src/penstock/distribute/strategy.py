@@ -17,7 +17,7 @@ from penstock.distribute.contexts import (
 from penstock.distribute.control import Control
 from penstock.distribute.feed import Place
 from penstock.distribute.framework import frameworks_scope
-from penstock.distribute.input import DistributedDataset
+from penstock.distribute.input import DistributedDataset, DistributedIterator
 from penstock.distribute.input_options import InputOptions, InputReplicationMode
 from penstock.distribute.inputs import DividedInput, FunctionInput, Inputs
 from penstock.distribute.shards import Workers
@@ -211,7 +211,8 @@ class Strategy(ABC):
             OutOfRangeError: no step at all was left.
             InvalidTypeError: an iterable in place of an iterator, or a function that does not give what it must.
             InvalidArgumentError: less than one step, results whose shapes differ from step to step, or what `run`
-                refuses.
+                refuses. On devices, results with a row for each row of the batch are refused before the first step
+                where a later batch of the distributed dataset may have another number of rows.
             Exception: what the iterator raised in place of a batch, after the steps before it were run on a single
                 worker; what these gave is lost.
 
@@ -238,16 +239,26 @@ class Strategy(ABC):
             )
         # With other workers a failure is final: they cannot go on without this one.
         batches, failure = taken(iterator, steps, at_once=self._control is not None)
-        state_and_results = self._run_steps(fn, batches, steps, state, donate_state)
+        rows_vary = (lambda: iterator.rows_vary) if isinstance(iterator, DistributedIterator) else (lambda: False)
+        state_and_results = self._run_steps(fn, batches, steps, state, donate_state, rows_vary)
         if failure is not None:
             raise failure
         return state_and_results[1] if state is None else state_and_results
 
     @abstractmethod
     def _run_steps(
-        self, fn: Callable[..., Any], batches: list[Any], steps: int, state: Any, donate_state: bool
+        self,
+        fn: Callable[..., Any],
+        batches: list[Any],
+        steps: int,
+        state: Any,
+        donate_state: bool,
+        rows_vary: Callable[[], bool],
     ) -> tuple[Any, Any]:
-        """Run a step with each batch; the last state, and the results joined. There are at most `steps` batches."""
+        """Run a step with each batch; the last state, and the results joined.
+
+        There are at most `steps` batches; `rows_vary` says whether later ones may have other numbers of rows.
+        """
 
     def compile(
         self,
