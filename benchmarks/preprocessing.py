@@ -1,4 +1,4 @@
-"""What looking strings up costs, against Arrow's own lookup of the same strings in the same run."""
+"""What looking strings up costs, against Arrow's own lookup, and random flips against NumPy, in the same run."""
 
 import tempfile
 from functools import partial
@@ -20,7 +20,8 @@ def measure() -> list[Figure]:
     keys = [f"token{number}" for number in range(KEYS)]
     strings = np.array(keys, dtype=object)[np.random.default_rng(0).integers(0, KEYS, STRINGS)]
     layer = ps.preprocessing.StringLookup(vocabulary=keys)
-    return [*lookups(layer, keys, strings), in_file(keys, strings), mapped(layer, strings)]
+    flips = [flipped(2048, 32, goal=0.4), flipped(256, 224, goal=1)]
+    return [*lookups(layer, keys, strings), in_file(keys, strings), mapped(layer, strings), *flips]
 
 
 def lookups(layer: ps.preprocessing.StringLookup, keys: list[str], strings: np.ndarray) -> list[Figure]:
@@ -74,3 +75,21 @@ def mapped(layer: ps.preprocessing.StringLookup, strings: np.ndarray) -> Figure:
     return Figure(
         "map(StringLookup).batch(1024)", STRINGS / min(seconds(exhaust) for _ in range(3)) / 1e6, 1, unit="M elements/s"
     )
+
+
+def flipped(count: int, size: int, goal: float) -> Figure:
+    """Images flipped at random in map, each by its own generator, against a loop with one generator for all."""
+    images = np.random.default_rng(0).integers(0, 255, (count, size, size, 3)).astype(np.uint8)
+    dataset = ps.Dataset.from_tensor_slices(images).map(ps.preprocessing.RandomFlip("horizontal"), seed=1).batch(64)
+    batch = np.empty((64, size, size, 3), np.uint8)
+    generator = np.random.default_rng(1)
+
+    def ours() -> None:
+        for _ in dataset:
+            pass
+
+    def by_hand() -> None:
+        for place, image in enumerate(images):
+            batch[place % 64] = image[:, ::-1] if generator.random() < 0.5 else image
+
+    return Figure(f"map(RandomFlip) of {size} x {size} images / NumPy by hand", speed_ratio(ours, by_hand), goal)

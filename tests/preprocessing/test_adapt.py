@@ -111,8 +111,16 @@ def test_a_feature_space_says_which_feature_cannot_learn() -> None:
         space({"word": "a"})
     with pytest.raises(ps.InvalidTypeError, match=r"takes a ps.Dataset or a dictionary"):
         space.adapt([1, 2])
-    with pytest.raises(ps.InvalidTypeError, match=r"takes a dictionary of features"):
-        space([1, 2])
+    labelled = ps.Dataset.from_tensor_slices(({"word": ["a"], "size": [1.0]}, [1]))
+    with pytest.raises(
+        ps.InvalidTypeError, match=r"elements that are dictionaries, .* map\(lambda features, label: fea"
+    ):
+        space.adapt(labelled)
+    for call in (lambda: space([1, 2]), lambda: next(iter(labelled.map(space)))):
+        with pytest.raises(
+            ps.InvalidTypeError, match=r"takes a dictionary of features, .* \(space\(features\), label\)"
+        ):
+            call()
 
 
 @pytest.mark.parametrize(

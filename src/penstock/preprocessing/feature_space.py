@@ -191,10 +191,17 @@ class FeatureSpace(Layer):
                     raise
         return self
 
-    def __call__(self, data: Mapping[str, Any]) -> Any:
-        """The features as float32 of shape (..., width), or as a dictionary; a batch where they are batches."""
-        if not isinstance(data, Mapping):
-            raise InvalidTypeError(f"FeatureSpace takes a dictionary of features, got {data!r:.100}")
+    def __call__(self, data: Mapping[str, Any], *others: Any) -> Any:
+        """The features as float32 of shape (..., width), or as a dictionary; a batch where they are batches.
+
+        Raises:
+            InvalidTypeError: no dictionary, or more than one argument, as `map` gives of elements that are tuples.
+        """
+        if others or not isinstance(data, Mapping):
+            raise InvalidTypeError(
+                f"FeatureSpace takes a dictionary of features, got {(data, *others) if others else data!r:.100}: of "
+                "elements with labels use map(lambda features, label: (space(features), label))"
+            )
         return self._encoded({name: _as_array(data, name) for name in self.features}, 0)
 
     def map_block(self, columns: Mapping[str, Column]) -> Any:
@@ -268,8 +275,14 @@ class _OneFeature:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __call__(self, element: Mapping[str, Any]) -> Array:
-        array = _as_array(element, self._name)
+    def __call__(self, *element: Any) -> Array:
+        (features,) = element if len(element) == 1 else (element,)
+        if not isinstance(features, Mapping):
+            raise InvalidTypeError(
+                f"FeatureSpace.adapt(data) takes elements that are dictionaries, got {features!r:.100}: "
+                "use map(lambda features, label: features)"
+            )
+        array = _as_array(features, self._name)
         return array if array.ndim > 1 else array[..., None]
 
     def map_block(self, columns: Mapping[str, Column]) -> Column:

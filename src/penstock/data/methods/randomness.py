@@ -30,8 +30,8 @@ def checked_randomness(function: Callable[..., Any], seed: int | None) -> Callab
         )
     if _draws_when_called(function):
         raise InvalidTypeError(f"map(fn) got Keras's {describe_function(function)}, {_ADVICE}")
-    layers = [layer for layer in _used_layers(function) if seed_states(layer)]
-    return Watched(function, layers) if layers else function
+    states = [(type(layer).__name__, state) for layer in _used_layers(function) for state in seed_states(layer)]
+    return Watched(function, states) if states else function
 
 
 class Watched:
@@ -40,17 +40,17 @@ class Watched:
     The layers may be called where they draw nothing, as Dropout without `training=True`, so only a call can tell.
     """
 
-    def __init__(self, function: Callable[..., Any], layers: list[Any]) -> None:
+    def __init__(self, function: Callable[..., Any], states: list[tuple[str, Any]]) -> None:
         self._function = function
-        self._layers = layers
+        self._states = states
         self.__qualname__ = describe_function(function)
 
     def __call__(self, *arguments: Any) -> Any:
-        states = [(layer, state, np.array(state.value)) for layer in self._layers for state in seed_states(layer)]
+        before = [np.array(state.value) for _, state in self._states]
         result = self._function(*arguments)
-        for layer, state, before in states:
-            if not np.array_equal(before, state.value):
-                raise InvalidTypeError(f"the function called Keras's {type(layer).__name__}, {_ADVICE}")
+        for (name, state), value in zip(self._states, before, strict=True):
+            if not np.array_equal(value, state.value):
+                raise InvalidTypeError(f"the function called Keras's {name}, {_ADVICE}")
         return result
 
     def __reduce__(self) -> Any:
