@@ -30,14 +30,15 @@ def checked_randomness(function: Callable[..., Any], seed: int | None) -> Callab
         )
     if _draws_when_called(function):
         raise InvalidTypeError(f"map(fn) got Keras's {describe_function(function)}, {_ADVICE}")
-    states = [(type(layer).__name__, state) for layer in _used_layers(function) for state in seed_states(layer)]
+    layers = filter(_draws_when_called, _used_layers(function))
+    states = [(type(layer).__name__, state) for layer in layers for state in seed_states(layer)]
     return Watched(function, states) if states else function
 
 
 class Watched:
-    """A function that uses layers of Keras with random states: it must not draw from them.
+    """A function that uses random layers of Keras: it must not draw from their states.
 
-    The layers may be called where they draw nothing, as Dropout without `training=True`, so only a call can tell.
+    It may call them where they draw nothing, with `training=False`, so only a call can tell.
     """
 
     def __init__(self, function: Callable[..., Any], states: list[tuple[str, Any]]) -> None:
