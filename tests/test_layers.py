@@ -207,7 +207,7 @@ def test_only_the_definitions_of_the_service_pickle() -> None:
         ("penstock.service.definition", "pickle"),
         ("penstock.service.definition", "cloudpickle"),
         ("penstock.service.shipping", "cloudpickle"),  # tries what can be sent
-        ("penstock.service.fingerprint", "cloudpickle"),  # takes a digest of what is sent, and keeps nothing
+        ("penstock.data.fingerprint", "cloudpickle"),  # takes a digest of what is sent, and keeps nothing
     }
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 import penstock as ps
+from penstock.data.fingerprint import fingerprint
 from penstock.service.definition import to_bytes
-from penstock.service.fingerprint import fingerprint
 
 # What a user's script holds: sets, whose order is another one in every process, and classes of the main program.
 SCRIPT = """
@@ -18,7 +18,7 @@ import enum
 import numpy as np
 import penstock as ps
 from penstock.service.definition import to_bytes
-from penstock.service.fingerprint import fingerprint
+from penstock.data.fingerprint import fingerprint
 
 STOP_WORDS = {"and", "or", "the", "of", "to", "in"}
 

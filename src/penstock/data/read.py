@@ -5,6 +5,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
+from penstock.data.fingerprint import fingerprint_of
 from penstock.data.iterator import DatasetIterator, Iterations
 from penstock.data.methods.base import Methods, check_function
 from penstock.data.methods.tensorflow import DATASET
@@ -187,6 +188,25 @@ class ReadMethods(Methods):
 
     def __bool__(self) -> bool:
         return True
+
+    def fingerprint(self) -> str:
+        """A digest of everything that this dataset is made of: operators, arguments, functions, arrays and options.
+
+        Two datasets with one fingerprint and a seed give the same elements, as long as files, and what functions read
+        elsewhere, stay the same. Two that give the same elements may have different ones, by another number of threads,
+        say. It is the same in every process of one version of Python.
+
+        Raises:
+            InvalidTypeError: something in it exists in this process only, such as a lock or an open file.
+
+        Example:
+            >>> import penstock as ps
+            >>> def scaled(factor):
+            ...     return ps.Dataset.range(9).map(lambda x: x * factor)
+            >>> scaled(2).fingerprint() == scaled(2).fingerprint(), scaled(2).fingerprint() == scaled(3).fingerprint()
+            (True, False)
+        """
+        return fingerprint_of(self.node, self._options)
 
     def options(self) -> Options:
         """The options set so far."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.data.dataset import Dataset
+from penstock.data.fingerprint import fingerprint
 from penstock.data.methods.base import node_of, user_site
 from penstock.data.node import Node
 from penstock.data.plan import explain
@@ -15,7 +16,6 @@ from penstock.service.compression import as_codec
 from penstock.service.cut import check_shared, cut, kind_of
 from penstock.service.definition import to_bytes
 from penstock.service.dispatcher_client import PATIENCE_SECONDS, DispatcherClient
-from penstock.service.fingerprint import fingerprint
 from penstock.service.messages import DatasetFound, DatasetRegistered, GetDataset, RegisterDataset
 from penstock.service.parts import check_policy
 from penstock.service.policy import CrossTrainerCache, ShardingPolicy

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 import cloudpickle
 
-from penstock.data.code import facts_of_code
+from penstock.data.code import Describing, facts_of_code
 from penstock.data.node import Node
+from penstock.errors import InvalidTypeError
+from penstock.options import Options
 
 _OF_THE_PROCESS: Final = frozenset({"__slotnames__", "__static_attributes__", "__firstlineno__"})
 """Attributes of a class that tell how a process came by it, not what it is."""
@@ -31,6 +33,23 @@ def fingerprint(value: Any) -> str:
     pickler = _Canonical(_Sink(digest.update), protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
     pickler.dump(value)
     return digest.hexdigest()
+
+
+def fingerprint_of(node: Node, options: Options) -> str:
+    """The digest of a dataset, in which functions of the user's modules count by what they do, not only by their names.
+
+    Raises:
+        InvalidTypeError: something in it exists in this process only, such as a lock or an open file.
+    """
+    describing = Describing(lambda value: None)
+    arguments = [value for below in node.walk_all() for value in below.arguments_by_name.values()]
+    done = [describing.function(value) for value in arguments if callable(value)]
+    try:
+        return fingerprint((node, options, done))
+    except Exception as error:
+        raise InvalidTypeError(
+            f"fingerprint: {node.where()} uses something that exists in this process only: {error}"
+        ) from error
 
 
 @dataclass(frozen=True)
