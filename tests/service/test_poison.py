@@ -1,8 +1,10 @@
 """Elements whose functions end the process that makes them."""
 
 import ctypes
+import logging
 import os
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -67,6 +69,30 @@ def test_an_element_costs_five_workers_and_the_others_come(end: Callable[[], Non
         found = read_past_errors(through(ps.Dataset.range(200).map(fatal_and_noted(end, notes)), service))
     assert found == [*range(57), "poison 57", *range(58, 200)]
     assert len(set(notes.read_text().split())) == 5
+
+
+def slowly(x: int) -> int:
+    time.sleep(0.05)
+    return x
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_worker_that_says_goodbye_costs_no_element(drain: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    with ps.service.DispatchServer() as dispatcher:
+        config = ps.service.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1])
+        workers = [ps.service.WorkerServer(config) for _ in range(5)]
+        mode = ps.service.distribute("parallel_epochs", dispatcher.target, max_outstanding_requests=1)
+        with iter(ps.Dataset.range(8).map(slowly).apply(mode)) as iterator:
+            given = [int(next(iterator))]
+            for worker in workers[:4]:
+                worker.stop(drain=drain)
+                given.append(int(next(iterator)))
+            given += map(int, iterator)
+        workers[4].stop()
+    assert sorted(given) == sorted([*range(8)] * 5)
+    assert caplog.text.count("others take over") <= 4
+    assert "is lost" not in caplog.text
 
 
 def test_memory_that_cannot_be_had_is_an_error_of_the_element_and_costs_no_worker() -> None:

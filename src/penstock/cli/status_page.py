@@ -30,7 +30,7 @@ def _workers(workers: Sequence[WorkerStatus]) -> Iterator[str]:
             [
                 str(worker.info.place),
                 worker.info.endpoint.address,
-                f"{worker.seconds_since_heard:.1f} s ago" if worker.alive else "lost",
+                f"{worker.seconds_since_heard:.1f} s ago" if worker.alive else "left" if worker.left else "lost",
                 f"{worker.rows_per_second:,.0f}",
                 f"{worker.bytes_per_second / 1e6:,.1f}",
                 f"{worker.busy_fraction:.0%}",

@@ -156,12 +156,18 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
 
 
 class ConsumerNews(Message, frozen=True, tag="consumer_news"):
-    """The answer to `ConsumerHeartbeat`: what holds now. `wanted` is that of `Leased`."""
+    """The answer to `ConsumerHeartbeat`: what holds now.
+
+    Attributes:
+        wanted: that of `Leased`.
+        left: those of the workers that could not be reached that had said that they end.
+    """
 
     passes: list[Pass]
     workers: list[WorkerInfo]
     stopping: bool = False
     wanted: bool = False
+    left: list[int] = msgspec.field(default_factory=list)
 
 
 class ReleaseConsumer(Message, frozen=True, tag="release_consumer"):
@@ -230,7 +236,11 @@ class GetStatus(Message, frozen=True, tag="get_status"):
 
 
 class WorkerStatus(Message, frozen=True):
-    """A line of `penstock status`."""
+    """A line of `penstock status`.
+
+    Attributes:
+        left: it is not alive because it was told to end.
+    """
 
     info: WorkerInfo
     seconds_since_heard: float
@@ -240,6 +250,7 @@ class WorkerStatus(Message, frozen=True):
     busy_fraction: float
     window_hits: int = 0
     window_misses: int = 0
+    left: bool = False
 
 
 class ConsumerStatus(Message, frozen=True):

@@ -24,7 +24,7 @@ from penstock.service.fetching import End, Failed
 from penstock.service.interfaces import Answer
 from penstock.service.leases import Holding, Leases
 from penstock.service.machine.spans import count
-from penstock.service.messages import ConsumerNews, EpochOpened, ReleaseConsumer
+from penstock.service.messages import ConsumerHeartbeat, ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.pace import SpanPace, Usage
 from penstock.service.position import Position
 from penstock.service.progress import ENDLESS, Arrived, Part, Raised
@@ -40,6 +40,8 @@ _NEWS_SECONDS = 0.2
 """How often the dispatcher is asked while no worker can be."""
 _RECALL_SECONDS = 0.1
 """How often it is asked near the end of a shared epoch whether it wants anything back."""
+_GOODBYE_SECONDS = 1.0
+"""How long the dispatcher is asked whether a worker that is lost had said that it ends."""
 _KEPT_SECONDS = 0.2
 """What the caller uses in this time is not given back."""
 _SILENCE_SECONDS = 5.0
@@ -283,14 +285,26 @@ class Reader:
                 if not self._take_in(part, answer, request.span.stop):
                     break
         except LostWorkerError as error:
-            if not self._stopping and self._staff.lost(worker, error, asked):
-                self._suspect(part, worker.worker_id, request.span.stop)
+            if not self._stopping:
+                blamed = self._staff.lost(worker, error, asked)
+                left = self._has_left(worker.worker_id)
+                self._staff.tell(worker, error, left=left)
+                if blamed and not left:
+                    self._suspect(part, worker.worker_id, request.span.stop)
             if self._staff.short_handed():
                 with self._changed:
                     self._beat_at = 0.0
                     self._steward.notify_all()
         finally:
             self._staff.leave(worker)
+
+    def _has_left(self, worker_id: int) -> bool:
+        """Whether a worker had told the dispatcher that it ends: then nothing that it was asked for is the reason."""
+        with suppress(PenstockError):
+            news = self._dispatcher.ask(self._heartbeat(worker_id), _GOODBYE_SECONDS)
+            self._update(news)
+            return worker_id in news.left
+        return False
 
     def _suspect(self, part: Part, worker_id: int, stop: int) -> None:
         """Note that a worker was lost over a part; what has cost several is given up."""
@@ -435,12 +449,8 @@ class Reader:
             leases.give_back([*spans, *given.spans], self._begun())
 
     def _beat(self) -> None:
-        with self._changed:
-            rounds, turn = self._position.rounds()
-            lost = self._staff.suspects()
-            heartbeat = self._pulse.heartbeat(self._opened.consumer_id, rounds, turn, lost)
         try:
-            news = self._dispatcher.ask(heartbeat)
+            news = self._dispatcher.ask(self._heartbeat())
             self._update(news)
             if self._leases is not None and news.wanted:
                 self._leases.wanted = True
@@ -452,6 +462,13 @@ class Reader:
             self._update(self._opened)
         if self._leases is not None:
             self._leases.acknowledge(self._begun())
+
+    def _heartbeat(self, *lost: int) -> ConsumerHeartbeat:
+        """What the dispatcher is told of this reader, and of workers that it cannot reach."""
+        with self._changed:
+            rounds, turn = self._position.rounds()
+            unreachable = sorted({*lost, *self._staff.suspects()})
+            return self._pulse.heartbeat(self._opened.consumer_id, rounds, turn, unreachable)
 
     def _update(self, news: EpochOpened | ConsumerNews) -> None:
         """Take over what the dispatcher says: passes that have come, workers that have come or gone."""

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from threading import Condition
+from threading import Condition, Lock
 
 from penstock.errors import LostWorkerError
 from penstock.service.fetching import Fetch
@@ -21,6 +21,9 @@ _RESTS = 4
 _WARN_SECONDS = 2.0
 _ALONE_SECONDS = 1.0
 """How long a span that may cost a worker waits for one that does nothing else."""
+
+_told: set[tuple[str, int]] = set()
+_told_lock = Lock()
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,10 @@ class Staff:
                 line = self._lines[number] = self._connect(worker)
         yield from line.fetch(request)
         with self._changed:
-            self._suspects.pop(number, None)
+            back = self._suspects.pop(number, None) is not None
+        if back:
+            with _told_lock:
+                _told.discard((worker.endpoint.address, number))
 
     def lost(self, worker: WorkerInfo, error: Exception, asked: float) -> bool:
         """A worker was lost; whether what it was asked for may be the reason.
@@ -165,13 +171,23 @@ class Staff:
                 rests = now + _RESTS * (now - asked) if isinstance(error, UnreachedWorkerError) else now
                 loss = self._suspects[number] = _Loss(now, rests, str(error), news)
             line = self._lines.pop(number, None)
-        if before is None:
-            _logger.warning(
-                "data worker %d at %s is lost: %s; others take over", number, worker.endpoint.address, error
-            )
         if line is not None:
             line.close()
         return loss.news and not isinstance(error, UnreachedWorkerError)
+
+    def tell(self, worker: WorkerInfo, error: Exception, *, left: bool) -> None:
+        """Say in the log that a worker is gone: once, however many readers of this process had asked it."""
+        name = (worker.endpoint.address, worker.worker_id)
+        with _told_lock:
+            if name in _told:
+                return
+            _told.add(name)
+        if left:
+            _logger.info("data worker %d at %s left; others take over", worker.worker_id, worker.endpoint.address)
+        else:
+            _logger.warning(
+                "data worker %d at %s is lost: %s; others take over", worker.worker_id, worker.endpoint.address, error
+            )
 
     def suspects(self) -> list[int]:
         """Those that could not be reached when they were asked last."""

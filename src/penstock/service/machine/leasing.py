@@ -230,6 +230,7 @@ def heartbeat(
         workers=workers_of(state),
         stopping=state.stopping == "now",
         wanted=_is_wanted(state, signs, consumer, epoch, now),
+        left=[number for number in message.lost_workers if (gone := state.workers.get(number)) and gone.leaving],
     )
 
 

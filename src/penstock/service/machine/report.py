@@ -31,6 +31,7 @@ def _worker(worker: Worker, signs: Signs, now: float) -> WorkerStatus:
         info=worker.info,
         seconds_since_heard=signs.worker_silence(worker_id, now),
         alive=worker.alive,
+        left=worker.leaving and not worker.alive,
         rows_per_second=report.rows / seconds,
         bytes_per_second=report.bytes / seconds,
         busy_fraction=report.busy_seconds / seconds,

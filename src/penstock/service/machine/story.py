@@ -31,13 +31,12 @@ def _line(state: State, update: Update, updates: Sequence[Update]) -> str | None
         case DatasetKept():
             return f"dataset {update.dataset_id}: registered, {len(update.definition):,} bytes"
         case WorkerJoined():
-            return (
-                f"worker {update.info.worker_id} at {update.info.endpoint.address}: joined, place {update.info.place}"
-            )
-        case WorkerLeaving():
-            return f"worker {update.worker_id} at {_address(state, update.worker_id)}: leaves"
-        case WorkerLost() if not state.workers[update.worker_id].leaving:
-            return f"worker {update.worker_id} at {_address(state, update.worker_id)}: is lost"
+            info = update.info
+            return f"data worker {info.worker_id} at {info.endpoint.address} joined, place {info.place}"
+        case WorkerLeaving() if not state.workers[update.worker_id].leaving:
+            return f"data worker {update.worker_id} at {_address(state, update.worker_id)} left"
+        case WorkerLost() if not _leaves(state, update.worker_id, updates):
+            return f"data worker {update.worker_id} at {_address(state, update.worker_id)} is lost"
         case EpochCreated():
             return f"epoch {update.number} of {_job(state, update.job_id)}: begun"
         case JobCreated() if update.name:
@@ -51,6 +50,12 @@ def _line(state: State, update: Update, updates: Sequence[Update]) -> str | None
             return _stopping(state, update.mode)
         case _:
             return None
+
+
+def _leaves(state: State, worker_id: int, updates: Sequence[Update]) -> bool:
+    """Whether a worker has said that it ends, before or now."""
+    leaving = {update.worker_id for update in updates if isinstance(update, WorkerLeaving)}
+    return state.workers[worker_id].leaving or worker_id in leaving
 
 
 def _stopping(state: State, mode: str) -> str:
