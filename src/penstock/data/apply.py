@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import perf_counter
 from types import GeneratorType
 from typing import Any
 
@@ -11,11 +12,14 @@ import numpy as np
 from penstock.data.block import Block, Column, column_of, own
 from penstock.data.node import Node, Run
 from penstock.errors import ElementError, InvalidTypeError
+from penstock.runtime.channel import Closed
 from penstock.runtime.memory import empty
 from penstock.spec import alike, as_leaf, spec_of_leaf
 from penstock.structure import LEAF, Structure, flatten
 
 _SHARED_CHUNKS = 8
+_SLOW_SECONDS = 1e-4
+"""From here on asking after every call whether its result is still wanted costs nothing that could be measured."""
 
 
 @dataclass(frozen=True)
@@ -128,11 +132,16 @@ def map_rows(
         results: gives the results of rows start to stop, one by one; called from several threads where `parallelism` is
             above 1.
     """
+    if run.threads.stopped:
+        return None, Failure(0, Closed())
     layout = run.known(node)
+    if parallelism > 1:
+        results = _until_stopped(run, results)
     if layout is not None and parallelism > 1:
         # What the results look like is known: all rows are shared from the first on.
         output = _Output(layout, rows)
         return output.finished(_fill_shared(run, output, results, 0, rows, parallelism), rows)
+    begun = perf_counter()
     try:
         value = _result(results(0, 1))
         found = Layout.of(value)
@@ -140,6 +149,8 @@ def map_rows(
         layout.check(found)
     except Exception as error:
         return None, Failure(0, error)
+    if parallelism == 1 and perf_counter() - begun > _SLOW_SECONDS:
+        results = _until_stopped(run, results)
     if parallelism == 1 and layout.structure == LEAF and not isinstance(value, np.ndarray):
         return _map_scalars(results, rows, value, layout)
     output = _Output(found, rows)
@@ -147,6 +158,20 @@ def map_rows(
     if parallelism == 1:
         return output.finished(output.fill(results, 1, rows), rows)
     return output.finished(_fill_shared(run, output, results, 1, rows, parallelism), rows)
+
+
+def _until_stopped(run: Run, results: Callable[[int, int], Iterator[Any]]) -> Callable[[int, int], Iterator[Any]]:
+    """`results` that end when the iteration is closed: slow calls for a whole batch would keep its threads alive."""
+
+    def guarded(start: int, stop: int) -> Iterator[Any]:
+        if run.threads.stopped:
+            raise Closed
+        for value in results(start, stop):
+            yield value
+            if run.threads.stopped:
+                raise Closed
+
+    return guarded
 
 
 def _result(results: Iterator[Any]) -> Any:

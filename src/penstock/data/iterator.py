@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -79,16 +80,23 @@ class _Pass:
 
 
 _open: weakref.WeakSet[_Pass] = weakref.WeakSet()
+_left: weakref.WeakSet[Threads] = weakref.WeakSet()
+"""The threads of iterations that Ctrl-C has ended."""
+
+# A function of the user's that never returns must not keep the process alive, least of all after Ctrl-C.
 _EXIT_SECONDS = 5.0
+_LEFT_SECONDS = 0.2
 
 
 @atexit.register
 def _close_all() -> None:
     """End what is still open when the interpreter exits, before its threads are frozen in the middle of something."""
-    for left in list(_open):
-        left.stop()
-        # A function of the user's that never returns must not keep the process alive.
-        left.threads.join(_EXIT_SECONDS)
+    patience = _LEFT_SECONDS if getattr(sys, "last_type", None) is KeyboardInterrupt else _EXIT_SECONDS
+    for still_open in list(_open):
+        still_open.stop()
+        still_open.threads.join(patience)
+    for threads in list(_left):
+        threads.join(_LEFT_SECONDS)
 
 
 @ITERATOR
@@ -134,6 +142,7 @@ class DatasetIterator(Iterator[Any]):
         self._in_flight = plan.in_flight
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
+        self._left = False
         self._process = os.getpid()
         self._pace = Pace(self._pass.parallelism)
         self._rows: Iterator[Any] = iter(())
@@ -169,7 +178,7 @@ class DatasetIterator(Iterator[Any]):
         try:
             block = self._pass.cursor.pull(1, self._pace.start())
         except KeyboardInterrupt:
-            self.close()
+            self._leave()
             raise
         except Closed:
             raise ClosedError("this iterator was closed while an element was waited for") from None
@@ -283,12 +292,25 @@ class DatasetIterator(Iterator[Any]):
             ) from error
 
     def close(self) -> None:
-        """End every thread that runs for this iterator. May be called again."""
+        """End every thread that runs for this iterator, and wait for the calls that are running. May be called again.
+
+        After Ctrl-C nobody waits for them: the threads end by themselves, each after its call.
+        """
+        self._end()
+        if not self._left:
+            self._pass.threads.join()
+
+    def _leave(self) -> None:
+        """End as after Ctrl-C."""
+        self._left = True
+        _left.add(self._pass.threads)
+        self._end()
+
+    def _end(self) -> None:
         self._rows = iter(())
         if self._finalizer.alive:
             self._pass.cursor.give_back(self._in_block - self._given)
         self._finalizer()
-        self._pass.threads.join()
 
     def __reduce__(self) -> NoReturn:
         raise InvalidTypeError(
@@ -298,7 +320,9 @@ class DatasetIterator(Iterator[Any]):
     def __enter__(self) -> "DatasetIterator":
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self._leave()
         self.close()
 
 

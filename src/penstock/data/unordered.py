@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.data.block import Block
 from penstock.data.stream import CountingCursor, OneInputStream, State
+from penstock.runtime.channel import Closed
 from penstock.runtime.threads import Threads
 
 _IN_FLIGHT_PER_THREAD = 2
@@ -103,6 +104,8 @@ class Unordered(OneInputStream):
 
     def _call(self, position: int, row: Block) -> None:
         try:
+            if self._threads.stopped:  # many calls may be waiting
+                raise Closed
             self._done.put(_Done(position, self._function(position, row)))
         except Exception as error:
             self._done.put(_Done(position, error=error))

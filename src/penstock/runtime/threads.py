@@ -24,6 +24,11 @@ class Threads:
         self._started: list[threading.Thread] = []
         self._stopped = False
 
+    @property
+    def stopped(self) -> bool:
+        """Whether nobody wants any more what the threads do: long work should end early."""
+        return self._stopped
+
     def start(self, target: Callable[[], None], name: str) -> None:
         """Run `target` in a thread of its own. It must end by itself once what it waits for was closed."""
         # A daemon, because the interpreter waits for other threads before anything is told that it ends.
@@ -36,6 +41,7 @@ class Threads:
 
         The calling thread always works too, so `parallelism` 1 starts nothing. An exception of one chunk stops the
         handing out of further ones and is raised when all running chunks have ended; of several, that of the earliest.
+        Ctrl-C waits for none of them.
         """
         shared = _Shared(work, rows, chunk)
         helpers = min(parallelism, -(-rows // chunk)) - 1
@@ -122,10 +128,14 @@ class _Shared:
             self._over.set()
             waiting = self._helping
         try:
-            for _ in range(waiting):
+            for _ in range(0 if self._interrupted() else waiting):
                 self._helped.acquire()
         except BaseException as interrupt:  # Ctrl-C: the others stop after the chunk they are at
             self._failures.append((self._rows, interrupt))
             raise
         if self._failures:
-            raise min(self._failures, key=lambda failure: failure[0])[1]
+            raise self._interrupted() or min(self._failures, key=lambda failure: failure[0])[1]
+
+    def _interrupted(self) -> BaseException | None:
+        """Ctrl-C, or whatever else is no error of the work."""
+        return next((error for _, error in self._failures if not isinstance(error, Exception)), None)

@@ -1,0 +1,133 @@
+"""Ctrl-C: it comes back at once, whatever calls are running, and nothing goes on after those."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+import penstock as ps
+
+PIPELINES = {
+    "prefetch": lambda d, call: d.map(call).prefetch(2),
+    "parallel calls": lambda d, call: d.map(call, num_parallel_calls=3),
+    "parallel calls under prefetch": lambda d, call: d.map(call, num_parallel_calls=3).batch(16).prefetch(1),
+    "a batch under prefetch": lambda d, call: d.map(call).batch(16).prefetch(1),
+    "parallel calls in any order": lambda d, call: d.map(call, num_parallel_calls=3, deterministic=False),
+    "interleave": lambda d, call: d.interleave(
+        lambda x: ps.Dataset.from_tensors(x).map(call), cycle_length=3, num_parallel_calls=3
+    ),
+}
+
+
+class Held:
+    """A function whose calls do not end before they are released; the first of other threads' calls is told of."""
+
+    def __init__(self):
+        self.released = threading.Event()
+        self.entered = threading.Event()
+        self.calls = 0
+
+    def __call__(self, x):
+        self.calls += 1
+        if threading.current_thread() is not threading.main_thread():
+            self.entered.set()
+            assert self.released.wait(timeout=60)
+        elif self.calls > 1:  # the main thread works too; Ctrl-C ends its call
+            assert self.released.wait(timeout=60)
+        return x
+
+
+def ours():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("penstock-")]
+
+
+@contextlib.contextmanager
+def interrupted(event):
+    """Ctrl-C comes when the event is set and what is inside has begun, and ends that; gives what to say so by."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def send():
+        begun.wait(timeout=60)
+        event.wait(timeout=60)
+        # Not at once, and again: CPython can miss a signal that comes while its main thread begins to wait for a lock.
+        ended.wait(timeout=0.05)
+        while not ended.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+            ended.wait(timeout=2)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield begun
+    finally:
+        ended.set()
+        sender.join()
+
+
+@pytest.mark.parametrize("build", PIPELINES.values(), ids=PIPELINES.keys())
+def test_ctrl_c_does_not_wait_for_the_running_call(build):
+    held = Held()
+    with interrupted(held.entered) as begun, iter(build(ps.Dataset.range(1000), held)) as iterator:
+        begun.set()
+        list(iterator)
+    assert not held.released.is_set()
+    running = held.calls
+    held.released.set()
+    for thread in ours():
+        thread.join(timeout=60)
+    assert (ours(), held.calls) == ([], running)  # each thread ended after the call it was at
+    iterator.close()
+    with pytest.raises(ps.ClosedError):
+        next(iterator)
+
+
+def test_ctrl_c_in_the_loop_does_not_wait_for_what_is_made_ahead():
+    held = Held()
+    iterator = iter(ps.Dataset.range(1000).map(lambda x: held(x) if x else x).prefetch(4))
+    next(iterator)
+    with interrupted(held.entered) as begun, iterator:
+        begun.set()
+        assert threading.Event().wait(timeout=60)
+    assert not held.released.is_set()
+    held.released.set()
+
+
+def test_an_interrupted_iterator_goes_on_from_its_state():
+    held = Held()
+    iterator = iter(ps.Dataset.range(6).map(lambda x: held(x) if x == 2 else x).prefetch(1))
+    taken = [int(next(iterator)), int(next(iterator))]
+    state = iterator.state_dict()
+    with interrupted(held.entered) as begun:
+        begun.set()
+        next(iterator)
+    held.released.set()
+    iterator.load_state_dict(state)
+    assert taken + [int(x) for x in iterator] == list(range(6))
+
+
+@pytest.mark.parametrize("loop", ["for x in dataset: pass", "iterator = iter(dataset); next(iterator); pause()"])
+def test_a_program_that_is_interrupted_ends_without_its_calls(loop):
+    program = f"""
+        import os, signal, threading, time
+        import penstock as ps
+
+        def call(x):
+            if x:
+                os.kill(os.getpid(), signal.SIGINT)
+                threading.Event().wait(60)
+            return x
+
+        pause = signal.pause
+        dataset = ps.Dataset.range(1000).map(call).prefetch(4)
+        {loop}
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
