@@ -22,6 +22,7 @@ DATASET = TensorFlowNames(
             "output_shapes": "output_signature",
             "args": NotHere("bind them in a function: from_generator(lambda: generator(1, 2))"),
         },
+        "ignore_errors": {"log_warning": "log"},
         "interleave": {"map_func": "fn", "deterministic": _IN_ORDER},
         "list_files": {"file_pattern": "pattern"},
         "load": {
