@@ -31,6 +31,20 @@ def draw_seed() -> int:
     return secrets.randbits(53)
 
 
+class DrawnSeed:
+    """A seed that was drawn when something was made, and that all who hold this object share.
+
+    Attributes:
+        seed: the seed; a state that is restored puts its own here.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = draw_seed() if seed is None else seed
+
+    def __reduce__(self) -> tuple[type["DrawnSeed"], tuple[int]]:
+        return DrawnSeed, (self.seed,)
+
+
 def mix(*words: int) -> int:
     """One 64-bit key from any number of integers; the order of the integers matters.
 

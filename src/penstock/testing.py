@@ -95,7 +95,8 @@ def _check_block_sizes(make_dataset: Callable[[], Dataset], expected: list[Any])
         dataset = make_dataset()
         threads = Threads()
         root = make_plan(dataset.node, dataset.options()).root
-        cursor = root.cursor(Run(root, dataset.options().seed or 0, threads), 0)
+        seed = dataset.options().seed
+        cursor = root.cursor(Run(root, seed or 0, threads, seeded=seed is not None), 0)
         found: list[Any] = []
         try:
             while len(found) < len(expected):

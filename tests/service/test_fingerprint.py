@@ -78,6 +78,13 @@ def test_one_dataset_made_on_two_lines_is_one() -> None:
     assert to_bytes(first.node, first.options()) != to_bytes(second.node, second.options())
 
 
+def test_what_was_drawn_by_chance_makes_no_other_dataset() -> None:
+    def frozen() -> ps.Dataset:
+        return ps.Dataset.range(5).shuffle(5, reshuffle_each_iteration=False)
+
+    assert of(frozen()) == of(frozen()) != of(ps.Dataset.range(5).shuffle(5))
+
+
 def test_whatever_changes_the_elements_changes_the_fingerprint() -> None:
     def times(factor: object) -> ps.Dataset:
         return ps.Dataset.range(5).map(lambda x: x * factor)

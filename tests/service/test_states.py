@@ -177,6 +177,30 @@ def test_what_a_state_of_a_strategys_iterator_says_is_known_when_it_is_there() -
             assert set(undone) <= set(rest)
 
 
+def test_what_the_service_reads_and_what_this_process_does_are_parts_of_one_order(address: str) -> None:
+    def parts(service: str) -> tuple[ps.Dataset, ps.Dataset]:
+        shuffled = ps.Dataset.range(ROWS).shuffle(ROWS, reshuffle_each_iteration=False)
+        distribute = ps.service.distribute("distributed_epoch", service, ordered=True)
+        return shuffled.take(20), shuffled.skip(20).map(pass_on).apply(distribute)
+
+    validation, training = parts(address)
+    whole = [int(x) for x in training]
+    assert sorted([*map(int, validation), *whole]) == list(range(ROWS))
+    with iter(training) as reader:
+        assert [int(next(reader)) for _ in range(30)] == whole[:30]
+        state = json.loads(json.dumps(reader.state_dict()))
+    # The nodes of the next program draw other seeds, also where another service has taken the place of the one before.
+    with ps.service.DispatchServer(ps.service.DispatcherConfig()) as dispatcher:
+        another = dispatcher.target.split("://")[1]
+        with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=another)):
+            for service in (address, another):
+                validation_there, resumed = parts(service)
+                with iter(resumed) as reader:
+                    reader.load_state_dict(state)
+                    assert [int(x) for x in reader] == whole[30:]
+                assert list(validation_there) == list(validation)
+
+
 def consumed_at(dispatcher: ps.service.DispatchServer) -> set[int]:
     """The positions that the dispatcher knows to be consumed."""
     assert dispatcher._shell is not None

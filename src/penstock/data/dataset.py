@@ -23,6 +23,7 @@ from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import matching_files
 from penstock.formats.row_store import RowStore
 from penstock.options import Options, check_flag, check_integer
+from penstock.rng import DrawnSeed
 from penstock.spec import TensorSpec, as_leaf
 from penstock.structure import LEAF, flatten
 
@@ -41,7 +42,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         [[1, 9], [25, 49], [81]]
     """
 
-    def __init__(self, node: Node, options: Options | None = None) -> None:
+    def __init__(self, node: Node, options: Options | None = None, iterations: Iterations | None = None) -> None:
         if not isinstance(node, Node):
             raise InvalidTypeError(
                 f"ps.Dataset(...) does not take data, got {node!r:.200}: use ps.Dataset.from_tensor_slices(...), "
@@ -49,7 +50,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
             )
         self.node = node
         self._options = options or Options()
-        self._iterations = Iterations(self._options.seed)
+        self._iterations = iterations or Iterations(self._options.seed)
         self._spec: Any = None
 
     def _then(self, node: Node) -> Self:
@@ -222,7 +223,8 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         if seed is not None:
             check_integer("random", "seed", seed, minimum=0)
         check_flag("random", "rerandomize_each_iteration", rerandomize_each_iteration)
-        return Dataset(Random(seed, rerandomize_each_iteration, site=user_site()))
+        drawn = DrawnSeed() if seed is None and not rerandomize_each_iteration else None
+        return Dataset(Random(seed, rerandomize_each_iteration, drawn=drawn, site=user_site()))
 
     @staticmethod
     def list_files(
@@ -344,7 +346,8 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         drawn = [(node, share) for node, share in zip(nodes, shares, strict=True) if share > 0]
         check_flag("sample_from_datasets", "rerandomize_each_iteration", rerandomize_each_iteration)
         check_flag("sample_from_datasets", "stop_on_empty_dataset", stop_on_empty_dataset)
-        choice = Choices(seed, rerandomize_each_iteration, tuple(share for _, share in drawn))
+        own = DrawnSeed() if seed is None and not rerandomize_each_iteration else None
+        choice = Choices(seed, rerandomize_each_iteration, tuple(share for _, share in drawn), drawn=own)
         members = tuple(node for node, _ in drawn)
         return Dataset(Choose("sample_from_datasets", members, choice, stop_on_empty_dataset, site=user_site()))
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import cloudpickle
 
 from penstock.data.code import Describing, facts_of_code
-from penstock.data.node import Node
+from penstock.data.node import BY_CHANCE, Node
 from penstock.errors import InvalidTypeError
 from penstock.options import Options
 
@@ -70,7 +70,7 @@ class _Canonical(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Node):
             return tuple, (
-                (type(value), *(getattr(value, item.name) for item in fields(value) if item.name != "site")),
+                (type(value), *(getattr(value, item.name) for item in fields(value) if item.name not in BY_CHANCE)),
             )
         if isinstance(value, CodeType):
             return tuple, (facts_of_code(value),)

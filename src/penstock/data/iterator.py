@@ -30,9 +30,13 @@ class Iterations:
     """Which epoch the next iteration of a dataset is, and the seed of them all.
 
     A dataset that was given no seed draws one when it is first iterated.
+
+    Attributes:
+        seeded: whether the seed was given, and is that of everything that has none of its own.
     """
 
-    def __init__(self, seed: int | None) -> None:
+    def __init__(self, seed: int | None, *, seeded: bool | None = None) -> None:
+        self.seeded = seed is not None if seeded is None else seeded
         self._lock = Lock()
         self._seed = seed
         self._epoch = 0
@@ -54,19 +58,19 @@ class Iterations:
             self._seed = draw_seed()
         return self._seed
 
-    def resume(self, epoch: int, seed: int) -> None:
+    def resume(self, epoch: int, seed: int, *, seeded: bool) -> None:
         """Continue as after the iteration that a state was saved from."""
         with self._lock:
-            self._epoch, self._seed = epoch + 1, seed
+            self._epoch, self._seed, self.seeded = epoch + 1, seed, seeded
 
 
 class _Pass:
     """The plan of one iteration, opened."""
 
-    def __init__(self, plan: Plan, epoch: int, seed: int, live: dict[str, State]) -> None:
+    def __init__(self, plan: Plan, epoch: int, seed: int, live: dict[str, State], *, seeded: bool) -> None:
         self.threads = Threads()
         self.parallelism = plan.parallelism
-        self.run = Run(plan.root, seed, self.threads)
+        self.run = Run(plan.root, seed, self.threads, seeded=seeded)
         self.run.live.restored = live
         self.cursor = Cursor(plan.root.open(self.run, epoch))
 
@@ -126,6 +130,7 @@ class DatasetIterator(Iterator[Any]):
         self._lock = RLock()  # several threads may share an iterator: each element goes to one of them
         self._iterations = iterations
         self._epoch, self._seed = iterations.begin()
+        self._drawn = None if iterations.seeded else [drawn.seed for drawn in node.drawn_seeds()]
         self._tells = True
         self._open(make_plan(node, options), {})
 
@@ -138,7 +143,7 @@ class DatasetIterator(Iterator[Any]):
         return [identity.entry() for identity in self._identities]
 
     def _open(self, plan: Plan, live: dict[str, State]) -> None:
-        self._pass = _Pass(plan, self._epoch, self._seed, live)
+        self._pass = _Pass(plan, self._epoch, self._seed, live, seeded=self._drawn is None)
         self._in_flight = plan.in_flight
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
@@ -256,6 +261,7 @@ class DatasetIterator(Iterator[Any]):
             "epoch": self._epoch,
             "seed": self._seed,
             "position": position,
+            **({"drawn": list(self._drawn)} if self._drawn else {}),
             "nodes": [list(entry) for entry in self._entries],
             **({"in_flight": self._in_flight} if self._in_flight is not None else {}),
             **({"live": records} if records else {}),
@@ -276,11 +282,16 @@ class DatasetIterator(Iterator[Any]):
         """
         _check_state(state, self._identities)
         plan = make_plan(going_on(self._node, self._options, state.get("in_flight")), self._options)
+        drawn = _drawn_of(state, self._node)
         live = dict(state.get("live", {}))
         self._pass.run.live.leave_to(live)
         self.close()
         self._epoch, self._seed = state["epoch"], state["seed"]
-        self._iterations.resume(self._epoch, self._seed)
+        # Datasets that are made of the same nodes have the same order, also in the process that goes on.
+        for own, seed in zip(self._node.drawn_seeds(), drawn or [], strict=False):
+            own.seed = seed
+        self._drawn = drawn
+        self._iterations.resume(self._epoch, self._seed, seeded=drawn is None)
         self._open(plan, live)
         try:
             self._pass.cursor.restore(state["position"])
@@ -324,6 +335,15 @@ class DatasetIterator(Iterator[Any]):
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self._leave()
         self.close()
+
+
+def _drawn_of(state: Any, node: Node) -> list[int] | None:
+    """The seeds that had been drawn when the nodes were made; None where the dataset's own seed was in their place."""
+    here = len(node.drawn_seeds())
+    found = state.get("drawn", [] if here == 0 else None)
+    if found is not None and (not isinstance(found, list) or [type(seed) for seed in found] != [int] * here):
+        raise StateMismatchError(f"the state is damaged: its drawn should be {here} integers, got {found!r:.200}")
+    return found
 
 
 def _check_state(state: Any, identities: list[Identity]) -> None:

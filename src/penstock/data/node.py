@@ -32,16 +32,22 @@ from penstock.data.block import Block, Indices
 from penstock.data.live import LiveStreams
 from penstock.data.stream import CountingCursor, Cursor, IndexStream, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from penstock.rng import mix
+from penstock.rng import DrawnSeed, mix
 from penstock.runtime.threads import Threads
 
-_NOT_ARGUMENTS = frozenset({"site", "method"})
+BY_CHANCE = frozenset({"site", "drawn"})
+"""Fields of every node in which the same dataset differs from process to process."""
 
 
 class Run:
-    """One iteration of a dataset: its seed, its threads, and what its nodes have agreed on."""
+    """One iteration of a dataset: its seed, its threads, and what its nodes have agreed on.
 
-    def __init__(self, root: "Node", seed: int, threads: Threads) -> None:
+    Args:
+        seeded: whether the seed is that of everything that has none of its own. Otherwise what drew a seed when its
+            node was made keeps to that.
+    """
+
+    def __init__(self, root: "Node", seed: int, threads: Threads, *, seeded: bool = True) -> None:
         self.seed = seed
         self.threads = threads
         self.live = LiveStreams()
@@ -51,17 +57,24 @@ class Run:
         for node in root.walk_all():
             self._places[id(node)] = (zlib.crc32(node.name.encode()), counts[node.name])
             counts[node.name] += 1
+        # As they are now: a state that another iteration is restored from must not change this one.
+        self._drawn = {} if seeded else {id(drawn): drawn.seed for drawn in root.drawn_seeds()}
         self._layouts: dict[int, Any] = {}
 
     def key(self, node: "Node", seed: int | None) -> int:
         """The random key of a node: from its own seed, else from the run's seed and its place in the plan."""
-        return mix(seed) if seed is not None else mix(self.seed, *self._places[id(node)])
+        own = self._drawn.get(id(node.drawn)) if seed is None else seed
+        return mix(own) if own is not None else mix(self.seed, *self._places[id(node)])
 
     def inner(self, node: "Node", root: "Node", epoch: int, position: int) -> "Run":
         """The run of a dataset that `node` made from its element at `position`."""
         run = Run(root, mix(self.key(node, None), epoch, position), self.threads)
         run.live = self.live
         return run
+
+    def drawn_below(self, node: "Node") -> list[int]:
+        """The seeds in use here that were drawn when a node and those below it were made."""
+        return [self._drawn[id(drawn)] for drawn in node.drawn_seeds() if id(drawn) in self._drawn]
 
     def name_of(self, node: "Node", epoch: int) -> str:
         """What one pass over a node is called, in this iteration and in one that is restored from its state."""
@@ -86,6 +99,8 @@ class Node(ABC):
 
     site: str = field(default="", kw_only=True, repr=False)
     """The line of the user's code that added this node."""
+    drawn: DrawnSeed | None = field(default=None, kw_only=True, repr=False)
+    """Of what is random once for all epochs and has no seed: the one that was drawn when this node was made."""
 
     name: ClassVar[str]
     """The public method that makes this node."""
@@ -177,6 +192,10 @@ class Node(ABC):
                 yield from node.remote.walk_all()
             yield node
 
+    def drawn_seeds(self) -> list[DrawnSeed]:
+        """The seeds that were drawn when these nodes were made, inputs first."""
+        return list({id(node.drawn): node.drawn for node in self.walk_all() if node.drawn is not None}.values())
+
     @property
     def label(self) -> str:
         """The node and its arguments as they were written, for states, plans and errors."""
@@ -195,7 +214,9 @@ class Node(ABC):
     @property
     def arguments_by_name(self) -> dict[str, Any]:
         """Every argument by its name, but for the inputs."""
-        found = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _NOT_ARGUMENTS}
+        found = {
+            item.name: getattr(self, item.name) for item in fields(self) if item.name not in BY_CHANCE | {"method"}
+        }
         return {name: value for name, value in found.items() if not _holds_nodes(value)}
 
     @property

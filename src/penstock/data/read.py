@@ -91,7 +91,7 @@ class ReadMethods(Methods):
             )
         threads = Threads()
         try:
-            run = Run(node, self._iterations.seed, threads)
+            run = Run(node, self._iterations.seed, threads, seeded=self._iterations.seeded)
             return next(node.read(run, 0, range(position, position + 1)).rows())
         finally:
             threads.stop()

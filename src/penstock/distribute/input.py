@@ -87,7 +87,9 @@ class DistributedDataset:
             if isinstance(inputs, DividedInput):
                 inputs.settle_alone()
             return self._known(cardinality, inputs.lengths_of_all())
-        own = [inputs.labels, draw_seed(), lengths and [lengths.count, lengths.rows, lengths.last], layout, cardinality]
+        drawn = inputs.drawn if isinstance(inputs, DividedInput) else []
+        known_lengths = lengths and [lengths.count, lengths.rows, lengths.last]
+        own = [inputs.labels, draw_seed(), known_lengths, layout, cardinality, drawn]
         told = control.gather(self._call, own, timeout=SETUP_SECONDS)
         for worker, (labels, *_) in enumerate(told):
             if labels != told[0][0]:
@@ -98,7 +100,7 @@ class DistributedDataset:
                     f"worker {worker}"
                 )
         if isinstance(inputs, DividedInput):
-            inputs.settle(told[0][1])
+            inputs.settle(told[0][1], told[0][5])
         known = all(one[2] and one[3] and one[3] == layout for one in told)
         return self._known(longest([one[4] for one in told]), [Lengths(*one[2]) for one in told] if known else None)
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from penstock.data.dataset import Dataset
+from penstock.data.iterator import Iterations
 from penstock.data.node import Node, scaled
 from penstock.data.operators.batching import Batch, Batching
 from penstock.data.operators.cardinality import AssertCardinality
@@ -23,7 +24,7 @@ from penstock.distribute.shards import Workers, WorkerShare, share_of_worker
 from penstock.distribute.step_sources import Elements, GlobalBatches, OwnBatches, StepSource
 from penstock.distribute.steps import Template, check_spec, unbatched
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy, Options
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
 from penstock.sharding import slice_bounds
 from penstock.structure import flatten
 
@@ -176,9 +177,24 @@ class DividedInput(Inputs):
         whole = share.node if share.policy is AutoShardPolicy.HINT else self._whole.node
         return replace(share, node=whole, own_batches=False)
 
-    def settle(self, seed: int) -> None:
-        """Fix what this worker reads; `seed`, the same on all workers, is that of everything that has none."""
-        self._part = Dataset(self.share.node, Options(seed=seed).merged(self._whole.options()))
+    @property
+    def drawn(self) -> list[int]:
+        """The seeds that were drawn when nodes were made, which this worker would use."""
+        return [drawn.seed for drawn in self._whole.node.drawn_seeds()]
+
+    def settle(self, seed: int, drawn: list[int]) -> None:
+        """Fix what this worker reads, by what is the same on all workers.
+
+        Args:
+            seed: of everything that has none, unless the dataset was given one.
+            drawn: in place of those that were drawn here, also for other datasets that are made of the same nodes.
+        """
+        for own, agreed in zip(self._whole.node.drawn_seeds(), drawn, strict=True):
+            own.seed = agreed
+        options = self._whole.options()
+        given = options.seed is not None
+        iterations = Iterations(options.seed if given else seed, seeded=given)
+        self._part = Dataset(self.share.node, options, iterations)
 
     def settle_alone(self) -> None:
         """Fix what this worker reads, where it cannot agree on anything with the others.

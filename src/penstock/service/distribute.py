@@ -146,6 +146,8 @@ def _distributed(
         definition=definition,
         produced=produced,
         ordered=ordered,
+        options=options,
+        drawn_before=tuple(drawn.seed for drawn in produced.drawn_seeds()),
         site=site,
     )
     return Dataset(source if part is None else part.over(source), options)

@@ -62,7 +62,8 @@ class OpenPass:
         self._parallelism = plan.parallelism
         self._root = over_rows(plan.root) if self.kind == "groups" else plan.root
         self._threads = Threads()
-        self._run = Run(self._root, seed_of(key.seed, key.policy, key.part), self._threads)
+        seeded = options.seed is not None
+        self._run = Run(self._root, seed_of(key.seed, key.policy, key.part), self._threads, seeded=seeded)
         self._sequence = Sequence(self._from_beginning, recent_bytes, plan.parallelism)
         self._shared = SharedWindow(self._from_beginning, window_bytes, plan.parallelism)
         self._lock = Lock()

@@ -7,15 +7,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Final
 
+import msgspec
+
 from penstock.data.block import Block
 from penstock.data.live import LiveStream
 from penstock.data.node import Node, Run
 from penstock.data.sample import sampled_spec
 from penstock.data.stream import State
 from penstock.errors import InvalidArgumentError, ServiceError, StateMismatchError
-from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
 from penstock.runtime.threads import Threads
 from penstock.service.asking import Reading
+from penstock.service.definition import to_bytes
 from penstock.service.dispatcher_client import FIRST_PATIENCE_SECONDS, DispatcherClient
 from penstock.service.handed_on import entries_of
 from penstock.service.messages import DatasetRegistered, EpochOpened, GetDataset, OpenEpoch, RegisterDataset
@@ -41,6 +44,8 @@ class Distribute(Node):
         kind: what the positions of its passes are, under the policy.
         definition: the dataset, to be registered; None where `dataset_id` names one that is registered.
         produced: its nodes, for explaining and for the places of random keys; None where they are not known.
+        options: its options.
+        drawn_before: the seeds that its nodes have drawn, as the definition has them.
         ordered: whether elements come in the order that they have in process.
     """
 
@@ -53,6 +58,8 @@ class Distribute(Node):
     produced: Node | None = field(default=None, repr=False)
     ordered: bool = False
     declared_spec: Any = field(default=None, repr=False)
+    options: Options = field(default=Options(), repr=False)
+    drawn_before: tuple[int, ...] = field(default=(), repr=False)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -90,11 +97,19 @@ class Distribute(Node):
             return self.declared_spec
         return self.produced.spec if self.produced.spec is not None else sampled_spec(self.produced)
 
-    @cached_property
-    def content_id(self) -> str:
-        """What the dispatcher calls the dataset."""
+    def registration(self) -> RegisterDataset:
+        """The dataset as the dispatcher is told of it now, with the seeds that its nodes have drawn.
+
+        The readers of a named job draw each their own, and read the dataset that came first. A job without a name is
+        another one for each seed: what this process makes of the same nodes must fit.
+        """
         assert self.definition is not None
-        return content_id(self.definition, self.info)
+        assert self.produced is not None
+        seeds = [drawn.seed for drawn in self.produced.drawn_seeds()]
+        # A state that was restored may have brought other seeds than the nodes had when this was defined.
+        definition = self.definition if seeds == list(self.drawn_before) else to_bytes(self.produced, self.options)
+        known = f"{self.info.fingerprint} {seeds}" if seeds and self.settings.alone else self.info.fingerprint
+        return RegisterDataset(definition=definition, info=msgspec.structs.replace(self.info, fingerprint=known))
 
     @property
     def varies(self) -> bool:
@@ -222,12 +237,12 @@ class DistributeStream(LiveStream):
 
     def _registered(self, dispatcher: DispatcherClient, patience_seconds: float) -> str:
         """The id of the dataset, which the dispatcher knows from then on; it is sent only where it has to be."""
-        node = self._node
-        assert node.definition is not None
+        registration = self._node.registration()
+        dataset_id = content_id(registration.definition, registration.info)
         with suppress(InvalidArgumentError):
-            dispatcher.ask(GetDataset(dataset_id=node.content_id, with_definition=False), patience_seconds)
-            return node.content_id
-        reply = dispatcher.ask(RegisterDataset(definition=node.definition, info=node.info), patience_seconds)
+            dispatcher.ask(GetDataset(dataset_id=dataset_id, with_definition=False), patience_seconds)
+            return dataset_id
+        reply = dispatcher.ask(registration, patience_seconds)
         assert isinstance(reply, DatasetRegistered)
         return reply.dataset_id
 

@@ -84,6 +84,12 @@ def filtered_and_shuffled_without_a_seed(strategy: Any) -> Any:
     return _epochs_and_seeds(strategy, rows(20).filter(lambda row: row != 3).shuffle(5).batch(8))
 
 
+def divided_by_take_and_skip(strategy: Any) -> Any:
+    shuffled = rows(20).shuffle(20, reshuffle_each_iteration=False)
+    parts = (shuffled.take(8), shuffled.skip(8).shuffle(12))
+    return [all_of(strategy, strategy.distribute_dataset(part.batch(4))) for part in parts]
+
+
 def random_numbers_for_each_row(strategy: Any) -> Any:
     def augmented(row: Any, random: Any) -> Any:
         return row + random.random()

@@ -13,6 +13,7 @@ from penstock.data.operators.sequence import Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, SHARD_HINT, UNKNOWN_CARDINALITY, check_flag, check_integer
+from penstock.rng import DrawnSeed
 
 _EVERYTHING = 1 << 62
 
@@ -30,7 +31,9 @@ class OrderMethods(Methods):
         Args:
             buffer_size: at least 1; 1 changes nothing; `ps.UNKNOWN_CARDINALITY` means the whole dataset.
             seed: of the order; without one the dataset's seed is used.
-            reshuffle_each_iteration: another order in every epoch.
+            reshuffle_each_iteration: another order in every epoch. Otherwise, where neither this nor the dataset has a
+                seed, one is drawn now: all datasets that are made of this one have the same order, so that `take` and
+                `skip` divide it.
 
         Raises:
             InvalidArgumentError: `buffer_size` below 1.
@@ -46,7 +49,8 @@ class OrderMethods(Methods):
         if seed is not None:
             check_integer("shuffle", "seed", seed, minimum=0)
         check_flag("shuffle", "reshuffle_each_iteration", reshuffle_each_iteration)
-        return self._then(Shuffle(self.node, size, seed, reshuffle_each_iteration, site=user_site()))
+        drawn = DrawnSeed() if seed is None and not reshuffle_each_iteration else None
+        return self._then(Shuffle(self.node, size, seed, reshuffle_each_iteration, drawn=drawn, site=user_site()))
 
     def repeat(self, count: int | None = None) -> Self:
         """The dataset's epochs one after the other: `count` of them, or without end (None or -1).

@@ -17,7 +17,7 @@ from penstock.data.stream import State, Stream
 from penstock.errors import StorageError
 from penstock.formats.row_store import RowStore, RowStoreWriter
 from penstock.options import AUTOTUNE
-from penstock.rng import as_positions
+from penstock.rng import as_positions, mix
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +125,7 @@ class Cache(OneInput):
 
     def seed(self, run: Run) -> int:
         """What the kept rows depend on besides the node: the run's seed, if something below has none of its own."""
-        return run.seed if self.input.unseeded else 0
+        return mix(run.seed, *run.drawn_below(self.input)) if self.input.unseeded else 0
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         rows = self.kept.rows(self.seed(run), self.filename, self.cardinality)
