@@ -1,11 +1,15 @@
 """Settings of a dataset that no single operator owns: frozen values, merged along the chain, the later one wins."""
 
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.tensorflow_names import Names, NotHere, TensorFlowNames
+
+_logger = logging.getLogger(__name__)
 
 AUTOTUNE: Final = -1
 """Let penstock choose a degree of parallelism or a buffer size."""
@@ -98,6 +102,28 @@ class Options:
         """These options with everything that `later` sets put in their place."""
         changes = {field.name: getattr(later, field.name) for field in fields(later)}
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+
+def merged_inputs(where: str, inputs: Iterable[Options]) -> Options:
+    """The options of a dataset that is made of several: of those that two of them set, the last one's.
+
+    A line of the log says which these are, and `where`.
+    """
+    merged = Options()
+    for later in inputs:
+        for field in fields(later):
+            before, after = getattr(merged, field.name), getattr(later, field.name)
+            if before is not None and after is not None and before != after:
+                _logger.warning(
+                    "%s: its datasets have different options: %s=%r is taken, the last one's, and not %r. "
+                    "with_options after it settles it",
+                    where,
+                    field.name,
+                    after,
+                    before,
+                )
+        merged = merged.merged(later)
+    return merged
 
 
 def check_flag(call: str, name: str, value: object) -> bool:

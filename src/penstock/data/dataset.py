@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.data.block import Block, object_column
 from penstock.data.iterator import Iterations
-from penstock.data.methods.base import as_numbers, check_function, node_of, user_site
+from penstock.data.methods.base import as_numbers, check_function, node_of, options_of, user_site
 from penstock.data.methods.batching import BatchMethods
 from penstock.data.methods.element import ElementMethods
 from penstock.data.methods.order import OrderMethods
@@ -53,8 +53,8 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         self._iterations = iterations or Iterations(self._options.seed)
         self._spec: Any = None
 
-    def _then(self, node: Node) -> Self:
-        return type(self)(node, self._options)
+    def _then(self, node: Node, options: Options | None = None) -> Self:
+        return type(self)(node, options or self._options)
 
     def __reduce__(self) -> tuple[type[Self], tuple[Node, Options]]:
         """In another process the iterations begin anew."""
@@ -282,7 +282,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         nodes = tuple(node_of("zip", member) for member in members)
         if not nodes:
             raise InvalidArgumentError("zip takes at least one dataset, got none")
-        return Dataset(Zip(nodes, structure, site=user_site()))
+        return Dataset(Zip(nodes, structure, site=user_site()), options_of("zip", members))
 
     @staticmethod
     def choose_from_datasets(
@@ -307,7 +307,8 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         nodes = _members("choose_from_datasets", datasets)
         choice = node_of("choose_from_datasets(choice_dataset=...)", choice_dataset)
         check_flag("choose_from_datasets", "stop_on_empty_dataset", stop_on_empty_dataset)
-        return Dataset(Choose("choose_from_datasets", nodes, choice, stop_on_empty_dataset, site=user_site()))
+        chosen = Choose("choose_from_datasets", nodes, choice, stop_on_empty_dataset, site=user_site())
+        return Dataset(chosen, options_of("choose_from_datasets", [choice_dataset, *datasets]))
 
     @staticmethod
     def sample_from_datasets(
@@ -349,7 +350,8 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         own = DrawnSeed() if seed is None and not rerandomize_each_iteration else None
         choice = Choices(seed, rerandomize_each_iteration, tuple(share for _, share in drawn), drawn=own)
         members = tuple(node for node, _ in drawn)
-        return Dataset(Choose("sample_from_datasets", members, choice, stop_on_empty_dataset, site=user_site()))
+        sampled = Choose("sample_from_datasets", members, choice, stop_on_empty_dataset, site=user_site())
+        return Dataset(sampled, options_of("sample_from_datasets", datasets))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Dataset":
@@ -383,6 +385,10 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
 
     def with_options(self, options: Options) -> "Dataset":
         """The same dataset with these options; what they leave unset stays as it was.
+
+        They hold for the whole dataset, above and below, and also for what `zip`, `concatenate`, `choose_from_datasets`
+        and `sample_from_datasets` make of it. Of what two of their datasets set, the last one's counts, and a line of
+        the log says so. Datasets that a function of `flat_map` or `interleave` makes keep theirs to themselves.
 
         Raises:
             InvalidTypeError: not `ps.Options`.

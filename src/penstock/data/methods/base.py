@@ -3,12 +3,13 @@
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from penstock.data.block import Block
 from penstock.data.node import Node
 from penstock.errors import InvalidTypeError
+from penstock.options import Options, merged_inputs
 
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "")
 
@@ -17,10 +18,11 @@ class Methods(ABC):
     """A dataset as its methods see it."""
 
     node: Node
+    _options: Options
 
     @abstractmethod
-    def _then(self, node: Node) -> Self:
-        """The dataset whose last step is `node`."""
+    def _then(self, node: Node, options: Options | None = None) -> Self:
+        """The dataset whose last step is `node`, with these options in place of this one's."""
 
     @classmethod
     @abstractmethod
@@ -49,6 +51,11 @@ def as_numbers(call: str, name: str, values: object) -> tuple[float, ...]:
         return tuple(float(value) for value in values)  # type: ignore[attr-defined]  # what is refused below
     except (TypeError, ValueError):
         raise InvalidTypeError(f"{call}({name}=...) takes numbers, got {values!r}") from None
+
+
+def options_of(call: str, datasets: Iterable[Methods]) -> Options:
+    """The options of what a call makes of these datasets."""
+    return merged_inputs(f"{call} at {user_site()}", (dataset._options for dataset in datasets))
 
 
 def node_of(call: str, dataset: object) -> Node:

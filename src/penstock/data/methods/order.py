@@ -3,7 +3,7 @@
 import os
 from typing import Self
 
-from penstock.data.methods.base import Methods, node_of, user_site
+from penstock.data.methods.base import Methods, node_of, options_of, user_site
 from penstock.data.methods.tensorflow import DATASET
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.combine import Concatenate, check_one_kind
@@ -136,7 +136,7 @@ class OrderMethods(Methods):
         """
         second = node_of("concatenate", dataset)
         check_one_kind("concatenate", (self.node, second))
-        return self._then(Concatenate(self.node, second, site=user_site()))
+        return self._then(Concatenate(self.node, second, site=user_site()), options_of("concatenate", [self, dataset]))
 
     def enumerate(self, start: int = 0) -> Self:
         """(position, element) pairs, counted from `start`.
