@@ -50,6 +50,7 @@ from penstock.options import SHARD_HINT as SHARD_HINT
 from penstock.options import UNKNOWN_CARDINALITY as UNKNOWN_CARDINALITY
 from penstock.options import AutoShardPolicy as AutoShardPolicy
 from penstock.options import Options as Options
+from penstock.spec import RaggedTensorSpec as RaggedTensorSpec
 from penstock.spec import TensorSpec as TensorSpec
 from penstock.training.keras_import import connect_when_imported as _connect_when_imported
 

@@ -53,3 +53,61 @@ def test_replicas_in_host_memory_have_nothing_to_compile_but_check_the_call() ->
     assert ran == []
     with pytest.raises(ps.InvalidTypeError, match="takes a function"):
         strategy.compile(None)
+
+
+def test_a_step_that_is_not_as_it_was_assumed_to_be_names_the_signature(four) -> None:
+    def rows(x):
+        return np.zeros(3 if x < 8 else 2, np.float32)
+
+    def step(batch):
+        return batch.sum()
+
+    def unrelated(batch):
+        return batch.max()
+
+    assumed = four.distribute_dataset(ps.Dataset.range(16).map(rows).batch(8))
+    spec = assumed.element_spec
+    assert repr(spec.values[0]) == "TensorSpec(shape=(2, ~3), dtype=~float32)"
+    four.compile(step, args=(spec,))
+    first, second = assumed
+    four.run(step, args=(first,))
+    with pytest.raises(ps.InvalidArgumentError, match=r"assumed.*shape \(2, 2\).*map\(output_signature=\.\.\.\)"):
+        four.run(step, args=(second,))
+    # Nobody relied on it elsewhere; and where it is promised, the dataset itself says which row breaks it.
+    four.run(unrelated, args=(second,))
+    promised = ps.Dataset.range(16).map(rows, output_signature=ps.TensorSpec((3,), np.float32)).batch(8)
+    with pytest.raises(ps.ElementError, match=r"output_signature.*shape=\(3,\).*got .*shape=\(2,\)"):
+        list(four.distribute_dataset(promised))
+
+
+def test_batches_that_a_function_makes_are_assumed_to_be_alike(four) -> None:
+    batches = ps.Dataset.from_generator(lambda: iter([np.zeros((8, 2), np.float32), np.zeros((4, 2), np.float32)]))
+    steps = four.distribute_dataset(batches)
+    assert repr(steps.element_spec.values[0]) == "TensorSpec(shape=(~2, ~2), dtype=~float32)"
+
+    def step(batch):
+        return batch.sum()
+
+    four.compile(step, args=(steps.element_spec,))
+    first, second = steps
+    four.run(step, args=(first,))
+    with pytest.raises(ps.InvalidArgumentError, match=r"output_signature"):
+        four.run(step, args=(second,))
+
+
+def test_rows_of_unequal_length_cannot_be_compiled_for(four) -> None:
+    rows = ps.Dataset.from_generator(lambda: iter([[1], [2, 3]] * 4), ps.TensorSpec((None,), np.int64))
+    steps = four.distribute_dataset(rows.ragged_batch(4, drop_remainder=True))
+    assert repr(steps.element_spec.values[0]) == "RaggedTensorSpec(shape=(1, None), dtype=int64, ragged_rank=1)"
+    with pytest.raises(ps.InvalidTypeError, match="padded_batch"):
+        four.compile(lambda batch: batch, args=(steps.element_spec,))
+
+
+def test_distributing_a_dataset_calls_none_of_its_functions(four) -> None:
+    called = []
+    dataset = ps.Dataset.range(16).map(lambda x: called.append(x) or x).batch(8)
+    steps = four.distribute_dataset(dataset)
+    assert len(steps) == 2
+    assert called == []
+    assert steps.element_spec == steps.element_spec
+    assert called == [0]

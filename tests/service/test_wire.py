@@ -207,14 +207,25 @@ def test_specifications_cross(element: Any, leaf: Any) -> None:
     assert spec_of_data(msgspec.msgpack.decode(msgspec.msgpack.encode(spec_to_data(spec)))) == spec
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ps.RaggedTensorSpec((None, 2, None), np.int16, ragged_rank=2),
+        ps.Dataset.range(3).map(lambda x: (x, np.zeros((2, 3)))).batch(2).element_spec,
+    ],
+)
+def test_what_is_ragged_and_what_is_assumed_crosses(spec: Any) -> None:
+    assert repr(spec_of_data(msgspec.msgpack.decode(msgspec.msgpack.encode(spec_to_data(spec))))) == repr(spec)
+
+
 def test_no_specification_crosses_as_none() -> None:
-    assert spec_to_data(ps.TensorSpec((), "T")) == [["leaf", [], []], [[[], "T"]]]
+    assert spec_to_data(ps.TensorSpec((), "T")) == [["leaf", [], []], [[[], "T", 0, [], False]]]
     assert spec_of_data(spec_to_data(None)) is None
 
 
 def test_an_unknown_dtype_is_a_clear_error() -> None:
     with pytest.raises(ServiceError, match="dtype float3, which NumPy does not know here: `import ml_dtypes`"):
-        spec_of_data([["leaf", [], []], [[[], "float3"]]])
+        spec_of_data([["leaf", [], []], [[[], "float3", 0, [], False]]])
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, column_of, own
 from penstock.data.node import Node, Run
+from penstock.data.promise import Promise
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.runtime.channel import Closed
 from penstock.runtime.memory import empty
@@ -125,13 +126,31 @@ def map_rows(
     results: Callable[[int, int], Iterator[Any]],
     rows: int,
     parallelism: int,
+    promise: Promise | None = None,
 ) -> tuple[Block | None, Failure | None]:
     """The block of `results(0, rows)`, up to the first row that fails.
 
     Args:
         results: gives the results of rows start to stop, one by one; called from several threads where `parallelism` is
             above 1.
+        promise: what the results are said to be; a row that is not so fails.
     """
+    block, failure = _mapped(run, node, results, rows, parallelism, promise)
+    broken = promise.broken_at(block) if promise is not None and block is not None else None
+    if block is None or broken is None:
+        return block, failure
+    row, error = broken
+    return (block.slice(0, row) if row else None), Failure(row, error)
+
+
+def _mapped(
+    run: Run,
+    node: Node,
+    results: Callable[[int, int], Iterator[Any]],
+    rows: int,
+    parallelism: int,
+    promise: Promise | None,
+) -> tuple[Block | None, Failure | None]:
     if run.threads.stopped:
         return None, Failure(0, Closed())
     layout = run.known(node)
@@ -139,11 +158,12 @@ def map_rows(
         results = _until_stopped(run, results)
     if layout is not None and parallelism > 1:
         # What the results look like is known: all rows are shared from the first on.
-        output = _Output(layout, rows)
+        output = _Output(layout, rows, promise)
         return output.finished(_fill_shared(run, output, results, 0, rows, parallelism), rows)
     begun = perf_counter()
     try:
-        value = _result(results(0, 1))
+        first = _result(results(0, 1))
+        value = first if promise is None else promise.kept(first)
         found = Layout.of(value)
         layout = run.agreed(node, found)
         layout.check(found)
@@ -152,8 +172,8 @@ def map_rows(
     if parallelism == 1 and perf_counter() - begun > _SLOW_SECONDS:
         results = _until_stopped(run, results)
     if parallelism == 1 and layout.structure == LEAF and not isinstance(value, np.ndarray):
-        return _map_scalars(results, rows, value, layout)
-    output = _Output(found, rows)
+        return _map_scalars(results, rows, first, layout, promise)
+    output = _Output(found, rows, promise)
     output.put(0, value)
     if parallelism == 1:
         return output.finished(output.fill(results, 1, rows), rows)
@@ -181,7 +201,7 @@ def _result(results: Iterator[Any]) -> Any:
 
 
 def _map_scalars(
-    results: Callable[[int, int], Iterator[Any]], rows: int, first: Any, layout: Layout
+    results: Callable[[int, int], Iterator[Any]], rows: int, first: Any, layout: Layout, promise: Promise | None
 ) -> tuple[Block, Failure | None]:
     """One leaf per row and no axes: results are collected as Python objects and converted together."""
     values: list[Any] = [first]
@@ -192,15 +212,26 @@ def _map_scalars(
             _result(iter(()))
     except Exception as error:
         failure = Failure(len(values), error)
-    if set(map(type, values)) == {type(first)}:
-        with suppress(FloatingPointError):  # which row it was is found below
+    if set(map(type, values)) == {type(first)} and (promise is None or _becomes(first, layout.dtypes[0])):
+        with suppress(FloatingPointError, OverflowError):  # which row it was is found below
             return Block((_column_of_scalars(values, layout.dtypes[0]),), LEAF, len(values)), failure
     for row, value in enumerate(values):
         try:
+            if promise is not None:
+                value = values[row] = promise.fit_value(value)
+                if Layout.of(value) != layout:
+                    promise.kept(value)
             layout.check(Layout.of(value))
         except Exception as error:
             return Block((column_of([as_leaf(v) for v in values[:row]]),), LEAF, row), Failure(row, error)
     return Block((_column_of_scalars(values, layout.dtypes[0]),), LEAF, len(values)), failure
+
+
+def _becomes(value: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether values of this one's type become the dtype together as they do one by one."""
+    if type(value) is int:
+        return dtype.kind == "f" or dtype == np.int64
+    return dtype.kind == "f" if type(value) is float else _dtype(as_leaf(value)) == dtype
 
 
 def _column_of_scalars(values: list[Any], dtype: np.dtype[Any]) -> Column:
@@ -235,8 +266,9 @@ def _fill_shared(
 class _Output:
     """The output block of one call, allocated for results of a known layout; threads fill disjoint rows."""
 
-    def __init__(self, layout: Layout, rows: int) -> None:
+    def __init__(self, layout: Layout, rows: int, promise: Promise | None) -> None:
         self._layout = layout
+        self._promise = promise
         self._structure = layout.structure
         self._columns = [
             empty((rows, *shape), dtype) for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)
@@ -272,7 +304,8 @@ class _Output:
         return None
 
     def _leaves(self, value: Any) -> list[Any]:
-        return [as_leaf(leaf) for leaf in self._structure.flatten_like(value)]
+        leaves = self._structure.flatten_like(value)
+        return [as_leaf(leaf) for leaf in leaves] if self._promise is None else self._promise.fit(leaves)
 
     def _put(self, row: int, leaves: list[Any]) -> None:
         for number, leaf in enumerate(leaves):
@@ -289,6 +322,8 @@ class _Output:
                 self._refuse(number, leaf)
 
     def _refuse(self, number: int, leaf: Any) -> None:
+        if self._promise is not None:
+            raise self._promise.broken_by(number, leaf)
         path = self._structure.paths()[number]
         raise ElementError(
             f"the function returned {spec_of_leaf(leaf)}{' at ' + path if path else ''} after it had returned "

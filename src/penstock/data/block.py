@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from penstock.errors import ElementError
 from penstock.runtime.memory import output
-from penstock.spec import TensorSpec, alike, as_leaf, spec_of_leaf
+from penstock.spec import LeafSpec, TensorSpec, alike, as_leaf, merged_specs, spec_of_leaf
 from penstock.structure import Structure, flatten
 
 Column = npt.NDArray[Any]
@@ -189,17 +189,14 @@ def dtype_of_rows(column: Column) -> np.dtype[Any]:
     return column[0].dtype if is_ragged(column) else column.dtype
 
 
-def spec_of_column(column: Column) -> TensorSpec:
+def spec_of_column(column: Column) -> LeafSpec:
     """The specification of a row of this column; axes on which its rows differ are None."""
-    if not is_ragged(column):
+    if column.dtype != object or column.size == 0 or not isinstance(column.flat[0], np.ndarray):
         return TensorSpec(column.shape[1:], column.dtype)
-    spec = spec_of_leaf(column[0])
-    for row in column[1:]:
-        other = spec_of_leaf(row)
-        if len(other.shape) != len(spec.shape):
-            return TensorSpec((), object)
-        spec = spec.merged(other)
-    return spec
+    try:
+        return merged_specs(map(spec_of_leaf, column))
+    except ElementError:  # objects of any kind
+        return TensorSpec(column.shape[1:], object)
 
 
 def _joined(columns: Sequence[Column]) -> Column:

@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.data.block import Block, object_column
 from penstock.data.iterator import Iterations
-from penstock.data.methods.base import as_numbers, check_function, node_of, options_of, user_site
+from penstock.data.methods.base import as_numbers, as_signature, check_function, node_of, options_of, user_site
 from penstock.data.methods.batching import BatchMethods
 from penstock.data.methods.element import ElementMethods
 from penstock.data.methods.order import OrderMethods
@@ -24,7 +24,7 @@ from penstock.formats.files import matching_files
 from penstock.formats.row_store import RowStore
 from penstock.options import Options, check_flag, check_integer
 from penstock.rng import DrawnSeed
-from penstock.spec import TensorSpec, as_leaf
+from penstock.spec import as_leaf
 from penstock.structure import LEAF, flatten
 
 
@@ -169,15 +169,17 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
 
         Args:
             fn: called without arguments at the start of an iteration; gives an iterator.
-            output_signature: the structure of an element with a `ps.TensorSpec` for each leaf; elements are checked
-                against it.
+            output_signature: the structure of an element with a `ps.TensorSpec` or `ps.RaggedTensorSpec` for each
+                leaf; elements are checked against it, and Python numbers and lists take its dtype where that loses
+                nothing.
 
         Raises:
             InvalidTypeError: `fn` is not callable, or a signature with other leaves.
             ElementError: while iterating, an element that does not fit the signature.
 
         Example:
-            >>> list(Dataset.from_generator(lambda: iter([1, 2]), output_signature=TensorSpec((), "int64")))
+            >>> import penstock as ps
+            >>> list(Dataset.from_generator(lambda: iter([1, 2]), output_signature=ps.TensorSpec((), "int64")))
             [np.int64(1), np.int64(2)]
         """
         if not callable(fn):
@@ -185,13 +187,8 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
                 f"from_generator(fn=...) takes a function that makes an iterator, in every epoch a new one, got "
                 f"{fn!r:.200}: give the generator function itself, not what it returned"
             )
-        for leaf in flatten(output_signature)[0]:
-            if not isinstance(leaf, TensorSpec):
-                raise InvalidTypeError(
-                    f"from_generator(output_signature=...) takes ps.TensorSpec leaves, got {leaf!r}: such as "
-                    "ps.TensorSpec((), 'int64') for a number"
-                )
-        return Dataset(Generator(fn, output_signature, site=user_site()))
+        signature = as_signature("from_generator", output_signature)
+        return Dataset(Generator(fn, signature, site=user_site()))
 
     @staticmethod
     def counter(start: int = 0, step: int = 1) -> "Dataset":

@@ -105,6 +105,10 @@ class Node(ABC):
     name: ClassVar[str]
     """The public method that makes this node."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone, without what was found out since: equal nodes are equal bytes."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
     @property
     def inputs(self) -> tuple["Node", ...]:
         """The nodes that this one reads."""
@@ -117,7 +121,33 @@ class Node(ABC):
 
     @property
     def spec(self) -> Any:
-        """The specification of the elements, or None where only reading one would tell."""
+        """The specification of the elements, as far as it is known without a call of a user's function; else None.
+
+        Nothing in it is assumed.
+        """
+        inputs = [node.spec for node in self.spec_inputs]
+        return None if self.spec_from_call or any(spec is None for spec in inputs) else self.spec_over(*inputs)
+
+    @property
+    def spec_inputs(self) -> tuple["Node", ...]:
+        """The nodes whose elements tell what this node's are."""
+        return self.inputs
+
+    @property
+    def spec_from_call(self) -> bool:
+        """Whether only an element, and so a call of the node's function, tells what the elements are."""
+        return type(self).spec_over is Node.spec_over and type(self).spec is Node.spec
+
+    @property
+    def assumed_spec(self) -> Any:
+        """What another process has seen of the elements, where nothing else can be known here; else None."""
+        return None
+
+    def spec_over(self, *inputs: Any) -> Any:
+        """The specification of the elements where the inputs have these, which may be assumed.
+
+        None where that does not tell, or there can be none: then an element is read.
+        """
         return None
 
     @property
@@ -255,9 +285,8 @@ class SameElements(OneInput):
     def cardinality(self) -> int:
         return self.input.cardinality
 
-    @property
-    def spec(self) -> Any:
-        return self.input.spec
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0]
 
     @property
     def indexable(self) -> bool:

@@ -213,9 +213,9 @@ def with_inputs(node: Node, inputs: list[Node]) -> Node:
 def explain(node: Node, options: Options) -> str:
     """The plan as text: one line for each node, what it reads below it."""
     plan = make_plan(node, options)
-    lines = [(indent + below.label, _mode(below), _memory(below)) for indent, below in _tree(plan.root, "")]
+    lines = [(indent + below.label, _mode(below), _remarks(below)) for indent, below in _tree(plan.root, "")]
     widths = [max(len(line[column]) for line in lines) for column in range(2)]
-    text = [f"{label:<{widths[0]}}  {mode:<{widths[1]}}  {memory}".rstrip() for label, mode, memory in lines]
+    text = [f"{label:<{widths[0]}}  {mode:<{widths[1]}}  {remarks}".rstrip() for label, mode, remarks in lines]
     return "\n".join([*text, *(f"* {move}" for move in plan.moves)])
 
 
@@ -240,6 +240,12 @@ def _mode(node: Node) -> str:
         node.cardinality, f"{node.cardinality:,}"
     )
     return f"{mode}, {count}"
+
+
+def _remarks(node: Node) -> str:
+    """What the node keeps in memory, and whether what its elements are must be assumed from one call."""
+    remarks = (_memory(node), "element_spec assumed" if node.spec_from_call else "")
+    return ", ".join(filter(None, remarks))
 
 
 def _memory(node: Node) -> str:

@@ -12,7 +12,7 @@ from penstock.data.methods.tensorflow import DATASET
 from penstock.data.node import Run
 from penstock.data.operators.keep import Prefetch
 from penstock.data.plan import explain, make_plan
-from penstock.data.sample import sampled_spec
+from penstock.data.sample import element_spec
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.row_store import RowStoreWriter
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options, check_integer
@@ -152,21 +152,25 @@ class ReadMethods(Methods):
     def element_spec(self) -> Any:
         """The structure of an element with a `ps.TensorSpec` for each leaf.
 
-        An axis that differs from element to element is None.
+        A length that differs from element to element is None; a leaf whose rows differ in shape has a
+        `ps.RaggedTensorSpec`.
 
-        Where only a user's function can tell (`map`, a generator without a signature), the first element is read, and
-        by index also the last.
+        What construction tells is known without reading anything. Where only a user's function can tell (`map`,
+        `scan`, `flat_map` and others, a generator without a signature), it is called once, with the first element, and
+        what is seen then is marked by `~`: other elements may have other lengths. `output_signature` says it instead.
 
         Raises:
-            ElementError: only an element could tell, and there is none.
+            ElementError: a function would have to be called, and there is no element to call it with.
 
         Example:
             >>> import penstock as ps
             >>> ps.Dataset.range(10).batch(4).element_spec
             TensorSpec(shape=(None,), dtype=int64)
+            >>> ps.Dataset.range(10).map(lambda x: [x, x]).batch(5).element_spec
+            TensorSpec(shape=(5, ~2), dtype=~int64)
         """
         if self._spec is None:
-            self._spec = self.node.spec if self.node.spec is not None else sampled_spec(self.node)
+            self._spec = element_spec(self.node)
         return self._spec
 
     def cardinality(self) -> int:

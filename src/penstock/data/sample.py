@@ -1,45 +1,238 @@
-"""The specification of elements that only a user's function can tell: found by reading some."""
+"""What the elements of a dataset are where only a call of a user's function tells: found by one call of each."""
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.node import Node, Run
+from penstock.data.apply import checked_rows
+from penstock.data.block import Block, Indices
+from penstock.data.node import Node, Run, SameElements
 from penstock.data.operators.batching import Batching
+from penstock.data.operators.element import Filter, Map
+from penstock.data.operators.expand import Interleave
+from penstock.data.operators.grouping import GroupByWindow
+from penstock.data.operators.keep import Cache, Prefetch
+from penstock.data.operators.order import ShardHint, Take
+from penstock.data.operators.reducing import GroupByReducer
+from penstock.data.operators.sequence import Scan
+from penstock.data.operators.shuffle import Shuffle
+from penstock.data.plan import with_inputs
+from penstock.data.stream import OneInputStream, State, Stream
 from penstock.errors import ElementError
-from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.threads import Threads
-from penstock.spec import TensorSpec
-from penstock.structure import map_structure
+from penstock.spec import LeafSpec
+from penstock.structure import flatten, map_structure
+
+# Any element does, so nothing needs to be put in order, read ahead or kept.
+_NOT_NEEDED = (Cache, Prefetch, ShardHint, Shuffle)
 
 
-def sampled_spec(node: Node) -> Any:
-    """The specification that covers the first element and, by index, the last.
-
-    Over a stream of batches the last may be shorter, so the leading axis stays open there.
+def element_spec(node: Node) -> Any:
+    """The specification of a node's elements: known by construction, else assumed from one call of each function.
 
     Raises:
-        ElementError: there is no element.
+        ElementError: a function would have to be called, and there is no element to call it with.
     """
-    threads = Threads()
-    run = Run(node, 0, threads)
-    try:
-        if node.indexable and node.cardinality != 0:
-            last = node.cardinality - 1 if node.cardinality != INFINITE_CARDINALITY else 0
-            return node.read(run, 0, np.array([0, last])).spec()
-        cursor = node.cursor(run, 0)
+    return node.spec if node.spec is not None else _Samples().spec(node)
+
+
+class _Samples:
+    """What has been seen of the elements of nodes in this search.
+
+    An axis stays open through a function whose result is as long there as its argument was, where that is open. Of what
+    a function makes of batches of which the last may be shorter, the leading axis is open, however long it is.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, str], Any] = {}
+
+    def spec(self, node: Node) -> Any:
+        for asked in _to_be_read(node):
+            if (id(asked), "output") not in self._seen:
+                self._read(asked)
+        found = self._known(node)
+        if found is None:  # its elements cannot be: reading one raises what is wrong with them
+            self._read(node)
+            found = map_structure(LeafSpec.all_assumed, self._seen[id(node), "output"])
+        return found
+
+    def _known(self, node: Node) -> Any:
+        """The specification as far as it was seen; None if something was not."""
+        if node.spec is not None:
+            return node.spec
+        if node.assumed_spec is not None:
+            return node.assumed_spec
+        if node.spec_from_call:
+            seen = self._seen.get((id(node), "output"))
+            return None if seen is None else self._carried_over(node, seen)
+        inputs = [self._known(below) for below in node.spec_inputs]
+        return None if any(spec is None for spec in inputs) else node.spec_over(*inputs)
+
+    def _carried_over(self, node: Node, result: Any) -> Any:
+        """The result of a call as a specification: assumed, with the open axes of what it was called with."""
+        inputs = [(self._known(below), self._seen.get((id(node), "input"))) for below in node.inputs]
+        pairs = [
+            pair
+            for known, seen in inputs
+            if known is not None and seen is not None
+            for pair in zip(flatten(known)[0], flatten(seen)[0], strict=True)
+        ]
+
+        batches = _gives_batches(node)
+
+        def carried(leaf: LeafSpec) -> LeafSpec:
+            open_axes = [
+                axis
+                for axis, length in enumerate(leaf.shape)
+                for known, seen in pairs
+                if known.shape[axis : axis + 1] == (None,)
+                and (seen.shape[axis : axis + 1] == (length,) or (batches and axis == 0))
+            ]
+            return leaf.all_assumed().opened(open_axes)
+
+        return map_structure(carried, result)
+
+    def _read(self, node: Node) -> None:
+        """See what the elements of a node are: of the datasets that a function makes by what they say of themselves."""
+        if isinstance(node, (Interleave, GroupByWindow)):
+            element = self._first(node.input, node)
+            self._look(node, "input")(element)
+            made = node.dataset_of(element, 0) if isinstance(node, Interleave) else self._dataset_of_one(node, element)
+            self._seen[id(node), "output"] = element_spec(made)
+        else:
+            self._first(node, node)
+
+    def _dataset_of_one(self, node: GroupByWindow, element: Block) -> Node:
+        """What is made of a window of one element."""
+        window = node.dataset_of(element)
+        known = self._known(node.input)
+        if known is not None:
+            window = type(window)(_Promised(window.node, promise=known))
+        return node.dataset_of_window(int(next(checked_rows(node.key_function, element))), window)
+
+    def _first(self, node: Node, asked: Node) -> Block:
+        """The first element of a node, as a block; errors name the node for whose sake it is read."""
+        threads = Threads()
+        watched = self._watched(node, {})
+        run = Run(watched, 0, threads)
         try:
-            block = cursor.pull(1, 1)
+            if watched.indexable and watched.cardinality != 0:
+                return watched.read(run, 0, np.zeros(1, np.int64))
+            cursor = watched.cursor(run, 0)
+            try:
+                block = cursor.pull(1, 1)
+            finally:
+                cursor.close()
         finally:
-            cursor.close()
+            threads.stop()
+            threads.join()
         if block is None:
-            raise ElementError(f"{node.where()} has no elements to tell their specification from")
-        partial = any(isinstance(below, Batching) and not below.drop_remainder for below in node.walk())
-        return map_structure(_opened, block.spec()) if partial else block.spec()
-    finally:
-        threads.stop()
-        threads.join()
+            raise _nothing_tells(asked)
+        return block.slice(0, 1)
+
+    def _watched(self, node: Node, made: dict[int, Node]) -> Node:
+        """The nodes with a look at what goes into and comes out of those whose functions tell what elements are."""
+        if id(node) not in made:
+            made[id(node)] = self._newly_watched(node, made)
+        return made[id(node)]
+
+    def _newly_watched(self, node: Node, made: dict[int, Node]) -> Node:
+        if node.remote is not None:
+            return self._watched(node.remote, made)
+        if node.divided:  # what is read of a service is read for good
+            raise _nothing_tells(node)
+        inputs = [self._watched(below, made) for below in node.inputs]
+        if isinstance(node, _NOT_NEEDED):
+            return inputs[0]
+        if not node.spec_from_call:
+            return with_inputs(node, inputs)
+        if isinstance(node, GroupByReducer):
+            inputs = [Take(inner, 1) for inner in inputs]  # the result of one element is as that of all
+        one_by_one = replace(node, num_parallel_calls=None) if isinstance(node, (Map, Interleave)) else node
+        below = [_Watched(inner, look=self._look(node, "input")) for inner in inputs]
+        return _Watched(with_inputs(one_by_one, list(below)), look=self._look(node, "output"))
+
+    def _look(self, node: Node, side: str) -> Callable[[Block], None]:
+        def look(block: Block) -> None:
+            if (id(node), side) not in self._seen:
+                self._seen[id(node), side] = block.slice(0, 1).spec()
+
+        return look
 
 
-def _opened(spec: TensorSpec) -> TensorSpec:
-    return TensorSpec((None, *spec.shape[1:]), spec.dtype) if spec.shape else spec
+def _to_be_read(node: Node) -> list[Node]:
+    """The nodes nearest to this one whose functions must be called."""
+    if node.spec is not None or node.assumed_spec is not None:
+        return []
+    if node.spec_from_call:
+        return [node]
+    return [found for below in node.spec_inputs for found in _to_be_read(below)]
+
+
+def _gives_batches(node: Node) -> bool:
+    """Whether there are batches below a node, with nothing between that takes them apart or puts them together."""
+    while isinstance(node, (SameElements, Map, Scan, Filter, Cache, Prefetch)):
+        node = node.input
+    return isinstance(node, Batching)
+
+
+def _nothing_tells(node: Node) -> ElementError:
+    return ElementError(
+        f"{node.where()} has no elements to tell what they are: say it by output_signature=..., of this step "
+        "or of a map above it"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Watched(SameElements):
+    """The elements of the input, of which the first is looked at as it passes."""
+
+    name: ClassVar[str] = "watched"
+    look: Callable[[Block], None] = field(repr=False)
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        block = self.input.read(run, epoch, indices)
+        if len(block):
+            self.look(block)
+        return block
+
+    def stream(self, run: Run, epoch: int) -> Stream:
+        return _WatchedStream(self, run, epoch)
+
+
+@dataclass(frozen=True, eq=False)
+class _Promised(SameElements):
+    """The elements of the input, of which more is known than they show."""
+
+    name: ClassVar[str] = "promised"
+    promise: Any = field(repr=False)
+
+    @property
+    def spec(self) -> Any:
+        return self.promise
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        return self.input.read(run, epoch, indices)
+
+    def stream(self, run: Run, epoch: int) -> Stream:
+        return self.input.stream(run, epoch)
+
+
+class _WatchedStream(OneInputStream):
+    def __init__(self, node: _Watched, run: Run, epoch: int) -> None:
+        self._node = node
+        self._input = node.input.cursor(run, epoch)
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        block = self._input.pull(need, allow)
+        if block is not None:
+            self._node.look(block)
+        return block
+
+    def state(self) -> State:
+        return self._input.state()
+
+    def restore(self, state: State) -> None:
+        self._input.restore(state)

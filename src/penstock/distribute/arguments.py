@@ -10,8 +10,8 @@ import numpy as np
 from penstock.distribute.device_dtypes import fits_device
 from penstock.distribute.program import Mode, is_per_replica, mode_of
 from penstock.distribute.values import PerReplica
-from penstock.errors import InvalidArgumentError
-from penstock.spec import TensorSpec, as_leaf
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.spec import LeafSpec, TensorSpec, as_leaf
 
 ARRAYS = (jax.Array, np.ndarray, np.generic)
 
@@ -58,12 +58,17 @@ def first_output(result: Any) -> Any:
     return next(iter(jax.tree.leaves(result)), None)
 
 
-def specified(spec: TensorSpec, shape: tuple[int | None, ...], sharding: Any) -> jax.ShapeDtypeStruct:
+def specified(spec: LeafSpec, shape: tuple[int | None, ...], sharding: Any) -> jax.ShapeDtypeStruct:
     """An array of a specification's dtype and of this shape, to compile for.
 
     Raises:
         InvalidArgumentError: a length is open.
+        InvalidTypeError: rows of unequal length, which no program takes.
     """
+    if not isinstance(spec, TensorSpec):
+        raise InvalidTypeError(
+            f"strategy.compile got {spec}, but a program takes arrays: make rows of one length by padded_batch"
+        )
     if None in shape:
         raise InvalidArgumentError(
             f"strategy.compile got {spec}, whose shape is not fixed: every step must have one, by "

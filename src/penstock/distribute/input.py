@@ -28,7 +28,7 @@ from penstock.optional import Optional
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import draw_seed
 from penstock.runtime.channel import Closed
-from penstock.spec import TensorSpec
+from penstock.spec import LeafSpec, TensorSpec
 from penstock.structure import flatten
 
 _logger = logging.getLogger(__name__)
@@ -122,9 +122,10 @@ class DistributedDataset:
             return spec
         leaves, structure = flatten(spec)
         rows = self._static_rows(leaves[0].shape[0] if leaves[0].shape else None)
+        assumed = not self._inputs.exact and 0 in leaves[0].assumed_axes
 
-        def per_replica(leaf: TensorSpec) -> Any:
-            own = leaf.row().batched(rows) if leaf.shape else leaf
+        def per_replica(leaf: LeafSpec) -> Any:
+            own = leaf.with_rows(rows, assumed) if leaf.shape else leaf
             return own if workers.replicas_in_sync == 1 else PerReplica([own] * workers.replicas)
 
         batch = structure.unflatten([per_replica(leaf) for leaf in leaves])

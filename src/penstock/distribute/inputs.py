@@ -138,7 +138,7 @@ class Inputs(ABC):
         if self.dataset.node.spec is None:
             return None
         leaves, _ = flatten(self.dataset.node.spec)
-        if any(None in leaf.shape[1:] or leaf.dtype.kind == "O" for leaf in leaves):
+        if any(None in leaf.shape[1:] or leaf.dtype.kind == "O" or leaf.ragged_rank for leaf in leaves):
             return None
         return [[str(leaf.dtype), list(leaf.shape[1:])] for leaf in leaves]
 

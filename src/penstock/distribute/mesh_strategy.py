@@ -16,6 +16,7 @@ from penstock.distribute.arguments import (
     specified,
     struct,
 )
+from penstock.distribute.assumptions import Assumptions
 from penstock.distribute.calls import check_call, checked_pair, checked_places
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control import Control
@@ -35,7 +36,7 @@ from penstock.distribute.strategy import Strategy
 from penstock.distribute.tensorflow import STRATEGY
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.spec import TensorSpec, as_leaf
+from penstock.spec import LeafSpec, as_leaf
 
 
 @STRATEGY
@@ -224,17 +225,19 @@ class MeshStrategy(Strategy):
     ) -> None:
         super().compile(fn, args, kwargs, donate_argnums=donate_argnums)
         places = checked_places(donate_argnums, len(args))
-        specs = jax.tree.map(self._specified, (tuple(args), dict(kwargs or {})), is_leaf=is_per_replica)
+        asked = (tuple(args), dict(kwargs or {}))
+        specs = jax.tree.map(self._specified, asked, is_leaf=is_per_replica)
         given, _ = self._stacked("strategy.compile", specs)
+        self._programs.rely_on(fn, Assumptions.of(asked))
         program, arguments = self._programs.of_step(fn, Signature.of(given), jax.tree.leaves(given), places)
         program.lower(*arguments).compile()
 
     def _specified(self, leaf: Any) -> Any:
         """A specification as something to compile for; all else as it is."""
         placement, total = self._placement, self.num_replicas_in_sync
-        if isinstance(leaf, TensorSpec):
+        if isinstance(leaf, LeafSpec):
             return specified(leaf, leaf.shape, placement.same)
-        if is_per_replica(leaf) and isinstance(leaf.values[0], TensorSpec):
+        if is_per_replica(leaf) and isinstance(leaf.values[0], LeafSpec):
             spec = leaf.values[0]
             return PerReplica.of_stacked(specified(spec, (total, *spec.shape), placement.by_row), leaf.count)
         return leaf

@@ -5,7 +5,7 @@ Also makes `PerReplica` a JAX pytree, so that compiled programs take it and give
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MethodType
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from penstock.data.dataset import Dataset
 from penstock.data.iterator import DatasetIterator
+from penstock.distribute.assumptions import Assumptions, check_assumptions
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
 from penstock.distribute.device_dtypes import check_width
 from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched
@@ -129,6 +130,7 @@ class Call:
         framework: whose variables it touches, if any.
         touched: these variables.
         check_weights: whether to compare those of them that must be equal on all replicas.
+        assumed: what it was compiled for ahead of time on assumptions, which may become more.
     """
 
     fn: Callable[[], Callable[..., Any]]
@@ -138,6 +140,7 @@ class Call:
     framework: Framework | None = None
     touched: Touched = NOTHING_TOUCHED
     check_weights: bool = False
+    assumed: Sequence[Assumptions] = field(default=(), compare=False)
 
     def on_replica(self, values: list[Any], leaves: list[Any]) -> tuple[Any, list[Any], Any]:
         """Call the function, while tracing, for one replica.
@@ -151,9 +154,9 @@ class Call:
             differ over the replicas that must be equal, or None where that is not asked for.
         """
         remaining = iter(leaves)
-        args, kwargs = self.tree.unflatten(
-            [mode.value if isinstance(mode, Static) else next(remaining) for mode in self.modes]
-        )
+        entries = [mode.value if isinstance(mode, Static) else next(remaining) for mode in self.modes]
+        check_assumptions(self.assumed, self.tree, entries)
+        args, kwargs = self.tree.unflatten(entries)
         context = MeshReplica(self.replicas, has_rows=all(0 not in jnp.shape(leaf) for leaf in leaves))
         with replica_scope(context):
             if self.framework is None:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from penstock.distribute.arguments import Signature, struct
+from penstock.distribute.assumptions import Assumptions
 from penstock.distribute.bound import BoundProgram, with_variables
 from penstock.distribute.device_dtypes import check_width
 from penstock.distribute.launcher import Launcher
@@ -96,6 +97,16 @@ class Programs:
             program = programs[key] = self._bound(program, call)
         return program, arguments
 
+    def rely_on(self, fn: Function, assumptions: Assumptions) -> None:
+        """Refuse steps of `fn` that are not as its arguments were assumed to be when it was compiled for them."""
+        if any(assumptions.specs):
+            self.assumed_of(fn).append(assumptions)
+
+    def assumed_of(self, fn: Function) -> list[Assumptions]:
+        """What `fn` was compiled for on assumptions; the list grows with `rely_on`."""
+        found: list[Assumptions] = self.cache.of(fn)[1].setdefault("assumed", [])
+        return found
+
     def _call(
         self, fn: Function, signature: Signature, modes: tuple[Mode, ...], arguments: list[Any]
     ) -> tuple[Call, Any]:
@@ -105,7 +116,14 @@ class Programs:
         known: tuple[Call, Any] | None = programs.get(key)
         if known is None:
             replicas = self._workers.replicas_in_sync
-            call = Call(reference, signature.tree, modes, replicas, check_weights=self.check_weights)
+            call = Call(
+                reference,
+                signature.tree,
+                modes,
+                replicas,
+                check_weights=self.check_weights,
+                assumed=self.assumed_of(fn),
+            )
             known = with_variables(call, self._program_of, arguments, self._placement, self._launcher.wait)
             programs[key] = known
         return known

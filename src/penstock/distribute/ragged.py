@@ -60,7 +60,9 @@ class RaggedSteps:
         for replica in range(total):
             leaves, tree = jax.tree.flatten(_share(given, replica))
             entering = tuple(map(mode_of, leaves))
-            calls.append(Call(reference, tree, entering, total, check_weights=self.programs.check_weights))
+            assumed = self.programs.assumed_of(fn)
+            check_weights = self.programs.check_weights
+            calls.append(Call(reference, tree, entering, total, check_weights=check_weights, assumed=assumed))
             shares.append(
                 [
                     self._on_first(leaf) if mode == "array" else leaf

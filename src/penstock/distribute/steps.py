@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import ElementError
-from penstock.spec import TensorSpec
+from penstock.spec import LeafSpec
 from penstock.structure import Structure, flatten
 
 
@@ -73,8 +73,7 @@ class Template:
     def of_spec(cls, spec: Any) -> "Template":
         """The template of batches of a specification; lengths that it leaves open are 0."""
         leaves, structure = flatten(spec)
-        shapes = [tuple(length or 0 for length in _trailing(leaf)) for leaf in leaves]
-        return cls(structure, tuple((leaf.dtype, shape) for leaf, shape in zip(leaves, shapes, strict=True)))
+        return cls(structure, tuple(map(_without_rows, leaves)))
 
     def empty(self) -> list[Any]:
         """The leaves of a batch without rows."""
@@ -85,8 +84,10 @@ class Template:
         return HostStep(self.structure, [Shares([leaf] * replicas, leaf) for leaf in self.empty()], (0,) * replicas)
 
 
-def _trailing(spec: TensorSpec) -> tuple[int | None, ...]:
-    return spec.shape[1:]
+def _without_rows(spec: LeafSpec) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """The dtype and the shape, after the rows, of the arrays that hold such a leaf."""
+    lengths = spec.shape[1 : spec.ragged_rank or None]
+    return np.dtype(object) if spec.ragged_rank else spec.dtype, tuple(length or 0 for length in lengths)
 
 
 def rows_of(leaves: list[Any], structure: Structure) -> int:

@@ -273,12 +273,13 @@ class Strategy(ABC):
         Args:
             fn: the function that `run` will get.
             args: its arguments; in place of a batch the `element_spec` of the distributed dataset, if that leaves no
-                length open.
+                length open. Where it is only assumed, marked by `~`, a step that differs is an error in `run`.
             kwargs: its keyword arguments, likewise.
             donate_argnums: as `run` will get it.
 
         Raises:
             InvalidArgumentError: a specification with an open length, or a place that does not exist.
+            InvalidTypeError: a specification of rows of unequal length.
 
         Example:
             >>> import penstock as ps

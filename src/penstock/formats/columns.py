@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import InvalidTypeError
+from penstock.spec import LeafSpec, TensorSpec, leaf_spec
 
 Column = npt.NDArray[Any]
 
@@ -68,12 +70,31 @@ def decode_column(field: pa.Field, array: pa.Array, copy: bool = False) -> Colum
         rows[:] = array.to_pylist()
         return rows
     lists, shapes = array.field("values"), array.field("shape").to_pylist()
-    field_of_values = pa.field("values", lists.type.value_type, metadata={_METADATA_KEY: meta["values"].encode()})
-    values = decode_column(field_of_values, lists.flatten(), copy)
+    values = decode_column(_field_of_values(meta, lists), lists.flatten(), copy)
     starts = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
     for number, shape in enumerate(shapes):
         rows[number] = values[starts[number] : starts[number + 1]].reshape(shape)
     return rows
+
+
+def spec_of_encoded(field: pa.Field, array: pa.Array) -> LeafSpec:
+    """The specification of the rows of a column, without decoding it; None for every axis of rows of unequal shape."""
+    meta = json.loads(field.metadata[_METADATA_KEY])
+    if meta["kind"] == "dense":
+        return TensorSpec(meta["shape"], np.dtype(meta["dtype"]))
+    if meta["kind"] != "ragged":
+        return TensorSpec((), object)
+    axes = pc.unique(pc.list_value_length(array.field("shape"))).to_pylist()
+    if len(axes) != 1:
+        return TensorSpec((), object)
+    lists = array.field("values")
+    entry = spec_of_encoded(_field_of_values(meta, lists), lists.flatten())
+    rank = axes[0] + entry.ragged_rank if entry.shape else 0
+    return leaf_spec((*[None] * axes[0], *entry.shape), entry.dtype, rank)
+
+
+def _field_of_values(meta: dict[str, Any], lists: pa.Array) -> pa.Field:
+    return pa.field("values", lists.type.value_type, metadata={_METADATA_KEY: meta["values"].encode()})
 
 
 def _field(name: str, array: pa.Array, meta: dict[str, Any]) -> pa.Field:

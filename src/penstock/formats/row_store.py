@@ -21,9 +21,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import InvalidTypeError, StorageError
-from penstock.formats.columns import decode_column, encode_column
+from penstock.formats.columns import decode_column, encode_column, spec_of_encoded
 from penstock.formats.structure_data import structure_of_data, structure_to_data
 from penstock.rng import as_positions
+from penstock.spec import LeafSpec, merged_specs
 from penstock.structure import Structure
 
 VERSION = 1
@@ -205,6 +206,14 @@ class RowStore:
             where = np.flatnonzero(numbers == number)
             pieces.append((where, self._columns(int(number)), positions[where] - self._begin(int(number))))
         return pieces
+
+    def specs(self) -> list[LeafSpec]:
+        """The specification of each leaf, which covers all rows (at least one)."""
+        specs = [
+            [spec_of_encoded(schema.field(i), batch.column(i)) for i in range(batch.num_columns)]
+            for schema, batch in self._batches
+        ]
+        return [merged_specs(leaf) for leaf in zip(*specs, strict=True)]
 
     def _begin(self, number: int) -> int:
         rows: int = self._batches[number][1].num_rows

@@ -7,7 +7,7 @@ follow.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from penstock.data.block import Block
 from penstock.data.node import Node, OneInput, Run
@@ -29,6 +29,9 @@ class Rows(OneInput):
     @property
     def cardinality(self) -> int:
         return UNKNOWN_CARDINALITY
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0]
 
     def stream(self, run: Run, epoch: int) -> "Feed":
         assert isinstance(run, SpanRun)

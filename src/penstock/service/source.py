@@ -12,7 +12,6 @@ import msgspec
 from penstock.data.block import Block
 from penstock.data.live import LiveStream
 from penstock.data.node import Node, Run
-from penstock.data.sample import sampled_spec
 from penstock.data.stream import State
 from penstock.errors import InvalidArgumentError, ServiceError, StateMismatchError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
@@ -29,6 +28,7 @@ from penstock.service.settings import Settings
 from penstock.service.staff import Staff
 from penstock.service.subjects import DatasetInfo, JobParameters, PassKind, content_id
 from penstock.service.transport.connect import connect
+from penstock.structure import flatten
 
 _logger = logging.getLogger(__name__)
 
@@ -91,11 +91,23 @@ class Distribute(Node):
             return count
         return UNKNOWN_CARDINALITY
 
-    @cached_property
-    def spec(self) -> Any:  # found out once: it may cost a call of a user's function
-        if self.produced is None:
-            return self.declared_spec
-        return self.produced.spec if self.produced.spec is not None else sampled_spec(self.produced)
+    @property
+    def spec_inputs(self) -> tuple[Node, ...]:
+        return () if self.produced is None else (self.produced,)
+
+    @property
+    def spec(self) -> Any:
+        if self.produced is not None:
+            return self.produced.spec
+        return None if self.assumed_spec is not None else self.declared_spec
+
+    @property
+    def assumed_spec(self) -> Any:
+        leaves, _ = flatten(self.declared_spec)
+        return self.declared_spec if any(leaf.assumed for leaf in leaves) else None
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0] if inputs else None
 
     def registration(self) -> RegisterDataset:
         """The dataset as the dispatcher is told of it now, with the seeds that its nodes have drawn.

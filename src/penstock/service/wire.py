@@ -23,7 +23,7 @@ from penstock.errors import InvalidTypeError, ServiceError
 from penstock.formats.columns import decode_column, encode_column
 from penstock.formats.structure_data import structure_of_data, structure_to_data
 from penstock.service.arrow_stream import read_batch
-from penstock.spec import TensorSpec
+from penstock.spec import LeafSpec, leaf_spec
 from penstock.structure import Structure, flatten
 
 _DAMAGED = (
@@ -104,7 +104,7 @@ def unpack(header: BlockHeader, buffers: Sequence[Buffer]) -> Block:
 
 
 def spec_to_data(spec: Any) -> Any:
-    """A specification, nested `TensorSpec`s, as plain data; None for None.
+    """A specification, nested `TensorSpec`s and `RaggedTensorSpec`s, as plain data; None for None.
 
     Raises:
         InvalidTypeError: its structure has no name to be found by.
@@ -112,7 +112,12 @@ def spec_to_data(spec: Any) -> Any:
     if spec is None:
         return None
     leaves, structure = flatten(spec)
-    return [structure_to_data(structure), [[list(leaf.shape), dtype_to_data(leaf.dtype)] for leaf in leaves]]
+    return [structure_to_data(structure), [_leaf_to_data(leaf) for leaf in leaves]]
+
+
+def _leaf_to_data(leaf: LeafSpec) -> list[Any]:
+    assumed = [sorted(leaf.assumed_axes), leaf.assumed_dtype]
+    return [list(leaf.shape), dtype_to_data(leaf.dtype), leaf.ragged_rank, *assumed]
 
 
 def spec_of_data(data: Any) -> Any:
@@ -125,7 +130,10 @@ def spec_of_data(data: Any) -> Any:
         return None
     try:
         structure, leaves = data
-        specs = [TensorSpec(shape, dtype_of_data(dtype)) for shape, dtype in leaves]
+        specs = [
+            leaf_spec(shape, dtype_of_data(dtype), rank).assuming(axes, assumed)
+            for shape, dtype, rank, axes, assumed in leaves
+        ]
         return _structure_of(structure).unflatten(specs)
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise ServiceError(f"what should be a specification is none: {error}") from error

@@ -13,7 +13,7 @@ POLICY = ps.AutoShardPolicy
 
 
 def _numbers(*names: str) -> ps.Dataset:
-    return ps.TextLineDataset(list(names)).map(int)
+    return ps.TextLineDataset(list(names)).map(int, output_signature=ps.TensorSpec((), "int64"))
 
 
 def _with(dataset: ps.Dataset, policy: ps.AutoShardPolicy) -> ps.Dataset:

@@ -10,6 +10,8 @@ from penstock.data.block import Block
 from penstock.data.node import Node
 from penstock.errors import InvalidTypeError
 from penstock.options import Options, merged_inputs
+from penstock.spec import LeafSpec
+from penstock.structure import flatten, map_structure
 
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "")
 
@@ -43,6 +45,17 @@ def check_function(call: str, name: str, function: object) -> Callable[..., Any]
     if not callable(function):
         raise InvalidTypeError(f"{call}({name}=...) takes a function, got {function!r}")
     return function
+
+
+def as_signature(call: str, signature: Any) -> Any:
+    """`output_signature`: a structure of specifications, which the user promises: nothing of them is assumed."""
+    for leaf in flatten(signature)[0]:
+        if not isinstance(leaf, LeafSpec):
+            raise InvalidTypeError(
+                f"{call}(output_signature=...) takes ps.TensorSpec leaves, got {leaf!r}: such as "
+                "ps.TensorSpec((), 'int64') for a number"
+            )
+    return map_structure(lambda leaf: leaf.assuming((), dtype=False), signature)
 
 
 def as_numbers(call: str, name: str, values: object) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 from penstock.data.block import Block
 from penstock.data.methods.base import Methods, check_function, user_site
 from penstock.data.methods.tensorflow import DATASET
-from penstock.data.node import describe
+from penstock.data.node import Node, describe
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
 from penstock.data.operators.grouping import Bucket, GroupByWindow
 from penstock.data.operators.rebatching import Rebatch, Unbatch
@@ -17,6 +17,7 @@ from penstock.data.operators.reducing import GroupByReducer, Reducer
 from penstock.data.operators.sequence import Window
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, check_flag, check_integer
+from penstock.structure import Structure
 
 
 @DATASET
@@ -264,27 +265,28 @@ class BatchMethods(Methods):
         check_function("bucket_by_sequence_length", "element_length_func", element_length_func)
         boundaries, sizes = _buckets(bucket_boundaries, bucket_batch_sizes)
 
-        def batched(bucket: Any, window: "BatchMethods", unknown: Sequence[Sequence[bool]] | None = None) -> Any:
-            size = sizes[int(bucket)]
+        site = user_site()
+
+        def batching(bucket: int, rows: Node, unknown: tuple[Structure, list[list[bool]]] | None) -> Node:
             if no_padding:
-                return window.batch(size, drop_remainder)
+                return Batch(rows, sizes[bucket], drop_remainder, site=site)
             shapes = padded_shapes
             if unknown is not None:
-                shapes = bounded_shapes(window.node.spec, padded_shapes, unknown, boundaries[int(bucket)] - 1)
-            return window.padded_batch(size, shapes, padding_values, drop_remainder)
+                shapes = bounded_shapes(*unknown, padded_shapes, boundaries[bucket] - 1)
+            return PaddedBatch(rows, sizes[bucket], drop_remainder, shapes, padding_values, site=site)
 
         return self._then(
             Bucket(
                 self.node,
                 "bucket_by_sequence_length",
                 element_length_func,
-                batched,
+                batching,
                 lambda bucket: sizes[int(bucket)],
                 (f"{describe(element_length_func)}", f"{boundaries}", f"{sizes}"),
                 dataset_of=type(self)._of_block,
                 boundaries=tuple(boundaries),
                 bounded=pad_to_bucket_boundary and not no_padding,
-                site=user_site(),
+                site=site,
             )
         )
 

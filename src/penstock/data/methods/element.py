@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final, Self
 
-from penstock.data.methods.base import Methods, as_numbers, check_function, user_site
+from penstock.data.methods.base import Methods, as_numbers, as_signature, check_function, user_site
 from penstock.data.methods.randomness import checked_randomness
 from penstock.data.methods.tensorflow import DATASET
 from penstock.data.operators.element import Filter, Map
@@ -26,6 +26,7 @@ class ElementMethods(Methods):
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
         seed: int | None = None,
+        output_signature: Any = None,
     ) -> Self:
         """`fn` of every element.
 
@@ -43,15 +44,23 @@ class ElementMethods(Methods):
                 `ps.Options(deterministic=...)`, and without it the order of the input is kept.
             seed: if given, `fn` gets a `numpy.random.Generator` as its last argument, keyed by (seed, epoch, position),
                 so that an element gets the same random numbers on any number of threads. It is valid during the call.
+            output_signature: the structure of a result with a `ps.TensorSpec` or `ps.RaggedTensorSpec` for each leaf,
+                as for `from_generator`. It makes `element_spec` exact and saves the call that it would cost; results
+                are checked against it, and Python numbers and lists take its dtype where that loses nothing.
 
         Raises:
-            InvalidTypeError: `fn` is not callable, or a layer of Keras that draws random numbers of its own.
+            InvalidTypeError: `fn` is not callable, a layer of Keras that draws random numbers of its own, or a
+                signature with other leaves.
             InvalidArgumentError: `num_parallel_calls` below 1, or a layer that draws random numbers and no `seed`.
+            ElementError: while iterating, a result that does not fit the signature.
 
         Example:
             >>> import penstock as ps
             >>> [int(x) for x in ps.Dataset.range(4).map(lambda x: x * x)]
             [0, 1, 4, 9]
+            >>> halves = ps.Dataset.range(4).map(lambda x: [x / 2, 0.5], output_signature=ps.TensorSpec((2,)))
+            >>> halves.batch(2).element_spec
+            TensorSpec(shape=(2, 2), dtype=float32)
         """
         check_function("map", "fn", fn)
         check_parallel_calls("map", num_parallel_calls)
@@ -60,7 +69,8 @@ class ElementMethods(Methods):
         if seed is not None:
             check_integer("map", "seed", seed, minimum=0)
         fn = checked_randomness(fn, seed)
-        return self._then(Map(self.node, fn, num_parallel_calls, deterministic, seed, site=user_site()))
+        signature = as_signature("map", output_signature)
+        return self._then(Map(self.node, fn, num_parallel_calls, deterministic, seed, signature, site=user_site()))
 
     def filter(self, predicate: Callable[..., Any]) -> Self:
         """The elements for which `predicate` is true.
@@ -131,13 +141,24 @@ class ElementMethods(Methods):
             Interleave(self.node, "interleave", fn, cycle_length, block_length, num_parallel_calls, site=user_site())
         )
 
-    def scan(self, initial_state: Any, scan_func: Callable[[Any, Any], tuple[Any, Any]]) -> Self:
+    def scan(
+        self,
+        initial_state: Any,
+        scan_func: Callable[[Any, Any], tuple[Any, Any]],
+        output_signature: Any = None,
+    ) -> Self:
         """The outputs of `scan_func(state, element) -> (new state, output)`, the state carried from element to element.
 
         The carried state is part of the iterator's state, so it should be small.
 
+        Args:
+            initial_state: the first state.
+            scan_func: gives the next state, and the output.
+            output_signature: what an output is, as in `map`.
+
         Raises:
             InvalidTypeError: `scan_func` is not callable; while iterating, if it does not return a pair.
+            ElementError: while iterating, an output that does not fit the signature.
 
         Example:
             >>> import penstock as ps
@@ -145,7 +166,8 @@ class ElementMethods(Methods):
             [1, 3, 6, 10]
         """
         check_function("scan", "scan_func", scan_func)
-        return self._then(Scan(self.node, initial_state, scan_func, site=user_site()))
+        signature = as_signature("scan", output_signature)
+        return self._then(Scan(self.node, initial_state, scan_func, signature, site=user_site()))
 
     def take_while(self, predicate: Callable[..., Any]) -> Self:
         """The elements up to the first for which `predicate` is false.

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
-from penstock.data.node import Node, OneInput, Run, scaled
+from penstock.data.node import OneInput, Run, scaled
 from penstock.data.stream import OneInputStream, State
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.rng import as_positions
 from penstock.sharding import slice_bounds
-from penstock.spec import TensorSpec, as_leaf, cast
+from penstock.spec import LeafSpec, TensorSpec, as_leaf, cast, leaf_spec
 from penstock.structure import LEAF, PAIR, Structure, flatten, map_structure
 
 _COUNT = TensorSpec((), np.int64)
@@ -37,6 +37,13 @@ class Batching(OneInput):
     @property
     def indexable(self) -> bool:
         return self.input.indexable
+
+    @property
+    def rows(self) -> int | None:
+        """The rows of every batch; None where the last one may be shorter."""
+        length, size = self.input.cardinality, self.batch_size
+        even = length > 0 and length % size == 0
+        return size if self.drop_remainder or even or length == INFINITE_CARDINALITY else None
 
     @abstractmethod
     def batches(self, block: Block, size: int) -> Block:
@@ -110,9 +117,8 @@ class Batch(Batching):
 
     name: ClassVar[str] = "batch"
 
-    @property
-    def spec(self) -> Any:
-        return batched_spec(self.input, self.batch_size, self.drop_remainder)
+    def spec_over(self, *inputs: Any) -> Any:
+        return map_structure(lambda leaf: leaf.batched(self.rows), inputs[0])
 
     def batches(self, block: Block, size: int) -> Block:
         paths = block.structure.paths()
@@ -151,10 +157,8 @@ class BatchShare(Batch):
     def identity(self) -> dict[str, Any]:
         return self._arguments_without("replicas", "first", "count")
 
-    @property
-    def spec(self) -> Any:
-        whole = super().spec
-        return None if whole is None else (map_structure(lambda leaf: leaf.row().batched(None), whole), _COUNT)
+    def spec_over(self, *inputs: Any) -> Any:
+        return map_structure(lambda leaf: leaf.batched(None), inputs[0]), _COUNT
 
     def _read_full(self, run: Run, epoch: int, indices: Indices) -> Block:
         rows, size = self._rows_of(self.batch_size)
@@ -184,15 +188,6 @@ class BatchShare(Batch):
         return Block((*columns, np.full(len(shares), whole)), PAIR.nested([shares.structure, LEAF]), len(shares))
 
 
-def batched_spec(node: Node, size: int, drop_remainder: bool) -> Any:
-    """The specification of batches of a node's elements: the leading length is known only if every batch has it."""
-    if node.spec is None:
-        return None
-    divides = node.cardinality > 0 and node.cardinality % size == 0
-    static = drop_remainder or divides or node.cardinality == INFINITE_CARDINALITY
-    return map_structure(lambda leaf: leaf.batched(size if static else None), node.spec)
-
-
 @dataclass(frozen=True, eq=False)
 class PaddedBatch(Batching):
     """`batch_size` consecutive elements padded to one shape and stacked."""
@@ -201,14 +196,13 @@ class PaddedBatch(Batching):
     padded_shapes: Any = None
     padding_values: Any = None
 
-    @property
-    def spec(self) -> Any:
-        if self.input.spec is None:
-            return None
-        rows, structure = flatten(batched_spec(self.input, self.batch_size, self.drop_remainder))
+    def spec_over(self, *inputs: Any) -> Any:
+        rows, structure = flatten(inputs[0])
         shapes = _per_leaf(self.padded_shapes, structure, is_shape=True)
         values = _per_leaf(self.padding_values, structure, is_shape=False)
-        return structure.unflatten([_padded_spec(*leaf) for leaf in zip(rows, shapes, values, strict=True)])
+        return structure.unflatten(
+            [_padded_spec(*leaf).batched(self.rows) for leaf in zip(rows, shapes, values, strict=True)]
+        )
 
     def batches(self, block: Block, size: int) -> Block:
         shapes = _per_leaf(self.padded_shapes, block.structure, is_shape=True)
@@ -267,14 +261,17 @@ def _at(leaf: str) -> str:
     return f" at {leaf}" if leaf else ""
 
 
-def _padded_spec(batched: TensorSpec, shape: Sequence[int | None] | None, value: Any) -> TensorSpec:
-    """The specification of batches whose rows are padded to a shape."""
-    dtype = batched.dtype
+def _padded_spec(row: LeafSpec, shape: Sequence[int | None] | None, value: Any) -> LeafSpec:
+    """The specification of a row that is padded to this shape; an open axis gets the length of the longest row."""
+    dtype = row.dtype
     if dtype.kind in "US" and dtype.itemsize and value is not None:
         dtype = np.result_type(dtype, np.asarray(value))
-    if shape is None:
-        return TensorSpec(batched.shape, dtype)
-    return TensorSpec((batched.shape[0], *(None if size == -1 else size for size in shape)), dtype)
+    if shape is None or len(shape) != len(row.shape):
+        return leaf_spec(row.shape, dtype, row.ragged_rank).assuming(row.assumed_axes, row.assumed_dtype)
+    given = [None if length == -1 else length for length in shape]
+    lengths = [own if length is None else length for own, length in zip(row.shape, given, strict=True)]
+    assumed = [axis for axis in row.assumed_axes if given[axis] is None]
+    return TensorSpec(lengths, dtype).assuming(assumed, row.assumed_dtype)
 
 
 def _common_dtype(rows: list[Any]) -> np.dtype[Any]:
@@ -306,12 +303,11 @@ def _per_leaf(value: Any, structure: Structure, *, is_shape: bool) -> list[Any]:
     return list(_leaves_like(value, structure))
 
 
-def bounded_shapes(spec: Any, padded_shapes: Any, unknown: Sequence[Sequence[bool]], length: int) -> Any:
-    """`padded_shapes` of elements of this specification, with `length` on every axis that is left open.
+def bounded_shapes(structure: Structure, unknown: list[list[bool]], padded_shapes: Any, length: int) -> Any:
+    """`padded_shapes` of elements of this structure, with `length` on every axis that is left open.
 
     A leaf for which no shape was given is padded on its unknown axes.
     """
-    structure = flatten(spec)[1]
     shapes = _per_leaf(padded_shapes, structure, is_shape=True)
     bounded = [
         tuple(length if open_ else None for open_ in axes)
@@ -362,16 +358,14 @@ class RaggedBatch(Batching):
         ]
         return Block(tuple(columns), block.structure, len(block) // size)
 
-    @property
-    def spec(self) -> Any:
-        batched = batched_spec(self.input, self.batch_size, self.drop_remainder)
-        if batched is None:
-            return None
+    def spec_over(self, *inputs: Any) -> Any:
+        # Where something is assumed of the input, nothing is known of it when rows are batched.
+        known = self.input.spec is not None
         return map_structure(
-            lambda leaf: leaf if _is_dense(leaf.row()) else TensorSpec(leaf.shape[:1], object), batched
+            lambda leaf: leaf.batched(self.rows) if _is_dense(leaf, known) else leaf.ragged_rows(self.rows), inputs[0]
         )
 
 
-def _is_dense(leaf: TensorSpec) -> bool:
+def _is_dense(leaf: LeafSpec, known: bool = True) -> bool:
     """Whether all rows of this specification have one shape that is known."""
-    return None not in leaf.shape
+    return leaf.shape == () or (known and None not in leaf.shape)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from penstock.data.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
-from penstock.spec import TensorSpec, alike
+from penstock.spec import LeafSpec, alike
 from penstock.structure import LEAF, Structure, map_structure
 
 
@@ -42,10 +43,8 @@ class Zip(Node):
             return UNKNOWN_CARDINALITY
         return min(finite) if finite else INFINITE_CARDINALITY
 
-    @property
-    def spec(self) -> Any:
-        specs = [node.spec for node in self.members]
-        return None if any(spec is None for spec in specs) else self.structure.unflatten(specs)
+    def spec_over(self, *inputs: Any) -> Any:
+        return self.structure.unflatten(inputs)
 
     @property
     def indexable(self) -> bool:
@@ -122,10 +121,8 @@ class Concatenate(Node):
     def cardinality(self) -> int:
         return added(self.first.cardinality, self.second.cardinality)
 
-    @property
-    def spec(self) -> Any:
-        first, second = self.first.spec, self.second.spec
-        return None if first is None or second is None else merged_spec(first, second)
+    def spec_over(self, *inputs: Any) -> Any:
+        return merged_spec(*inputs)
 
     @property
     def indexable(self) -> bool:
@@ -222,15 +219,12 @@ class Choose(Node):
             return self.choice.cardinality
         return UNKNOWN_CARDINALITY
 
+    def spec_over(self, *inputs: Any) -> Any:
+        return reduce(merged_spec, inputs)
+
     @property
-    def spec(self) -> Any:
-        specs = [node.spec for node in self.members]
-        if any(spec is None for spec in specs):
-            return None
-        merged = specs[0]
-        for spec in specs[1:]:
-            merged = merged_spec(merged, spec)
-        return merged
+    def spec_inputs(self) -> tuple[Node, ...]:
+        return self.members
 
     def stream(self, run: Run, epoch: int) -> "ChooseStream":
         return ChooseStream(self, run, epoch)
@@ -338,7 +332,7 @@ def merged_spec(first: Any, second: Any) -> Any:
     Raises:
         ElementError: their structures or dtypes differ.
     """
-    return map_structure(TensorSpec.merged, first, second)
+    return map_structure(LeafSpec.merged, first, second)
 
 
 def check_one_kind(call: str, nodes: Sequence[Node]) -> None:

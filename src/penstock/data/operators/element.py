@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +12,7 @@ from penstock.data.apply import Failure, Layout, call_rows, call_rows_with_rando
 from penstock.data.at_once import generators_of, map_at_once
 from penstock.data.block import Block, Indices
 from penstock.data.node import OneInput, Run
+from penstock.data.promise import Promise
 from penstock.data.stream import OneInputStream, State, Stream
 from penstock.data.unordered import Unordered
 from penstock.errors import ElementError, InvalidTypeError
@@ -27,12 +29,26 @@ class Map(OneInput):
     num_parallel_calls: int | None = None
     deterministic: bool | None = None
     seed: int | None = None
+    output_signature: Any = field(default=None, repr=False)
     in_flight: bool = field(default=False, repr=False, kw_only=True)
     """Whether it goes on from a state that names elements by number, because they did not come in order."""
 
     @property
     def cardinality(self) -> int:
         return self.input.cardinality
+
+    @property
+    def spec(self) -> Any:
+        return self.output_signature
+
+    @cached_property
+    def promise(self) -> Promise | None:
+        """What results are checked against."""
+        return Promise.of(self.output_signature)
+
+    @property
+    def spec_from_call(self) -> bool:
+        return self.output_signature is None
 
     @property
     def indexable(self) -> bool:
@@ -67,13 +83,13 @@ class Map(OneInput):
         except ElementError as error:
             note(error, self, int(positions[0]))
             return None, Failure(0, error)
-        if at_once is not None:
+        if at_once is not None and (self.promise is None or self.promise.broken_at(at_once) is None):
             return at_once, None
 
         def results(start: int, stop: int) -> Iterator[Any]:
             return self._results(run, epoch, block.slice(start, stop), positions[start:stop])
 
-        output, failure = map_rows(run, self, results, len(block), self.parallelism)
+        output, failure = map_rows(run, self, results, len(block), self.parallelism, self.promise)
         if failure is not None:
             note(failure.error, self, int(positions[failure.row]))
         return output, failure
@@ -103,6 +119,8 @@ class Map(OneInput):
         def call(number: int, row: Block) -> Any:
             try:
                 value = next(self._results(run, epoch, row, range(number, number + 1)))
+                if self.promise is not None:
+                    value = self.promise.kept(value)
                 found = Layout.of(value)
                 run.agreed(self, found).check(found)
             except Exception as error:
@@ -165,9 +183,8 @@ class Filter(OneInput):
     def cardinality(self) -> int:
         return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
 
-    @property
-    def spec(self) -> Any:
-        return self.input.spec
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0]
 
     def stream(self, run: Run, epoch: int) -> "FilterStream":
         return FilterStream(self, run, epoch)

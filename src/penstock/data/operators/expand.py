@@ -50,6 +50,21 @@ class Interleave(OneInput):
     def arguments(self) -> list[str]:
         return [argument for argument in super().arguments() if not argument.startswith("method=")]
 
+    def dataset_of(self, element: Block, position: int) -> Node:
+        """The dataset that the function makes of the one element in this block."""
+        try:
+            dataset = next(call_rows(self.function, element))
+        except Exception as error:
+            note(error, self, position)
+            raise
+        node = getattr(dataset, "node", None)
+        if not isinstance(node, Node):
+            raise InvalidTypeError(
+                f"{self.where()}: the function must return a ps.Dataset, got {dataset!r:.200}: make one by "
+                "ps.Dataset.from_tensor_slices(...)"
+            )
+        return node
+
     def stream(self, run: Run, epoch: int) -> "InterleaveStream":
         return InterleaveStream(self, run, epoch)
 
@@ -117,17 +132,7 @@ class InterleaveStream(Stream):
         return True
 
     def _open(self, element: Block, position: int) -> Cursor:
-        try:
-            dataset = next(call_rows(self._node.function, element))
-        except Exception as error:
-            note(error, self._node, position)
-            raise
-        node = getattr(dataset, "node", None)
-        if not isinstance(node, Node):
-            raise InvalidTypeError(
-                f"{self._node.where()}: the function must return a ps.Dataset, got {dataset!r:.200}: make one by "
-                "ps.Dataset.from_tensor_slices(...)"
-            )
+        node = self._node.dataset_of(element, position)
         stream = node.open(self._run.inner(self._node, node, self._epoch, position), self._epoch)
         return Cursor(Ahead(stream, None, self._run.threads) if self._node.num_parallel_calls else stream)
 

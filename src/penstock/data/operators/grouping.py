@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from penstock.data.stream import Cursor, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.pacing import Pace
+from penstock.spec import LeafSpec
+from penstock.structure import Structure, flatten, map_structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +56,18 @@ class GroupByWindow(OneInput):
 
     def arguments(self) -> list[str]:
         return list(self.arguments_text)
+
+    def dataset_of_window(self, key: int, window: Any) -> Node:
+        """The dataset that the function makes of a window."""
+        try:
+            dataset = self.reduce_function(np.int64(key), window)
+        except Exception as error:
+            note(error, self, f"window of key {key}")
+            raise
+        node = getattr(dataset, "node", None)
+        if not isinstance(node, Node):
+            raise InvalidTypeError(f"{self.where()}: the function must return a ps.Dataset, got {dataset!r:.200}")
+        return node
 
     def stream(self, run: Run, epoch: int) -> "GroupByWindowStream":
         return GroupByWindowStream(self, run, epoch)
@@ -143,20 +158,13 @@ class GroupByWindowStream(Stream):
 
     def _open(self, key: int, rows: list[_Held]) -> Cursor:
         window = self._node.dataset_of(Block.of_leaves([held.leaves for held in rows], self._structure))
-        try:
-            dataset = self._dataset(key, window)
-        except Exception as error:
-            note(error, self._node, f"window of key {key}")
-            raise
-        node = getattr(dataset, "node", None)
-        if not isinstance(node, Node):
-            raise InvalidTypeError(f"{self._node.where()}: the function must return a ps.Dataset, got {dataset!r:.200}")
+        node = self._made(key, window)
         inner = self._run.inner(self._node, node, self._epoch, rows[0].number)
         return node.cursor(inner, self._epoch)
 
-    def _dataset(self, key: int, window: Any) -> Any:
-        """What the reduce function makes of a window."""
-        return self._node.reduce_function(np.int64(key), window)
+    def _made(self, key: int, window: Any) -> Node:
+        """The dataset that is made of a window."""
+        return self._node.dataset_of_window(key, window)
 
     def _held_numbers(self) -> list[int]:
         rows = [held.number for group in self._groups.values() for held in group]
@@ -211,12 +219,30 @@ class GroupByWindowStream(Stream):
 class Bucket(GroupByWindow):
     """Windows of elements of similar length: the key function gives the length, the key is the number of the bucket.
 
-    With `bounded`, the reduce function gets as a third argument which axes are unknown, and an element that is too long
-    for the last boundary is an error.
+    The reduce function is `batching(bucket, rows, unknown)`: it makes a node of batches of the node of a window. With
+    `bounded`, `unknown` says for each leaf which of its axes are, and an element that is too long for the last boundary
+    is an error.
     """
 
     boundaries: tuple[int, ...] = field(kw_only=True, repr=False)
     bounded: bool = field(kw_only=True, repr=False)
+
+    def spec_over(self, *inputs: Any) -> Any:
+        leaves, structure = flatten(inputs[0])
+        unknown = [
+            [length is None or axis in leaf.assumed_axes for axis, length in enumerate(leaf.shape)] for leaf in leaves
+        ]
+        # As a window's, this node's length is not known.
+        buckets = [
+            self.batches_of(bucket, self, (structure, unknown)).spec_over(inputs[0])
+            for bucket in range(len(self.boundaries) + (not self.bounded))
+        ]
+        return reduce(lambda first, second: map_structure(LeafSpec.merged, first, second), buckets)
+
+    def batches_of(self, bucket: int, rows: Node, unknown: tuple[Structure, list[list[bool]]]) -> Node:
+        """The batches of the rows of one bucket."""
+        node: Node = self.reduce_function(bucket, rows, unknown if self.bounded else None)
+        return node
 
     def stream(self, run: Run, epoch: int) -> "BucketStream":
         return BucketStream(self, run, epoch)
@@ -244,10 +270,8 @@ class BucketStream(GroupByWindowStream):
             self._axes.meet(block, number, length)
         return bucket
 
-    def _dataset(self, key: int, window: Any) -> Any:
-        if self._node.bounded:
-            return self._node.reduce_function(np.int64(key), window, self._axes.unknown())
-        return super()._dataset(key, window)
+    def _made(self, key: int, window: Any) -> Node:
+        return self._node.batches_of(key, window.node, (self._structure, self._axes.unknown()))
 
     def state(self) -> State:
         return [super().state(), self._axes.state()]

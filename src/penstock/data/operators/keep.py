@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
@@ -36,9 +37,8 @@ class Prefetch(OneInput):
     def cardinality(self) -> int:
         return self.input.cardinality
 
-    @property
-    def spec(self) -> Any:
-        return self.input.spec
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0]
 
     def stream(self, run: Run, epoch: int) -> Stream:
         stream = self.input.open(run, epoch)
@@ -64,9 +64,9 @@ class Saved(Node):
     def cardinality(self) -> int:
         return self.store.rows
 
-    @property
-    def spec(self) -> Any:
-        return self.read_store(range(1)).spec() if self.store.rows else None
+    @cached_property
+    def spec(self) -> Any:  # found once: it looks at every batch of rows
+        return self.store.structure.unflatten(self.store.specs()) if self.store.structure else None
 
     @property
     def indexable(self) -> bool:
@@ -111,9 +111,8 @@ class Cache(OneInput):
     def cardinality(self) -> int:
         return self.input.cardinality
 
-    @property
-    def spec(self) -> Any:
-        return self.input.spec
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0]
 
     @property
     def varies(self) -> bool:

@@ -269,9 +269,8 @@ class Enumerate(SameElements):
     name: ClassVar[str] = "enumerate"
     start: int = 0
 
-    @property
-    def spec(self) -> Any:
-        return None if self.input.spec is None else (TensorSpec((), np.int64), self.input.spec)
+    def spec_over(self, *inputs: Any) -> Any:
+        return TensorSpec((), np.int64), inputs[0]
 
     def numbered(self, block: Block, numbers: npt.NDArray[np.int64]) -> Block:
         """The block with its positions as a leading leaf."""

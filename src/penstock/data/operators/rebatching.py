@@ -9,7 +9,8 @@ from penstock.data.block import Block, Column, is_ragged
 from penstock.data.node import Node, OneInput, Run, scaled
 from penstock.data.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError
-from penstock.options import UNKNOWN_CARDINALITY
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.spec import LeafSpec
 from penstock.structure import flatten, map_structure
 
 
@@ -26,11 +27,8 @@ class Unbatch(OneInput):
             return scaled(self.input.cardinality, lambda n: n * rows)
         return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
 
-    @property
-    def spec(self) -> Any:
-        if self.input.spec is None or any(not leaf.shape for leaf in flatten(self.input.spec)[0]):
-            return None
-        return map_structure(lambda leaf: leaf.row(), self.input.spec)
+    def spec_over(self, *inputs: Any) -> Any:
+        return map_structure(LeafSpec.row, inputs[0]) if _have_rows(inputs[0]) else None
 
     def stream(self, run: Run, epoch: int) -> "UnbatchStream":
         return UnbatchStream(self, self.input, run, epoch)
@@ -39,6 +37,15 @@ class Unbatch(OneInput):
 def _static_rows(spec: Any) -> int | None:
     lengths = {leaf.shape[0] if leaf.shape else None for leaf in flatten(spec)[0]} if spec is not None else {None}
     return lengths.pop() if len(lengths) == 1 else None
+
+
+def _have_rows(spec: Any) -> bool:
+    return all(leaf.shape for leaf in flatten(spec)[0])
+
+
+def _batch_of(row: LeafSpec, size: int | None) -> LeafSpec:
+    """What `_one_batch` makes of rows."""
+    return row.ragged_rows(size) if None in row.shape else row.batched(size)
 
 
 class UnbatchStream(OneInputStream):
@@ -94,12 +101,11 @@ class Rebatch(OneInput):
         started = left > (int(ends[whole - 1]) if whole else 0)
         return cycles * len(self.batch_sizes) + whole + (started and not self.drop_remainder)
 
-    @property
-    def spec(self) -> Any:
-        if self.input.spec is None or any(not leaf.shape for leaf in flatten(self.input.spec)[0]):
-            return None
-        static = self.drop_remainder and len(set(self.batch_sizes)) == 1
-        return map_structure(lambda leaf: leaf.row().batched(self.batch_sizes[0] if static else None), self.input.spec)
+    def spec_over(self, *inputs: Any) -> Any:
+        size, rows = self.batch_sizes[0], Unbatch(self.input).cardinality
+        whole = self.drop_remainder or rows == INFINITE_CARDINALITY or (rows > 0 and rows % size == 0)
+        rows_of = size if whole and set(self.batch_sizes) == {size} else None
+        return map_structure(lambda leaf: _batch_of(leaf.row(), rows_of), inputs[0]) if _have_rows(inputs[0]) else None
 
     def stream(self, run: Run, epoch: int) -> "RebatchStream":
         return RebatchStream(self, run, epoch)

@@ -33,9 +33,8 @@ class RejectionResample(OneInput):
     def cardinality(self) -> int:
         return self.input.cardinality if self.input.cardinality in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
 
-    @property
-    def spec(self) -> Any:
-        return None if self.input.spec is None else (TensorSpec((), np.int64), self.input.spec)
+    def spec_over(self, *inputs: Any) -> Any:
+        return TensorSpec((), np.int64), inputs[0]
 
     @property
     def varies(self) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,11 +10,12 @@ import numpy as np
 from penstock.data.apply import Layout, checked_rows, note
 from penstock.data.block import Block, object_column, own
 from penstock.data.node import OneInput, Run, scaled
+from penstock.data.promise import Promise
 from penstock.data.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.values import decode_value, encode_value
 from penstock.options import UNKNOWN_CARDINALITY
-from penstock.spec import as_leaf
+from penstock.spec import TensorSpec, as_leaf
 from penstock.structure import LEAF, map_structure
 
 
@@ -24,10 +26,24 @@ class Scan(OneInput):
     name: ClassVar[str] = "scan"
     initial_state: Any = field(repr=False)
     function: Callable[[Any, Any], tuple[Any, Any]]
+    output_signature: Any = field(default=None, repr=False)
 
     @property
     def cardinality(self) -> int:
         return self.input.cardinality
+
+    @property
+    def spec(self) -> Any:
+        return self.output_signature
+
+    @cached_property
+    def promise(self) -> Promise | None:
+        """What outputs are checked against."""
+        return Promise.of(self.output_signature)
+
+    @property
+    def spec_from_call(self) -> bool:
+        return self.output_signature is None
 
     def stream(self, run: Run, epoch: int) -> "ScanStream":
         return ScanStream(self, run, epoch)
@@ -68,7 +84,8 @@ class ScanStream(OneInputStream):
         if not isinstance(result, tuple) or len(result) != 2:
             raise InvalidTypeError(f"scan(scan_func) must return a pair (new state, output), got {result!r}")
         carried = map_structure(as_leaf, result[0])
-        output = _owned(result[1])
+        promise = self._node.promise
+        output = _owned(result[1] if promise is None else promise.kept(result[1]))
         Layout.of(self._carried).check(Layout.of(carried))
         layout = Layout.of(output)
         self._run.agreed(self._node, layout).check(layout)
@@ -100,9 +117,8 @@ class TakeWhile(OneInput):
     def cardinality(self) -> int:
         return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
 
-    @property
-    def spec(self) -> Any:
-        return self.input.spec
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0]
 
     def stream(self, run: Run, epoch: int) -> "TakeWhileStream":
         return TakeWhileStream(self, run, epoch)
@@ -156,9 +172,8 @@ class Unique(OneInput):
     def cardinality(self) -> int:
         return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
 
-    @property
-    def spec(self) -> Any:
-        return self.input.spec
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0]
 
     def stream(self, run: Run, epoch: int) -> "UniqueStream":
         return UniqueStream(self, run, epoch)
@@ -234,6 +249,9 @@ class Window(OneInput):
         if self.drop_remainder:
             return scaled(self.input.cardinality, lambda n: max(0, (n - self.span) // self.shift + 1))
         return scaled(self.input.cardinality, lambda n: -(-n // self.shift))
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return map_structure(lambda leaf: TensorSpec((), object), inputs[0])  # a dataset in the place of each leaf
 
     def stream(self, run: Run, epoch: int) -> "WindowStream":
         return WindowStream(self, run, epoch)

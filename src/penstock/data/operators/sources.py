@@ -15,7 +15,7 @@ from penstock.data.stream import State, Stream
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import hash_positions, mix, uniform_positions
-from penstock.spec import TensorSpec, alike, as_leaf, cast, describe_mismatch, spec_of
+from penstock.spec import TensorSpec, alike, as_leaf, describe_mismatch, fitted, spec_of
 from penstock.structure import LEAF, Structure, flatten, map_structure
 
 _logger = logging.getLogger(__name__)
@@ -190,6 +190,10 @@ class Generator(Node):
     def spec(self) -> Any:
         return self.output_signature
 
+    @property
+    def spec_from_call(self) -> bool:
+        return self.output_signature is None
+
     def stream(self, run: Run, epoch: int) -> "GeneratorStream":
         return GeneratorStream(self, run)
 
@@ -246,7 +250,7 @@ class GeneratorStream(Stream):
     def _checked(self, value: Any) -> list[Any]:
         signature = self._node.output_signature
         if signature is not None:
-            value = map_structure(_fitted, signature, value)
+            value = map_structure(fitted, signature, value)
             wrong = describe_mismatch(signature, spec_of(value))
             if wrong is not None:
                 raise ElementError(f"the generator yielded an element that does not fit output_signature: {wrong}")
@@ -293,36 +297,6 @@ def _iterator_of(made: Any) -> Iterator[Any]:
 def _shown(layout: tuple[Structure, list[Any]]) -> str:
     structure, dtypes = layout
     return structure.shown(map(str, dtypes))
-
-
-def _fitted(spec: TensorSpec, value: Any) -> Any:
-    """A yielded value in the declared dtype, where that loses nothing; anything else as it is.
-
-    Python numbers and lists get the declared dtype. NumPy strings, whose dtype tells their width, also fit a wider one,
-    and `object`, the dtype of all strings.
-    """
-    if type(value) in (int, float, bool, list):
-        return _number_fitted(spec.dtype, value)
-    leaf = as_leaf(value)
-    if spec.dtype.kind == "O" and getattr(leaf, "dtype", _OBJECT).kind in "US":
-        return leaf.item() if leaf.ndim == 0 else leaf.astype(object)
-    return leaf
-
-
-def _number_fitted(dtype: np.dtype[Any], value: Any) -> Any:
-    try:
-        exact = np.asarray(value)
-    except ValueError:  # rows of unequal length: as_leaf says so
-        return as_leaf(value)
-    if exact.dtype.kind not in "biufc":
-        return as_leaf(value)
-    try:
-        fitted = cast(exact, dtype)
-    except OverflowError as error:
-        raise ElementError(f"the generator yielded what output_signature cannot hold: {error}") from error
-    if (dtype.kind in "fc" and exact.dtype.kind in "biuf") or np.array_equal(fitted, exact):
-        return fitted[()]
-    return as_leaf(value)
 
 
 def _numbers(indices: Indices, start: int, step: int) -> Block:
