@@ -347,7 +347,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         own = DrawnSeed() if seed is None and not rerandomize_each_iteration else None
         choice = Choices(seed, rerandomize_each_iteration, tuple(share for _, share in drawn), drawn=own)
         members = tuple(node for node, _ in drawn)
-        sampled = Choose("sample_from_datasets", members, choice, stop_on_empty_dataset, site=user_site())
+        sampled = Choose("sample_from_datasets", members, choice, stop_on_empty_dataset, draws=True, site=user_site())
         return Dataset(sampled, options_of("sample_from_datasets", datasets))
 
     @staticmethod

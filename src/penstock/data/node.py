@@ -161,6 +161,11 @@ class Node(ABC):
         return any(node.varies for node in self.inputs)
 
     @property
+    def may_end(self) -> bool:
+        """Whether an infinite cardinality here holds only as long as what is repeated below has elements."""
+        return any(node.may_end for node in self.inputs)
+
+    @property
     def unseeded(self) -> bool:
         """Whether the run's own seed matters: something random here or below that was given none."""
         return any(node.unseeded for node in self.inputs)
@@ -307,6 +312,11 @@ def describe(value: Any) -> str:
     if isinstance(value, (list, tuple)) and len(value) > 8:
         return f"{type(value).__name__}[{len(value)}]"
     return repr(value)
+
+
+def surely(node: Node) -> int:
+    """The cardinality of a node; unknown where it is infinite as long as something has elements."""
+    return UNKNOWN_CARDINALITY if node.cardinality == INFINITE_CARDINALITY and node.may_end else node.cardinality
 
 
 def added(cardinality: int, *others: int) -> int:

@@ -8,14 +8,12 @@ from penstock.data.methods.tensorflow import DATASET
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.combine import Concatenate, check_one_kind
 from penstock.data.operators.keep import Cache, Kept, Prefetch
-from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, Skip, Take
+from penstock.data.operators.order import EVERYTHING, Enumerate, Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.sequence import Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, SHARD_HINT, UNKNOWN_CARDINALITY, check_flag, check_integer
 from penstock.rng import DrawnSeed
-
-_EVERYTHING = 1 << 62
 
 
 @DATASET
@@ -44,7 +42,7 @@ class OrderMethods(Methods):
             >>> [int(x) for x in dataset], [int(x) for x in dataset]
             ([5, 4, 2, 1, 0, 3], [0, 5, 4, 1, 2, 3])
         """
-        size = _EVERYTHING if buffer_size == UNKNOWN_CARDINALITY else buffer_size
+        size = EVERYTHING if buffer_size == UNKNOWN_CARDINALITY else buffer_size
         size = check_integer("shuffle", "buffer_size", size, minimum=1)
         if seed is not None:
             check_integer("shuffle", "seed", seed, minimum=0)
@@ -54,6 +52,9 @@ class OrderMethods(Methods):
 
     def repeat(self, count: int | None = None) -> Self:
         """The dataset's epochs one after the other: `count` of them, or without end (None or -1).
+
+        An epoch without elements ends it. So a dataset of unknown length, repeated without end, is said to be infinite,
+        as in TensorFlow, though it may turn out to be empty; `take(3)` of it has an unknown length.
 
         Raises:
             InvalidArgumentError: `count` below -1.
@@ -79,7 +80,7 @@ class OrderMethods(Methods):
             [0, 1]
         """
         count = check_integer("take", "count", count, minimum=-1)
-        return self._then(Take(self.node, _EVERYTHING if count == -1 else count, site=user_site()))
+        return self._then(Take(self.node, EVERYTHING if count == -1 else count, site=user_site()))
 
     def skip(self, count: int) -> Self:
         """All elements but the first `count`; none for -1.
@@ -149,7 +150,7 @@ class OrderMethods(Methods):
             >>> [(int(i), str(x)) for i, x in ps.Dataset.from_tensor_slices(["a", "b"]).enumerate(5)]
             [(5, 'a'), (6, 'b')]
         """
-        start = check_integer("enumerate", "start", start, minimum=-_EVERYTHING)
+        start = check_integer("enumerate", "start", start, minimum=-EVERYTHING)
         return self._then(Enumerate(self.node, start, site=user_site()))
 
     def assert_cardinality(self, expected_cardinality: int) -> Self:

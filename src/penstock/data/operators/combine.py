@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Indices, dtype_of_rows
-from penstock.data.node import Node, Run, added
+from penstock.data.node import Node, Run, added, surely
 from penstock.data.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -36,6 +36,8 @@ class Zip(Node):
     @property
     def cardinality(self) -> int:
         lengths = [node.cardinality for node in self.members]
+        if any(length != INFINITE_CARDINALITY for length in lengths):
+            lengths = [surely(node) for node in self.members]
         finite = [length for length in lengths if length >= 0]
         if 0 in finite:
             return 0
@@ -119,7 +121,7 @@ class Concatenate(Node):
 
     @property
     def cardinality(self) -> int:
-        return added(self.first.cardinality, self.second.cardinality)
+        return added(surely(self.first), self.second.cardinality)
 
     def spec_over(self, *inputs: Any) -> Any:
         return merged_spec(*inputs)
@@ -195,6 +197,8 @@ class Choose(Node):
     members: tuple[Node, ...] = field(repr=False)
     choice: Node
     stop_on_empty_dataset: bool
+    draws: bool = field(default=False, repr=False)
+    """Whether the choices are drawn, and so never end and leave out no dataset."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -212,11 +216,14 @@ class Choose(Node):
 
     @property
     def cardinality(self) -> int:
-        lengths = [node.cardinality for node in self.members]
-        if self.choice.cardinality == INFINITE_CARDINALITY and not self.stop_on_empty_dataset:
-            return added(*lengths)
+        lengths = [surely(node) for node in self.members]
+        if self.choice.cardinality == 0 or not any(lengths):
+            return 0
         if all(length == INFINITE_CARDINALITY for length in lengths):
-            return self.choice.cardinality
+            return surely(self.choice)
+        # Draws come to every dataset again and again; other choices may leave one out.
+        if self.draws and not self.stop_on_empty_dataset:
+            return added(*lengths)
         return UNKNOWN_CARDINALITY
 
     def spec_over(self, *inputs: Any) -> Any:

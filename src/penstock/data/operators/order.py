@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import Run, SameElements, capped, scaled
+from penstock.data.node import Run, SameElements, capped, scaled, surely
 from penstock.data.stream import OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -16,6 +16,8 @@ from penstock.spec import TensorSpec
 from penstock.structure import LEAF, PAIR
 
 _INFINITE_REPEATS = 1 << 32
+EVERYTHING = 1 << 62
+"""More elements than there ever are: the count of `take(-1)`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +34,10 @@ class Repeat(SameElements):
         if self.count is None:
             return INFINITE_CARDINALITY
         return scaled(self.input.cardinality, lambda n: n * (self.count or 0))
+
+    @property
+    def may_end(self) -> bool:
+        return self.input.may_end or (self.count is None and self.input.cardinality == UNKNOWN_CARDINALITY)
 
     def first_epoch(self, epoch: int) -> int:
         """The number of the input's epoch with which this node's `epoch` begins."""
@@ -105,7 +111,7 @@ class Take(SameElements):
 
     @property
     def cardinality(self) -> int:
-        return capped(self.input.cardinality, self.count)
+        return self.input.cardinality if self.count == EVERYTHING else capped(surely(self.input), self.count)
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         return self.input.read(run, epoch, indices)
