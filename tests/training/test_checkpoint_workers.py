@@ -5,12 +5,16 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
+import orbax.checkpoint as ocp
+
 import penstock as ps
 from penstock.launch import launch
 
 WORKER = """
 import json, sys
 import jax, jax.numpy as jnp
+import numpy as np
 import penstock as ps
 
 strategy = ps.MultiWorkerMirroredStrategy()
@@ -65,6 +69,35 @@ with strategy.scope():
     except ps.PenstockError as error:
         failed = f"{type(error).__name__}: {error}"
 
+# An array of which each worker holds rows: each writes its own, and reads what it needs.
+numbers = np.arange(32.0, dtype=np.float32).reshape(8, 4)
+mesh = jax.sharding.Mesh(np.array(jax.devices()), ("row",))
+
+def spread(values, *axes):
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+
+def assert_spread(array, *axes):
+    assert array.sharding.spec == jax.sharding.PartitionSpec(*axes)
+    for shard in array.addressable_shards:
+        np.testing.assert_array_equal(shard.data, numbers[shard.index])
+
+with strategy.scope():
+    for asynchronous in (False, True):
+        spreading = ps.Checkpoint(rows=spread(numbers, "row"), step=0, asynchronous=asynchronous)
+        rows_now = spread(numbers, "row")
+        in_parts = spreading.save(directory + "/spread", rows=rows_now, step=asynchronous + 1)
+        jax.jit(lambda array: array + 1, donate_argnums=0)(rows_now)
+        spreading.wait()
+    for axes in (("row",), (None, "row"), ()):
+        assert_spread(ps.Checkpoint(rows=spread(numbers * 0, *axes), step=0).restore(in_parts)["rows"], *axes)
+    whole = ps.Checkpoint(rows=numbers).save(directory + "/whole", rows=numbers)
+    assert_spread(ps.Checkpoint(rows=spread(numbers * 0, "row")).restore(whole)["rows"], "row")
+    try:
+        spreading.save("memory://run/spread", rows=spread(numbers, "row"), step=3)
+    except ps.PenstockError as error:
+        remote = str(error)
+
 # Only worker 1 has another dataset now. Neither worker goes on from the checkpoint, and both can go on together.
 size = 4 + worker
 after = inputs(size)
@@ -76,7 +109,7 @@ with strategy.scope():
 rest = [rows(next(iterator)) for iterator in after.values()]
 close(after)
 with open(f"{directory}/worker-{worker}.json", "w") as file:
-    json.dump([path, found[1], outside, stacked, failed, refused, rest], file)
+    json.dump([path, found[1], outside, stacked, failed, refused, rest, remote], file)
 """
 
 
@@ -86,14 +119,21 @@ def test_two_workers_save_one_checkpoint_together(tmp_path: Path) -> None:
     status = launch(command, num_workers=2, devices_per_worker=2, stdout=output, stderr=errors)
     assert status == 0, errors.getvalue().decode()
     first, second = (json.loads((tmp_path / f"worker-{worker}.json").read_text()) for worker in range(2))
-    assert first[0] == second[0] == f"{tmp_path}/ckpt-2" == ps.latest_checkpoint(tmp_path)
+    assert first[0] == second[0] == f"{tmp_path}/ckpt-2" == ps.latest_checkpoint(tmp_path / "ckpt")
     assert (first[1][0] % 2, second[1][0] % 2) == (0, 1)  # each went on with data of its own
     for told in (first, second):
         assert "with 2 workers ps.Checkpoint must be made inside strategy.scope()" in told[2]
+        assert "written to a directory that is mounted by all of them" in told[7]
         assert "total holds a PerReplica" in told[3] and "strategy.local_results(value)[0]" in told[3]
     assert first[4].startswith("StorageError: the directory of checkpoints")
     assert second[4].startswith("WorkerError: checkpoint.save failed on worker 0 of 2: StorageError: the directory")
     assert first[5].startswith("WorkerError: checkpoint.restore failed on worker 1 of 2: StateMismatchError: ")
     assert second[5].startswith("StateMismatchError: ") and "saved from another dataset" in second[5]
+    rows = np.arange(32.0, dtype=np.float32).reshape(8, 4)
+    restored = ps.Checkpoint(rows=rows * 0, step=0).restore(tmp_path / "spread-2")
+    np.testing.assert_array_equal(restored["rows"], rows)
+    with ocp.StandardCheckpointer() as checkpointer:
+        target = {"rows": rows * 0, "step": np.array(0)}
+        np.testing.assert_array_equal(checkpointer.restore(tmp_path / "spread-1" / "arrays", target)["rows"], rows)
     assert first[6] == [[0, 1, 2, 3], list(range(100, 116, 2))]
     assert second[6] == [[4, 5, 6, 7], list(range(101, 121, 2))]
