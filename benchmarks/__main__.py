@@ -18,6 +18,7 @@ NAMES = (
     "multi_worker",
     "preprocessing",
     "training",
+    "checkpoints",
     "service",
     "dispatcher",
     "transport",
