@@ -8,6 +8,22 @@ from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShar
 from penstock.sharding import slice_bounds
 
 
+def idle_replicas(inputs: Inputs) -> str | None:
+    """What is said of global batches that leave replicas without rows in every step; None where none do."""
+    size, cut = inputs.batch_size, inputs.cut
+    if not size or not isinstance(inputs, DividedInput):
+        return None
+    idle = sum(start == stop for start, stop in slice_bounds(size, cut))
+    if not idle:
+        return None
+    below = size // cut * cut
+    sizes = f"{below:,} or {below + cut:,}" if below else f"{cut:,}"
+    return (
+        f"batches of {size:,} rows leave {idle} of {cut} replicas without rows in every step: {cut} divides batches of "
+        f"{sizes} rows"
+    )
+
+
 def explain(inputs: Inputs, steps: int) -> str:
     """The policy, and for each worker what it reads; for a function's datasets only what is known here."""
     total = {INFINITE_CARDINALITY: "without end", UNKNOWN_CARDINALITY: "unknown until it was read"}.get(
@@ -24,6 +40,9 @@ def explain(inputs: Inputs, steps: int) -> str:
         numbers = f"replica {replicas.start}" if len(replicas) == 1 else f"replicas {replicas.start} to {replicas[-1]}"
         lines.append(f"worker {worker} of {workers.count}, {numbers}:")
         lines.extend("  " + line for line in _reads(own, inputs, replicas))
+    idle = idle_replicas(inputs)
+    if idle is not None:
+        lines.append(idle)
     return "\n".join(lines)
 
 

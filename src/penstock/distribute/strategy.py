@@ -1,5 +1,6 @@
 """`Strategy`: what every way of running replicas offers, and the parts that do not depend on where they run."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from penstock.distribute.contexts import (
     strategy_scope,
 )
 from penstock.distribute.control import Control
+from penstock.distribute.explain import idle_replicas
 from penstock.distribute.feed import Place
 from penstock.distribute.framework import frameworks_scope
 from penstock.distribute.input import DistributedDataset, DistributedIterator
@@ -26,6 +28,8 @@ from penstock.distribute.tensorflow import STRATEGY
 from penstock.distribute.values import PerReplica, regrouped
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
+
+_logger = logging.getLogger(__name__)
 
 
 @STRATEGY
@@ -91,7 +95,11 @@ class Strategy(ABC):
                 'InputOptions(replication_mode="PER_REPLICA") makes a pipeline for each replica, and '
                 "distribute_dataset has one to divide: use distribute_datasets_from_function"
             )
-        return self._distributed("distribute_dataset", DividedInput(dataset, self._workers), options)
+        inputs = DividedInput(dataset, self._workers)
+        idle = idle_replicas(inputs)
+        if idle is not None and self._workers.index == 0:
+            _logger.warning("distribute_dataset: %s", idle)
+        return self._distributed("distribute_dataset", inputs, options)
 
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], input_options: InputOptions | None = None
