@@ -560,3 +560,23 @@ def test_distributing_files_opens_none_and_calls_a_function_of_names_for_the_fir
     on(0).distribute_dataset(lines(files).batch(4)).cardinality()
     on(1).distribute_dataset(ps.Dataset.from_tensor_slices(files).interleave(reader, 2).batch(4)).explain()
     assert set(made) == {files[0], files[1]}
+
+
+def rows_of_workers(dataset: ps.Dataset) -> list[int]:
+    """The rows that two workers without a connection get, step by step."""
+    parts = [list(ps.HostStrategy(1, 2, worker).distribute_dataset(dataset)) for worker in range(2)]
+    return [int(row) for step in zip(*parts, strict=True) for part in step for row in part.values[0]]
+
+
+def test_a_seeded_flat_map_is_not_refused_as_unseeded(tmp_path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text("".join(f"{number * 10 + line}\n" for line in range(5)))
+    files = ps.Dataset.list_files(str(tmp_path / "*.txt"), shuffle=True, seed=7)
+    data = ps.Options(auto_shard_policy=ps.AutoShardPolicy.DATA)
+    lines = files.flat_map(ps.TextLineDataset).map(int).batch(4).with_options(data)
+    expected = [number * 10 + line for number in range(4) for line in range(5)]
+    assert sorted(rows_of_workers(lines)) == expected
+    shuffled = files.flat_map(lambda name: ps.TextLineDataset(name).shuffle(5)).map(int).batch(4).with_options(data)
+    assert sorted(rows_of_workers(shuffled)) == expected
+    with pytest.raises(ps.InvalidArgumentError, match="shuffle.* has no seed"):
+        rows_of_workers(files.flat_map(ps.TextLineDataset).shuffle(5).batch(4).with_options(data))

@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from penstock.cli.arguments import say, seconds
 from penstock.cli.option_names import named_as_options
+from penstock.runtime.wakeups import Wakeups
 from penstock.service import DispatcherConfig, DispatchServer, WorkerConfig, WorkerServer
 
 _DEFAULT_PORT: Final = 5050
@@ -206,7 +207,7 @@ def _run(start: Callable[[], _Server], greeting: str) -> int:
         server = start()
         say(f"penstock: {greeting.format(server.target)}")
         try:
-            server.join()
+            _wait_for(server)
         except _Terminated:
             server.stop(drain=True)
     except _Terminated:
@@ -214,6 +215,26 @@ def _run(start: Callable[[], _Server], greeting: str) -> int:
             return 128 + signal.SIGTERM
         server.stop()
     return 0
+
+
+def _wait_for(server: _Server) -> None:
+    """Wait until a server has ended, or a signal comes, whenever that is."""
+    ended, errors = threading.Event(), []
+
+    def join() -> None:
+        try:
+            server.join()
+        except BaseException as error:  # raised again in the main thread
+            errors.append(error)
+        ended.set()
+        wakeups.wake()
+
+    with Wakeups() as wakeups:
+        threading.Thread(target=join, name="penstock-join", daemon=True).start()
+        while not ended.is_set():
+            wakeups.wait()
+    if errors:
+        raise errors[0]
 
 
 def _allow_many_descriptors() -> None:

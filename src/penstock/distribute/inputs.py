@@ -13,6 +13,8 @@ from penstock.data.node import Node, scaled
 from penstock.data.operators.batching import Batch, Batching
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Filter, Map
+from penstock.data.operators.expand import Interleave
+from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.shuffle import Shuffle
@@ -205,11 +207,14 @@ class DividedInput(Inputs):
         options = self._whole.options()
         together = self.workers.count > 1 and self.share.policy is AutoShardPolicy.DATA
         if together and self._whole.node.unseeded and options.seed is None:
-            random = next(node for node in self._whole.node.walk() if node.unseeded)
-            raise InvalidArgumentError(
-                f"{random.where()} has no seed, so every worker could take its share of another order: give the "
-                "dataset one by with_options(ps.Options(seed=...))"
-            )
+            random = next((node for node in self._whole.node.walk() if _draws(node)), None)
+            if random is not None:
+                raise InvalidArgumentError(
+                    f"{random.where()} has no seed, so every worker could take its share of another order: give the "
+                    "dataset one by with_options(ps.Options(seed=...))"
+                )
+            # Only datasets that functions make may draw, such as those of `flat_map`: on all workers alike.
+            options = Options(seed=0).merged(options)
         # With other workers not the user's own dataset, whose iterations here would count as epochs here alone.
         if self.workers.count > 1 or self.share.node is not self._whole.node:
             self._part = Dataset(self.share.node, options)
@@ -360,6 +365,14 @@ class FunctionInput(Inputs):
         scalars = all(map(self._takes_scalars, self._datasets))
         iterators = [iter(dataset) for dataset in self._datasets]
         return Elements(iterators, workers.replicas, workers.count, workers.index, scalars=scalars)
+
+
+def _draws(node: Node) -> bool:
+    """Whether a node itself draws random numbers that no seed of its own decides."""
+    if not node.unseeded or isinstance(node, (Interleave, GroupByWindow)):
+        return False
+    inherited = type(node).unseeded is Node.unseeded
+    return not inherited and getattr(node, "seed", None) is None
 
 
 def longest(cardinalities: list[int]) -> int:

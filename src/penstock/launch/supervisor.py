@@ -10,15 +10,16 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Any, BinaryIO, Final
 
 from penstock.errors import InvalidArgumentError
 from penstock.launch.guard import Guard
 from penstock.launch.worker import Output, Worker
+from penstock.runtime.wakeups import Wakeups
 
 _DEVICES_FLAG: Final = "--xla_force_host_platform_device_count"
 
@@ -55,7 +56,24 @@ class _Signalled:
         return "interrupted" if self.signal_number == signal.SIGINT else f"ended by {_name(self.signal_number)}"
 
 
-_Events = SimpleQueue[_Ended | _Signalled]
+class _Events:
+    """What the launcher hears of, in order; it may be told from threads and from signal handlers."""
+
+    def __init__(self, wakeups: Wakeups) -> None:
+        self._heard: deque[_Ended | _Signalled] = deque()
+        self._wakeups = wakeups
+
+    def put(self, event: _Ended | _Signalled) -> None:
+        self._heard.append(event)
+        self._wakeups.wake()
+
+    def get(self, timeout: float | None) -> _Ended | _Signalled | None:
+        """The next one; None where none has come for so many seconds."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self._heard:
+            if not self._wakeups.wait(None if until is None else max(0.0, until - time.monotonic())):
+                return None
+        return self._heard.popleft()
 
 
 def launch(
@@ -92,7 +110,23 @@ def launch(
         OSError: the command cannot be started.
     """
     _check(command, num_workers, devices_per_worker, grace_seconds)
-    events: _Events = SimpleQueue()
+    with Wakeups() as wakeups:
+        return _launch(
+            command, _Events(wakeups), num_workers, devices_per_worker, environment, grace_seconds, stdout, stderr
+        )
+
+
+def _launch(
+    command: Sequence[str],
+    events: _Events,
+    num_workers: int,
+    devices_per_worker: int | None,
+    environment: Mapping[str, str] | None,
+    grace_seconds: float,
+    stdout: BinaryIO | None,
+    stderr: BinaryIO | None,
+) -> int:
+    """As `launch`, which has checked the arguments."""
 
     def ended(number: int, status: int) -> None:
         events.put(_Ended(number, status))
@@ -140,9 +174,8 @@ def _until_all_ended(workers: Sequence[Worker], events: _Events, grace_seconds: 
             worker.send(signal_number)
 
     while running:
-        try:
-            event = events.get(timeout=max(0.0, deadline - time.monotonic()) if steps else None)
-        except Empty:
+        event = events.get(timeout=max(0.0, deadline - time.monotonic()) if steps else None)
+        if event is None:
             send(steps.pop(0))
             deadline = time.monotonic() + grace_seconds
             continue
