@@ -75,8 +75,12 @@ def test_bad_arguments(strategy) -> None:
         strategy.reduce(1, value)
     with pytest.raises(ps.InvalidArgumentError, match=r"axis=1\) got a value of shape \(2,\)"):
         strategy.reduce("SUM", value, axis=1)
-    with pytest.raises(ps.InvalidTypeError, match=r"one axis or None"):
+    with pytest.raises(ps.InvalidTypeError, match=r"an axis, a tuple of axes or None"):
+        strategy.reduce("SUM", value, axis=(0, "1"))
+    with pytest.raises(ps.InvalidArgumentError, match=r"axis=1\) got a value of shape \(2,\)"):
         strategy.reduce("SUM", value, axis=(0, 1))
+    with pytest.raises(ps.InvalidArgumentError, match=r"axis=\(0, -1\)\) names an axis twice"):
+        strategy.reduce("SUM", value, axis=(0, -1))
     with pytest.raises(ps.InvalidArgumentError, match=r"fitting shapes.*axis=0"):
         strategy.reduce("SUM", shares(strategy, *[np.zeros(number) for number in range(4)]))
     with pytest.raises(ps.InvalidTypeError, match="takes numbers"):
@@ -103,3 +107,19 @@ def test_workers_of_a_host_strategy_exchange_nothing() -> None:
         strategy.reduce("SUM", ps.PerReplica([1, 2]))
     with pytest.raises(ps.InvalidArgumentError, match="exchanges nothing between workers"):
         strategy.run(lambda: ps.get_replica_context().all_reduce("SUM", 1.0))
+
+
+def test_over_several_axes(strategy) -> None:
+    rows = [np.full((number, 2, 3), number, np.float32) for number in range(1, 5)]
+    ragged, equal = shares(strategy, *rows), shares(strategy, *[np.ones((2, 3), np.float32) * n for n in range(4)])
+    assert np.asarray(strategy.reduce("SUM", ragged, axis=(0, 2))).tolist() == [90, 90]
+    np.testing.assert_allclose(strategy.reduce("MEAN", ragged, axis=(-1, 0)), [3, 3], rtol=1e-6)
+    assert float(strategy.reduce("SUM", equal, axis=(0, 1))) == 36
+    assert float(strategy.reduce("MEAN", equal, axis=(1, 0))) == 1.5
+
+
+def test_gather_takes_strings(strategy) -> None:
+    words = shares(strategy, *[np.array([f"{number}", "x" * number], object) for number in range(4)])
+    assert strategy.gather(words, axis=0).tolist() == ["0", "", "1", "x", "2", "xx", "3", "xxx"]
+    (batch,) = strategy.distribute_dataset(ps.Dataset.from_tensor_slices(np.array(list("abcde"))).batch(5))
+    assert [str(word) for word in strategy.gather(batch, axis=0)] == list("abcde")

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.distribute.calls import check_call, check_stackable, checked_pair, checked_places
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
-from penstock.distribute.reduction import check_axis, check_equal_shapes, reduced
+from penstock.distribute.reduction import joined, reduced
 from penstock.distribute.rendezvous import Abandoned, Rendezvous
 from penstock.distribute.shards import Workers
 from penstock.distribute.steps import Shares
@@ -139,16 +139,14 @@ class HostStrategy(Strategy):
     def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
         return map_leaves(function, value)
 
-    def _reduce_leaf(self, op: ReduceOp, leaf: Any, axis: int | None) -> Any:
+    def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...]) -> Any:
         self.check_alone("strategy.reduce")
-        return reduced(op, tuple(_number_array("strategy.reduce", part) for part in self._parts(leaf)), axis)
+        return reduced(op, tuple(_number_array("strategy.reduce", part) for part in self._parts(leaf)), axes)
 
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
         self.check_alone("strategy.gather")
         parts = tuple(np.asarray(as_leaf(part)) for part in self._parts(leaf))
-        check_axis("gather", parts, axis)
-        check_equal_shapes("strategy.gather", parts, apart_from=axis)
-        return np.concatenate(parts, axis=axis)
+        return joined(parts, axis)
 
     def check_alone(self, call: str) -> None:
         """Refuse what would need values of other workers."""
@@ -188,7 +186,7 @@ def _all_reduced(brought: list[tuple[ReduceOp, Any]]) -> list[Any]:
         raise InvalidArgumentError(f"all_reduce got different operations: {', '.join(op.value for op, _ in brought)}")
     check_agreement("all_reduce(value)", [flatten(value)[1] for _, value in brought])
     columns = zip(*(leaves_of(value) for _, value in brought), strict=True)
-    totals = [reduced(operation, column, None, "all_reduce") for column in columns]
+    totals = [reduced(operation, column, (), "all_reduce") for column in columns]
 
     def copies(value: Any) -> Any:
         remaining = iter(totals)

@@ -24,12 +24,13 @@ from penstock.distribute.device_dtypes import check_width, fits_device
 from penstock.distribute.jax_interface import flatten
 from penstock.distribute.launcher import Launcher
 from penstock.distribute.many_steps import layout_of, program_steps
+from penstock.distribute.on_host import OnHost, on_host_in_place
 from penstock.distribute.pieces import Joiner, Piece
 from penstock.distribute.placement import Placement
 from penstock.distribute.program import is_per_replica
 from penstock.distribute.programs import Programs
 from penstock.distribute.ragged import RaggedSteps, Shapes
-from penstock.distribute.reduction import check_axis, check_equal_shapes, reduced
+from penstock.distribute.reduction import check_axes, check_equal_shapes, count_of, joined, reduced
 from penstock.distribute.shards import Workers
 from penstock.distribute.steps import Shares
 from penstock.distribute.strategy import Strategy
@@ -133,6 +134,7 @@ class MeshStrategy(Strategy):
         """As `run`, where arguments must be brought into a program's form, or the program is not known yet."""
         signature = self._signatures.get(tree)
         if signature is None:
+            given = _with_places(given)
             given, shapes = self._stacked("strategy.run", given)
             if shapes:
                 return self._ragged.run(fn, given, shapes)
@@ -172,7 +174,7 @@ class MeshStrategy(Strategy):
         groups: list[list[Any]] = []
         last = None
         for batch in batches:
-            whole, shapes = self._stacked("strategy.run_steps", batch)
+            whole, shapes = self._stacked("strategy.run_steps", _with_places(batch))
             layout = None if shapes else layout_of(whole, self.num_replicas_in_sync)
             if layout is None or layout != last:
                 groups.append([])
@@ -235,10 +237,12 @@ class MeshStrategy(Strategy):
     def _specified(self, leaf: Any) -> Any:
         """A specification as something to compile for; all else as it is."""
         placement, total = self._placement, self.num_replicas_in_sync
+        spec = leaf.values[0] if is_per_replica(leaf) else leaf
+        if isinstance(spec, LeafSpec) and not fits_device(spec):
+            return OnHost(spec.dtype)
         if isinstance(leaf, LeafSpec):
             return specified(leaf, leaf.shape, placement.same)
-        if is_per_replica(leaf) and isinstance(leaf.values[0], LeafSpec):
-            spec = leaf.values[0]
+        if is_per_replica(leaf) and isinstance(spec, LeafSpec):
             return PerReplica.of_stacked(specified(spec, (total, *spec.shape), placement.by_row), leaf.count)
         return leaf
 
@@ -319,43 +323,50 @@ class MeshStrategy(Strategy):
     def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
         return jax.tree.map(function, value, is_leaf=is_per_replica)
 
-    def _reduce_leaf(self, op: ReduceOp, leaf: Any, axis: int | None) -> Any:
+    def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...]) -> Any:
         self._check_others()
         if not isinstance(leaf, PerReplica) or leaf.stacked is None or leaf.stacked.size == 0:
-            return self._reduce_parts(op, self._on_first("strategy.reduce", leaf), axis)
+            return self._reduce_parts(op, self._on_first("strategy.reduce", leaf), axes)
         rank = leaf.stacked.ndim - 1
-        if axis is not None and not -rank <= axis < rank:
-            check_axis("reduce", leaf.values, axis)
+        if axes:
+            check_axes("reduce", leaf.values[:1], axes)
         # One array on one device, as every plain array of this strategy is.
-        total = self._launcher.begun(self._reduce_rows, (op, leaf.stacked, None if axis is None else axis % rank))
+        total = self._launcher.begun(self._reduce_rows, (op, leaf.stacked, tuple(axis % rank for axis in axes)))
         return total.addressable_data(0)
 
-    def _reduce_parts(self, op: ReduceOp, parts: tuple[Any, ...], axis: int | None) -> Any:
+    def _reduce_parts(self, op: ReduceOp, parts: tuple[Any, ...], axes: tuple[int, ...]) -> Any:
         if self._control is None:
-            return reduced(op, parts, axis)
+            return reduced(op, parts, axes)
         everyone = self._shapes_of_all("strategy.reduce", parts)
-        if axis is not None:
-            check_axis("reduce", everyone, axis)
-        check_equal_shapes("strategy.reduce", everyone, apart_from=axis)
-        count = len(everyone) if axis is None else sum(shape.shape[axis] for shape in everyone)
+        check_axes("reduce", everyone, axes)
+        check_equal_shapes("strategy.reduce", everyone, apart_from=axes)
+        count = count_of(everyone, axes)
         if op is ReduceOp.MEAN and count == 0:
-            return reduced(op, parts, axis)  # which says so
+            return reduced(op, parts, axes)  # which says so
         # The sum of this worker's parts as one row, among rows of zeros.
-        own = reduced(ReduceOp.SUM, parts, axis)
+        own = reduced(ReduceOp.SUM, parts, axes)
         rows = jnp.zeros((len(parts), *own.shape), own.dtype).at[0].set(own)
-        total = self._launcher.begun(self._reduce_rows, (ReduceOp.SUM, self._placement.rows(rows), None))
+        total = self._launcher.begun(self._reduce_rows, (ReduceOp.SUM, self._placement.rows(rows), ()))
         return total.addressable_data(0) if op is ReduceOp.SUM else total.addressable_data(0) / count
 
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
         self._check_others()
+        own = tuple(np.asarray(as_leaf(part)) for part in self._parts(leaf)) if _on_host(leaf) else ()
+        if any(not fits_device(part) for part in own):
+            if self._control is None:
+                return joined(own, axis)
+            raise InvalidTypeError(
+                f"strategy.gather got {own[0].dtype} values, which devices cannot hold, and so they cannot travel "
+                "between workers: gather numbers that stand for them, or use local_results"
+            )
         parts = self._on_first("strategy.gather", leaf)
         if self._control is not None:
             everyone = self._shapes_of_all("strategy.gather", parts)
-            check_axis("gather", everyone, axis)
+            check_axes("gather", everyone, (axis,))
             self._launcher.wait()
             parts = tuple(self._placement.parts_everywhere(parts, [shape.shape for shape in everyone]))
-        check_axis("gather", parts, axis)
-        check_equal_shapes("strategy.gather", parts, apart_from=axis)
+        check_axes("gather", parts, (axis,))
+        check_equal_shapes("strategy.gather", parts, apart_from=(axis,))
         return jnp.concatenate(parts, axis=axis)
 
     def _shapes_of_all(self, call: str, parts: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -374,6 +385,19 @@ class MeshStrategy(Strategy):
         return tuple(jax.device_put(parts, self._devices[0]))
 
 
-def _reduced_rows(op: ReduceOp, stacked: Any, axis: int | None) -> Any:
-    axes = (0,) if axis is None else (0, axis + 1)
-    return jnp.sum(stacked, axis=axes) if op is ReduceOp.SUM else jnp.mean(stacked, axis=axes)
+def _with_places(given: Any) -> Any:
+    """A step's arguments, with the places of what devices cannot hold."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: on_host_in_place(leaf, jax.tree_util.keystr(path)), given, is_leaf=is_per_replica
+    )
+
+
+def _on_host(leaf: Any) -> bool:
+    """Whether a leaf lies in host memory, and so may hold what devices cannot."""
+    part = leaf.values[0] if isinstance(leaf, PerReplica) and leaf.stacked is None else leaf
+    return not isinstance(part, (jax.Array, PerReplica))
+
+
+def _reduced_rows(op: ReduceOp, stacked: Any, axes: tuple[int, ...]) -> Any:
+    over = (0, *(axis + 1 for axis in axes))
+    return jnp.sum(stacked, axis=over) if op is ReduceOp.SUM else jnp.mean(stacked, axis=over)

@@ -20,9 +20,10 @@ from penstock.data.dataset import Dataset
 from penstock.data.iterator import DatasetIterator
 from penstock.distribute.assumptions import Assumptions, check_assumptions
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
-from penstock.distribute.device_dtypes import check_width
+from penstock.distribute.device_dtypes import check_width, fits_device
 from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched
 from penstock.distribute.input import DistributedDataset, DistributedIterator
+from penstock.distribute.on_host import OnHost
 from penstock.distribute.tensorflow import REPLICA
 from penstock.distribute.values import PerReplica, StackedPerReplica
 from penstock.errors import InvalidTypeError
@@ -60,11 +61,8 @@ def mode_of(leaf: Any) -> Mode:
         InvalidTypeError: it cannot enter one.
     """
     if isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)):
-        if isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "OSUMm":
-            raise InvalidTypeError(
-                f"strategy.run got an array of dtype {leaf.dtype}, which devices cannot hold: turn strings into "
-                "numbers in the dataset"
-            )
+        if not fits_device(leaf):
+            return Static(OnHost, OnHost(leaf.dtype))
         return "array"
     if isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool):
         return "number"

@@ -1,25 +1,27 @@
 """Sums and means of the replicas' arrays, NumPy's or JAX's."""
 
+import math
 from typing import Any
+
+import numpy as np
 
 from penstock.distribute.contexts import ReduceOp
 from penstock.errors import InvalidArgumentError
 
 
-def reduced(op: ReduceOp, parts: tuple[Any, ...], axis: int | None, call: str = "strategy.reduce") -> Any:
-    """The sum or mean of arrays over all of them, and over an axis of each where one is given.
+def reduced(op: ReduceOp, parts: tuple[Any, ...], axes: tuple[int, ...], call: str = "strategy.reduce") -> Any:
+    """The sum or mean of arrays over all of them, and over axes of each.
 
     `call` is what errors begin with.
 
     Raises:
-        InvalidArgumentError: the axis does not exist, the shapes do not fit, or there is nothing to take a mean of.
+        InvalidArgumentError: an axis does not exist, the shapes do not fit, or there is nothing to take a mean of.
     """
-    if axis is not None:
-        check_axis("reduce", parts, axis)
-    check_equal_shapes(call, parts, apart_from=axis)
+    check_axes("reduce", parts, axes)
+    check_equal_shapes(call, parts, apart_from=axes)
     # A sum over no axes keeps the shape and widens booleans and small integers, as a sum over an axis does.
-    total = _sum([part.sum(axis=() if axis is None else axis) for part in parts])
-    count = len(parts) if axis is None else sum(part.shape[axis] for part in parts)
+    total = _sum([part.sum(axis=axes) for part in parts])
+    count = count_of(parts, axes)
     if op is ReduceOp.SUM:
         return total
     if count == 0:
@@ -29,25 +31,43 @@ def reduced(op: ReduceOp, parts: tuple[Any, ...], axis: int | None, call: str = 
     return total / count
 
 
-def check_axis(call: str, parts: tuple[Any, ...], axis: int) -> None:
-    """Refuse an axis that the values do not have."""
+def joined(parts: tuple[Any, ...], axis: int, call: str = "strategy.gather") -> Any:
+    """NumPy's arrays, which may hold strings or objects, one after the other along an axis.
+
+    Raises:
+        InvalidArgumentError: the axis does not exist, or the shapes do not fit.
+    """
+    check_axes("gather", parts, (axis,))
+    check_equal_shapes(call, parts, apart_from=(axis,))
+    return np.concatenate(parts, axis=axis)
+
+
+def count_of(parts: tuple[Any, ...], axes: tuple[int, ...]) -> int:
+    """How many values a sum over all parts and over axes of each has."""
+    return sum(math.prod(part.shape[axis] for axis in axes) for part in parts)
+
+
+def check_axes(call: str, parts: tuple[Any, ...], axes: tuple[int, ...]) -> None:
+    """Refuse axes that the values do not have, and one that is named twice."""
     for part in parts:
-        if not -part.ndim <= axis < part.ndim:
-            raise InvalidArgumentError(
-                f"strategy.{call}(axis={axis}) got a value of shape {part.shape}, which has no such axis"
-            )
+        for axis in axes:
+            if not -part.ndim <= axis < part.ndim:
+                raise InvalidArgumentError(
+                    f"strategy.{call}(axis={axis}) got a value of shape {part.shape}, which has no such axis"
+                )
+        if len({axis % part.ndim for axis in axes}) < len(axes):
+            raise InvalidArgumentError(f"strategy.{call}(axis={axes}) names an axis twice")
 
 
-def check_equal_shapes(call: str, parts: tuple[Any, ...], apart_from: int | None = None) -> None:
-    """Refuse arrays whose shapes differ, on any axis or on any axis but one."""
+def check_equal_shapes(call: str, parts: tuple[Any, ...], apart_from: tuple[int, ...] = ()) -> None:
+    """Refuse arrays whose shapes differ on other axes than these."""
 
     def rest(shape: tuple[int, ...]) -> list[int]:
-        return [
-            length for number, length in enumerate(shape) if apart_from is None or number != apart_from % len(shape)
-        ]
+        left_out = {axis % len(shape) for axis in apart_from}
+        return [length for number, length in enumerate(shape) if number not in left_out]
 
     if any(rest(part.shape) != rest(parts[0].shape) for part in parts):
-        advice = ": give axis=0 to reduce over rows too" if apart_from is None and call == "strategy.reduce" else ""
+        advice = ": give axis=0 to reduce over rows too" if not apart_from and call == "strategy.reduce" else ""
         raise InvalidArgumentError(
             f"{call} needs values of fitting shapes, got {', '.join(str(part.shape) for part in parts)}{advice}"
         )

@@ -300,15 +300,15 @@ class Strategy(ABC):
         check_call(fn, args, kwargs)
         checked_places(donate_argnums, len(args))
 
-    def reduce(self, op: ReduceOp | str, value: Any, axis: int | None = None) -> Any:
-        """A value of all replicas as one: their sum or mean, over the replicas alone or over an axis of each as well.
+    def reduce(self, op: ReduceOp | str, value: Any, axis: int | tuple[int, ...] | None = None) -> Any:
+        """A value of all replicas as one: their sum or mean, over the replicas alone or over axes of each as well.
 
         Args:
             op: `ps.ReduceOp.SUM` or `ps.ReduceOp.MEAN`, or their names.
             value: a `PerReplica`, or a nested structure of them. Anything else counts as a value that every replica
                 has: its sum is `num_replicas_in_sync` times it.
-            axis: an axis of each replica's value to reduce over too. The replicas may differ in length there; the mean
-                is that of all rows, wherever they are.
+            axis: an axis of each replica's value to reduce over too, or several in a tuple. The replicas may differ in
+                length there; the mean is that of all rows, wherever they are.
 
         Returns:
             The structure of `value` with plain arrays.
@@ -325,15 +325,17 @@ class Strategy(ABC):
         """
         refuse_in_replica("strategy.reduce")
         operation = as_reduce_op("strategy.reduce(op)", op)
-        if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
-            raise InvalidTypeError(f"strategy.reduce(axis=...) takes one axis or None, got {axis!r}")
-        return self._map(lambda leaf: self._reduce_leaf(operation, self._checked(leaf), axis), value)
+        axes = () if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        if any(isinstance(one, bool) or not isinstance(one, int) for one in axes):
+            raise InvalidTypeError(f"strategy.reduce(axis=...) takes an axis, a tuple of axes or None, got {axis!r}")
+        return self._map(lambda leaf: self._reduce_leaf(operation, self._checked(leaf), axes), value)
 
     def gather(self, value: Any, axis: int) -> Any:
         """The replicas' values joined along an axis, in the replicas' order.
 
         Args:
-            value: a `PerReplica` of arrays with at least one axis, or a nested structure of them.
+            value: a `PerReplica` of arrays with at least one axis, or a nested structure of them. Strings and other
+                objects in host memory become a NumPy array.
             axis: the axis to join along; the replicas may differ in length there.
 
         Returns:
@@ -386,7 +388,7 @@ class Strategy(ABC):
         """`function` of each leaf of a nested value; a `PerReplica` is a leaf."""
 
     @abstractmethod
-    def _reduce_leaf(self, op: ReduceOp, leaf: Any, axis: int | None) -> Any:
+    def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...]) -> Any:
         """One leaf as `reduce` gives it."""
 
     @abstractmethod

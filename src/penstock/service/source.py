@@ -4,7 +4,7 @@ import logging
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import msgspec
