@@ -257,7 +257,8 @@ def as_leaf(value: Any) -> Any:
     strings and bytes stay objects, because NumPy's fixed-width strings drop trailing zero bytes.
 
     Raises:
-        ElementError: a list of unequal rows, or a Python float that float32 would make infinite.
+        ElementError: a list of unequal rows, a Python float that float32 would make infinite, a table, or a column
+            with nulls.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         return value
@@ -273,8 +274,25 @@ def as_leaf(value: Any) -> Any:
     if isinstance(value, list):
         return _array_of_list(value)
     if hasattr(value, "__array__"):
+        _check_array(value)
         return np.asarray(value)
     return value
+
+
+def _check_array(value: Any) -> None:
+    """Refuse what NumPy would take for an array at a loss: tables, and columns of Arrow or polars with nulls."""
+    if hasattr(value, "columns") or hasattr(value, "column_names"):
+        raise ElementError(
+            f"a table is no array, got {type(value).__name__}: from_tensor_slices takes it for a dictionary of columns"
+        )
+    if not hasattr(value, "__arrow_c_stream__") and not hasattr(value, "__arrow_c_array__"):
+        return
+    nulls = getattr(value, "null_count", 0)
+    if nulls() if callable(nulls) else nulls:
+        raise ElementError(
+            f"arrays have no nulls, got {type(value).__name__} with some: fill them (fill_null(0)), and give a mask "
+            "next to it where they matter"
+        )
 
 
 def _array_of_list(value: list[Any]) -> Array:

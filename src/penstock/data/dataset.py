@@ -22,6 +22,7 @@ from penstock.data.read import ReadMethods
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import matching_files
 from penstock.formats.row_store import RowStore
+from penstock.formats.tables import as_columns
 from penstock.options import Options, check_flag, check_integer
 from penstock.rng import DrawnSeed
 from penstock.spec import as_leaf
@@ -106,18 +107,29 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
     def from_tensor_slices(tensors: Any) -> "Dataset":
         """The rows along the leading axis of arrays (or lists), in any structure. The arrays are not copied.
 
+        A table of Arrow, pandas, polars or Hugging Face stands for the dictionary of its columns, a column of theirs
+        for an array. Numbers of a column in one piece are not copied. NumPy's numbers have no null, so a null is an
+        error; a mask is a column of its own: `{"x": column.fill_null(0), "x_is_valid": column.is_valid()}`.
+
         Raises:
-            InvalidArgumentError: no leaves, a leaf without axes, or leading axes of unequal length.
+            InvalidArgumentError: no leaves, a leaf without axes, leading axes of unequal length, or a null.
+            InvalidTypeError: a column of a type that NumPy has no place for.
 
         Example:
             >>> [(x.tolist(), int(y)) for x, y in Dataset.from_tensor_slices(([[1, 2], [3, 4]], [0, 1]))]
             [([1, 2], 0), ([3, 4], 1)]
+            >>> import pyarrow as pa
+            >>> list(Dataset.from_tensor_slices(pa.table({"age": [31, 17], "name": ["Ada", "Bob"]})))
+            [{'age': np.int64(31), 'name': 'Ada'}, {'age': np.int64(17), 'name': 'Bob'}]
         """
         leaves, structure = flatten(tensors)
+        columnar = [as_columns(leaf, path) for leaf, path in zip(leaves, structure.paths(), strict=True)]
+        leaves, structure = flatten(structure.unflatten(columnar))
         try:
             columns = tuple(np.asarray(as_leaf(leaf)) for leaf in leaves)
         except ElementError as error:
-            raise ElementError(f"from_tensor_slices: {error}: from_generator takes rows that differ") from error
+            differ = ": from_generator takes rows that differ" if error.__cause__ else ""
+            raise ElementError(f"from_tensor_slices: {error}{differ}") from error
         for path, leaf, column in zip(structure.paths(), leaves, columns, strict=True):
             if column.ndim == 0:
                 raise InvalidArgumentError(

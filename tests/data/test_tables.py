@@ -1,0 +1,112 @@
+"""Tables and columns of other libraries in `from_tensor_slices`."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+
+LARGE = 2**60 + 1
+
+
+class Spoken:
+    """A frame of a library that penstock does not know: it speaks Arrow's protocol, and offers NumPy an array too."""
+
+    def __init__(self, data):
+        self._data = data
+        self.columns = data.column_names
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._data.__arrow_c_stream__(requested_schema)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self._data)
+
+
+def elements(value):
+    return list(ps.Dataset.from_tensor_slices(value))
+
+
+@pytest.mark.parametrize("kind", [lambda table: table, Spoken, lambda table: table.to_batches()[0]])
+def test_a_table_is_a_dictionary_of_columns_and_not_flattened(kind):
+    table = pa.table({"id": [1, LARGE], "name": ["a", "bcd"], "score": [0.5, float("nan")]})
+    first, second = elements(kind(table))
+    assert first == {"id": 1, "name": "a", "score": 0.5}
+    assert (second["id"], second["name"], np.isnan(second["score"])) == (LARGE, "bcd", True)
+    assert type(second["id"]) is np.int64
+
+
+@pytest.mark.parametrize(
+    "make", [lambda values: pa.array(values), lambda values: pa.chunked_array([values[:1], values[1:]])]
+)
+def test_integers_with_nulls_are_not_rounded_in_silence(make):
+    column = make([1, None, LARGE])
+    with pytest.raises(ps.InvalidArgumentError, match=r"without nulls, got 1 of 3 at \['n'\] \(int64\).*is_valid"):
+        ps.Dataset.from_tensor_slices({"n": column})
+    for use in (ps.Dataset.from_tensors, lambda value: list(ps.Dataset.range(1).map(lambda x: value))):
+        with pytest.raises(ps.ElementError, match="arrays have no nulls, got .*fill_null"):
+            use(column)
+    masked = elements({"n": column.fill_null(0), "n_is_valid": column.is_valid()})
+    assert [(int(row["n"]), bool(row["n_is_valid"])) for row in masked] == [(1, True), (0, False), (LARGE, True)]
+    assert elements(column.drop_null()) == [1, LARGE]
+
+
+def test_nulls_inside_of_a_table_are_named_by_their_column():
+    nested = pa.array([{"x": 1, "l": [1, None]}, {"x": 2, "l": []}])
+    with pytest.raises(ps.InvalidArgumentError, match=r"got 1 of 2 at \['s'\]\['l'\]"):
+        ps.Dataset.from_tensor_slices(pa.table({"s": nested}))
+
+
+def test_numbers_in_one_piece_are_not_copied():
+    table = pa.table({"x": np.arange(100), "y": np.arange(100.0)})
+    columns = ps.Dataset.from_tensor_slices(table).node.columns
+    assert [np.shares_memory(column, table[name].chunk(0).to_numpy()) for column, name in zip(columns, "xy")] == [
+        True
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("column", "rows"),
+    [
+        (pa.array([True, False]), [True, False]),
+        (pa.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
+        (pa.array([b"a"]), [b"a"]),
+        (pa.array([[1, 2], [3]]), [[1, 2], [3]]),
+        (pa.array([[0], [1, 2], [3]])[1:], [[1, 2], [3]]),
+        (pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2)), [[1, 2], [3, 4]]),
+        (pa.array([[[1, 2]], [[3, 4]]], pa.list_(pa.list_(pa.int8(), 2), 1)), [[[1, 2]], [[3, 4]]]),
+        (pa.array([{"x": 1, "y": "a"}]), [{"x": 1, "y": "a"}]),
+        (pa.array([], pa.int32()), []),
+        (pa.array([], pa.list_(pa.int32())), []),
+    ],
+)
+def test_columns_of_each_type(column, rows):
+    def plain(value):
+        return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+
+    found = elements(column)
+    assert [
+        {key: plain(leaf) for key, leaf in row.items()} if isinstance(row, dict) else plain(row) for row in found
+    ] == rows
+
+
+def test_a_column_that_numpy_has_no_place_for_is_named():
+    table = pa.table({"price": pa.array([1, 2], pa.decimal128(5, 2))})
+    with pytest.raises(ps.InvalidTypeError, match=r"got decimal128\(5, 2\) at \['price'\]: cast the column"):
+        ps.Dataset.from_tensor_slices(table)
+    twice = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(ps.InvalidArgumentError, match=r"different names, got \['a'\]"):
+        ps.Dataset.from_tensor_slices(twice)
+
+
+@pytest.mark.parametrize("table", [pa.table({"a": [1]}), Spoken(pa.table({"a": [1]}))])
+def test_a_table_as_one_element_is_refused(table):
+    with pytest.raises(ps.ElementError, match="a table is no array.*from_tensor_slices takes it"):
+        ps.Dataset.from_tensors(table)
+
+
+def test_tables_and_arrays_stand_together():
+    table, labels = pa.table({"a": [1, 2]}), np.array([7, 8])
+    assert elements((table, labels)) == [({"a": 1}, 7), ({"a": 2}, 8)]
+    with pytest.raises(ps.InvalidArgumentError, match="of one length"):
+        ps.Dataset.from_tensor_slices((table, labels[:1]))
