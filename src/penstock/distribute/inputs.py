@@ -214,7 +214,8 @@ class DividedInput(Inputs):
                     "dataset one by with_options(ps.Options(seed=...))"
                 )
             # Only datasets that functions make may draw, such as those of `flat_map`: on all workers alike.
-            options = Options(seed=0).merged(options)
+            self._part = Dataset(self.share.node, options, Iterations(0, seeded=True))
+            return
         # With other workers not the user's own dataset, whose iterations here would count as epochs here alone.
         if self.workers.count > 1 or self.share.node is not self._whole.node:
             self._part = Dataset(self.share.node, options)
