@@ -13,8 +13,7 @@ from penstock.distribute.contexts import refuse_in_replica
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError
 from penstock.training.checkpoint_files import Numbered
 from penstock.training.checkpoint_folders import LocalFolder
-from penstock.training.checkpoint_index import Index, Item, check_names, read_index
-from penstock.training.checkpoint_index import index_of as read_index_of
+from penstock.training.checkpoint_index import Index, Item, check_names, index_at, read_index
 from penstock.training.checkpoint_keep import Keep
 from penstock.training.checkpoint_keras import KerasPart
 from penstock.training.checkpoint_objects import Object, index_of, load_states, states_of
@@ -161,7 +160,8 @@ class Checkpoint:
                 "written to a directory that is mounted by all of them, not to a remote one"
             )
         place = files.folder.place(files.next(number))
-        files.clear()
+        if _is_shared(arrays):  # the others write at once, too
+            files.clear()
         return (items, arrays, files), [place, states_of(items)]
 
     def _check_values(self, values: dict[str, Any]) -> None:
@@ -189,11 +189,12 @@ class Checkpoint:
             if together is not None:
                 together()
             elif files is not None:
+                files.clear()
                 with files.folder.writing(os.path.basename(path)) as local:
                     write(local, arrays, index)()
             if files is not None:
                 folder = files.folder
-                files.keep(lambda names: self._keep.of(names, lambda name: read_index_of(folder, name).metric))
+                files.keep(lambda names: self._keep.of(names, lambda name: index_at(folder, name).metric))
                 size, seconds = sum(array.nbytes for array in arrays.values()), time.perf_counter() - started
                 _logger.info("saved %s: %d bytes of arrays in %.3f seconds", path, size, seconds)
 

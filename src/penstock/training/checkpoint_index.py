@@ -116,10 +116,10 @@ def read_index(path: str) -> Index:
         raise StorageError(f"there is no checkpoint {path}: ps.latest_checkpoint(directory) finds the newest")
     if not folder.is_complete(name):
         raise StorageError(f"{path} is no checkpoint that ps.Checkpoint has written: it has no {INDEX}")
-    return index_of(folder, name)
+    return index_at(folder, name)
 
 
-def index_of(folder: Folder, name: str) -> Index:
+def index_at(folder: Folder, name: str) -> Index:
     """What is in a complete checkpoint.
 
     Raises:

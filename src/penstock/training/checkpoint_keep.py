@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
 from penstock.training.checkpoint_files import checkpoints_at
-from penstock.training.checkpoint_index import index_of
+from penstock.training.checkpoint_index import index_at
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def best_checkpoint(directory: str | os.PathLike[str], mode: str) -> str | None:
         raise InvalidArgumentError('ps.best_checkpoint(directory, mode) takes "max" or "min", got None')
     _check_mode("ps.best_checkpoint(directory, mode)", mode)
     folder, found = checkpoints_at("ps.best_checkpoint(directory, mode)", directory)
-    scored = [(_score(index_of(folder, one.name).metric, mode), folder.written(one.name), one.name) for one in found]
+    scored = [(_score(index_at(folder, one.name).metric, mode), folder.written(one.name), one.name) for one in found]
     known = [one for one in scored if one[0] > -math.inf]
     return folder.place(max(known)[-1]) if known else None
 
