@@ -26,7 +26,7 @@ from penstock.distribute.shards import Workers, WorkerShare, share_of_worker
 from penstock.distribute.step_sources import Elements, GlobalBatches, OwnBatches, StepSource
 from penstock.distribute.steps import Template, check_spec, unbatched
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy, Options
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
 from penstock.sharding import slice_bounds
 from penstock.structure import flatten
 
