@@ -494,6 +494,7 @@ def test_explain_tells_the_rows_of_a_batch() -> None:
         "  rows 1 to 1 of each global batch of 2 (reads all)",
         "worker 2 of 3, replica 2:",
         "  no rows of each global batch of 2 (reads all)",
+        "batches of 2 rows leave 1 of 3 replicas without rows in every step: 3 divides batches of 3 rows",
     ]
     assert explained(ps.Dataset.from_tensors(np.arange(8)).repeat(), 1, 2) == [
         "steps: without end",
