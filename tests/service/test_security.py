@@ -288,7 +288,9 @@ def as_nobody(program: str) -> str:
     """What a program writes that another user runs, who may not even read the files of this one's Python."""
     theirs = Path(f"/tmp/penstock-{NOBODY}")
     made = not theirs.exists()
-    begin = f"import os, socket\nfrom penstock.cli import main\nos.setgid({NOBODY}); os.setuid({NOBODY})\n"
+    begin = (
+        f"import encodings.idna, os, socket\nfrom penstock.cli import main\nos.setgid({NOBODY}); os.setuid({NOBODY})\n"
+    )
     environment = {**os.environ, "HOME": "/nonexistent", "XDG_STATE_HOME": ""}
     done = subprocess.run(
         [sys.executable, "-c", begin + program],
@@ -303,20 +305,55 @@ def as_nobody(program: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_the_token_is_not_sent_to_another_users_server(host: str) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as listener:
-        listener.bind((host, 0))
-        port = listener.getsockname()[1]
-        listener.listen()
-        os.fchown(listener.fileno(), NOBODY, NOBODY)  # as if that user had made it
-        with pytest.raises(ps.ServiceError, match=f"user {NOBODY} listens at port {port} of this machine.*not sent"):
-            status(f"localhost:{port}")
+@contextmanager
+def anothers_listener(host: str, port: int = 0) -> Iterator[socket.socket]:
+    """A socket that listens as if another user had made it; nobody may come."""
+    if os.getuid() != 0:
+        pytest.skip("only root can give a socket away")
+    with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        os.fchown(listener.fileno(), NOBODY, NOBODY)
+        yield listener
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):
             listener.accept()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::"])
+def test_the_token_is_not_sent_to_another_users_server(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with anothers_listener(host) as listener:
+        port = listener.getsockname()[1]
+        with anothers_listener("127.0.0.1" if host == "::" else "::1", port):
+            refused = f"user {NOBODY} listens at port {port} of this machine.*not sent"
+            with pytest.raises(ps.ServiceError, match=refused):
+                status(f"localhost:{port}")
+            monkeypatch.setenv("PENSTOCK_INSECURE", "1")
+            for name in ("localhost", "127.0.0.1"):
+                with pytest.raises(ps.ServiceError, match=refused):
+                    status(f"{name}:{port}")
+
+
+def test_a_token_of_several_machines_is_not_sent_to_another_user_of_this_one(
+    token_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where this machine is called by a name that others know it by."""
+    monkeypatch.setenv("PENSTOCK_INSECURE", "1")
+    monkeypatch.setenv("PENSTOCK_TOKEN_FILE", token_file)
+    with anothers_listener("0.0.0.0") as listener:
+        address = f"{socket.gethostbyname(socket.gethostname())}:{listener.getsockname()[1]}"
+        with pytest.raises(ps.ServiceError, match=f"user {NOBODY} listens at port .*not sent"):
+            status(address)
+
+
+@pytest.mark.parametrize("host", ["::1", "127.0.0.2"])
+def test_another_user_at_another_address_of_the_same_port_stops_no_service(host: str) -> None:
+    with ps.service.DispatchServer() as dispatcher, anothers_listener(host, dispatcher.port):
+        for _ in range(3):
+            assert status(address_of(dispatcher)).workers == []
+    with (
+        anothers_listener(host) as listener,
+        pytest.raises(ps.ServiceError, match="cannot be reached: .*127.0.0.1:"),
+    ):
+        status(f"127.0.0.1:{listener.getsockname()[1]}")
 
 
 # Secrets stay secret

@@ -5,15 +5,17 @@ Every call brings the token in a header. It is looked at before the call's body,
 
 import os
 import socket
+from contextlib import suppress
 from typing import Any, Final
 
 from pyarrow import flight
 
 from penstock.errors import ServiceError
-from penstock.service.credentials import ClientCredentials, ServerCredentials, is_loopback
+from penstock.service.credentials import ClientCredentials, ServerCredentials
 from penstock.service.transport.listeners import users_listening
 
 HEADER: Final = "authorization"
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
@@ -74,8 +76,8 @@ class Line:
 
     def __init__(self, address: str, credentials: ClientCredentials, *, tls: bool) -> None:
         authorization = credentials.authorization(address, tls=tls)
-        if authorization and not tls and not credentials.insecure:
-            _check_listener(address)
+        if authorization and not tls:
+            address = _away_from_strangers(address)
         self._headers = [(HEADER.encode(), authorization.encode())] if authorization else []
         trusted = {
             "tls_root_certs": credentials.roots or None,
@@ -89,14 +91,50 @@ class Line:
         return flight.FlightCallOptions(timeout=seconds, headers=self._headers)
 
 
-def _check_listener(address: str) -> None:
+def _away_from_strangers(address: str) -> str:
+    """Where to connect so that no other user of this machine gets the token.
+
+    A name can stand for several addresses of this machine, as localhost does. Of these the one is taken at which this
+    user listens, so that nobody can keep this user from its service by listening at another one.
+
+    Raises:
+        ServiceError: other users listen at all of them.
+    """
     host, _, port = address.rpartition(":")
-    strangers = users_listening(int(port)) - {os.getuid(), 0} if is_loopback(host) else set()
-    if strangers:
-        raise ServiceError(
-            f"user {min(strangers)} listens at port {port} of this machine, not the one of this process "
-            f"({os.getuid()}): the token is not sent there. Start the service at another port, or use TLS"
-        )
+    of_ours: list[str] = []
+    of_nobody: list[str] = []
+    strangers: set[int] = set()
+    for where in _of_this_machine(host.strip("[]")):
+        users = users_listening(where, int(port))
+        others = users - {os.getuid(), 0}
+        strangers |= others
+        if not others:
+            (of_ours if users else of_nobody).append(f"[{where}]:{port}" if ":" in where else f"{where}:{port}")
+    if of_ours:
+        return of_ours[0]
+    if not strangers:
+        return address
+    if of_nobody:
+        return of_nobody[0]
+    raise ServiceError(
+        f"user {min(strangers)} listens at port {port} of this machine, not the one of this process "
+        f"({os.getuid()}): the token is not sent there. Start the service at another port, or use TLS"
+    )
+
+
+def _of_this_machine(host: str) -> list[str]:
+    """The addresses of this machine that a name or an address stands for; none for another machine's."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+    except OSError:  # the connection will say so
+        return []
+    ours = []
+    for family, kind, _, _, address in found:
+        with suppress(OSError), socket.socket(family, kind) as trial:
+            trial.bind(address)  # which is refused for addresses of others
+            # Connecting to "any address" is connecting to this machine.
+            ours.append(_LOOPBACK.get(str(address[0]), str(address[0])))
+    return ours
 
 
 def refused_at_the_door(what: str, address: str, error: Exception) -> str:

@@ -3,12 +3,14 @@
 The messages of netlink are those of netlink(7) and sock_diag(7), in the byte order of the machine.
 """
 
+import ipaddress
 import os
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENING: Final = 10
@@ -22,22 +24,57 @@ _DONE: Final = 3
 _HEADER = struct.Struct("=IHHII")
 _QUESTION = struct.Struct("=BBxxI48x")
 _NUMBER = struct.Struct("=i")
-_SOCKET = struct.Struct("=4x2s46x12xI")
+_SOCKET = struct.Struct("=B3x2s2x16s28x12xI")
 _MOST_BYTES: Final = 1 << 16
 _MOST_SECONDS: Final = 1.0
 
 
-def users_listening(port: int) -> set[int]:
-    """The ids of the users who listen at a TCP port of this machine, on any address; none where it does not tell."""
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_ANY: Final = (ipaddress.IPv4Address("0.0.0.0"), ipaddress.IPv6Address("::"))
+
+
+class Listener(NamedTuple):
+    """A socket that listens: at an address of this machine, or at all of them."""
+
+    address: Address
+    port: int
+    user: int
+
+
+def users_listening(host: str, port: int) -> set[int]:
+    """The ids of the users who get what connects to a port at an address of this machine; none where it does not tell.
+
+    Args:
+        host: a numeric address. One socket at it gets all; without any those that listen at every address do.
+    """
+    wanted = _plain(ipaddress.ip_address(host.partition("%")[0]))
+    found: dict[Address, set[int]] = {}
+    for listener in _all_listeners():
+        if listener.port == port:
+            found.setdefault(listener.address, set()).add(listener.user)
+    # One for all of IPv6 gets what comes by IPv4 too, unless another one is there for all of that.
+    for address in (wanted, *_ANY[wanted.version == 6 :]):
+        if address in found:
+            return found[address]
+    return set()
+
+
+def _all_listeners() -> list[Listener]:
     try:
-        sockets = list(ask_netlink())
+        return list(ask_netlink())
     except (OSError, AttributeError):  # not of Linux, or kept from this process
-        sockets = list(read_tables())
-    return {user for listening, user in sockets if listening == port}
+        return list(read_tables())
 
 
-def ask_netlink() -> Iterator[tuple[int, int]]:
-    """The port and the user of each socket that listens.
+def _plain(address: Address) -> Address:
+    """IPv4 also where it is written as IPv6."""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return address if mapped is None else mapped
+
+
+def ask_netlink() -> Iterator[Listener]:
+    """Each socket that listens.
 
     Raises:
         OSError: the system does not answer.
@@ -60,16 +97,24 @@ def ask_netlink() -> Iterator[tuple[int, int]]:
                             raise OSError(-number, os.strerror(-number))
                         more = False
                         break
-                    port, user = _SOCKET.unpack_from(answer, _HEADER.size)
-                    yield int.from_bytes(port, "big"), user
+                    version, port, where, user = _SOCKET.unpack_from(answer, _HEADER.size)
+                    address = ipaddress.ip_address(where[:4] if version == socket.AF_INET else where)
+                    yield Listener(_plain(address), int.from_bytes(port, "big"), user)
                     answer = answer[-(-size // 4) * 4 :]
 
 
-def read_tables() -> Iterator[tuple[int, int]]:
+def read_tables() -> Iterator[Listener]:
     """The same, from the files of /proc; nothing where there are none."""
     for table in _TABLES:
         if table.exists():
             for line in table.read_text().splitlines()[1:]:
                 _, local, _, state, _, _, _, user, *_ = line.split()
                 if int(state, 16) == _LISTENING:
-                    yield int(local.rpartition(":")[2], 16), int(user)
+                    where, _, port = local.partition(":")
+                    yield Listener(_plain(ipaddress.ip_address(_in_order(where))), int(port, 16), int(user))
+
+
+def _in_order(where: str) -> bytes:
+    """The bytes of an address that is written in words of the machine's byte order."""
+    words = [int(where[i : i + 8], 16) for i in range(0, len(where), 8)]
+    return b"".join(word.to_bytes(4, sys.byteorder) for word in words)
