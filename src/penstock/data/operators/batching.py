@@ -235,6 +235,8 @@ class PaddedBatch(Batching):
                 f"{self.where()}: a row of shape {tuple(longest)}{_at(leaf)} does not fit into padded_shapes "
                 f"{tuple(target)}"
             )
+        if any(row.dtype == object and row.size and isinstance(row.flat[0], np.ndarray) for row in rows):
+            raise ElementError(f"{self.where()}: a row holds arrays of unequal shape{_at(leaf)}: pad them first")
         dtype = _common_dtype(rows)
         fill = _default_padding(rows) if value is None else self._filling(value, dtype, leaf)
         if dtype.kind in "US":

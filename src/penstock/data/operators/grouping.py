@@ -229,12 +229,13 @@ class Bucket(GroupByWindow):
 
     def spec_over(self, *inputs: Any) -> Any:
         leaves, structure = flatten(inputs[0])
-        unknown = [
-            [length is None or axis in leaf.assumed_axes for axis, length in enumerate(leaf.shape)] for leaf in leaves
-        ]
+        unknown = [[length is None for length in leaf.shape] for leaf in leaves]
+        if self.bounded and self.input.spec is None:  # only the elements tell which axes are unknown
+            leaves = [leaf.opened(range(len(leaf.shape))) for leaf in leaves]
+            unknown = [[False] * len(leaf.shape) for leaf in leaves]
         # As a window's, this node's length is not known.
         buckets = [
-            self.batches_of(bucket, self, (structure, unknown)).spec_over(inputs[0])
+            self.batches_of(bucket, self, (structure, unknown)).spec_over(structure.unflatten(leaves))
             for bucket in range(len(self.boundaries) + (not self.bounded))
         ]
         return reduce(lambda first, second: map_structure(LeafSpec.merged, first, second), buckets)
