@@ -1,5 +1,7 @@
 """Several readers of one job: in step, each with everything, or each with its share."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.messages import GetStatus
 
 
 @pytest.fixture
@@ -193,6 +197,34 @@ def test_a_static_policy_without_a_list_of_workers_is_refused(target: str) -> No
 def test_local_workers_only(target: str) -> None:
     dataset = ps.Dataset.range(9).apply(ps.service.distribute("distributed_epoch", target, target_workers="LOCAL"))
     assert [int(x) for x in dataset] == list(range(9))
+
+
+def await_workers(target: str, count: int) -> None:
+    client = DispatcherClient(target)
+    while len(client.ask(GetStatus()).workers) < count:
+        time.sleep(0.01)
+    client.close()
+
+
+@pytest.mark.parametrize(("policy", "count"), [("DATA", 6), ("OFF", 12), ("DYNAMIC", 12)])
+def test_a_reader_beside_its_worker_has_what_belongs_to_that_worker(policy: str, count: int) -> None:
+    """Two machines, a trainer and a data worker on each: together they read everything once, or each all of it."""
+    config = ps.service.DispatcherConfig(worker_addresses=("localhost", "localhost"))
+    with ps.service.DispatchServer(config) as dispatcher:
+        address = dispatcher.target.split("://")[1]
+        command = [sys.executable, "-m", "penstock", "worker", "--quiet", "--dispatcher", address]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as elsewhere:
+            try:
+                with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)):
+                    await_workers(dispatcher.target, 2)
+                    mode = ps.service.distribute(
+                        ps.service.ShardingPolicy[policy], dispatcher.target, target_workers="LOCAL"
+                    )
+                    given = [int(x) for x in ps.Dataset.range(12).apply(mode)]
+            finally:
+                elsewhere.terminate()
+    assert len(given) == count
+    assert given in ([*range(0, 12, 2)], [*range(1, 12, 2)], [*range(12)])
 
 
 def test_without_local_workers_none_are_waited_for() -> None:

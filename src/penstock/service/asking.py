@@ -28,6 +28,7 @@ class Reading:
         limit: the most elements that may be under way; None lets their size decide.
         codec: how blocks are compressed.
         skip_poison: leave out elements over which workers are lost.
+        own_passes: of the passes that belong to a worker each, only those of workers that may be asked are read.
     """
 
     dataset_id: str
@@ -44,6 +45,7 @@ class Reading:
     limit: int | None = None
     codec: str = ""
     skip_poison: bool = False
+    own_passes: bool = False
 
     @property
     def endless(self) -> bool:

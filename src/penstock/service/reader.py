@@ -30,7 +30,7 @@ from penstock.service.position import Position
 from penstock.service.progress import ENDLESS, Arrived, Part, Raised
 from penstock.service.pulse import Pulse
 from penstock.service.staff import Staff
-from penstock.service.subjects import Span
+from penstock.service.subjects import Pass, Span
 
 _logger = logging.getLogger(__name__)
 
@@ -463,6 +463,11 @@ class Reader:
         if self._leases is not None:
             self._leases.acknowledge(self._begun())
 
+    def _reads(self, part: Pass) -> bool:
+        """Whether a pass is this reader's; one that it has begun stays so, whoever makes it."""
+        begun = part.number in self._position.passes
+        return begun or not self._reading.own_passes or self._staff.has(part.worker_id)
+
     def _heartbeat(self, *lost: int) -> ConsumerHeartbeat:
         """What the dispatcher is told of this reader, and of workers that it cannot reach."""
         with self._changed:
@@ -474,7 +479,7 @@ class Reader:
         """Take over what the dispatcher says: passes that have come, workers that have come or gone."""
         workers = self._staff.update(news.workers)
         with self._changed:
-            new = self._position.update(news.passes)
+            new = self._position.update([part for part in news.passes if self._reads(part)])
             if self._stopping:
                 missing = 0
             elif self._reading.endless and self._leases is None:  # a lane for each pass, which ends with it

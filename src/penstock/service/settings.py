@@ -50,6 +50,11 @@ class Settings:
         return self.coordinated or self.cross_trainer_cache is not None
 
     @property
+    def own_passes(self) -> bool:
+        """Whether a reader leaves the parts of workers that it may not ask to readers beside these workers."""
+        return self.target_workers == "LOCAL" and self.policy is not ShardingPolicy.DYNAMIC and self.alone
+
+    @property
     def can_be_ordered(self) -> bool:
         """Whether elements can come in the order that they have in process: one consumer reads one pass."""
         return self.alone and self.policy is ShardingPolicy.DYNAMIC

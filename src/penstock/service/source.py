@@ -216,6 +216,7 @@ class DistributeStream(LiveStream):
             limit=settings.max_outstanding_requests,
             codec=settings.codec,
             skip_poison=settings.skip_poison,
+            own_passes=settings.own_passes,
         )
         staff = Staff(
             settings.usable,

@@ -72,6 +72,11 @@ class Staff:
             line.close()
         return len(usable)
 
+    def has(self, worker_id: int) -> bool:
+        """Whether a worker is there, and may be asked."""
+        with self._changed:
+            return worker_id in self._workers
+
     def choose(self, preferred: int, stopped: Callable[[], bool], *, alone: bool = False) -> WorkerInfo | None:
         """The worker to ask next: `preferred` if it is well, else who has the least to do; waits for one to come.
 
