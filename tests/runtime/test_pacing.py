@@ -35,3 +35,11 @@ def test_blocks_have_a_largest_size():
     for _ in range(40):
         after(pace, 0)
     assert pace.start() == 1 << 16
+
+
+def test_a_block_for_which_fewer_rows_were_asked_does_not_let_the_next_ones_grow() -> None:
+    pace = Pace(seconds=10.0)
+    for asked in (1, 1, 1, 1):
+        pace.start()
+        pace.stop(8, asked)
+    assert pace.start() == 2

@@ -165,6 +165,27 @@ def test_trainers_with_ids_of_their_own_get_the_same_elements(target: str) -> No
         assert elements == list(range(half, half + 2 * len(elements), 2))
 
 
+def test_readers_of_one_trainer_share_its_elements(target: str) -> None:
+    given: list[int] = []
+    with iter(cached(target, "a", "one")) as first, iter(cached(target, "a", "one")) as second:
+        given += [int(next(first)), int(next(second))]  # both read from here on
+        begun = set(given)
+        for _ in range(60):
+            given += [int(next(first)), int(next(second))]
+    later = [x for x in given[2:] if x not in begun]
+    assert len(set(later)) == len(later)
+    assert len(later) >= 118
+
+
+def test_trainers_that_begin_together_meet_the_same_elements(target: str) -> None:
+    def read(index: int) -> list[object]:
+        with iter(cached(target, "ab"[index], "together")) as iterator:
+            return [int(x) for x in islice(iterator, 100)]
+
+    first, second = together(2, read)
+    assert len({*first} & {*second}) >= 50
+
+
 @pytest.mark.parametrize("policy", ["DATA", "FILE_OR_DATA"])
 def test_a_static_policy_gives_every_element_once(policy: str) -> None:
     config = ps.service.DispatcherConfig(worker_addresses=("localhost", "localhost"))

@@ -32,10 +32,15 @@ class Pace:
         self._started = time.perf_counter()
         return self._rows
 
-    def stop(self, nbytes: int) -> None:
-        """Note that a block has come. It may have fewer rows than were allowed: what counts is what asking cost."""
+    def stop(self, nbytes: int, asked: int | None = None) -> None:
+        """Note that a block has come. It may have fewer rows than were allowed: what counts is what asking cost.
+
+        Args:
+            asked: how many rows were asked for, where that may be fewer than were allowed: then the price of a block
+                says nothing about larger ones.
+        """
         seconds = time.perf_counter() - self._started
         if seconds > 2 * self._seconds:
             self._rows = max(self._minimum, self._rows // 2)
-        elif seconds < self._seconds and nbytes < self._grow_below_bytes:
+        elif seconds < self._seconds and nbytes < self._grow_below_bytes and (asked is None or asked >= self._rows):
             self._rows = min(self._rows * 2, _MAXIMUM_ROWS)

@@ -25,6 +25,7 @@ class Reading:
         stride: of coordinated reads the number of consumers, otherwise 1.
         offset: of coordinated reads the consumer's index, otherwise 0.
         trainer: of a CrossTrainerCache, otherwise "".
+        consumer: the reader's own name, which it keeps when it is restored from a state.
         limit: the most elements that may be under way; None lets their size decide.
         codec: how blocks are compressed.
         skip_poison: leave out elements over which workers are lost.
@@ -41,6 +42,7 @@ class Reading:
     stride: int = 1
     offset: int = 0
     trainer: str = ""
+    consumer: str = ""
     holds_back: bool = False
     limit: int | None = None
     codec: str = ""
@@ -56,7 +58,9 @@ class Reading:
         """The order in which elements are handed on."""
         if self.coordinated:
             return InTurns(self.stride)
-        return InOrder() if self.ordered or self.policy != ShardingPolicy.DYNAMIC else AsItComes()
+        # Trainers that share what is made go through the passes alike, so that they meet the same elements.
+        in_order = self.ordered or bool(self.trainer) or self.policy != ShardingPolicy.DYNAMIC
+        return InOrder() if in_order else AsItComes()
 
     @property
     def by_position(self) -> bool:
@@ -79,6 +83,7 @@ class Reading:
             by_element=self.by_element,
             stride=self.stride,
             trainer=self.trainer,
+            consumer=self.consumer,
             holds_back=self.holds_back,
             codec=self.codec,
         )

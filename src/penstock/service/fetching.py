@@ -18,6 +18,7 @@ class Fetch(Message, frozen=True, tag="fetch"):
         stride: of coordinated reads: only every `stride`-th position from `span.start` on.
         trainer: reads through the worker's window of a CrossTrainerCache: from `span.start`, or where the window
             begins if that is later. "" for others.
+        consumer: the reader's own name: those of one trainer share what it gets.
         block_bytes: about how large the largest block should be.
         codec: a name of `compression.CODECS`, or "AUTO" for what the worker finds to pay; "" for none.
     """
@@ -31,6 +32,7 @@ class Fetch(Message, frozen=True, tag="fetch"):
     by_element: bool = False
     stride: int = 1
     trainer: str = ""
+    consumer: str = ""
     holds_back: bool = False
     block_bytes: int = 1 << 22
     codec: str = ""

@@ -81,7 +81,7 @@ class OpenPass:
         """A reader of the span that is asked for."""
         span = request.span
         if request.trainer:
-            return SharedReader(self._shared, span, request.trainer, request.holds_back)
+            return SharedReader(self._shared, span, request.trainer, request.consumer, request.holds_back)
         if self.kind == "rows":
             return RowsReader(self._root, self._run, self._epoch, span, request.stride)
         if self.kind == "groups" and not request.by_element and request.stride == 1:

@@ -66,7 +66,7 @@ class SpanPace:
 
     Args:
         limit: the most elements that may be under way and not handed on; None: as many as 64 MiB hold.
-        usage: what the caller uses, where others read the same passes.
+        usage: what the caller uses, where what is fetched for it is lost to others.
     """
 
     def __init__(self, limit: int | None, usage: Usage | None = None) -> None:
@@ -153,4 +153,6 @@ class SpanPace:
         """Whether so many elements may wait to be handed on."""
         if self.limit is not None:
             return rows <= self.limit
+        if self._usage is not None and rows > max(_FEWEST, _LEASE_SECONDS * self._usage.rows_per_second):
+            return False
         return rows * self._bytes_per_row <= _BUDGET_BYTES

@@ -78,7 +78,7 @@ class Reader:
         self._position = position
         self._leases = Leases(opened.consumer_id, dispatcher, self._holding) if opened.leased else None
         self._usage = Usage()
-        self._pace = SpanPace(reading.limit, self._usage if opened.leased else None)
+        self._pace = SpanPace(reading.limit, self._usage if opened.leased or reading.trainer else None)
         self._lanes = 0
         self._buffered = 0  # elements that have arrived and were not handed on
         self._unread = 0  # elements at the end of what was handed on that were not used

@@ -212,6 +212,7 @@ class DistributeStream(LiveStream):
             stride=settings.num_consumers or 1,
             offset=settings.consumer_index or 0,
             trainer=cache.trainer_id if cache is not None else "",
+            consumer=self._consumer,
             holds_back=cache is not None and cache.wait_for_slowest,
             limit=settings.max_outstanding_requests,
             codec=settings.codec,

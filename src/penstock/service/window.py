@@ -82,6 +82,8 @@ def _bytes_of(found: Block | Exception) -> int:
 class _Place:
     """How far a reader is, or was when it was last seen, and up to where it waits for elements, if it does."""
 
+    trainer: str
+    consumer: str
     position: int
     holds_back: bool
     left: float | None = None
@@ -90,6 +92,8 @@ class _Place:
 
 class SharedWindow:
     """One pass that several trainers read, each at its own pace, from one window: the fastest drives it.
+
+    Readers of one trainer share what it gets: each takes what none of them has had while others of them read.
 
     A trainer that falls out of the window goes on where it begins now. One that holds back is waited for, as long as it
     reads: what it has not had stays.
@@ -122,21 +126,33 @@ class SharedWindow:
         self._stream: Cursor | None = None
         self._producing = False
         self._ended = self._closed = False
-        self._readers: dict[str, list[_Place]] = {}
+        self._places: list[_Place] = []
+        self._given: dict[str, int] = {}  # up to where readers of a trainer have had what it gets
         self._awaits_until = float("-inf")
 
-    def enter(self, trainer: str, position: int, holds_back: bool) -> _Place:
-        """A trainer reads from a position on; gives its place, which `read` moves on."""
-        place = _Place(position, holds_back)
+    def enter(self, trainer: str, consumer: str, position: int, holds_back: bool) -> _Place:
+        """A reader of a trainer reads from a position on; gives its place, which `read` moves on."""
+        place = _Place(trainer, consumer, position, holds_back)
         with self._changed:
-            if position > 0 and not self._readers:
+            if position > 0 and not self._places:
                 self._awaits_until = self._clock() + _ARRIVAL_SECONDS
-            others = [other for other in self._readers.get(trainer, ()) if other.left is None]
-            self._readers[trainer] = [*others, place]
+            self._places = [other for other in self._places if not self._replaces(place, other)]
+            if not self._shares(place):
+                self._given[trainer] = position
+            self._places.append(place)
         return place
 
+    def _replaces(self, place: _Place, other: _Place) -> bool:
+        """Whether a reader has come in place of another one: of itself, or of one of its trainer that has gone."""
+        return other.trainer == place.trainer and (other.left is not None or other.consumer == place.consumer)
+
+    def _shares(self, place: _Place) -> bool:
+        """Whether other readers of the same trainer read too."""
+        others = (other for other in self._places if other.trainer == place.trainer and other is not place)
+        return any(other.left is None and other.consumer != place.consumer for other in others)
+
     def leave(self, place: _Place) -> None:
-        """A trainer reads no further for now."""
+        """A reader reads no further for now."""
         with self._changed:
             place.left = self._clock()
             self._changed.notify_all()
@@ -151,9 +167,13 @@ class SharedWindow:
             kept = True
             while True:
                 place.position = max(place.position, self._window.first)
+                if self._shares(place):
+                    place.position = max(place.position, self._given[place.trainer])
                 if place.position < self._window.next:
                     piece = Piece(place.position, 0, self._window.at(place.position, rows), kept)
-                    return piece, place.position + rows_of(piece.found)
+                    stop = place.position + rows_of(piece.found)
+                    self._given[place.trainer] = max(self._given[place.trainer], stop)
+                    return piece, stop
                 if self._closed:
                     raise LostWorkerError(STOPPED)
                 if self._ended:
@@ -179,7 +199,7 @@ class SharedWindow:
 
     def _had_until(self) -> int:
         """What comes before this position somebody has had, here or elsewhere."""
-        return max(place.position for places in self._readers.values() for place in places)
+        return max(place.position for place in self._places)
 
     def moved(self, place: _Place, position: int) -> None:
         """A reader has handed on everything before this position."""
@@ -194,13 +214,13 @@ class SharedWindow:
     def _needed_from(self) -> int:
         """The first position that somebody who holds back has not had."""
         now = self._clock()
-        places = [place for places in self._readers.values() for place in places if place.holds_back]
-        there = [p.position for p in places if p.left is None or now - p.left < _ABSENCE_SECONDS]
+        places = [place for place in self._places if place.holds_back]
+        there = [place.position for place in places if place.left is None or now - place.left < _ABSENCE_SECONDS]
         return min(there, default=self._window.next)
 
     def _rows(self) -> int:
         """How many rows to make: no more than all that wait have asked for, nor beyond what somebody has had."""
-        stops = [place.wanted for places in self._readers.values() for place in places]
+        stops = [place.wanted for place in self._places]
         rows = [stop - self._window.next for stop in (*stops, self._had_until()) if stop > self._window.next]
         return min(self._pace.start(), *rows)
 
@@ -220,11 +240,11 @@ class SharedWindow:
         if found is None:
             self._ended = True
         else:
-            self._add(self._checked(found))
+            self._add(self._checked(found), rows)
         self._close_if_asked()
 
-    def _add(self, found: Block | Exception) -> None:
-        self._pace.stop(0 if isinstance(found, Exception) else found.nbytes)
+    def _add(self, found: Block | Exception, asked: int) -> None:
+        self._pace.stop(0 if isinstance(found, Exception) else found.nbytes, asked)
         self._window.add(found)
         needed = self._needed_from()
         while self._window.nbytes > self._window_bytes and len(self._window) > 1:
@@ -258,10 +278,10 @@ class SharedReader(Reader):
 
     gathers = False  # it may jump
 
-    def __init__(self, window: SharedWindow, span: Span, trainer: str, holds_back: bool) -> None:
+    def __init__(self, window: SharedWindow, span: Span, trainer: str, consumer: str, holds_back: bool) -> None:
         self._window = window
         self._span = span
-        self._place = window.enter(trainer, span.start, holds_back)
+        self._place = window.enter(trainer, consumer, span.start, holds_back)
         self._position = span.start
         self._length = -2
 
