@@ -40,6 +40,7 @@ LEVELS: dict[str, float] = {
     "penstock.data.methods": 3.5,
     "penstock.data.methods.": 3.5,
     "penstock.data.plan": 4,
+    "penstock.data.guards": 4,
     "penstock.data.iterator": 4,
     "penstock.data.sample": 4,
     "penstock.data.read": 4,

@@ -14,6 +14,8 @@ from penstock.data.files import TextLineDataset as TextLineDataset
 from penstock.data.files import TFRecordDataset as TFRecordDataset
 from penstock.data.iterator import DatasetIterator as DatasetIterator
 from penstock.data.operators.reducing import Reducer as Reducer
+from penstock.data.skipped import SkippedRow as SkippedRow
+from penstock.data.skipped import SkippedRows as SkippedRows
 from penstock.distribute import DistributedDataset as DistributedDataset
 from penstock.distribute import DistributedIterator as DistributedIterator
 from penstock.distribute import HostStrategy as HostStrategy
@@ -27,6 +29,7 @@ from penstock.distribute import ReplicaContext as ReplicaContext
 from penstock.distribute import Strategy as Strategy
 from penstock.distribute import ValueContext as ValueContext
 from penstock.distribute import get_replica_context as get_replica_context
+from penstock.errors import CardinalityError as CardinalityError
 from penstock.errors import ClosedError as ClosedError
 from penstock.errors import ElementError as ElementError
 from penstock.errors import InvalidArgumentError as InvalidArgumentError
@@ -40,6 +43,7 @@ from penstock.errors import PoisonError as PoisonError
 from penstock.errors import ServiceError as ServiceError
 from penstock.errors import StateMismatchError as StateMismatchError
 from penstock.errors import StorageError as StorageError
+from penstock.errors import TooManySkippedError as TooManySkippedError
 from penstock.errors import WorkerError as WorkerError
 from penstock.extras import load as _load
 from penstock.formats.tfrecord_writer import TFRecordWriter as TFRecordWriter

@@ -4,6 +4,7 @@
     ├── InvalidArgumentError   (ValueError)     a value that can never work
     ├── InvalidTypeError       (TypeError)      a thing of the wrong kind
     ├── ElementError           (ValueError)     elements that do not fit each other or their specification
+    │   └── CardinalityError                    more or fewer elements than `assert_cardinality` says
     ├── StateMismatchError     (ValueError)     a state or checkpoint of something else, or of an unknown version
     ├── ClosedError            (RuntimeError)   use after `close()`
     ├── WorkerError            (RuntimeError)   another worker was lost, has failed, or does something else
@@ -13,6 +14,7 @@
     │   └── LostLeaseError                      a reader was silent for so long that others read what it had left
     ├── MissingExtraError      (ModuleNotFoundError)  a package that an extra brings is not installed
     ├── StorageError           (OSError)        a file that is missing, in use or damaged
+    ├── TooManySkippedError    (RuntimeError)   more rows failed than may be left out
     └── OutOfRangeError        (StopIteration)  the end of the data, from `get_next()`
 
 An exception of the user's own function is never wrapped: it arrives as itself, with notes (PEP 678) that name the node,
@@ -34,6 +36,10 @@ class InvalidTypeError(PenstockError, TypeError):
 
 class ElementError(PenstockError, ValueError):
     """Elements do not fit each other (structure, dtype, shape), or not the specification that was declared for them."""
+
+
+class CardinalityError(ElementError):
+    """There are more or fewer elements than `assert_cardinality` says."""
 
 
 class StateMismatchError(PenstockError, ValueError):
@@ -80,6 +86,10 @@ class PoisonError(ServiceError):
 
 class LostLeaseError(ServiceError):
     """A reader was not heard of for too long: what it had not consumed went to others."""
+
+
+class TooManySkippedError(PenstockError, RuntimeError):
+    """More rows failed than `Options(max_errors=...)` allows to be left out."""
 
 
 class OutOfRangeError(PenstockError, StopIteration):

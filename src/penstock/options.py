@@ -73,10 +73,13 @@ class Options:
         auto_shard_policy: how the dataset is divided over several workers.
         deterministic: the default of `map(deterministic=...)`.
         seed: the root of all randomness that has no seed of its own.
+        on_error: "skip" leaves out the rows at which a function of yours or a source fails, wherever that is in the
+            dataset; the iterator's `errors` says which. "raise", as by default, raises the exception in their place.
+        max_errors: the most rows that one iteration may leave out, also by `ignore_errors`; None for any number.
 
     Raises:
         InvalidTypeError: a value of the wrong type.
-        InvalidArgumentError: a negative seed.
+        InvalidArgumentError: a negative number, or another word for `on_error`.
 
     Example:
         >>> import penstock as ps
@@ -87,6 +90,8 @@ class Options:
     auto_shard_policy: AutoShardPolicy | None = None
     deterministic: bool | None = None
     seed: int | None = None
+    on_error: str | None = None
+    max_errors: int | None = None
 
     def __post_init__(self) -> None:
         if self.auto_shard_policy is not None and not isinstance(self.auto_shard_policy, AutoShardPolicy):
@@ -97,6 +102,10 @@ class Options:
             check_flag("Options", "deterministic", self.deterministic)
         if self.seed is not None:
             check_integer("Options", "seed", self.seed, minimum=0)
+        if self.on_error not in (None, "raise", "skip"):
+            raise InvalidArgumentError(f'Options(on_error=...) takes "raise" or "skip", got {self.on_error!r}')
+        if self.max_errors is not None:
+            check_integer("Options", "max_errors", self.max_errors, minimum=0)
 
     def merged(self, later: "Options") -> "Options":
         """These options with everything that `later` sets put in their place."""

@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import itertools
 import json
 import shutil
 import tempfile
@@ -21,8 +22,32 @@ def jittered(x, rng):
 
 SUMS = ps.Reducer(lambda key: 0, lambda total, x: total + x, lambda total: total)
 
+
+def fails_sometimes(x):
+    if x % 4 == 2:
+        raise ZeroDivisionError(f"no {x}")
+    return x
+
+
+def gives_and_fails(dataset):
+    numbers = map(int, dataset.with_options(ps.Options(seed=9)))  # in every epoch the same
+
+    class Numbers:
+        """An iterator that goes on after it has raised, as a generator does not."""
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return fails_sometimes(next(numbers))
+
+    return Numbers()
+
+
 # Each takes a dataset of integers and gives one.
 STEPS = {
+    "map and skip": lambda d: d.map(fails_sometimes).ignore_errors(),
+    "filter and skip": lambda d: d.filter(lambda x: fails_sometimes(x) >= 0).prefetch(2).ignore_errors(),
     "map": lambda d: d.map(lambda x: x + 1),
     "map in threads": lambda d: d.map(lambda x: x * 2, num_parallel_calls=2),
     "map with randomness": lambda d: d.map(jittered, seed=1),
@@ -110,27 +135,6 @@ def _conforms(source, steps):
     check_conformance(make, limit=25)
 
 
-def fails_sometimes(x):
-    if x % 4 == 2:
-        raise ZeroDivisionError(f"no {x}")
-    return x
-
-
-def gives_and_fails(dataset):
-    numbers = map(int, dataset.with_options(ps.Options(seed=9)))  # in every epoch the same
-
-    class Numbers:
-        """An iterator that goes on after it has raised, as a generator does not."""
-
-        def __iter__(self):
-            return self
-
-        def __next__(self):
-            return fails_sometimes(next(numbers))
-
-    return Numbers()
-
-
 FAILING = {
     "generator": lambda d: ps.Dataset.from_generator(lambda: gives_and_fails(d)),
     "map": lambda d: d.map(fails_sometimes),
@@ -187,6 +191,38 @@ def test_a_failure_is_met_once_wherever_the_state_is_taken(source, before, faili
 
     for given_elements, given_failures, state in met:
         check(given_elements, given_failures, state, again=True)
+
+
+@given(
+    source=st.sampled_from(sorted(SOURCES)),
+    before=st.lists(st.sampled_from(sorted(STEPS)), max_size=2),
+    failing=st.sampled_from(sorted(FAILING)),
+    after=st.lists(st.sampled_from(sorted(STEPS)), max_size=2),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_no_row_fails_and_each_is_counted_once_wherever_the_state_is_taken(source, before, failing, after):
+    def make():
+        dataset = FAILING[failing](_composed(SOURCES[source](), before))
+        return _composed(dataset, after).with_options(ps.Options(seed=9, on_error="skip"))
+
+    limit = 25
+    with iter(make()) as iterator:
+        elements, states, errors = [], [iterator.state_dict()], [iterator.errors]
+        for element in itertools.islice(iterator, limit):
+            elements.append(str(element))
+            states.append(iterator.state_dict())
+            errors.append(iterator.errors)
+        ended = next(iterator, None) is None
+        whole = iterator.errors
+    for given_elements, state in enumerate(states):
+        with iter(make()) as resumed:
+            resumed.load_state_dict(json.loads(json.dumps(state)))
+            assert resumed.errors == errors[given_elements]
+            found = [str(element) for element in itertools.islice(resumed, limit - given_elements)]
+            assert found == elements[given_elements:]
+            if ended:
+                assert next(resumed, None) is None
+                assert resumed.errors.count == whole.count
 
 
 def _composed(dataset, steps):

@@ -65,6 +65,12 @@ def named(pattern: str, **arguments) -> ps.Dataset:
     return ps.Dataset.list_files(files() / pattern, **arguments)
 
 
+def fails_at_two(x):
+    if x % 4 == 2:
+        raise ZeroDivisionError(f"no {x}")
+    return x + 1
+
+
 OPERATORS = {
     "map": lambda d: d.map(lambda x: x * 2 + 1),
     "map to a structure": lambda d: d.map(mixed),
@@ -79,6 +85,10 @@ OPERATORS = {
     "interleave": lambda d: d.interleave(lambda x: ps.Dataset.range(int(x), int(x) + 3), 3, 2),
     "interleave in threads": lambda d: d.interleave(lambda x: ps.Dataset.range(int(x) % 5), 3, 1, 3),
     "scan": lambda d: d.scan((0, np.zeros(2)), lambda s, x: ((s[0] + x, s[1] + 1), s[0] + x)),
+    "ignore_errors": lambda d: d.map(fails_at_two).ignore_errors(),
+    "ignore_errors in threads": lambda d: (
+        d.map(fails_at_two, num_parallel_calls=2).ignore_errors().prefetch(2).filter(fails_at_two).ignore_errors()
+    ),
     "take_while": lambda d: d.take_while(lambda x: x < 7),
     "unique": lambda d: d.map(lambda x: x % 5).unique(),
     "rejection_resample": lambda d: d.rejection_resample(lambda x: x % 2, [0.8, 0.2], seed=1),

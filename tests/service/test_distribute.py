@@ -242,3 +242,49 @@ def test_the_cardinality_is_known_where_one_reader_reads_alone(target: str) -> N
 def test_the_specification_is_known_without_a_service() -> None:
     dataset = through(ps.Dataset.range(10).map(lambda x: np.float32(x)).batch(3), "localhost:1")
     assert dataset.element_spec == ps.TensorSpec((None,), np.float32)
+
+
+def fails_at_fives(x):
+    if x % 5 == 0:
+        raise ValueError(f"no {x}")
+    return x
+
+
+LEFT_OUT = {
+    "by index": lambda: ps.Dataset.range(30).map(fails_at_fives).shuffle(7).batch(4),
+    "groups": lambda: ps.Dataset.range(30).map(fails_at_fives).filter(lambda x: x % 2 == 0).batch(4),
+    "a stream": lambda: ps.Dataset.from_generator(lambda: iter(range(30))).map(fails_at_fives),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_rows_that_fail_on_workers_are_left_out_and_counted_at_the_reader(target: str, name: str) -> None:
+    def make() -> ps.Dataset:
+        return LEFT_OUT[name]().with_options(ps.Options(on_error="skip", seed=3))
+
+    with iter(make()) as here:
+        expected = [element.tolist() for element in here]
+        errors = here.errors
+    assert errors.count == 6
+    for cut in (0, 2, len(expected)):
+        with iter(through(make(), target)) as iterator:
+            found = [next(iterator).tolist() for _ in range(cut)]
+            state = iterator.state_dict()
+        with iter(through(make(), target)) as resumed:
+            resumed.load_state_dict(state)
+            assert found + [element.tolist() for element in resumed] == expected
+            assert sorted(row.position for row in resumed.errors.rows) == sorted(row.position for row in errors.rows)
+            assert resumed.errors.count == 6
+
+
+def test_readers_in_step_leave_out_on_the_workers_what_fails(target: str) -> None:
+    dataset = ps.Dataset.from_generator(lambda: iter(range(12))).map(fails_at_fives)
+    dataset = dataset.with_options(ps.Options(on_error="skip"))
+    readers = [
+        iter(through(dataset, target, "parallel_epochs", job_name="j", consumer_index=index, num_consumers=2))
+        for index in range(2)
+    ]
+    rounds = [[int(next(reader)) for reader in readers] for _ in range(4)]
+    assert sorted(rounds) == [[1, 2], [1, 2], [3, 4], [3, 4]]
+    for reader in readers:
+        reader.close()

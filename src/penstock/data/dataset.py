@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from penstock.data.block import Block, object_column
+from penstock.data.guards import settled
 from penstock.data.iterator import Iterations
 from penstock.data.methods.base import as_numbers, as_signature, check_function, node_of, options_of, user_site
 from penstock.data.methods.batching import BatchMethods
@@ -49,8 +50,8 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
                 f"ps.Dataset(...) does not take data, got {node!r:.200}: use ps.Dataset.from_tensor_slices(...), "
                 "ps.Dataset.from_generator(...) or another of its sources"
             )
-        self.node = node
         self._options = options or Options()
+        self.node = settled(node, self._options)
         self._iterations = iterations or Iterations(self._options.seed)
         self._spec: Any = None
 

@@ -10,10 +10,12 @@ from threading import Lock, RLock
 from typing import Any, NoReturn
 
 from penstock.data.block import Block
+from penstock.data.guards import guarded_below
 from penstock.data.identity import Identity, identities_of
 from penstock.data.methods.tensorflow import ITERATOR
 from penstock.data.node import Node, Run
 from penstock.data.plan import Plan, going_on, make_plan
+from penstock.data.skipped import SkipLog, SkippedRows
 from penstock.data.stream import Cursor, State
 from penstock.errors import ClosedError, InvalidTypeError, OutOfRangeError, PenstockError, StateMismatchError
 from penstock.optional import Optional
@@ -67,10 +69,15 @@ class Iterations:
 class _Pass:
     """The plan of one iteration, opened."""
 
-    def __init__(self, plan: Plan, epoch: int, seed: int, live: dict[str, State], *, seeded: bool) -> None:
+    def __init__(
+        self, plan: Plan, options: Options, epoch: int, seed: int, live: dict[str, State], *, seeded: bool
+    ) -> None:
         self.threads = Threads()
         self.parallelism = plan.parallelism
         self.run = Run(plan.root, seed, self.threads, seeded=seeded)
+        self.skips = self.run.skips = SkipLog(options.max_errors)
+        if options.on_error == "skip":
+            self.run.prepare = guarded_below
         self.run.live.restored = live
         self.cursor = Cursor(plan.root.open(self.run, epoch))
 
@@ -134,6 +141,14 @@ class DatasetIterator(Iterator[Any]):
         self._tells = True
         self._open(make_plan(node, options), {})
 
+    @property
+    def errors(self) -> SkippedRows:
+        """The rows that were left out up to the last element given: how many, and what the first of them were.
+
+        Those of `Dataset.ignore_errors` and of `Options(on_error="skip")`. They are part of the state.
+        """
+        return self._pass.skips.rows
+
     @cached_property
     def _identities(self) -> list[Identity]:
         return identities_of(self._node)
@@ -143,7 +158,7 @@ class DatasetIterator(Iterator[Any]):
         return [identity.entry() for identity in self._identities]
 
     def _open(self, plan: Plan, live: dict[str, State]) -> None:
-        self._pass = _Pass(plan, self._epoch, self._seed, live, seeded=self._drawn is None)
+        self._pass = _Pass(plan, self._options, self._epoch, self._seed, live, seeded=self._drawn is None)
         self._in_flight = plan.in_flight
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
@@ -189,7 +204,9 @@ class DatasetIterator(Iterator[Any]):
             raise ClosedError("this iterator was closed while an element was waited for") from None
         except StopIteration as error:  # no stream ends so: it comes from a function, and would end the loop in silence
             raise InvalidTypeError("a function of this dataset raised StopIteration: return a value instead") from error
-        if block is not None:
+        if block is None:
+            self._pass.skips.sum_up()
+        else:
             self._pace.stop(block.nbytes)
         return block
 
@@ -234,7 +251,7 @@ class DatasetIterator(Iterator[Any]):
 
     def _position(self) -> State:
         with self._lock:
-            return self._pass.cursor.state_before(self._in_block - self._given)
+            return _position(self._pass.cursor.state_before(self._in_block - self._given), self._pass.skips.snapshot())
 
     def position(self) -> State:
         """The position after the last element given, for `state_at`: costs little, and tells nobody.
@@ -247,25 +264,37 @@ class DatasetIterator(Iterator[Any]):
     def consumed(self, position: State) -> None:
         """All elements before a position are used, and no state will be taken of an earlier one."""
         if self._pass.run.live:
-            self._pass.run.live.consumed(position)
+            self._pass.run.live.consumed(_apart(position)[0])
 
     def give_back(self, position: State) -> None:
         """No element after a position was used; to be closed now."""
-        self._pass.run.live.give_back(position)
+        self._pass.run.live.give_back(_apart(position)[0])
 
     def state_at(self, position: State) -> dict[str, Any]:
         """What `state_dict` returned at a position."""
-        records = self._pass.run.live.records(position)
+        place, skipped = _apart(position)
+        records = self._pass.run.live.records(place)
         return {
             "version": STATE_VERSION,
             "epoch": self._epoch,
             "seed": self._seed,
-            "position": position,
+            "position": place,
             **({"drawn": list(self._drawn)} if self._drawn else {}),
             "nodes": [list(entry) for entry in self._entries],
             **({"in_flight": self._in_flight} if self._in_flight is not None else {}),
             **({"live": records} if records else {}),
+            **({"skipped": skipped} if skipped else {}),
         }
+
+    @staticmethod
+    def position_in(state: dict[str, Any]) -> State:
+        """The position that `state_at` made a state of."""
+        return _position(state["position"], state.get("skipped"))
+
+    @staticmethod
+    def errors_at(position: State) -> SkippedRows:
+        """What `errors` was at a position."""
+        return SkippedRows.of(_apart(position)[1])
 
     def claim(self) -> None:
         """Let nobody else be given what the last state says was consumed; returns when that is certain."""
@@ -294,6 +323,8 @@ class DatasetIterator(Iterator[Any]):
         self._iterations.resume(self._epoch, self._seed, seeded=drawn is None)
         self._open(plan, live)
         try:
+            if "skipped" in state:
+                self._pass.skips.restore(state["skipped"])
             self._pass.cursor.restore(state["position"])
         except (TypeError, ValueError, KeyError, IndexError) as error:
             if isinstance(error, PenstockError) or hasattr(error, "__notes__"):  # said what is wrong, or a function's
@@ -319,6 +350,7 @@ class DatasetIterator(Iterator[Any]):
 
     def _end(self) -> None:
         self._rows = iter(())
+        self._pass.skips.sum_up()
         if self._finalizer.alive:
             self._pass.cursor.give_back(self._in_block - self._given)
         self._finalizer()
@@ -344,6 +376,15 @@ def _drawn_of(state: Any, node: Node) -> list[int] | None:
     if found is not None and (not isinstance(found, list) or [type(seed) for seed in found] != [int] * here):
         raise StateMismatchError(f"the state is damaged: its drawn should be {here} integers, got {found!r:.200}")
     return found
+
+
+def _position(place: State, skipped: Any) -> State:
+    """A position: where the plan stands, and what was left out on the way there."""
+    return place if skipped is None else {"place": place, "skipped": skipped}
+
+
+def _apart(position: State) -> tuple[State, Any]:
+    return (position["place"], position["skipped"]) if isinstance(position, dict) else (position, None)
 
 
 def _check_state(state: Any, identities: list[Identity]) -> None:

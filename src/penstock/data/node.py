@@ -15,10 +15,11 @@ Rules that all operators keep, and the conformance suite checks:
    caller is sure to use: a source whose elements arrive at their own pace (a generator) is not run further than that.
    `allow` is how many pay; a stream whose rows come in larger pieces gives the whole piece, and the `Cursor` through
    which all streams are read cuts it.
-4. An exception costs the row it happened at, in a batch the rows collected for it; pulling again continues after that.
+4. An exception costs the row it happened at, in a batch the whole batch; pulling again continues after that.
 5. `close()` may be called at any time, more than once.
 """
 
+import copy
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -30,6 +31,7 @@ import numpy as np
 
 from penstock.data.block import Block, Indices
 from penstock.data.live import LiveStreams
+from penstock.data.skipped import SkipLog, SkipsAhead
 from penstock.data.stream import CountingCursor, Cursor, IndexStream, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import DrawnSeed, mix
@@ -51,6 +53,9 @@ class Run:
         self.seed = seed
         self.threads = threads
         self.live = LiveStreams()
+        self.skips: SkipLog | SkipsAhead = SkipLog()
+        # What becomes of a dataset that a function made, before it is opened.
+        self.prepare: Callable[[Node], Node] = _as_it_is
         # A node's place is its number among those of its name, so that adding a prefetch, say, changes no order.
         counts: Counter[str] = Counter()
         self._places: dict[int, tuple[int, int]] = {}
@@ -69,12 +74,19 @@ class Run:
     def inner(self, node: "Node", root: "Node", epoch: int, position: int) -> "Run":
         """The run of a dataset that `node` made from its element at `position`."""
         run = Run(root, mix(self.key(node, None), epoch, position), self.threads)
-        run.live = self.live
+        run.live, run.skips, run.prepare = self.live, self.skips, self.prepare
         return run
 
     def drawn_below(self, node: "Node") -> list[int]:
         """The seeds in use here that were drawn when a node and those below it were made."""
         return [self._drawn[id(drawn)] for drawn in node.drawn_seeds() if id(drawn) in self._drawn]
+
+    def ahead(self) -> tuple["Run", SkipsAhead]:
+        """This run for a thread that reads ahead, and what that leaves out, which the consumer counts later."""
+        skips = SkipsAhead(self.skips)
+        run = copy.copy(self)
+        run.skips = skips
+        return run, skips
 
     def name_of(self, node: "Node", epoch: int) -> str:
         """What one pass over a node is called, in this iteration and in one that is restored from its state."""
@@ -164,6 +176,24 @@ class Node(ABC):
     def may_end(self) -> bool:
         """Whether an infinite cardinality here holds only as long as what is repeated below has elements."""
         return any(node.may_end for node in self.inputs)
+
+    @property
+    def fails(self) -> bool:
+        """Whether it can fail by itself at an element: it calls a function, or reads what may be damaged."""
+        return True
+
+    @property
+    def drops_alike(self) -> bool:
+        """Whether it gives the same elements if those of its inputs that fail are left out above it, not below.
+
+        Which of all orders they come in may differ.
+        """
+        return False
+
+    @property
+    def keeps_places(self) -> bool:
+        """Whether a failure takes the place that the element would have had, so that `zip` knows what to leave out."""
+        return False
 
     @property
     def unseeded(self) -> bool:
@@ -296,6 +326,18 @@ class SameElements(OneInput):
     @property
     def indexable(self) -> bool:
         return self.input.indexable
+
+    @property
+    def fails(self) -> bool:
+        return False
+
+    @property
+    def keeps_places(self) -> bool:
+        return True
+
+
+def _as_it_is(node: Node) -> Node:
+    return node
 
 
 def _holds_nodes(value: Any) -> bool:

@@ -23,6 +23,7 @@ from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.files import ReadFiles
 from penstock.data.operators.grouping import GroupByWindow
+from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Enumerate, Skip, Take
 from penstock.data.operators.rebatching import Unbatch
@@ -36,7 +37,7 @@ from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 
 _Result = TypeVar("_Result")
 # Over a stream these go forward only: no state of theirs makes a row below them be read twice.
-_READS_ONCE = (Map, Filter, Batching, Take, Skip, Enumerate, AssertCardinality, Scan, TakeWhile, Prefetch)
+_READS_ONCE = (Map, Filter, Batching, Take, Skip, Enumerate, AssertCardinality, Scan, TakeWhile, Prefetch, IgnoreErrors)
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ def going_on(node: Node, options: Options, in_flight: str | None) -> Node:
         if not isinstance(below, Map):
             return below
         wanted = options.deterministic if below.deterministic is None else below.deterministic
+        if wanted is not False and not here:
+            return below
         return replace(below, deterministic=wanted is not False or not here, in_flight=here)
 
     memo = _Memo()

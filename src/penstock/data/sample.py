@@ -13,6 +13,7 @@ from penstock.data.operators.batching import Batching
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.grouping import GroupByWindow
+from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import ShardHint, Take
 from penstock.data.operators.reducing import GroupByReducer
@@ -47,8 +48,12 @@ class _Samples:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, str], Any] = {}
+        # The nodes of whose elements those that fail are left out.
+        self._guarded: set[int] = set()
 
     def spec(self, node: Node) -> Any:
+        guards = [below for below in node.walk() if isinstance(below, IgnoreErrors)]
+        self._guarded.update(id(below) for guard in guards for below in guard.walk())
         for asked in _to_be_read(node):
             if (id(asked), "output") not in self._seen:
                 self._read(asked)
@@ -116,6 +121,8 @@ class _Samples:
         """The first element of a node, as a block; errors name the node for whose sake it is read."""
         threads = Threads()
         watched = self._watched(node, {})
+        if id(node) in self._guarded:
+            watched = IgnoreErrors(watched)
         run = Run(watched, 0, threads)
         try:
             if watched.indexable and watched.cardinality != 0:

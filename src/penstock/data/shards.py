@@ -14,6 +14,7 @@ from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.combine import Choose, Zip
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.files import ReadFiles
+from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.keep import Cache, Kept, Prefetch
 from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.reducing import GroupByReducer
@@ -138,10 +139,13 @@ def names_of(reader: OneInput) -> list[Any] | None:
 
 def _makes_readers(node: Interleave) -> bool:
     """Whether the datasets that this node makes of its input's elements read files; told by the first one."""
-    if not node.input.indexable or node.input.cardinality == 0:
+    names = node.input.input if isinstance(node.input, IgnoreErrors) else node.input
+    if not names.indexable or names.cardinality == 0:
         return False
     with iter(Dataset(node.input)) as elements:
-        element = next(elements)
+        element = next(elements, None)
+    if element is None:
+        return False
     made = node.function(*element) if isinstance(element, tuple) else node.function(element)
     if not isinstance(made, Dataset):
         return False

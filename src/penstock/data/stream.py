@@ -64,15 +64,14 @@ class IndexStream(Stream):
         self._read = read
         self._length = length
         self._position = 0
-        self._single_until = 0
+        # Where a row is that fails: within so many rows.
+        self._suspects = 0
 
     def _left(self, rows: int) -> int:
         return rows if self._length == INFINITE_CARDINALITY else min(rows, self._length - self._position)
 
     def pull(self, need: int, allow: int) -> Block | None:
-        # After an error inside a span its rows are read one at a time, so that those before the failing one are
-        # delivered first.
-        rows = self._left(1 if self._position < self._single_until else allow)
+        rows = self._left(min(allow, max(1, self._suspects // 2)) if self._suspects else allow)
         if rows <= 0:
             return None
         start = self._position
@@ -81,15 +80,19 @@ class IndexStream(Stream):
         except Exception:
             if rows == 1:
                 self._position += 1
+                self._suspects = 0
                 raise
-            self._single_until = start + rows
+            # The rows before the failing one are delivered first: it is found by reading halves.
+            self._suspects = rows
             return self.pull(need, allow)
         self._position = start + rows
+        self._suspects = max(0, self._suspects - rows)
         return block
 
     def skip(self, rows: int) -> int:
         skipped = max(0, self._left(rows))
         self._position += skipped
+        self._suspects = max(0, self._suspects - skipped)
         return skipped
 
     def advanced(self, state: State, rows: int) -> State:

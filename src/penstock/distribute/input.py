@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from penstock.data.dataset import Dataset
+from penstock.data.skipped import SkippedRows
 from penstock.distribute.agreement import Agreement, Alone, Asked, Counted
 from penstock.distribute.contexts import refuse_in_replica
 from penstock.distribute.control import Control
@@ -256,6 +257,14 @@ class DistributedIterator(Iterator[Any]):
     def rows_vary(self) -> bool:
         """Whether the replicas may have another number of rows in some step than in others, as far as is known."""
         return self._dataset.rows_vary
+
+    @property
+    def errors(self) -> SkippedRows:
+        """The rows that this worker left out up to the last step handed out, as `DatasetIterator.errors` says it.
+
+        Where all workers share global batches each has the same; where each reads data of its own, its own.
+        """
+        return self._source.errors_at(self._position)
 
     def __iter__(self) -> Self:
         return self

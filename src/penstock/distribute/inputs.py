@@ -15,6 +15,7 @@ from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.grouping import GroupByWindow
+from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.shuffle import Shuffle
@@ -31,7 +32,20 @@ from penstock.sharding import slice_bounds
 from penstock.structure import flatten
 
 # Above batches these give the same batches, though perhaps not all, and a function is taken to keep their rows.
-_BATCH_KEEPING = (AssertCardinality, Cache, Filter, Map, Prefetch, Repeat, Shard, ShardHint, Shuffle, Skip, Take)
+_BATCH_KEEPING = (
+    AssertCardinality,
+    Cache,
+    Filter,
+    IgnoreErrors,
+    Map,
+    Prefetch,
+    Repeat,
+    Shard,
+    ShardHint,
+    Shuffle,
+    Skip,
+    Take,
+)
 
 
 @dataclass(frozen=True)

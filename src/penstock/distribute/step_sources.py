@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.data.iterator import DatasetIterator
+from penstock.data.skipped import SkippedRows
 from penstock.distribute.steps import HostStep, Shares, Template, rows_of
 from penstock.errors import StateMismatchError
 from penstock.sharding import slice_bounds
@@ -40,6 +41,10 @@ class StepSource(ABC):
     @abstractmethod
     def state_at(self, position: Any) -> Any:
         """The state to be restored at a position."""
+
+    @abstractmethod
+    def errors_at(self, position: Any) -> SkippedRows:
+        """The rows that were left out before a position."""
 
     @abstractmethod
     def consumed(self, position: Any) -> None:
@@ -117,6 +122,9 @@ class GlobalBatches(StepSource):
     def state_at(self, position: Any) -> Any:
         return self._batches.state_at(position)
 
+    def errors_at(self, position: Any) -> SkippedRows:
+        return self._batches.errors_at(position)
+
     def consumed(self, position: Any) -> None:
         self._batches.consumed(position)
 
@@ -131,7 +139,7 @@ class GlobalBatches(StepSource):
                 "global batches: restore it under the AutoShardPolicy that it was saved under"
             )
         self._batches.load_state_dict(state)
-        return state["position"]
+        return self._batches.position_in(state)
 
     def close(self, position: Any) -> None:
         self._batches.give_back(position)
@@ -184,6 +192,9 @@ class OwnBatches(StepSource):
     def state_at(self, position: Any) -> Any:
         return {**position, "dataset": self._batches.state_at(position["dataset"])}
 
+    def errors_at(self, position: Any) -> SkippedRows:
+        return self._batches.errors_at(position["dataset"])
+
     def consumed(self, position: Any) -> None:
         self._batches.consumed(position["dataset"])
 
@@ -202,7 +213,7 @@ class OwnBatches(StepSource):
         for _ in range(state["part"]):
             self.next()
         self.number = state["step"]
-        return {**state, "dataset": state["dataset"]["position"]}
+        return {**state, "dataset": self._batches.position_in(state["dataset"])}
 
     def close(self, position: Any) -> None:
         self._batches.give_back(position["dataset"])
@@ -258,6 +269,10 @@ class Elements(StepSource):
         parts = zip(self._datasets, position["datasets"], strict=True)
         return {**position, "datasets": [dataset.state_at(part) for dataset, part in parts]}
 
+    def errors_at(self, position: Any) -> SkippedRows:
+        parts = zip(self._datasets, position["datasets"], strict=True)
+        return SkippedRows.of_all(dataset.errors_at(part) for dataset, part in parts)
+
     def consumed(self, position: Any) -> None:
         for dataset, part in zip(self._datasets, position["datasets"], strict=True):
             dataset.consumed(part)
@@ -281,7 +296,8 @@ class Elements(StepSource):
         self.number = state["step"]
         for dataset, position in zip(self._datasets, state["datasets"], strict=True):
             dataset.load_state_dict(position)
-        return {**state, "datasets": [part["position"] for part in state["datasets"]]}
+        pairs = zip(self._datasets, state["datasets"], strict=True)
+        return {**state, "datasets": [dataset.position_in(part) for dataset, part in pairs]}
 
     def close(self, position: Any) -> None:
         for dataset, part in zip(self._datasets, position["datasets"], strict=True):

@@ -16,6 +16,7 @@ from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.files import ReadFiles
 from penstock.data.operators.grouping import GroupByWindow
+from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Enumerate, Repeat, Shard, Skip, Take
 from penstock.data.operators.rebatching import Unbatch
@@ -107,6 +108,10 @@ def cut(node: Node, *, ordered: bool = False) -> Cut:
         ordered: whether the elements must come in the order that they have in process. Otherwise `interleave` reads one
             dataset after the other; the elements of each keep their order.
     """
+    node, counted = without_last_guards(node)
+    if counted:
+        inner = cut(node, ordered=ordered)
+        return replace(inner, above=(*inner.above, *counted))
     bare = without_prefetch(node)
     base, above = base_of(bare)
     if base is None:
@@ -128,6 +133,19 @@ def cut(node: Node, *, ordered: bool = False) -> Cut:
     if rest and isinstance(node, Prefetch):
         rest.append(node)
     return Cut(worker, "groups" if groups else "rows", base.cardinality, tuple(rest), why)
+
+
+def without_last_guards(node: Node) -> tuple[Node, list[OneInput]]:
+    """The pipeline without the `ignore_errors` at its end, and those, the lowest first.
+
+    Exceptions travel to the trainer in their places. What leaves them out there counts them where users look.
+    """
+    above: list[OneInput] = []
+    below = node
+    while isinstance(below, (IgnoreErrors, Prefetch)):
+        above.append(below)
+        below = below.input
+    return (below, above[::-1]) if any(isinstance(step, IgnoreErrors) for step in above) else (node, [])
 
 
 def kind_of(node: Node) -> tuple[PassKind, int]:
@@ -235,6 +253,8 @@ def _why_not(step: OneInput, exact: bool, ordered: bool, probing: bool) -> str:
     by_number = "draws by the number of an element in the whole stream"
     if isinstance(step, Map):
         return "" if step.seed is None else by_number
+    if isinstance(step, IgnoreErrors):
+        return "counts what it leaves out in the trainer"
     if not isinstance(step, Interleave):
         return "must see the whole stream"
     if step.cycle_length > 1 and ordered:

@@ -8,12 +8,12 @@ from penstock.data.dataset import Dataset
 from penstock.data.fingerprint import fingerprint
 from penstock.data.methods.base import node_of, user_site
 from penstock.data.node import Node
-from penstock.data.plan import explain
+from penstock.data.plan import explain, with_inputs
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, Options
 from penstock.service.address import parse_service
 from penstock.service.compression import as_codec
-from penstock.service.cut import check_shared, cut, kind_of
+from penstock.service.cut import check_shared, cut, kind_of, without_last_guards
 from penstock.service.definition import to_bytes
 from penstock.service.dispatcher_client import PATIENCE_SECONDS, DispatcherClient
 from penstock.service.messages import DatasetFound, DatasetRegistered, GetDataset, RegisterDataset
@@ -133,7 +133,10 @@ def _distributed(
     part = cut(node, ordered=ordered) if cutting else None
     if part is not None and not settings.alone:
         check_shared(part)
-    produced = node if part is None else part.worker
+    # Readers in step must each have an element in every round, so there the workers leave out what fails.
+    produced, counted = (node, []) if settings.by_element else without_last_guards(node)
+    if part is not None:
+        produced, counted = part.worker, list(part.above)
     if settings.cross_trainer_cache is not None and produced.cardinality != INFINITE_CARDINALITY:
         raise InvalidArgumentError(
             f"{node.where()}: a cross_trainer_cache is for a dataset that never ends, because trainers come and go "
@@ -151,7 +154,10 @@ def _distributed(
         drawn_before=tuple(drawn.seed for drawn in produced.drawn_seeds()),
         site=site,
     )
-    return Dataset(source if part is None else part.over(source), options)
+    over: Node = source
+    for step in counted:
+        over = with_inputs(step, [over])
+    return Dataset(over, options)
 
 
 def _defined(

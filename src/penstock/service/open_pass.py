@@ -4,8 +4,10 @@ import time
 from dataclasses import dataclass, replace
 from threading import Lock
 
+from penstock.data.guards import guarded_below
 from penstock.data.node import Node, Run
 from penstock.data.plan import make_plan
+from penstock.data.skipped import SkipLog
 from penstock.data.stream import Cursor
 from penstock.options import Options
 from penstock.runtime.pacing import Pace
@@ -64,6 +66,9 @@ class OpenPass:
         self._threads = Threads()
         seeded = options.seed is not None
         self._run = Run(self._root, seed_of(key.seed, key.policy, key.part), self._threads, seeded=seeded)
+        self._run.skips = SkipLog(options.max_errors)
+        if options.on_error == "skip":
+            self._run.prepare = guarded_below
         self._sequence = Sequence(self._from_beginning, recent_bytes, plan.parallelism)
         self._shared = SharedWindow(self._from_beginning, window_bytes, plan.parallelism)
         self._lock = Lock()

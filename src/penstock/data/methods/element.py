@@ -8,6 +8,7 @@ from penstock.data.methods.randomness import checked_randomness
 from penstock.data.methods.tensorflow import DATASET
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
+from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sequence import Scan, TakeWhile
 from penstock.errors import InvalidArgumentError
@@ -181,6 +182,32 @@ class ElementMethods(Methods):
             [0, 1, 2]
         """
         return self._then(TakeWhile(self.node, check_function("take_while", "predicate", predicate), site=user_site()))
+
+    def ignore_errors(self, log: bool = False) -> Self:
+        """The elements that can be made: where making one raises an exception, it is left out and counted.
+
+        It is about what stands below: above `batch` a whole batch is left out, below it one row. Mistakes of the
+        program, such as a `flat_map` function that returns no dataset, are raised all the same. The iterator's `errors`
+        says what was left out; `ps.Options(max_errors=...)` says how much may be. For a whole dataset there is
+        `ps.Options(on_error="skip")`, which also keeps pairs together in `zip`.
+
+        Args:
+            log: a line of the log for each of the first elements that are left out, then their number.
+
+        Raises:
+            InvalidTypeError: `log` is not True or False.
+            TooManySkippedError: while iterating, more elements failed than `max_errors` allows.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.from_tensor_slices(["1", "2", "three", "4"]).map(int).ignore_errors()
+            >>> iterator = iter(dataset.batch(2))
+            >>> [batch.tolist() for batch in iterator]
+            [[1, 2], [4]]
+            >>> iterator.errors.count, iterator.errors.rows[0].position
+            (1, 2)
+        """
+        return self._then(IgnoreErrors(self.node, check_flag("ignore_errors", "log", log), site=user_site()))
 
     def rejection_resample(
         self, class_func: Callable[..., Any], target_dist: Any, initial_dist: Any = None, seed: int | None = None

@@ -45,6 +45,14 @@ class Batching(OneInput):
         even = length > 0 and length % size == 0
         return size if self.drop_remainder or even or length == INFINITE_CARDINALITY else None
 
+    @property
+    def fails(self) -> bool:
+        return not self.indexable  # what is read by index without a function that fails is arrays, all rows alike
+
+    @property
+    def keeps_places(self) -> bool:
+        return True
+
     @abstractmethod
     def batches(self, block: Block, size: int) -> Block:
         """A block of n · size rows as a block of n batches."""
@@ -91,18 +99,32 @@ class BatchStream(OneInputStream):
 
     def pull(self, need: int, allow: int) -> Block | None:
         size = self._node.batch_size
-        first = self._input.pull(need * size, allow * size)
+        first = self._pulled(need * size, allow * size, 0)
         if first is None:
             return None
         if len(first) >= size:
             extra = len(first) % size
             self._input.give_back(extra)
             return self._node.batches(first.slice(0, len(first) - extra), size)
-        rest = self._input.exactly(size - len(first))
-        rows = first if rest is None else Block.concatenate([first, rest])
+        parts, count = [first], len(first)
+        while count < size and (part := self._pulled(size - count, size - count, count)) is not None:
+            parts.append(part)
+            count += len(part)
+        rows = Block.concatenate(parts)
         if len(rows) < size and self._node.drop_remainder:
             return None
         return self._node.batches(rows, len(rows))
+
+    def _pulled(self, need: int, allow: int, collected: int) -> Block | None:
+        """The next rows of a batch of which `collected` are there. Where one fails, the whole batch is passed over."""
+        try:
+            return self._input.pull(need, allow)
+        except Exception:
+            for _ in range(self._node.batch_size - collected - 1):
+                with suppress(Exception):  # one failure tells of the batch
+                    if self._input.pull(1, 1) is None:
+                        break
+            raise
 
     def state(self) -> State:
         return self._input.state()

@@ -6,7 +6,7 @@ from typing import ClassVar
 from penstock.data.block import Block, Indices
 from penstock.data.node import Run, SameElements
 from penstock.data.stream import OneInputStream, State
-from penstock.errors import ElementError
+from penstock.errors import CardinalityError
 from penstock.options import INFINITE_CARDINALITY
 
 
@@ -60,7 +60,7 @@ class AssertCardinalityStream(OneInputStream):
             self._wrong = True
             wanted = "elements without end" if endless else f"{expected} elements"
             found = "more" if too_many else f"only {self._met}"
-            raise ElementError(f"{self._node.where()}: expected {wanted}, got {found}")
+            raise CardinalityError(f"{self._node.where()}: expected {wanted}, got {found}")
         self._met += len(block)
         return block
 

@@ -1,6 +1,7 @@
 """Operators with several inputs: zip, concatenate, and taking from one or the other by choice."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, ClassVar
@@ -52,6 +53,18 @@ class Zip(Node):
     def indexable(self) -> bool:
         return all(node.indexable for node in self.members)
 
+    @property
+    def fails(self) -> bool:
+        return False
+
+    @property
+    def drops_alike(self) -> bool:
+        return True
+
+    @property
+    def keeps_places(self) -> bool:
+        return True
+
     def together(self, blocks: list[Block]) -> Block:
         """Blocks of equal length side by side."""
         columns = tuple(column for block in blocks for column in block.columns)
@@ -83,7 +96,8 @@ class ZipStream(Stream):
                     other.give_back(len(pulled))
                 for other in self._inputs:
                     if other is not cursor:
-                        other.skip(1)
+                        with suppress(Exception):  # it fails there too: one failure tells of the pair
+                            other.skip(1)
                 raise
             if block is None:
                 self._ended = True
@@ -129,6 +143,18 @@ class Concatenate(Node):
     @property
     def indexable(self) -> bool:
         return self.first.indexable and self.second.indexable
+
+    @property
+    def fails(self) -> bool:
+        return False
+
+    @property
+    def drops_alike(self) -> bool:
+        return True
+
+    @property
+    def keeps_places(self) -> bool:
+        return True
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         length = self.first.cardinality

@@ -69,6 +69,14 @@ class Map(OneInput):
         return self.seed is not None or self.input.varies
 
     @property
+    def drops_alike(self) -> bool:
+        return True
+
+    @property
+    def keeps_places(self) -> bool:
+        return True
+
+    @property
     def parallelism(self) -> int:
         """The number of threads that call the function at the same time."""
         if self.num_parallel_calls == AUTOTUNE:
@@ -185,6 +193,10 @@ class Filter(OneInput):
 
     def spec_over(self, *inputs: Any) -> Any:
         return inputs[0]
+
+    @property
+    def drops_alike(self) -> bool:
+        return True
 
     def stream(self, run: Run, epoch: int) -> "FilterStream":
         return FilterStream(self, run, epoch)

@@ -47,6 +47,10 @@ class Interleave(OneInput):
     def unseeded(self) -> bool:
         return True
 
+    @property
+    def drops_alike(self) -> bool:
+        return True
+
     def arguments(self) -> list[str]:
         return [argument for argument in super().arguments() if not argument.startswith("method=")]
 
@@ -132,9 +136,12 @@ class InterleaveStream(Stream):
         return True
 
     def _open(self, element: Block, position: int) -> Cursor:
-        node = self._node.dataset_of(element, position)
-        stream = node.open(self._run.inner(self._node, node, self._epoch, position), self._epoch)
-        return Cursor(Ahead(stream, None, self._run.threads) if self._node.num_parallel_calls else stream)
+        node = self._run.prepare(self._node.dataset_of(element, position))
+        run = self._run.inner(self._node, node, self._epoch, position)
+        if not self._node.num_parallel_calls:
+            return node.cursor(run, self._epoch)
+        own, skips = run.ahead()
+        return Cursor(Ahead(node.open(own, self._epoch), None, run.threads, skips))
 
     def state(self) -> State:
         slots = [None if slot is None else [slot.before, slot.position, slot.rows.state()] for slot in self._slots]

@@ -41,6 +41,14 @@ class ReadFiles(OneInput):
     def spec(self) -> TensorSpec:
         return TensorSpec((), object)
 
+    @property
+    def drops_alike(self) -> bool:
+        return True
+
+    @property
+    def keeps_places(self) -> bool:
+        return True
+
     def stream(self, run: Run, epoch: int) -> "ReadFilesStream":
         return ReadFilesStream(self, run, epoch)
 

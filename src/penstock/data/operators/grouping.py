@@ -158,7 +158,7 @@ class GroupByWindowStream(Stream):
 
     def _open(self, key: int, rows: list[_Held]) -> Cursor:
         window = self._node.dataset_of(Block.of_leaves([held.leaves for held in rows], self._structure))
-        node = self._made(key, window)
+        node = self._run.prepare(self._made(key, window))
         inner = self._run.inner(self._node, node, self._epoch, rows[0].number)
         return node.cursor(inner, self._epoch)
 

@@ -40,11 +40,24 @@ class Prefetch(OneInput):
     def spec_over(self, *inputs: Any) -> Any:
         return inputs[0]
 
+    @property
+    def fails(self) -> bool:
+        return False
+
+    @property
+    def drops_alike(self) -> bool:
+        return True
+
+    @property
+    def keeps_places(self) -> bool:
+        return True
+
     def stream(self, run: Run, epoch: int) -> Stream:
-        stream = self.input.open(run, epoch)
         if self.buffer_size == 0:
-            return stream
-        return Ahead(stream, None if self.buffer_size == AUTOTUNE else self.buffer_size, run.threads)
+            return self.input.open(run, epoch)
+        own, skips = run.ahead()
+        rows = None if self.buffer_size == AUTOTUNE else self.buffer_size
+        return Ahead(self.input.open(own, epoch), rows, run.threads, skips)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +84,10 @@ class Saved(Node):
     @property
     def indexable(self) -> bool:
         return True
+
+    @property
+    def fails(self) -> bool:
+        return False
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         return self.read_store(indices)
@@ -121,6 +138,19 @@ class Cache(OneInput):
     @property
     def indexable(self) -> bool:
         return self.input.indexable and self.input.cardinality >= 0
+
+    @property
+    def fails(self) -> bool:
+        return False
+
+    @property
+    def drops_alike(self) -> bool:
+        # A pass with a hole is not kept, and a directory appears only when every row is in it.
+        return self.indexable and not self.filename
+
+    @property
+    def keeps_places(self) -> bool:
+        return True
 
     def seed(self, run: Run) -> int:
         """What the kept rows depend on besides the node: the run's seed, if something below has none of its own."""

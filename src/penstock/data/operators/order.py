@@ -257,6 +257,10 @@ class ShardHint(SameElements):
     def indexable(self) -> bool:
         return False
 
+    @property
+    def keeps_places(self) -> bool:
+        return False
+
     def arguments(self) -> list[str]:
         return ["SHARD_HINT", "SHARD_HINT"]
 

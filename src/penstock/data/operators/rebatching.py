@@ -30,6 +30,10 @@ class Unbatch(OneInput):
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(LeafSpec.row, inputs[0]) if _have_rows(inputs[0]) else None
 
+    @property
+    def drops_alike(self) -> bool:
+        return True
+
     def stream(self, run: Run, epoch: int) -> "UnbatchStream":
         return UnbatchStream(self, self.input, run, epoch)
 

@@ -44,6 +44,10 @@ class RejectionResample(OneInput):
     def unseeded(self) -> bool:
         return self.seed is None or self.input.unseeded
 
+    @property
+    def drops_alike(self) -> bool:
+        return True
+
     def stream(self, run: Run, epoch: int) -> "RejectionResampleStream":
         return RejectionResampleStream(self, run, epoch)
 

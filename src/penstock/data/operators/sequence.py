@@ -45,6 +45,14 @@ class Scan(OneInput):
     def spec_from_call(self) -> bool:
         return self.output_signature is None
 
+    @property
+    def drops_alike(self) -> bool:
+        return True
+
+    @property
+    def keeps_places(self) -> bool:
+        return True
+
     def stream(self, run: Run, epoch: int) -> "ScanStream":
         return ScanStream(self, run, epoch)
 
@@ -120,6 +128,10 @@ class TakeWhile(OneInput):
     def spec_over(self, *inputs: Any) -> Any:
         return inputs[0]
 
+    @property
+    def drops_alike(self) -> bool:
+        return True
+
     def stream(self, run: Run, epoch: int) -> "TakeWhileStream":
         return TakeWhileStream(self, run, epoch)
 
@@ -174,6 +186,10 @@ class Unique(OneInput):
 
     def spec_over(self, *inputs: Any) -> Any:
         return inputs[0]
+
+    @property
+    def drops_alike(self) -> bool:
+        return True
 
     def stream(self, run: Run, epoch: int) -> "UniqueStream":
         return UniqueStream(self, run, epoch)
@@ -249,6 +265,10 @@ class Window(OneInput):
         if self.drop_remainder:
             return scaled(self.input.cardinality, lambda n: max(0, (n - self.span) // self.shift + 1))
         return scaled(self.input.cardinality, lambda n: -(-n // self.shift))
+
+    @property
+    def fails(self) -> bool:
+        return False
 
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(lambda leaf: TensorSpec((), object), inputs[0])  # a dataset in the place of each leaf

@@ -35,6 +35,14 @@ class Shuffle(SameElements):
     def unseeded(self) -> bool:
         return self.seed is None or self.input.unseeded
 
+    @property
+    def drops_alike(self) -> bool:
+        return True
+
+    @property
+    def keeps_places(self) -> bool:
+        return self.indexable
+
     def key(self, run: Run, epoch: int) -> int:
         """The random key of one epoch's order."""
         return mix(run.key(self, self.seed), epoch if self.reshuffle_each_iteration else 0)

@@ -43,6 +43,10 @@ class Range(Node):
     def indexable(self) -> bool:
         return True
 
+    @property
+    def fails(self) -> bool:
+        return False
+
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         return _numbers(indices, self.start, self.step)
 
@@ -66,6 +70,10 @@ class Counter(Node):
     @property
     def indexable(self) -> bool:
         return True
+
+    @property
+    def fails(self) -> bool:
+        return False
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         return _numbers(indices, self.start, self.step)
@@ -97,6 +105,10 @@ class Draws(Node):
     @property
     def unseeded(self) -> bool:
         return self.seed is None
+
+    @property
+    def fails(self) -> bool:
+        return False
 
     def _key(self, run: Run, epoch: int) -> int:
         return mix(run.key(self, self.seed), epoch if self.rerandomize_each_iteration else 0)
@@ -156,6 +168,10 @@ class Slices(Node):
     def indexable(self) -> bool:
         return True
 
+    @property
+    def fails(self) -> bool:
+        return False
+
     def arguments(self) -> list[str]:
         return [f"{column.dtype}{list(column.shape)}" for column in self.columns]
 
@@ -194,6 +210,10 @@ class Generator(Node):
     def spec_from_call(self) -> bool:
         return self.output_signature is None
 
+    @property
+    def keeps_places(self) -> bool:
+        return True
+
     def stream(self, run: Run, epoch: int) -> "GeneratorStream":
         return GeneratorStream(self, run)
 
@@ -214,6 +234,8 @@ class GeneratorStream(Stream):
             failure, self._failure = self._failure, None
             self._taken += 1  # only now: a state that was taken before it was raised must meet it again
             raise failure
+        if self._iterator is None and not self._ended:
+            self._iterator = self._begun()
         rows: list[list[Any]] = []
         while len(rows) < min(need, allow) and not self._ended:
             try:
@@ -233,9 +255,17 @@ class GeneratorStream(Stream):
         structure = self._run.known(self._node)[0]
         return Block.of_leaves(rows, structure)
 
+    def _begun(self) -> Iterator[Any]:
+        try:
+            made = self._node.function()
+        except Exception as error:
+            error.add_note(f"penstock: in {self._node.where()}, element {self._taken}")
+            self._taken, self._ended = self._taken + 1, True  # there is nothing to take elements from
+            raise
+        return _iterator_of(made)
+
     def _next(self) -> list[Any] | None:
-        if self._iterator is None:
-            self._iterator = _iterator_of(self._node.function())
+        assert self._iterator is not None
         try:
             value = next(self._iterator)
         except StopIteration:

@@ -1,0 +1,113 @@
+"""ignore_errors: the elements that can be made, without those that fail."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from penstock.data.block import Block
+from penstock.data.live import LiveStream
+from penstock.data.node import Run, SameElements
+from penstock.data.skipped import Skip, SkippedRow, belongs_to_row
+from penstock.data.stream import Cursor, State, Stream
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.runtime.channel import Closed
+
+
+@dataclass(frozen=True, eq=False)
+class IgnoreErrors(SameElements):
+    """The elements of the input, without those in whose place an exception comes.
+
+    Attributes:
+        automatic: whether `Options(on_error="skip")` put it here.
+    """
+
+    name: ClassVar[str] = "ignore_errors"
+    log: bool = False
+    automatic: bool = field(default=False, repr=False)
+
+    @property
+    def cardinality(self) -> int:
+        known = self.input.cardinality
+        return known if known in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
+
+    @property
+    def indexable(self) -> bool:
+        return False
+
+    @property
+    def keeps_places(self) -> bool:
+        return False
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {}  # neither what the log is told nor who has put it here
+
+    def arguments(self) -> list[str]:
+        return ['on_error="skip"'] if self.automatic else super().arguments()
+
+    def stream(self, run: Run, epoch: int) -> "IgnoreErrorsStream":
+        return IgnoreErrorsStream(self, run, epoch)
+
+
+class IgnoreErrorsStream(Stream):
+    """The state is the input's, which counts rows and failures.
+
+    A block never holds rows from both sides of a failure: all failures before a row are counted when it is given.
+    """
+
+    def __init__(self, node: IgnoreErrors, run: Run, epoch: int) -> None:
+        self._node = node
+        self._skips = run.skips
+        self._threads = run.threads
+        self._key = run.name_of(node, epoch)
+        stream = node.input.open(run, epoch)
+        self._cursor = Cursor(stream)
+        # A live stream counts for itself, gives whole blocks, and its state must stay known as its own.
+        self._live = stream if isinstance(stream, LiveStream) else None
+        self._input = self._live or self._cursor
+        # States of a live stream before the last block: as `pull` found it, and behind the failures that came first.
+        self._before: State = None
+        self._first: State = None
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._live is not None:
+            self._before = self._first = self._live.state()
+        while True:
+            try:
+                block = self._input.pull(need, allow)
+            except Exception as error:
+                self._skip(error)
+                continue
+            return block
+
+    def _skip(self, error: Exception) -> None:
+        """Leave out the row that failed; raises the exception again where it tells of something else."""
+        if not belongs_to_row(error):
+            raise error
+        row = SkippedRow.of(error, self._node.input.label, self._node.input.site)
+        if self._live is None:
+            number = self._cursor.met
+        else:
+            self._first, number = self._live.state(), self._live.number
+        self._skips.add(Skip(self._key, number, row, self._node.log))
+        if self._threads.stopped:  # nobody waits for a row any more, and there may never be one
+            raise Closed
+
+    def advanced(self, state: State, rows: int) -> State | None:
+        if self._live is None or state != self._before:
+            return None
+        return self._live.advanced(self._first, rows)
+
+    def state(self) -> State:
+        return self._input.state()
+
+    def restore(self, state: State) -> None:
+        self._input.restore(state)
+
+    def unread(self, rows: int) -> None:
+        if self._live is None:
+            self._cursor.give_back(rows)
+        else:
+            self._live.unread(rows)
+
+    def close(self) -> None:
+        self._input.close()

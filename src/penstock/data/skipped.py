@@ -1,0 +1,281 @@
+"""The rows that an iteration left out because they failed: which they were, how many, and that none is counted twice.
+
+A row that failed is known by its *pass* (one pass over an `ignore_errors`, by the name that it has in every iteration
+restored from a state) and by its number there. How far each pass was counted is a part of the state, so that rows which
+are read again, because a state was restored or because two nodes read the same input, count once.
+"""
+
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from penstock.errors import (
+    CardinalityError,
+    ElementError,
+    PenstockError,
+    PoisonError,
+    TooManySkippedError,
+)
+from penstock.runtime.channel import Closed
+
+_logger = logging.getLogger(__name__)
+
+KEPT_ROWS = 100
+"""Of so many skipped rows it is kept what they were; the others are counted."""
+LOGGED_ROWS = 20
+"""So many skipped rows of an iteration get a line of the log each."""
+_NAMED_ROWS = 3
+_TEXT_LENGTH = 200
+# Only what a restored iterator may read again needs to be known: the passes that failed last.
+_KNOWN_PASSES = 1000
+
+# What a node says in an exception of the row at which it failed.
+_NOTE = re.compile(r"penstock: in (?P<node>.+) at (?P<site>.+?:\d+)(?:, element (?P<element>.+))?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class SkippedRow:
+    """A row that was left out.
+
+    Attributes:
+        node: the node whose function or source failed.
+        site: the line that added the node, "file.py:12"; "" where that is not known.
+        position: the number of the element that failed there, from 0; None where the node does not count them.
+        error: the exception's class and message, shortened.
+    """
+
+    node: str
+    site: str
+    position: int | None
+    error: str
+
+    @staticmethod
+    def of(error: Exception, node: str, site: str) -> "SkippedRow":
+        """What an exception says of the row it happened at; by default that it came out of a node."""
+        found = _noted(error)
+        if found is None:
+            return SkippedRow(_shortened(node), site, None, _text(error))
+        element = found["element"]
+        position = int(element) if element and element.isdecimal() else None
+        return SkippedRow(_shortened(found["node"]), found["site"], position, _text(error))
+
+    def __str__(self) -> str:
+        place = "" if self.position is None else f"element {self.position} of "
+        return f"{place}{self.node}{' at ' + self.site if self.site else ''}: {self.error}"
+
+
+@dataclass(frozen=True)
+class SkippedRows:
+    """What an iteration has left out so far.
+
+    Attributes:
+        count: how many rows.
+        rows: the first of them, up to 100.
+    """
+
+    count: int = 0
+    rows: tuple[SkippedRow, ...] = ()
+
+    @staticmethod
+    def of(snapshot: Any) -> "SkippedRows":
+        """What a snapshot of a `SkipLog` tells."""
+        if snapshot is None:
+            return SkippedRows()
+        return SkippedRows(snapshot["count"], tuple(SkippedRow(*row) for row in snapshot["rows"]))
+
+    @staticmethod
+    def of_all(parts: Iterable["SkippedRows"]) -> "SkippedRows":
+        """What several iterations have left out together."""
+        parts = list(parts)
+        rows = tuple(row for part in parts for row in part.rows)
+        return SkippedRows(sum(part.count for part in parts), rows[:KEPT_ROWS])
+
+    def __str__(self) -> str:
+        if not self.count:
+            return "no rows skipped"
+        rows = [f"  {row}" for row in self.rows]
+        more = [f"  and {self.count - len(rows)} more"] if self.count > len(rows) else []
+        return "\n".join([_rows(self.count) + " skipped", *rows, *more])
+
+
+def belongs_to_row(error: Exception) -> bool:
+    """Whether an exception tells of a row, rather than of the program, of other processes or of an iterator's end."""
+    if isinstance(error, (Closed, CardinalityError)):
+        return False
+    if not isinstance(error, PenstockError) or isinstance(error, (ElementError, PoisonError)):
+        return True
+    return _noted(error) is not None
+
+
+@dataclass(frozen=True)
+class Skip:
+    """One row that was left out.
+
+    Attributes:
+        key: names the pass.
+        number: how many rows and failures the pass has met, this one included.
+        row: what it was.
+        log: whether the log should tell.
+    """
+
+    key: str
+    number: int
+    row: SkippedRow
+    log: bool
+
+
+class SkipLog:
+    """What one iteration has left out.
+
+    Args:
+        limit: the most rows that may be left out; None for any number.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        self._lock = Lock()
+        self._count = 0
+        self._rows: list[SkippedRow] = []
+        self._passes: OrderedDict[str, int] = OrderedDict()
+        self._logged = 0
+        self._untold = 0
+        self._snapshot: Any = None
+
+    @property
+    def rows(self) -> SkippedRows:
+        """What was left out so far."""
+        with self._lock:
+            return SkippedRows(self._count, tuple(self._rows))
+
+    def knows(self, key: str, number: int) -> bool:
+        """Whether a row of a pass was counted already."""
+        return number <= self._passes.get(key, 0)
+
+    def add(self, skip: Skip) -> None:
+        """Count a row, unless it was counted already.
+
+        Raises:
+            TooManySkippedError: it is more than the limit.
+        """
+        with self._lock:
+            if self.knows(skip.key, skip.number):
+                return
+            self._passes[skip.key] = skip.number
+            self._passes.move_to_end(skip.key)
+            while len(self._passes) > _KNOWN_PASSES:
+                self._passes.popitem(last=False)
+            self._count += 1
+            if len(self._rows) < KEPT_ROWS:
+                self._rows.append(skip.row)
+            self._snapshot = None
+        if skip.log:
+            self._tell(skip.row)
+        if self.limit is not None and self._count > self.limit:
+            raise too_many(self.limit, self._rows)
+
+    def _tell(self, row: SkippedRow) -> None:
+        self._logged += 1
+        if self._logged <= LOGGED_ROWS:
+            _logger.warning("skipped %s", row)
+        else:
+            self._untold += 1
+        if self._logged == LOGGED_ROWS:
+            _logger.warning("the next rows that are skipped are only counted: the iterator's `errors` names the first")
+
+    def sum_up(self) -> None:
+        """Say in the log how many rows it has not told of; once."""
+        untold, self._untold = self._untold, 0
+        if untold:
+            _logger.warning("skipped %s in this iteration, %d of them without a line here", _rows(self._count), untold)
+
+    def snapshot(self) -> Any:
+        """What was left out, as plain data for a state; None if nothing was."""
+        with self._lock:
+            if self._snapshot is None and self._count:
+                rows = [[row.node, row.site, row.position, row.error] for row in self._rows]
+                self._snapshot = {"count": self._count, "rows": rows, "passes": dict(self._passes)}
+            return self._snapshot
+
+    def restore(self, snapshot: Any) -> None:
+        """Continue from a snapshot."""
+        self._count = int(snapshot["count"])
+        self._rows = [SkippedRow(*row) for row in snapshot["rows"]]
+        self._passes = OrderedDict((str(key), int(number)) for key, number in snapshot["passes"].items())
+        self._logged = self._count
+
+
+class SkipsAhead:
+    """What a thread that reads ahead leaves out. It counts when the consumer has come there."""
+
+    def __init__(self, consumer: "SkipLog | SkipsAhead") -> None:
+        self._consumer = consumer
+        self._pending: list[Skip] = []
+        self.limit: int | None = consumer.limit
+
+    def knows(self, key: str, number: int) -> bool:
+        """Whether a row of a pass was counted already."""
+        return self._consumer.knows(key, number)
+
+    def add(self, skip: Skip) -> None:
+        """Note a row, unless it was counted already.
+
+        Raises:
+            TooManySkippedError: the rows since the last `taken` alone are more than the limit.
+        """
+        if self.knows(skip.key, skip.number):
+            return
+        self._pending.append(skip)
+        if self.limit is not None and len(self._pending) > self.limit:
+            raise too_many(self.limit, [skip.row for skip in self._pending])
+
+    def taken(self) -> list[Skip]:
+        """What was noted since this was called last."""
+        pending, self._pending = self._pending, []
+        return pending
+
+    def count(self, skips: list[Skip]) -> None:
+        """The consumer has come to these: they count, and leave the list.
+
+        Raises:
+            TooManySkippedError: they are more than the limit.
+        """
+        while skips:
+            self._consumer.add(skips.pop(0))
+
+
+def too_many(limit: int, rows: list[SkippedRow]) -> TooManySkippedError:
+    """The error of an iteration that skips more than it may."""
+    named = "".join(f"\n  {row}" for row in rows[:_NAMED_ROWS])
+    return TooManySkippedError(
+        f"more rows failed than Options(max_errors={limit}) allows; the first were{named}\n"
+        "mend the data or the functions named here, or raise max_errors"
+    )
+
+
+def _noted(error: Exception) -> re.Match[str] | None:
+    """What the node that an exception happened in says of itself in its notes."""
+    for note in getattr(error, "__notes__", ()):
+        found = _NOTE.fullmatch(str(note))
+        if found is not None:
+            return found
+    return None
+
+
+def _text(error: Exception) -> str:
+    try:
+        said = str(error)
+    except Exception:  # a class of the user's that cannot be shown
+        said = ""
+    return _shortened(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _TEXT_LENGTH else text[: _TEXT_LENGTH - 1] + "…"
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'' if count == 1 else 's'}"

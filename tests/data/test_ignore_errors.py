@@ -1,0 +1,339 @@
+"""Rows that fail are left out where they should be, counted once, named, bounded, and a part of the state."""
+
+import gzip
+import json
+import logging
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+
+SKIP = ps.Options(on_error="skip")
+
+
+def failing(*bad):
+    def function(x):
+        if int(x) in bad:
+            raise ValueError(f"no {x}")
+        return x
+
+    return function
+
+
+def over(kind, count=10):
+    if kind == "generator":
+        return ps.Dataset.from_generator(lambda: iter(range(count)))
+    dataset = ps.Dataset.range(count)
+    return dataset.filter(lambda x: True) if kind == "stream" else dataset
+
+
+def read(dataset):
+    """The elements as lists, and what was left out."""
+    with iter(dataset) as iterator:
+        elements = [np.asarray(element).tolist() for element in iterator]
+        return elements, iterator.errors
+
+
+KINDS = ["index", "stream", "generator"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("threads", [None, 3])
+def test_an_element_that_fails_is_left_out_and_named(kind, threads):
+    dataset = over(kind).map(failing(0, 3, 4, 9), num_parallel_calls=threads).ignore_errors()
+    elements, errors = read(dataset)
+    assert elements == [1, 2, 5, 6, 7, 8]
+    assert errors.count == 4
+    assert [row.position for row in errors.rows] == [0, 3, 4, 9]
+    assert {row.node.split("(")[0] for row in errors.rows} == {"map"}
+    assert all(row.site.startswith(f"{__file__}:") for row in errors.rows)
+    assert str(errors.rows[1]).endswith(": ValueError: no 3") and str(errors.rows[1]).startswith("element 3 of map(")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_above_batch_a_whole_batch_is_left_out_and_below_it_one_row(kind):
+    mapped = over(kind, 8).map(failing(4))
+    assert read(mapped.ignore_errors().batch(2))[0] == [[0, 1], [2, 3], [5, 6], [7]]
+    batches, errors = read(over(kind, 8).batch(2).map(lambda batch: [failing(5)(x) for x in batch]).ignore_errors())
+    assert (batches, errors.count) == ([[0, 1], [2, 3], [6, 7]], 1)
+
+
+WAYS = {
+    "map": lambda d: d.map(failing(2, 5)),
+    "map in threads": lambda d: d.map(failing(2, 5), num_parallel_calls=3),
+    "map in any order": lambda d: d.map(failing(2, 5), num_parallel_calls=3, deterministic=False),
+    "map twice": lambda d: d.map(failing(2)).map(failing(5)),
+    "filter": lambda d: d.filter(lambda x: failing(2, 5)(x) >= 0),
+    "flat_map": lambda d: d.flat_map(lambda x: ps.Dataset.from_tensors(failing(2, 5)(x))),
+    "members of flat_map": lambda d: d.flat_map(lambda x: ps.Dataset.from_tensors(x).map(failing(2, 5))),
+    "members of interleave": lambda d: d.interleave(lambda x: ps.Dataset.from_tensors(x).map(failing(2, 5)), 1, 1),
+    "interleave in threads": lambda d: d.interleave(
+        lambda x: ps.Dataset.range(int(x), int(x) + 1).map(failing(2, 5)), 1, 1, num_parallel_calls=2
+    ),
+    "batches of members": lambda d: d.batch(10).flat_map(
+        lambda batch: ps.Dataset.from_tensor_slices(batch).map(failing(2, 5)).batch(4).unbatch()
+    ),
+    "group_by_window": lambda d: d.group_by_window(lambda x: failing(2, 5)(x) * 0, lambda key, w: w, window_size=2),
+    "scan": lambda d: d.scan(0, lambda s, x: (s, failing(2, 5)(x))),
+    "take_while": lambda d: d.take_while(lambda x: failing(2, 5)(x) >= 0),
+    "window": lambda d: d.map(failing(2, 5)).window(3, 3).flat_map(lambda w: w),
+    "rebatch": lambda d: d.map(failing(2, 5)).batch(3).rebatch(2).unbatch(),
+    "cache": lambda d: d.map(failing(2, 5)).cache(),
+    "prefetch": lambda d: d.prefetch(2).map(failing(2, 5)).prefetch(3),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", WAYS)
+def test_on_error_skip_leaves_out_the_row_wherever_it_fails(way, kind):
+    dataset = WAYS[way](over(kind)).with_options(SKIP)
+    elements, errors = read(dataset)
+    assert (sorted(elements), errors.count) == ([0, 1, 3, 4, 6, 7, 8, 9], 2)
+    assert [row.error for row in errors.rows] == ["ValueError: no 2", "ValueError: no 5"] or "any order" in way
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_take_and_batch_count_the_rows_that_are_there(kind):
+    rows = over(kind).map(failing(1, 2))
+    assert read(rows.take(4).batch(3).with_options(SKIP))[0] == [[0, 3, 4], [5]]
+    numbered = rows.enumerate().map(lambda number, x: number).with_options(SKIP)
+    assert read(numbered)[0] == list(range(8))
+
+
+@pytest.mark.parametrize("kinds", [("index", "index"), ("stream", "index"), ("generator", "stream")])
+@pytest.mark.parametrize(
+    "member", [lambda d: d, lambda d: d.take(7), lambda d: d.skip(1).repeat(2), lambda d: d.batch(2)]
+)
+def test_zip_loses_the_whole_pair(kinds, member):
+    images, labels = over(kinds[0]).map(failing(2, 5)), over(kinds[1]).map(failing(5, 6))
+    pairs = ps.Dataset.zip(member(images), member(labels)).with_options(SKIP)
+    with iter(pairs) as iterator:
+        found = [(np.asarray(a).tolist(), np.asarray(b).tolist()) for a, b in iterator]
+        assert all(a == b for a, b in found)
+        assert iterator.errors.count >= 2 and len(found) >= 2
+
+
+def test_a_shuffle_over_an_index_still_moves_positions_only():
+    dataset = ps.Dataset.range(1000).map(failing(7)).shuffle(1000, seed=1).batch(4).with_options(SKIP)
+    assert dataset.explain().splitlines()[0].startswith('ignore_errors(on_error="skip")  ')
+    assert "moves indices only" in dataset.explain()
+    assert sorted(np.concatenate(list(dataset)).tolist()) == [x for x in range(1000) if x != 7]
+
+
+def test_options_say_last_whether_rows_are_left_out():
+    dataset = ps.Dataset.range(4).map(failing(1))
+    skipping = dataset.with_options(SKIP)
+    assert (len(dataset), skipping.cardinality()) == (4, ps.UNKNOWN_CARDINALITY)
+    assert skipping.element_spec == ps.TensorSpec((), np.int64)
+    again = skipping.with_options(ps.Options(on_error="raise"))
+    assert len(again) == 4
+    with pytest.raises(ValueError, match="no 1"):
+        list(again)
+    assert read(skipping.with_options(ps.Options(seed=3)).batch(4))[0] == [[0, 2, 3]]
+
+
+def test_a_first_row_that_fails_does_not_hide_what_the_elements_are():
+    dataset = ps.Dataset.range(4).map(failing(0, 3)).with_options(SKIP)
+    assert dataset.element_spec == ps.TensorSpec((), np.int64)
+
+
+def test_a_generator_that_raised_has_ended():
+    def numbers():
+        yield 1
+        yield 2
+        raise OSError("the line is dead")
+
+    elements, errors = read(ps.Dataset.from_generator(numbers).with_options(SKIP))
+    assert (elements, errors.count, errors.rows[0].position) == ([1, 2], 1, 2)
+
+
+def test_a_generator_function_that_raises_ends_the_data_at_once():
+    def opens():
+        raise OSError("no such host")
+
+    elements, errors = read(ps.Dataset.from_generator(opens).ignore_errors())
+    assert (elements, errors.count, errors.rows[0].error) == ([], 1, "OSError: no such host")
+
+
+def test_damaged_records_and_missing_files_are_left_out(tmp_path):
+    for name in "abc":
+        with ps.TFRecordWriter(tmp_path / name) as writer:
+            for number in range(3):
+                writer.write(f"{name}{number}".encode())
+    damaged = bytearray((tmp_path / "b").read_bytes())
+    damaged[12 + 2 + 4 + 12] ^= 1  # in the data of the second record
+    (tmp_path / "b").write_bytes(damaged)
+    names = ps.Dataset.from_tensor_slices([str(tmp_path / name) for name in ("a", "b", "gone", "c")])
+    elements, errors = read(ps.TFRecordDataset(names).with_options(SKIP))
+    assert elements == [b"a0", b"a1", b"a2", b"b0", b"b2", b"c0", b"c1", b"c2"]
+    assert [row.node.split("(")[0] for row in errors.rows] == ["TFRecordDataset", "TFRecordDataset"]
+    assert "record 1" in errors.rows[0].error and "gone" in errors.rows[1].error
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"one\ntwo\n")[:-6])
+    lines = ps.TextLineDataset([tmp_path / "cut.gz"], "GZIP").ignore_errors()
+    assert read(lines)[1].count == 1
+
+
+def test_more_rows_than_max_errors_are_an_error_that_names_the_first():
+    dataset = ps.Dataset.range(20).map(failing(1, 4, 6, 8)).with_options(ps.Options(on_error="skip", max_errors=2))
+    for rows in (dataset, dataset.prefetch(3), dataset.batch(20)):
+        with iter(rows) as iterator, pytest.raises(ps.TooManySkippedError, match=r"max_errors=2.*\n.*no 1") as caught:
+            list(iterator)
+        assert "no 6" in str(caught.value) and "no 8" not in str(caught.value)
+    with iter(dataset) as iterator:
+        assert [int(next(iterator)) for _ in range(4)] == [0, 2, 3, 5]
+        with pytest.raises(ps.TooManySkippedError):
+            next(iterator)
+        assert (iterator.errors.count, int(next(iterator))) == (3, 7)
+    explicit = ps.Dataset.range(3).map(failing(1)).ignore_errors().with_options(ps.Options(max_errors=0))
+    with pytest.raises(ps.TooManySkippedError, match="max_errors=0"):
+        list(explicit)
+    assert read(ps.Dataset.range(3).map(failing(1)).ignore_errors().with_options(ps.Options(max_errors=1)))[0] == [0, 2]
+
+
+@pytest.mark.parametrize("arguments", [{"on_error": "drop"}, {"max_errors": -1}, {"max_errors": 1.5}])
+def test_options_refuse_what_cannot_be(arguments):
+    with pytest.raises((ps.InvalidArgumentError, ps.InvalidTypeError), match=next(iter(arguments))):
+        ps.Options(**arguments)
+    with pytest.raises(ps.InvalidTypeError, match="log"):
+        ps.Dataset.range(1).ignore_errors(log=1)
+
+
+def test_mistakes_of_the_program_are_not_rows():
+    with pytest.raises(ps.InvalidTypeError, match=r"must return a ps\.Dataset"):
+        list(ps.Dataset.range(3).flat_map(lambda x: x).with_options(SKIP))
+    with pytest.raises(ps.InvalidTypeError, match="must return an iterator"):
+        list(ps.Dataset.from_generator(lambda: 3).ignore_errors())
+
+    with pytest.raises(ps.CardinalityError, match="only 3"):
+        list(over("stream", 3).assert_cardinality(4).map(lambda x: x).with_options(SKIP))
+
+    def interrupted(x):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(ps.Dataset.range(3).map(interrupted).ignore_errors())
+
+
+def test_a_cache_that_cannot_be_written_is_not_tried_for_ever(tmp_path):
+    (tmp_path / "file").write_text("")
+    cached = ps.Dataset.range(3).filter(lambda x: True).cache(str(tmp_path / "file" / "inside")).ignore_errors()
+    with pytest.raises(OSError, match="file"):
+        list(cached)
+
+
+def test_closing_ends_a_thread_whose_rows_all_fail():
+    before = set(threading.enumerate())
+    started = threading.Event()
+
+    def never(x):
+        if x:
+            started.set()
+            raise ValueError
+        return x
+
+    with iter(ps.Dataset.counter().map(never).ignore_errors().prefetch(2)) as iterator:
+        assert next(iterator) == 0
+        assert started.wait(30)
+    assert set(threading.enumerate()) <= before
+
+
+def test_the_log_has_a_line_for_each_of_the_first_rows_and_a_sum(caplog):
+    with caplog.at_level(logging.WARNING, "penstock"):
+        read(ps.Dataset.range(40).map(failing(*range(30))).ignore_errors())
+        assert not caplog.records
+        read(ps.Dataset.range(40).map(failing(*range(30))).ignore_errors(log=True))
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 22 and "element 0 of map" in messages[0] and "no 19" in messages[19]
+    assert messages[-1] == "skipped 30 rows in this iteration, 10 of them without a line here"
+
+
+def test_of_very_many_rows_the_first_are_named_and_all_counted():
+    dataset = ps.Dataset.range(3000).map(lambda x: failing(int(x))(x) if x % 2 else x).with_options(SKIP)
+    with iter(dataset.batch(10)) as iterator:
+        assert len(list(iterator)) == 150
+        assert (iterator.errors.count, len(iterator.errors.rows)) == (1500, 100)
+        assert len(json.dumps(iterator.state_dict())) < 40_000
+
+
+def test_of_many_members_that_fail_the_state_stays_bounded():
+    dataset = ps.Dataset.range(2500).flat_map(lambda x: ps.Dataset.range(2).map(failing(1)).ignore_errors())
+    with iter(dataset) as iterator:
+        assert (len(list(iterator)), iterator.errors.count) == (2500, 2500)
+        assert len(iterator.state_dict()["skipped"]["passes"]) == 1000
+
+
+def test_one_dataset_read_twice_counts_a_row_once():
+    rows = ps.Dataset.range(8).map(failing(3)).ignore_errors()
+    pairs = ps.Dataset.zip(rows, rows.skip(1))
+    with iter(pairs) as iterator:
+        assert [(int(a), int(b)) for a, b in iterator][2:4] == [(2, 4), (4, 5)]
+        assert iterator.errors.count == 1
+
+
+def test_a_state_of_a_dataset_that_raises_is_refused():
+    dataset = ps.Dataset.range(8).map(failing(3))
+    with iter(dataset) as iterator:
+        state = iterator.state_dict()
+    with pytest.raises(ps.StateMismatchError, match="ignore_errors"):
+        iter(dataset.with_options(SKIP)).load_state_dict(state)
+
+
+# Each takes a dataset of integers; what it gives is a function of the rows that are left.
+ABOVE = {
+    "nothing": lambda d: d,
+    "batch": lambda d: d.batch(3),
+    "filter": lambda d: d.filter(lambda x: x % 3 != 0),
+    "take": lambda d: d.skip(1).take(6),
+    "enumerate": lambda d: d.enumerate(),
+    "shuffle of a stream": lambda d: d.filter(lambda x: True).shuffle(4, seed=1),
+    "prefetch": lambda d: d.prefetch(2).batch(2),
+    "window": lambda d: d.window(3, 2).flat_map(lambda w: w.batch(3)),
+    "repeat": lambda d: d.repeat(2).batch(4),
+    "cache": lambda d: d.cache().repeat(2),
+    "flat_map": lambda d: d.flat_map(lambda x: ps.Dataset.range(int(x) % 3)),
+    "unique": lambda d: d.map(lambda x: x % 7).unique(),
+    "scan": lambda d: d.scan(0, lambda s, x: (s + x, s)).shard(2, 1),
+}
+EXACT = ("nothing", "batch", "take", "enumerate")
+
+
+@pytest.mark.parametrize("name", ABOVE)
+@given(
+    bad=st.sets(st.integers(0, 13)),
+    kind=st.sampled_from(KINDS),
+    explicit=st.booleans(),
+    threads=st.sampled_from([None, 2]),
+)
+@settings(max_examples=12, deadline=None)
+def test_what_is_left_is_what_the_good_rows_give_at_every_state(name, bad, kind, explicit, threads):
+    def make():
+        mapped = over(kind, 14).map(failing(*bad), num_parallel_calls=threads)
+        options = ps.Options(seed=4) if explicit else ps.Options(seed=4, on_error="skip")
+        return ABOVE[name](mapped.ignore_errors() if explicit else mapped).with_options(options)
+
+    good = ps.Dataset.from_tensor_slices(np.array([x for x in range(14) if x not in bad], np.int64))
+    expected = [str(x) for x in ABOVE[name](good).with_options(ps.Options(seed=4))]
+    counts, states, found = [], [], []
+    with iter(make()) as iterator:
+        states.append(iterator.state_dict())
+        counts.append(iterator.errors)
+        for element in iterator:
+            found.append(str(element))
+            states.append(iterator.state_dict())
+            counts.append(iterator.errors)
+        whole = iterator.errors
+    assert found == expected
+    assert whole.count == len(bad) * (2 if name == "repeat" and len(bad) < 14 else 1) or name in ("take", "cache")
+    if name == "nothing":
+        kept = [x for x in range(14) if x not in bad]
+        assert [one.count for one in counts[1:]] == [sum(y < x for y in bad) for x in kept]
+    for given_elements, state in enumerate(states):
+        with iter(make()) as resumed:
+            resumed.load_state_dict(json.loads(json.dumps(state)))
+            assert resumed.errors == counts[given_elements]
+            assert [str(x) for x in resumed] == expected[given_elements:]
+            assert resumed.errors == whole
