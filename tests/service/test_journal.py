@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.service.config import DispatcherConfig
 from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service import journal_mark
 from penstock.service.journal import FILE, Journal
 from penstock.service.machine.machine import Machine
 from penstock.service.machine.state import State
@@ -37,6 +38,8 @@ from penstock.service.messages import (
     WorkerHello,
 )
 from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Span
+
+FILES = (FILE, f"{FILE}-wal", journal_mark.FILE)
 
 INFO = DatasetInfo(kind="rows", length=1 << 40, cardinality=1 << 40)
 
@@ -136,7 +139,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]
     for number in range(1, 12):
         kept.step(reader, number)
     (directory / "left").mkdir()
-    for name in (FILE, f"{FILE}-wal"):
+    for name in FILES:
         shutil.copy(directory / "live" / name, directory / "left" / name)
     kept.journal.close()
     return directory / "left", states
@@ -161,27 +164,39 @@ QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 
 @QUICK
 @given(part=st.floats(0, 1))
-def test_a_torn_tail_costs_the_last_entries_and_no_more(
+def test_a_journal_that_has_lost_its_end_is_refused(
     killed: tuple[Path, list[bytes]], tmp_path: Path, part: float
 ) -> None:
+    """SQLite leaves out what is torn or damaged in its write-ahead log, without a word."""
     directory = fresh(killed, tmp_path)
     tail = directory / f"{FILE}-wal"
-    size = tail.stat().st_size
-    with tail.open("r+b") as file:
-        file.truncate(int(part * size))
-    state = found(directory)
-    assert state in killed[1]
-    if part == 1:
-        assert state == killed[1][-1]
+    left = tail.read_bytes()[: int(part * tail.stat().st_size)]
+    tail.write_bytes(left)
+    try:
+        assert found(directory) == killed[1][-1]
+    except ps.StorageError as error:
+        assert part < 1
+        assert "has lost its end: entry " in str(error) and "journal.mark: what was read after entry" in str(error)
+        assert tail.read_bytes() == left
+        with pytest.raises(ps.StorageError, match="has lost its end"):
+            found(directory)
+        (directory / journal_mark.FILE).unlink()
+        assert found(directory) in killed[1]
+
+
+def test_a_journal_without_its_write_ahead_log_is_refused(copied: tuple[Path, list[bytes]]) -> None:
+    (copied[0] / f"{FILE}-wal").unlink()
+    with pytest.raises(ps.StorageError, match=r"has lost its end: entry 14 was acknowledged, .* can be read is 0\."):
+        found(copied[0])
 
 
 @QUICK
-@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), wal=st.booleans())
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), name=st.sampled_from(FILES))
 def test_a_changed_byte_is_found_or_does_not_matter(
-    killed: tuple[Path, list[bytes]], tmp_path: Path, place: float, bit: int, wal: bool
+    killed: tuple[Path, list[bytes]], tmp_path: Path, place: float, bit: int, name: str
 ) -> None:
     directory = fresh(killed, tmp_path)
-    damaged = directory / (f"{FILE}-wal" if wal else FILE)
+    damaged = directory / name
     content = bytearray(damaged.read_bytes())
     content[int(place * len(content))] ^= 1 << bit
     damaged.write_bytes(content)
@@ -189,7 +204,26 @@ def test_a_changed_byte_is_found_or_does_not_matter(
         state = found(directory)
     except ps.StorageError:
         return
-    assert state in killed[1]
+    assert state == killed[1][-1]
+
+
+def test_a_mark_that_is_missing_is_said(copied: tuple[Path, list[bytes]], caplog: pytest.LogCaptureFixture) -> None:
+    (copied[0] / journal_mark.FILE).unlink()
+    assert found(copied[0]) == copied[1][-1]
+    assert "journal.mark is missing: the journal beside it may have lost its end without a trace" in caplog.text
+
+
+def test_a_mark_of_another_journal_is_refused(copied: tuple[Path, list[bytes]], tmp_path: Path) -> None:
+    Journal(tmp_path / "other", State()).close()
+    shutil.copy(tmp_path / "other" / journal_mark.FILE, copied[0])
+    with pytest.raises(ps.StorageError, match="belongs to another journal than the one beside it"):
+        found(copied[0])
+
+
+def test_a_damaged_mark_is_refused(copied: tuple[Path, list[bytes]]) -> None:
+    (copied[0] / journal_mark.FILE).write_bytes(b"x" * 56)
+    with pytest.raises(ps.StorageError, match=r"journal\.mark is damaged, .* from a copy\. To go on"):
+        found(copied[0])
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0", b"no journal at all " * 500])
@@ -218,7 +252,7 @@ def changed(directory: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("PRAGMA user_version = 9", "has version 9, and this penstock reads version 2"),
+        ("PRAGMA user_version = 9", "has version 9, and this penstock reads version 3"),
         ("UPDATE entries SET body = zeroblob(9) WHERE number = 5", "entry 5 is not as it was written"),
         ("DELETE FROM entries WHERE number = 5", "entry 6 follows 4"),
         ("DELETE FROM snapshot", "it has 0 snapshots"),
@@ -234,8 +268,10 @@ def test_a_damaged_journal_is_refused_with_a_reason(
         Journal(copied[0], State())
 
 
-def test_a_tail_without_its_journal_is_no_new_beginning(copied: tuple[Path, list[bytes]]) -> None:
-    (copied[0] / FILE).unlink()
+@pytest.mark.parametrize("left", FILES[1:])
+def test_what_is_left_without_its_journal_is_no_new_beginning(copied: tuple[Path, list[bytes]], left: str) -> None:
+    for name in {*FILES} - {left}:
+        (copied[0] / name).unlink()
     with pytest.raises(ps.StorageError, match="belongs to a journal that is missing"):
         Journal(copied[0], State())
 
@@ -260,7 +296,7 @@ def test_a_directory_that_others_may_write_is_refused(tmp_path: Path, mode: int)
     Journal(tmp_path, State()).close()
 
 
-@pytest.mark.parametrize("name", [FILE, f"{FILE}-wal"])
+@pytest.mark.parametrize("name", FILES)
 def test_a_journal_that_others_may_write_is_refused(copied: tuple[Path, list[bytes]], name: str) -> None:
     (copied[0] / name).chmod(0o620)
     with pytest.raises(ps.StorageError, match=f"could be written by all users or a group, who may write .*{name}`"):
@@ -283,7 +319,7 @@ def test_what_a_dispatcher_writes_nobody_else_can_read(tmp_path: Path) -> None:
         journal.close()
     finally:
         os.umask(before)
-    assert modes == {"made": 0o700, FILE: 0o600, f"{FILE}-wal": 0o600}
+    assert modes == {"made": 0o700, **dict.fromkeys(FILES, 0o600)}
 
 
 def test_a_journal_that_others_could_read_is_read_by_them_no_more(

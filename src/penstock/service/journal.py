@@ -2,11 +2,13 @@
 
 `docs/design/0018-a-journal-before-every-answer.md` says why so. The file holds a snapshot of the state, the entries
 that came after it, each the changes that one message made, and the datasets' definitions beside them. SQLite keeps
-entries whole or not at all, and lets one process at a time have the file.
+entries whole or not at all, and lets one process at a time have the file. How far it went is written beside it, in
+`journal_mark.py`'s file.
 """
 
 import logging
 import os
+import secrets
 import sqlite3
 import stat
 import tempfile
@@ -19,6 +21,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock.errors import StorageError
+from penstock.service.journal_mark import FILE as MARK_FILE
+from penstock.service.journal_mark import JournalMark
 from penstock.service.machine.state import State
 from penstock.service.machine.updates import DatasetDropped, DatasetKept, Stopping, Update, apply
 from penstock.service.private_files import who_may_write
@@ -29,10 +33,13 @@ _logger = logging.getLogger(__name__)
 
 _APPLICATION: Final = 0x50454E53
 """What tells the file from other programs': "PENS"."""
-_VERSION: Final = 2
+_VERSION: Final = 3
 _FIRST_COMPACTION_BYTES: Final = 1 << 20
 
+_NAME_BYTES: Final = 16
+
 _SCHEMA: Final = """
+CREATE TABLE journal (name BLOB NOT NULL);
 CREATE TABLE snapshot (number INTEGER PRIMARY KEY, body BLOB NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE entries (number INTEGER PRIMARY KEY, body BLOB NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE definitions (dataset_id TEXT PRIMARY KEY, body BLOB NOT NULL, checksum INTEGER NOT NULL);
@@ -55,10 +62,12 @@ class Journal:
     Attributes:
         state: what was found, as the machine goes on with it: nobody has asked it to stop.
         found: whether there was a journal.
+        name: tells this journal apart from all others.
+        number: of its last entry.
 
     Raises:
         StorageError: the directory cannot be written, another dispatcher has it, other users may write there, or what
-            is in it is damaged or not a journal of this version.
+            is in it is damaged, has lost its end, or is not a journal of this version.
     """
 
     def __init__(self, directory: str | os.PathLike[str], first: State) -> None:
@@ -68,14 +77,15 @@ class Journal:
         if not self.found:
             self._create(first)
         self._connection = self._opened()
-        self._number = self._bytes = self._snapshot_bytes = 0  # of entries, since the snapshot
-        try:
+        self.number = self._bytes = self._snapshot_bytes = 0  # of entries, since the snapshot
+        with self._left_as_it_is():
             self._let_nobody_read()
             with self._explaining():
+                self._check_kind()
+                name = self._read_name()
                 self.state = self._read()
-        except BaseException:
-            self._connection.close()
-            raise
+            self._mark = self._marked(name)
+        self.name = name.hex()
 
     def write(self, state: State, updates: Sequence[Update]) -> None:
         """Write down the changes that are about to be made to `state`; on an error none of them is.
@@ -100,11 +110,16 @@ class Journal:
             ) from error
         self._bytes = len(body) if compacts else self._bytes + len(body)
         self._snapshot_bytes = snapshot_bytes
-        self._number += 1
+        self.number += 1
+        try:
+            self._mark.write(self.number)
+        except OSError as error:  # the entry is written, and what it says holds
+            _logger.error("the dispatcher cannot note how far its journal has come: %s", error)
 
     def close(self) -> None:
-        """Let go of the file. Twice does no harm."""
+        """Let go of the files. Twice does no harm."""
         self._connection.close()
+        self._mark.close()
 
     def _append(self, updates: Sequence[Update], body: bytes) -> None:
         for update in updates:
@@ -113,26 +128,26 @@ class Journal:
                 self._connection.execute("INSERT OR REPLACE INTO definitions VALUES (?, ?, ?)", row)
             elif isinstance(update, DatasetDropped):
                 self._connection.execute("DELETE FROM definitions WHERE dataset_id = ?", (update.dataset_id,))
-        self._connection.execute("INSERT INTO entries VALUES (?, ?, ?)", (self._number + 1, body, zlib.crc32(body)))
+        self._connection.execute("INSERT INTO entries VALUES (?, ?, ?)", (self.number + 1, body, zlib.crc32(body)))
 
     def _compact(self, state: State) -> int:
         """Put a snapshot in place of all entries so far; gives how long it is."""
         body = _snapshot_of(state)
         self._connection.execute("DELETE FROM entries")
         self._connection.execute("DELETE FROM snapshot")
-        self._connection.execute("INSERT INTO snapshot VALUES (?, ?, ?)", (self._number, body, zlib.crc32(body)))
+        self._connection.execute("INSERT INTO snapshot VALUES (?, ?, ?)", (self.number, body, zlib.crc32(body)))
         return len(body)
 
     # Opening
 
     def _create(self, first: State) -> None:
         """Make an empty journal under another name, so that under its own there is never half of one."""
-        wal = self.path.with_name(f"{FILE}-wal")
-        if wal.exists():
-            raise StorageError(
-                f"{wal} belongs to a journal that is missing: put {self.path} back beside it, or "
-                "choose another work_dir"
-            )
+        for left in (self.path.with_name(f"{FILE}-wal"), self.path.with_name(MARK_FILE)):
+            if left.exists():
+                raise StorageError(
+                    f"{left} belongs to a journal that is missing: put {self.path} back beside it, or "
+                    "choose another work_dir"
+                )
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with tempfile.TemporaryDirectory(prefix=".journal-", dir=self.path.parent) as directory:
@@ -142,6 +157,7 @@ class Journal:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.executescript(_SCHEMA)
                 body = _snapshot_of(first)
+                connection.execute("INSERT INTO journal VALUES (?)", (secrets.token_bytes(_NAME_BYTES),))
                 connection.execute("INSERT INTO snapshot VALUES (0, ?, ?)", (body, zlib.crc32(body)))
                 connection.execute(f"PRAGMA application_id = {_APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
@@ -170,8 +186,9 @@ class Journal:
                 path.chmod(0o600)
 
     def _files(self) -> list[Path]:
-        """The file, and what SQLite keeps beside it while it is open or where it was not closed."""
-        files = [self.path.with_name(f"{FILE}{ending}") for ending in ("", "-wal", "-shm", "-journal")]
+        """The file, its mark, and what SQLite keeps beside it while it is open or where it was not closed."""
+        names = [*(f"{FILE}{ending}" for ending in ("", "-wal", "-shm", "-journal")), MARK_FILE]
+        files = [self.path.with_name(name) for name in names]
         return [path for path in files if path.exists()]
 
     def _opened(self) -> sqlite3.Connection:
@@ -187,27 +204,43 @@ class Journal:
             )
         try:
             with self._explaining():
-                self._check_kind(connection)
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+                connection.execute("PRAGMA synchronous = NORMAL")
+                (application,) = connection.execute("PRAGMA application_id").fetchone()
+                if application != _APPLICATION:
+                    raise StorageError(f"{self.path} is not a dispatcher's journal: choose another work_dir")
+                connection.execute("BEGIN EXCLUSIVE")
+                connection.execute("COMMIT")
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _check_kind(self, connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        if application != _APPLICATION:
-            raise StorageError(f"{self.path} is not a dispatcher's journal: choose another work_dir")
-        connection.execute("BEGIN EXCLUSIVE")
-        connection.execute("COMMIT")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
+    @contextmanager
+    def _left_as_it_is(self) -> Iterator[None]:
+        """Where the journal is refused, keep its write-ahead log: SQLite removes it at the end, damaged or not."""
+        wal, kept = self.path.with_name(f"{FILE}-wal"), self.path.with_name(f".{FILE}-wal")
+        kept.unlink(missing_ok=True)
+        if wal.exists():
+            os.link(wal, kept)
+        try:
+            yield
+        except BaseException:
+            self._connection.close()
+            if kept.exists() and not wal.exists():
+                kept.rename(wal)
+            raise
+        finally:
+            kept.unlink(missing_ok=True)
+
+    def _check_kind(self) -> None:
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if version != _VERSION:
             raise StorageError(
                 f"the journal {self.path} has version {version}, and this penstock reads version {_VERSION}: go on "
                 "with the penstock that wrote it, or choose another work_dir"
             )
-        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
             raise StorageError(self._damaged(found))
 
@@ -229,22 +262,49 @@ class Journal:
             "read already: bring the file back from a copy, or choose another work_dir to begin anew on purpose"
         )
 
+    def _marked(self, name: bytes) -> JournalMark:
+        """The mark beside the journal, which must not have gone further.
+
+        Raises:
+            StorageError: it has, or it is damaged.
+        """
+        path = self.path.with_name(MARK_FILE)
+        mark = JournalMark(path, name)
+        if mark.number is not None and mark.number > self.number:
+            mark.close()
+            raise StorageError(
+                f"the journal {self.path} has lost its end: entry {mark.number} was acknowledged, and the last one that "
+                f"can be read is {self.number}. Damage to {FILE}-wal does that, and a loss of power may. Bring the "
+                "directory back from a copy, or choose another work_dir to begin anew on purpose; to go on from what "
+                f"there is, remove {path}: what was read after entry {self.number} is then given out again"
+            )
+        if mark.number is None and self.number:
+            _logger.warning("%s is missing: the journal beside it may have lost its end without a trace", path)
+        mark.write(self.number)
+        return mark
+
     # Reading
+
+    def _read_name(self) -> bytes:
+        names = self._connection.execute("SELECT name FROM journal").fetchall()
+        if len(names) != 1 or not isinstance(names[0][0], bytes) or len(names[0][0]) != _NAME_BYTES:
+            raise StorageError(self._damaged("it has no name"))
+        return bytes(names[0][0])
 
     def _read(self) -> State:
         """The state after the last whole entry."""
         snapshots = self._connection.execute("SELECT number, body, checksum FROM snapshot").fetchall()
         if len(snapshots) != 1:
             raise StorageError(self._damaged(f"it has {len(snapshots)} snapshots"))
-        self._number, body, checksum = snapshots[0]
-        state = _state_of(self._whole(body, checksum, f"snapshot {self._number}"))
+        self.number, body, checksum = snapshots[0]
+        state = _state_of(self._whole(body, checksum, f"snapshot {self.number}"))
         self._snapshot_bytes, self._bytes = len(body), 0
         rows = self._connection.execute("SELECT number, body, checksum FROM entries ORDER BY number")
         for number, body, checksum in rows:
-            if number != self._number + 1:
-                raise StorageError(self._damaged(f"entry {number} follows {self._number}"))
+            if number != self.number + 1:
+                raise StorageError(self._damaged(f"entry {number} follows {self.number}"))
             self._replay(state, number, _updates_of(self._whole(body, checksum, f"entry {number}")))
-            self._number, self._bytes = number, self._bytes + len(body)
+            self.number, self._bytes = number, self._bytes + len(body)
         self._define(state)
         return state
 
