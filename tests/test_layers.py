@@ -53,6 +53,7 @@ LEVELS: dict[str, float] = {
     # What all parts of the service stand on, and how blocks get from one to another.
     "penstock.service.subjects": 4.5,
     "penstock.service.messages": 4.5,
+    "penstock.service.envelope": 4.5,
     "penstock.service.fetching": 4.5,
     "penstock.service.policy": 4.5,
     "penstock.service.interfaces": 4.5,

@@ -19,6 +19,7 @@ import penstock as ps
 from penstock.service.address import parse_service
 from penstock.service.credentials import client_credentials
 from penstock.service.dispatcher_client import ACTION, DispatcherClient
+from penstock.service.envelope import NO_ENTRY, PROTOCOL, unsealed
 from penstock.service.messages import (
     DatasetFound,
     Done,
@@ -65,7 +66,13 @@ def sent(dispatcher: ps.service.DispatchServer, body: bytes, action: str = ACTIO
     line = Line(f"localhost:{dispatcher.port}", client_credentials(), tls=False)
     (answer,) = line.client.do_action(flight.Action(action, body), line.options())
     line.client.close()
-    return msgspec.msgpack.decode(answer.body, type=FromDispatcher)
+    decoder = msgspec.msgpack.Decoder(FromDispatcher)
+    reply: FromDispatcher = unsealed(bytes(answer.body), decoder, "this process", "the dispatcher")[1]
+    return reply
+
+
+def in_envelope(message: object, protocol: int = PROTOCOL) -> bytes:
+    return msgspec.msgpack.encode((protocol, "9.9", NO_ENTRY, message))
 
 
 # The server
@@ -154,9 +161,11 @@ def test_a_configuration_is_checked() -> None:
     [
         (b"", ACTION, "Input data was truncated"),
         (b"\xc1", ACTION, "malformed"),
-        (msgspec.msgpack.encode({"type": "no"}), ACTION, "Invalid value 'no'"),
-        (msgspec.msgpack.encode({"type": "get_dataset", "dataset_id": 3}), ACTION, "Expected `str`, got `int`"),
-        (msgspec.msgpack.encode(GetStatus()), "other", "knows no action 'other'"),
+        (msgspec.msgpack.encode(GetStatus()), ACTION, "Expected `array`, got `object`"),
+        (in_envelope({"type": "no"}), ACTION, "Invalid value 'no'"),
+        (in_envelope({"type": "get_dataset", "dataset_id": 3}), ACTION, "Expected `str`, got `int`"),
+        (in_envelope(GetStatus(), 7), ACTION, "has penstock 9.9, which speaks protocol 7 of the data service, and the"),
+        (in_envelope(GetStatus()), "other", "knows no action 'other'"),
     ],
 )
 def test_what_is_no_message_is_refused(
@@ -212,7 +221,9 @@ def test_a_refusal_is_raised_as_the_error_that_it_names(client: DispatcherClient
 def test_an_unreachable_dispatcher_is_an_error_after_the_time_that_was_given() -> None:
     client = DispatcherClient(NOBODY, patience_seconds=0.3)
     begun = time.monotonic()
-    with pytest.raises(ps.ServiceError, match=rf"the dispatcher at {NOBODY} cannot be reached, tried for 0\.[3-9] s: "):
+    with pytest.raises(
+        ps.ServiceError, match=rf"the dispatcher at {NOBODY} cannot be reached: .* tried for 0\.[3-9] s\."
+    ):
         client.ask(GetStatus())
     assert 0.3 <= time.monotonic() - begun < 2
     client.close()
@@ -223,7 +234,7 @@ def test_waiting_for_a_dispatcher_is_said_in_the_log_within_seconds(caplog: pyte
     with caplog.at_level(logging.WARNING), pytest.raises(ps.ServiceError):
         client.ask(GetStatus())
     assert [record.getMessage().partition(":1,")[0] for record in caplog.records] == [
-        "waiting for the dispatcher at localhost"
+        "waiting for the dispatcher, for 2 s at most: the dispatcher at localhost"
     ]
 
 

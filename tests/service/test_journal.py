@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.service import journal_mark
 from penstock.service.config import DispatcherConfig
 from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service import journal_mark
 from penstock.service.journal import FILE, Journal
 from penstock.service.machine.machine import Machine
 from penstock.service.machine.state import State
@@ -172,16 +172,15 @@ def test_a_journal_that_has_lost_its_end_is_refused(
     tail = directory / f"{FILE}-wal"
     left = tail.read_bytes()[: int(part * tail.stat().st_size)]
     tail.write_bytes(left)
-    try:
+    if part == 1:
         assert found(directory) == killed[1][-1]
-    except ps.StorageError as error:
-        assert part < 1
-        assert "has lost its end: entry " in str(error) and "journal.mark: what was read after entry" in str(error)
-        assert tail.read_bytes() == left
-        with pytest.raises(ps.StorageError, match="has lost its end"):
+        return
+    for _ in range(2):
+        with pytest.raises(ps.StorageError, match="has lost its end: entry .*mark: what was read after entry"):
             found(directory)
-        (directory / journal_mark.FILE).unlink()
-        assert found(directory) in killed[1]
+        assert tail.read_bytes() == left
+    (directory / journal_mark.FILE).unlink()
+    assert found(directory) in killed[1]
 
 
 def test_a_journal_without_its_write_ahead_log_is_refused(copied: tuple[Path, list[bytes]]) -> None:

@@ -22,20 +22,20 @@ from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError,
 from penstock.service.address import PROTOCOL, TLS_PROTOCOL
 from penstock.service.config import DispatcherConfig as DispatcherConfig
 from penstock.service.dispatcher_client import ACTION
+from penstock.service.envelope import NO_ENTRY, JournalEntry, ProtocolError, sealed, unsealed
 from penstock.service.journal import Journal
 from penstock.service.machine.machine import Machine
 from penstock.service.machine.state import State
 from penstock.service.machine.story import told
 from penstock.service.machine.updates import Update
 from penstock.service.messages import FromDispatcher, ToDispatcher
-from penstock.service.subjects import UNDECODABLE
 from penstock.service.transport.guard import GuardedServer
 from penstock.service.transport.refusals import refusal_of
 
 _logger = logging.getLogger(__name__)
 
 _COMPLAIN_SECONDS: Final = 30.0
-"""How often the log says that the journal cannot be written."""
+"""How often the log says the same of what goes on, such as that the journal cannot be written."""
 
 _decoder = msgspec.msgpack.Decoder(ToDispatcher)
 
@@ -103,8 +103,15 @@ class DispatchServer:
         return self._shell
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it is stopped."""
-        self._running().ended.wait(timeout)
+        """Wait until it is stopped.
+
+        Raises:
+            StorageError: it ended because its journal turned out to have lost its end.
+        """
+        shell = self._running()
+        shell.ended.wait(timeout)
+        if shell.failure is not None:
+            raise shell.failure
 
     def stop(self, drain: bool = False) -> None:
         """Stop listening. What it knew is forgotten, if it has no `work_dir`. Twice does no harm.
@@ -133,7 +140,8 @@ class _Shell(GuardedServer):
         # Whatever is put here ends it. A queue of this kind may be written to where garbage is collected.
         self.words: SimpleQueue[None] = SimpleQueue()
         self.ended = threading.Event()
-        self._complained = float("-inf")
+        self.failure: StorageError | None = None
+        self._complaints: dict[str, float] = {}
         self._journal = Journal(config.work_dir, _first_state()) if config.work_dir is not None else None
         state = _first_state() if self._journal is None else self._journal.state
         if self._journal is not None and self._journal.found:
@@ -151,7 +159,8 @@ class _Shell(GuardedServer):
 
     def do_action(self, context: Any, action: Any) -> Iterable[bytes]:
         """Flight's call for a message."""
-        return [msgspec.msgpack.encode(self._answer(action.type, action.body))]
+        reply = self._answer(action.type, action.body)
+        return [sealed(reply, self._entry())]
 
     def _answer(self, kind: str, body: Any) -> FromDispatcher:
         try:
@@ -163,16 +172,42 @@ class _Shell(GuardedServer):
                     " (DispatcherConfig.max_message_bytes). Let the dataset read its data on the workers, instead of "
                     "holding it itself"
                 )
-            message = _decoder.decode(body)
+            known, message = unsealed(body, _decoder, "the dispatcher", "a process that asks it")
             with self._lock:
+                self._check_journal(known)
                 return self._machine.tell(message, time.monotonic())
-        except (*UNDECODABLE, InvalidArgumentError) as error:
+        except ProtocolError as error:
+            self._complain("protocol", "%s", error)
             return refusal_of(InvalidArgumentError(str(error)))
-        except StorageError as error:
+        except (InvalidArgumentError, StorageError) as error:
             return refusal_of(error)
         except Exception:
             _logger.exception("the dispatcher failed to answer")
             return refusal_of(ServiceError("the dispatcher failed to answer, its log says why"))
+
+    def _entry(self) -> JournalEntry:
+        """The last entry of the journal: what an answer says is in it or in one before it."""
+        return NO_ENTRY if self._journal is None else JournalEntry(self._journal.name, self._journal.number)
+
+    def _check_journal(self, known: JournalEntry) -> None:
+        """End this dispatcher if somebody knows of more than its journal has.
+
+        Raises:
+            StorageError: somebody does, or did before.
+        """
+        journal = self._journal
+        if self.failure is None and journal is not None and known.journal == journal.name:
+            if known.number <= journal.number:
+                return
+            self.failure = StorageError(
+                f"the journal {journal.path} is older than what its dispatcher has answered: a reader or data worker "
+                f"knows of entry {known.number}, and it ends with {journal.number}. This dispatcher ends. Bring back "
+                "the newest journal, or choose another work_dir to begin anew on purpose"
+            )
+            _logger.error("%s", self.failure)
+            self.words.put(None)
+        if self.failure is not None:
+            raise self.failure
 
     def _keep_time(self) -> None:
         """Let the machine know that time goes by; at the end, close the socket."""
@@ -198,9 +233,16 @@ class _Shell(GuardedServer):
         try:
             self._machine.pass_time(time.monotonic())
         except StorageError as error:  # what is due is due again the next time
-            if time.monotonic() - self._complained > _COMPLAIN_SECONDS:
-                self._complained = time.monotonic()
-                _logger.error("%s", error)
+            self._complain("journal", "%s", error)
+        except Exception as error:  # without this thread nobody would be missed any more
+            self._complain("clock", "the dispatcher failed to do what is due, and tries again", error, trace=True)
+
+    def _complain(self, about: str, message: str, error: Exception, *, trace: bool = False) -> None:
+        """Say in the log what goes on for as long as somebody tries: not every time."""
+        now = time.monotonic()
+        if now - self._complaints.get(about, float("-inf")) > _COMPLAIN_SECONDS:
+            self._complaints[about] = now
+            _logger.error(message, *([] if trace else [error]), exc_info=error if trace else None)
 
     def _before(self, state: State, updates: Sequence[Update]) -> None:
         if self._journal is not None:

@@ -12,6 +12,7 @@ from pyarrow import flight
 from penstock.errors import ClosedError, PenstockError, ServiceError, StorageError
 from penstock.service.address import TLS_PROTOCOL, parse_service
 from penstock.service.credentials import ClientCredentials, credentials_for
+from penstock.service.envelope import NO_ENTRY, ProtocolError, sealed, unsealed
 from penstock.service.messages import FromDispatcher
 from penstock.service.subjects import Message, Refused
 from penstock.service.transport.guard import Line, refused_at_the_door
@@ -81,6 +82,7 @@ class DispatcherClient:
         self._patience = patience_seconds
         self._lock = threading.Lock()
         self._line: Line | None = None
+        self._known = NO_ENTRY  # of the dispatcher's journal
         self._closed = threading.Event()
         self.trouble = ""
 
@@ -92,17 +94,17 @@ class DispatcherClient:
 
         Raises:
             ServiceError: the dispatcher could not be reached for as long, or does not take this process's token.
+            ProtocolError: it has another version of penstock, or what it answers is no answer to this message.
             StorageError: it could not write its journal for as long.
             PenstockError: it refused; as what it says.
             ClosedError: the client was closed.
         """
-        body = msgspec.msgpack.encode(message)
         patience = self._patience if patience_seconds is None else patience_seconds
         begun = time.monotonic()
         warn_at, pause = begun + _WARN_SECONDS, _FIRST_PAUSE
         while True:
             try:
-                reply = self._reached(body, min(max(patience, _SHORTEST_CALL), _LONGEST_CALL))
+                reply = self._reached(message, min(max(patience, _SHORTEST_CALL), _LONGEST_CALL))
             except _NoAnswer as no_answer:
                 now = time.monotonic()
                 if now >= begun + patience:
@@ -119,24 +121,30 @@ class DispatcherClient:
                 raise_refused(reply)
             return reply
 
-    def _reached(self, body: bytes, seconds: float) -> Any:
+    def _reached(self, message: Message, seconds: float) -> Any:
         """The answer to a message, if one comes within so many seconds.
 
         Raises:
             _NoAnswer: none came, or the dispatcher cannot do now what it is asked.
-            ServiceError: it does not take this process's token.
+            ServiceError: it does not take this process's token, or answers what is no answer.
             ClosedError: the client was closed.
         """
         line = self._opened()
+        body = sealed(message, self._known)
         try:
-            (answer,) = line.client.do_action(flight.Action(ACTION, body), line.options(seconds))
+            answers = list(line.client.do_action(flight.Action(ACTION, body), line.options(seconds)))
         except flight.FlightUnauthenticatedError as error:
             raise ServiceError(refused_at_the_door("dispatcher", self.address, error)) from error
         except (pa.ArrowException, OSError) as error:
             self._drop(line)
             said = str(error).partition(". gRPC client debug context")[0].strip()
             raise _NoAnswer(f"the dispatcher at {self.address} cannot be reached: {said}", ServiceError) from error
-        reply = _decoder.decode(bytes(answer.body))
+        if len(answers) != 1:
+            raise ProtocolError(f"the dispatcher at {self.address} gave {len(answers)} answers to one message")
+        known, reply = unsealed(bytes(answers[0].body), _decoder, "this process", f"the dispatcher at {self.address}")
+        with self._lock:
+            if known.journal != self._known.journal or known.number > self._known.number:
+                self._known = known
         if isinstance(reply, Refused) and reply.kind == StorageError.__name__:
             raise _NoAnswer(reply.reason, StorageError)
         return reply

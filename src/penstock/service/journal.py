@@ -273,8 +273,8 @@ class Journal:
         if mark.number is not None and mark.number > self.number:
             mark.close()
             raise StorageError(
-                f"the journal {self.path} has lost its end: entry {mark.number} was acknowledged, and the last one that "
-                f"can be read is {self.number}. Damage to {FILE}-wal does that, and a loss of power may. Bring the "
+                f"the journal {self.path} has lost its end: entry {mark.number} was acknowledged, and the last one "
+                f"that can be read is {self.number}. Damage to {FILE}-wal does that, a loss of power may. Bring the "
                 "directory back from a copy, or choose another work_dir to begin anew on purpose; to go on from what "
                 f"there is, remove {path}: what was read after entry {self.number} is then given out again"
             )

@@ -1,9 +1,9 @@
 """How far a dispatcher's journal went, in a file of its own, where damage to the journal does not take it along.
 
-SQLite leaves out what is damaged at the end of its write-ahead log, so the end of a journal could be missing in silence.
+SQLite leaves out what is damaged at the end of its write-ahead log: the end of a journal could be missing in silence.
 The file has two slots of equal size, written in turn, each with the journal's name, the number of an entry and a
-checksum: whenever the process dies, at least one of them is whole. Nothing waits for the disk, as in the journal itself:
-`docs/design/0028-what-was-acknowledged-is-kept-twice.md`.
+checksum: whenever the process dies, at least one of them is whole. Nothing waits for the disk, as in the journal
+itself: `docs/design/0028-what-was-acknowledged-is-kept-twice.md`.
 """
 
 import os
@@ -69,7 +69,7 @@ class JournalMark:
             raise StorageError(
                 f"{self._path} belongs to another journal than the one beside it: bring both back from the same copy"
             )
-        return max(number for _, number in whole)
+        return max(int(number) for _, number in whole)
 
     def write(self, number: int) -> None:
         """Note the number of an entry that was written.

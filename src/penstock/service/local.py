@@ -117,7 +117,11 @@ class _Keeper:
                 _logger.warning("a local data worker ended with status %d: another one takes its place", status)
                 _close_input(process)
                 _wait_until_ended(process)
-                self._processes[number] = _start(self._address, self._token)
+                try:
+                    self._processes[number] = _start(self._address, self._token)
+                except OSError as error:  # the one that has ended keeps its place until this works
+                    _logger.error("no local data worker could be started in its place: %s", error)
+                    return _RESTART_SECONDS
                 self._restarts += 1
                 return _CHECK_SECONDS if self._restarts < _QUICK_RESTARTS else _RESTART_SECONDS
         return _CHECK_SECONDS

@@ -383,7 +383,7 @@ class Reader:
                 elif self._leases is not None:
                     self._leases.report(self._begun())
                 self._give_back()
-        except PenstockError as error:
+        except Exception as error:  # nobody else would hear of it
             self._fail(error)
             with self._changed:
                 self._steward.wait_for(lambda: self._stopping)

@@ -22,6 +22,7 @@ from penstock.service.address import PROTOCOL, TLS_PROTOCOL
 from penstock.service.config import PORT_WILDCARD
 from penstock.service.config import WorkerConfig as WorkerConfig
 from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.envelope import ProtocolError
 from penstock.service.messages import GetDataset, WorkerHeartbeat, WorkerHello, WorkerNews
 from penstock.service.production import Production
 from penstock.service.worker_endpoints import Endpoints
@@ -170,27 +171,37 @@ class _Duty:
         return float(self._config.heartbeat_interval or welcome.heartbeat_seconds)
 
     def _serve(self) -> None:
-        ending: _Ending | None = None
+        try:
+            if self._keep_in_touch() == "drain":
+                self._leave()
+            self._say(WorkerHeartbeat(worker_id=self._worker_id, left=True))
+        except Exception as error:  # nobody else would hear of it
+            self.failure = ServiceError(f"this data worker failed to keep in touch with its dispatcher: {error!r}")
+            _logger.exception("this data worker ends: it failed to keep in touch with its dispatcher")
+        finally:
+            self._close()
+            self.ended.set()
+
+    def _keep_in_touch(self) -> _Ending:
+        """Report to the dispatcher until this worker is to end; gives how."""
         heard = time.monotonic()
-        while ending is None:
+        while True:
             with suppress(Empty):
-                ending = self.words.get(timeout=self._interval)
-                break
+                return self.words.get(timeout=self._interval)
             try:
                 ending = self._beat()
+                if ending is not None:
+                    return ending
                 heard = time.monotonic()
-            except (ServiceError, StorageError) as error:  # it is gone, or cannot write its journal
-                if time.monotonic() - heard > self._config.dispatcher_timeout:
-                    self.failure, ending = error, "stop"
-                    _logger.error("this data worker ends: %s", error)
-            except PenstockError as error:  # it will not have this worker any more
-                self.failure, ending = error, "stop"
+                continue
+            except PenstockError as error:
+                # It is gone, or cannot write its journal; others will not have this worker any more.
+                may_pass = isinstance(error, (ServiceError, StorageError)) and not isinstance(error, ProtocolError)
+                if may_pass and time.monotonic() - heard <= self._config.dispatcher_timeout:
+                    continue
+                self.failure = error
                 _logger.error("this data worker ends: %s", error)
-        if ending == "drain":
-            self._leave()
-        self._say(WorkerHeartbeat(worker_id=self._worker_id, left=True))
-        self._close()
-        self.ended.set()
+                return "stop"
 
     def _beat(self) -> _Ending | None:
         """Report, and do what the answer says; gives how to end, if that is what it says."""

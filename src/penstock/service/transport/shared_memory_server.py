@@ -71,7 +71,12 @@ class SharedMemoryServer:
                 return
             thread = threading.Thread(target=self._serve, args=(line,), name="penstock-line", daemon=True)
             self._lines[line] = thread
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system has no more threads now; those who come later may have one
+                _logger.warning("a line from a consumer was not taken: %s", error)
+                del self._lines[line]
+                line.close()
 
     def _serve(self, line: socket.socket) -> None:
         server_line = _ServerLine(line, self.arena)

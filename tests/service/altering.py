@@ -1,0 +1,99 @@
+"""A dispatcher and data workers in this process whose answers can be altered on their way."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import msgspec
+
+import penstock as ps
+from penstock.service.config import DispatcherConfig, WorkerConfig
+from penstock.service.dispatcher import _Shell
+from penstock.service.envelope import JournalEntry, sealed, unsealed
+from penstock.service.fetching import Fetch
+from penstock.service.interfaces import Answers
+from penstock.service.messages import ToDispatcher
+from penstock.service.transport import in_process
+
+_messages = msgspec.msgpack.Decoder(ToDispatcher)
+
+AlterReply = Callable[[Any, Any, JournalEntry], bytes]
+"""What is sent in place of an answer, given the message, the answer and the journal's entry."""
+
+AlterAnswers = Callable[[Fetch, Answers], Answers]
+"""What comes from a worker in place of its answers to a request."""
+
+
+def plainly(message: Any, reply: Any, entry: JournalEntry) -> bytes:
+    """What a dispatcher answers."""
+    return sealed(reply, entry)
+
+
+def with_fields(kind: type, **fields: Any) -> AlterReply:
+    """Answers of that kind come with other values."""
+
+    def alter(message: Any, reply: Any, entry: JournalEntry) -> bytes:
+        changed = msgspec.structs.replace(reply, **fields) if isinstance(reply, kind) else reply
+        return sealed(changed, entry)
+
+    return alter
+
+
+class AlteringDispatcher(_Shell):
+    """A dispatcher whose answers go through `alter`.
+
+    Attributes:
+        alter: may be changed at any time.
+        heard: the messages so far, each with its answer.
+    """
+
+    def __init__(self, config: DispatcherConfig) -> None:
+        self.alter: AlterReply = plainly
+        self.heard: list[tuple[Any, Any]] = []
+        self._listening = threading.Lock()
+        super().__init__(config)
+
+    def do_action(self, context: Any, action: Any) -> Any:
+        """Flight's call for a message."""
+        reply = self._answer(action.type, action.body)
+        _, message = unsealed(action.body, _messages, "the dispatcher", "somebody")
+        with self._listening:
+            self.heard.append((message, reply))
+        return [self.alter(message, reply, self._entry())]
+
+    @property
+    def address(self) -> str:
+        """Where it is reached."""
+        return f"localhost:{self.port}"
+
+
+@contextmanager
+def altering_dispatcher(**config: Any) -> Iterator[AlteringDispatcher]:
+    """A dispatcher that is stopped at the end."""
+    dispatcher = AlteringDispatcher(DispatcherConfig(heartbeat_seconds=0.2, **config))
+    try:
+        yield dispatcher
+    finally:
+        dispatcher.stop()
+
+
+@contextmanager
+def workers_of(address: str, alter: Sequence[AlterAnswers | None] = (None,)) -> Iterator[list[ps.service.WorkerServer]]:
+    """A worker for each of the ways in which its answers are altered."""
+    with ExitStack() as stack:
+        servers = []
+        for change in alter:
+            server = stack.enter_context(ps.service.WorkerServer(WorkerConfig(dispatcher_address=address)))
+            servers.append(server)
+            if change is not None:
+                alter_answers(server, change)
+        yield servers
+
+
+def alter_answers(server: ps.service.WorkerServer, change: AlterAnswers) -> None:
+    """Let readers of this process get altered answers from a worker of it."""
+    found = in_process.find(server.target.split("://")[1])
+    assert found is not None
+    produce = found.produce
+    found.produce = lambda request: change(request, produce(request))
