@@ -233,7 +233,7 @@ def test_waiting_for_a_dispatcher_is_said_in_the_log_within_seconds(caplog: pyte
     client = DispatcherClient(NOBODY, patience_seconds=2)
     with caplog.at_level(logging.WARNING), pytest.raises(ps.ServiceError):
         client.ask(GetStatus())
-    assert [record.getMessage().partition(":1,")[0] for record in caplog.records] == [
+    assert [record.getMessage().partition(":1 ")[0] for record in caplog.records] == [
         "waiting for the dispatcher, for 2 s at most: the dispatcher at localhost"
     ]
 
