@@ -379,6 +379,8 @@ def fitted(spec: LeafSpec, value: Any) -> Any:
     Raises:
         ElementError: a finite number would become infinite.
     """
+    if isinstance(value, (np.ndarray, np.generic)) and spec.dtype.kind != "O":
+        return value
     if type(value) in _PYTHON_NUMBERS:
         if spec.ragged_rank and isinstance(value, list):
             rows = np.empty(len(value), object)

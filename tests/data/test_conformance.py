@@ -76,6 +76,7 @@ OPERATORS = {
     "map to a structure": lambda d: d.map(mixed),
     "map ragged": ragged,
     "map in threads": lambda d: d.map(mixed, num_parallel_calls=3),
+    "map with a signature": lambda d: d.map(lambda x: int(x), output_signature=ps.TensorSpec((), np.float64)),
     "map with randomness": lambda d: d.map(noisy, seed=5),
     "map with randomness in threads": lambda d: d.map(noisy, num_parallel_calls=3, seed=5),
     "filter": lambda d: d.filter(lambda x: x % 3 != 1),
@@ -84,6 +85,7 @@ OPERATORS = {
     "flat_map with shuffle": lambda d: d.flat_map(lambda x: ps.Dataset.range(5).shuffle(5)),
     "interleave": lambda d: d.interleave(lambda x: ps.Dataset.range(int(x), int(x) + 3), 3, 2),
     "interleave in threads": lambda d: d.interleave(lambda x: ps.Dataset.range(int(x) % 5), 3, 1, 3),
+    "scan with a signature": lambda d: d.scan(0, lambda s, x: (s + x, int(s)), ps.TensorSpec((), np.float32)),
     "scan": lambda d: d.scan((0, np.zeros(2)), lambda s, x: ((s[0] + x, s[1] + 1), s[0] + x)),
     "ignore_errors": lambda d: d.map(fails_at_two).ignore_errors(),
     "ignore_errors in threads": lambda d: (

@@ -25,6 +25,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -131,7 +132,7 @@ class Node(ABC):
     def cardinality(self) -> int:
         """The number of elements of one epoch, or INFINITE_CARDINALITY, or UNKNOWN_CARDINALITY."""
 
-    @property
+    @cached_property
     def spec(self) -> Any:
         """The specification of the elements, as far as it is known without a call of a user's function; else None.
 
