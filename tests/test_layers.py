@@ -28,6 +28,8 @@ LEVELS: dict[str, float] = {
     "penstock.structure": 0,
     "penstock.spec": 0,
     "penstock.rng": 0,
+    "penstock.paths": 0,
+    "penstock.printing": 0,
     "penstock.sharding": 1,
     "penstock.runtime": 1,
     "penstock.runtime.": 1,

@@ -238,3 +238,31 @@ def test_a_directory_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ps.StorageError, match="file/saved' cannot be written: .*Not a directory"):
         ps.Dataset.range(3).save(tmp_path / "file" / "saved")
+
+
+def test_the_home_is_meant_by_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    ps.Dataset.range(3).save("~/saved")
+    assert list(map(int, ps.Dataset.load("~/saved"))) == [0, 1, 2]
+    assert list(map(int, ps.Dataset.range(3).cache("~/kept"))) == [0, 1, 2]
+    with ps.TFRecordWriter("~/records") as writer:
+        writer.write(b"one")
+    assert (
+        list(ps.TFRecordDataset("~/records")) == list(ps.TFRecordDataset(ps.Dataset.list_files("~/rec*"))) == [b"one"]
+    )
+    assert sorted(os.listdir(tmp_path)) == ["kept", "records", "saved"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")
+@pytest.mark.parametrize("kind", ["index", "stream"])
+def test_a_cache_that_is_another_users_link_is_refused(kind, tmp_path):
+    ps.Dataset.range(3).save(tmp_path / "real")
+    os.symlink(tmp_path / "real", tmp_path / "kept")
+    os.symlink(tmp_path / "nowhere", tmp_path / "new.writing")
+    for link in ("kept", "new.writing"):
+        os.chown(tmp_path / link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(ps.StorageError, match=r"cache\(.*kept'\) is not read: .* a link that user 65534 has made"):
+        list(over(kind, 3).cache(str(tmp_path / "kept")))
+    with pytest.raises(ps.StorageError, match=r"new\.writing' is not written to: .*a link that user 65534 has made"):
+        list(over(kind, 3).cache(str(tmp_path / "new")))

@@ -20,12 +20,13 @@ import pytest
 from pyarrow import flight
 
 import penstock as ps
+from penstock.cli.status_page import page
 from penstock.service import credentials as ways
 from penstock.service.credentials import ClientCredentials, client_credentials, read_token, token_of_user
 from penstock.service.dispatcher_client import ACTION, DispatcherClient
 from penstock.service.fetching import Fetch
-from penstock.service.messages import GetStatus, Status
-from penstock.service.subjects import Endpoint, Pass, Span
+from penstock.service.messages import GetDataset, GetStatus, OpenEpoch, RegisterDataset, Status, WorkerHello
+from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Pass, Span
 from penstock.service.transport.connect import connect
 from penstock.service.transport.entrance import MOST_SILENT
 from penstock.service.transport.flight import FlightServer
@@ -354,6 +355,81 @@ def test_another_user_at_another_address_of_the_same_port_stops_no_service(host:
         pytest.raises(ps.ServiceError, match="cannot be reached: .*127.0.0.1:"),
     ):
         status(f"127.0.0.1:{listener.getsockname()[1]}")
+
+
+# What other users have put there
+
+
+def link_of_nobody(link: Path, target: Path) -> Path:
+    """A link that another user has made."""
+    if os.getuid() != 0:
+        pytest.skip("only root can give a link away")
+    link.symlink_to(target)
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    return link
+
+
+def test_a_token_file_that_is_another_users_link_is_refused(tmp_path: Path, token_file: str) -> None:
+    link = link_of_nobody(tmp_path / "link", Path(token_file))
+    behind = tmp_path / "ours"
+    behind.symlink_to(link)
+    for path in (link, behind):
+        with pytest.raises(ps.ServiceError, match=rf"{link} is a link that user {NOBODY} has made.*name what is behin"):
+            read_token(str(path))
+
+
+def test_a_work_dir_below_another_users_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = link_of_nobody(tmp_path / "link", tmp_path / "real")
+    for place in (link, link / "new" / "work"):
+        with pytest.raises(ps.StorageError, match=f"not work in {place}: {link} is a link that user {NOBODY} has"):
+            ps.service.DispatchServer(ps.service.DispatcherConfig(work_dir=place))
+    assert list((tmp_path / "real").iterdir()) == []
+
+
+def test_the_home_is_meant_by_a_tilde_in_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    secret_file(tmp_path / "token", TOKEN)
+    assert read_token("~/token") == TOKEN
+    with ps.service.DispatchServer(ps.service.DispatcherConfig(work_dir="~/work", token_file="~/token")):
+        assert (tmp_path / "work" / "journal.sqlite").exists()
+    with pytest.raises(ps.InvalidArgumentError, match="begins with '~nobody-of-this-name', and there is no user"):
+        read_token("~nobody-of-this-name/token")
+
+
+def test_what_others_say_moves_no_terminal_and_feigns_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    nasty = "\x1b[2J\nINFO data worker 1 is lost\u202e"
+    with caplog.at_level(logging.INFO), ps.service.DispatchServer() as dispatcher:
+        client = DispatcherClient(address_of(dispatcher))
+        info = DatasetInfo(kind="rows", length=3, cardinality=3)
+        client.ask(RegisterDataset(definition=b"x", info=info, dataset_id=nasty))
+        parameters = JobParameters(dataset_id=nasty, policy=1)
+        client.ask(OpenEpoch(job_name=nasty, parameters=parameters, epoch=0, seed=0, consumer=nasty, trainer=nasty))
+        shown = page(client.address, client.ask(GetStatus()))
+        with pytest.raises(ps.PenstockError, match=r"dataset '\\x1b\[2J\\nINFO.*\?'"):
+            client.ask(GetDataset(dataset_id=f"{nasty}?"))
+        for address in (nasty, "x" * 257):
+            with pytest.raises(ps.InvalidArgumentError, match=r"Expected `str` .*at `\$.endpoint.address`"):
+                client.ask(WorkerHello(endpoint=Endpoint(address=address)))
+        client.close()
+    everything = [shown.replace("\n", ""), *(record.getMessage() for record in caplog.records)]
+    assert sum("INFO data worker 1 is lost" in text for text in everything) >= 3
+    assert [text for text in everything if not text.isprintable()] == []
+
+
+def test_names_have_a_length_limit() -> None:
+    long = "n" * 257
+    with pytest.raises(ps.InvalidArgumentError, match=r"job_name=...\) must have at most 256 characters, .*257"):
+        ps.service.distribute("distributed_epoch", "localhost:1", job_name=long)
+    with ps.service.DispatchServer() as dispatcher:
+        client = DispatcherClient(address_of(dispatcher))
+        asked = OpenEpoch(
+            job_name=long, parameters=JobParameters(dataset_id="x", policy=1), epoch=0, seed=0, consumer=""
+        )
+        with pytest.raises(ps.InvalidArgumentError, match=r"length <= 256 - at `\$.job_name`"):
+            client.ask(asked)
+        client.close()
 
 
 # Secrets stay secret

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
+from penstock.printing import one_line
 from penstock.service.messages import EpochStatus, Status, WorkerStatus
 from penstock.service.policy import ShardingPolicy
 
 _WAITS = 0.5
 """From which part of its time on a reader, or a worker, counts as one that waits."""
+_LONGEST_CELL = 80
 
 
 def page(address: str, status: Status) -> str:
@@ -15,7 +17,8 @@ def page(address: str, status: Status) -> str:
     head = f"dispatcher {address}, penstock {status.version}, up {_duration(status.seconds_up)}"
     state = ", stopping" if status.stopping else ""
     counts = f"{_count(len(alive), 'data worker')}, {_count(status.datasets, 'dataset')}"
-    return "\n".join([f"{head}: {counts}{state}", *_workers(status.workers), *_epochs(status.epochs, alive)])
+    lines = [f"{head}: {counts}{state}", *_workers(status.workers), *_epochs(status.epochs, alive)]
+    return "\n".join(map(one_line, lines))
 
 
 def _workers(workers: Sequence[WorkerStatus]) -> Iterator[str]:
@@ -97,7 +100,8 @@ def _verdict(epoch: EpochStatus, workers: Sequence[WorkerStatus]) -> Iterator[st
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Lines with the columns below each other; a column that is empty but for its head is left out."""
-    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    shown = [[one_line(cell, _LONGEST_CELL) for cell in row] for row in rows]
+    columns = [column for column in zip(*shown, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     for row in zip(*columns, strict=True):
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()

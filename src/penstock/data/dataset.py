@@ -25,6 +25,7 @@ from penstock.formats.files import matching_files
 from penstock.formats.row_store import RowStore
 from penstock.formats.tables import as_columns
 from penstock.options import Options, check_flag, check_integer
+from penstock.paths import local_path
 from penstock.rng import DrawnSeed
 from penstock.spec import as_leaf
 from penstock.structure import LEAF, flatten
@@ -377,7 +378,8 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
             >>> [int(x) for x in Dataset.load(path)]
             [0, 1, 4, 9]
         """
-        return Dataset(Saved(os.fspath(path), RowStore(path), site=user_site()))
+        place = local_path(path)
+        return Dataset(Saved(place, RowStore(place), site=user_site()))
 
     def apply(self, transformation: Callable[["Dataset"], Any]) -> Any:
         """`transformation(self)`.

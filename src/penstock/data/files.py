@@ -12,10 +12,11 @@ from penstock.data.node import Node
 from penstock.data.operators.files import ReadFiles
 from penstock.data.operators.sources import Slices
 from penstock.errors import InvalidTypeError
-from penstock.formats.files import check_compression, check_exists
+from penstock.formats.files import check_compression, check_exists, has_protocol
 from penstock.formats.records import RecordFormat
 from penstock.formats.text_lines import TextLines
 from penstock.formats.tfrecord import TFRecords
+from penstock.paths import local_path
 from penstock.structure import LEAF, flatten
 from penstock.tensorflow_names import tensorflow_keywords
 
@@ -105,7 +106,7 @@ def _name(call: str, name: Any) -> str:
     path = os.fspath(name) if isinstance(name, os.PathLike) else name
     if not isinstance(path, str):
         raise InvalidTypeError(f"{call} takes file names as strings or paths, got {name!r}")
-    return str(path)
+    return str(path) if has_protocol(path) else local_path(path)
 
 
 def _may_name_files(spec: Any) -> bool:

@@ -16,6 +16,7 @@ from penstock.data.sample import element_spec
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.row_store import RowStoreWriter
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options, check_integer
+from penstock.paths import local_path
 from penstock.runtime.threads import Threads
 from penstock.spec import as_leaf
 from penstock.structure import map_structure
@@ -114,7 +115,7 @@ class ReadMethods(Methods):
             ['rose', 'violet']
         """
         self._check_ends("save")
-        writer = RowStoreWriter(path)
+        writer = RowStoreWriter(local_path(path))
         try:
             with iter(self) as iterator:
                 for block in iterator.blocks():

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock import formats
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from penstock.paths import local_path
 
 # What zlib calls window bits: they say which header and which checksum to expect.
 WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}
@@ -55,7 +56,7 @@ def _matching(call: str, pattern: str) -> list[str]:
     if has_protocol(pattern):
         names = formats.remote.matching(pattern)
     else:
-        names = [name for name in glob.glob(pattern, recursive=True) if os.path.isfile(name)]
+        names = [name for name in glob.glob(local_path(pattern), recursive=True) if os.path.isfile(name)]
     if not names:
         raise InvalidArgumentError(f"{call}: no file matches {pattern!r} (the current directory is {os.getcwd()!r})")
     return names

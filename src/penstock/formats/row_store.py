@@ -23,6 +23,7 @@ import pyarrow as pa
 from penstock.errors import InvalidTypeError, StorageError
 from penstock.formats.columns import decode_column, encode_column, spec_of_encoded
 from penstock.formats.structure_data import structure_of_data, structure_to_data
+from penstock.paths import link_of_others
 from penstock.rng import as_positions
 from penstock.spec import LeafSpec, merged_specs
 from penstock.structure import Structure
@@ -43,6 +44,9 @@ class RowStoreWriter:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._work = Path(f"{self._path}.writing")
+        for place in (self._path, self._work):
+            if link := link_of_others(place):
+                raise StorageError(f"'{place}' is not written to: {link}")
         if self._path.exists():
             raise StorageError(f"{self._path} exists: remove it first, or write to another place")
         with self._told():

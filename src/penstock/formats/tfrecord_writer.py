@@ -7,6 +7,7 @@ from typing import Any
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import WINDOW_BITS, check_compression, has_protocol
 from penstock.formats.tfrecord import frame
+from penstock.paths import local_path
 from penstock.tensorflow_names import TensorFlowNames
 
 
@@ -43,6 +44,7 @@ class TFRecordWriter:
             raise InvalidArgumentError(
                 f"TFRecordWriter takes a local path, got {self._path!r}: write the file here, then copy it there"
             )
+        self._path = local_path(self._path)
         self._work = f"{self._path}.writing"
         self._compressor: Any = zlib.compressobj(wbits=WINDOW_BITS[compression]) if compression else None
         self._file = open(self._work, "wb")  # noqa: SIM115  # `close` closes it

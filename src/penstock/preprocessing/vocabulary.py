@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from penstock.errors import InvalidArgumentError
 from penstock.options import check_integer
+from penstock.paths import local_path
 from penstock.preprocessing.counts import TokenCounts
 from penstock.preprocessing.keys import Keys, MemoryKeys
 from penstock.preprocessing.layer import LearningLayer, check_choice, columns_of
@@ -50,7 +51,7 @@ class VocabularyLayer(LearningLayer):
         self.invert = bool(invert)
         self.output_mode = check_choice(call, "output_mode", output_mode, MODES)
         self.pad_to_max_tokens = bool(pad_to_max_tokens)
-        self.cache_dir = None if cache_dir is None else os.fspath(cache_dir)
+        self.cache_dir = None if cache_dir is None else local_path(cache_dir)
         if self.invert and output_mode != "int":
             raise InvalidArgumentError(f"{call}(invert=True) gives tokens: leave output_mode out, got {output_mode!r}")
         if oov_token is None and (self.invert or self.num_oov_indices):
@@ -96,7 +97,7 @@ class VocabularyLayer(LearningLayer):
         if isinstance(vocabulary, (str, os.PathLike)):
             if weighted:
                 raise InvalidArgumentError(f"{self._call}: with output_mode='tf_idf' give the vocabulary as a list")
-            keys: Keys = self._file_keys(os.fspath(vocabulary))
+            keys: Keys = self._file_keys(local_path(vocabulary))
             specials = False
         else:
             keys, specials = self._memory_keys(vocabulary)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, ServiceError
+from penstock.paths import local_path
 from penstock.service.private_files import create_private, private_directory, read_private
 
 TOKEN_FILE: Final = "PENSTOCK_TOKEN_FILE"
@@ -174,7 +175,7 @@ def read_token(path: str) -> str:
         ServiceError: it cannot be read, other users can read it, or it holds no token.
     """
     try:
-        content = read_private(Path(path), most=_LONGEST_TOKEN, group=True)
+        content = read_private(Path(local_path(path)), most=_LONGEST_TOKEN, group=True)
     except OSError as error:
         raise ServiceError(f"the token file {path} cannot be read: {error.strerror}") from error
     return _checked(content, path)
@@ -275,7 +276,7 @@ def read_pem(path: str | None) -> bytes:
     if not path:
         return b""
     try:
-        with open(path, "rb") as file:
+        with open(local_path(path), "rb") as file:
             content = file.read(_LARGEST_PEM)
     except OSError as error:
         raise ServiceError(f"the certificate {path} cannot be read: {error.strerror}") from error
@@ -293,7 +294,7 @@ def read_key(path: str | None) -> bytes:
     if not path:
         return b""
     try:
-        content = read_private(Path(path), most=_LARGEST_PEM, group=True)
+        content = read_private(Path(local_path(path)), most=_LARGEST_PEM, group=True)
     except OSError as error:
         raise ServiceError(f"the key {path} cannot be read: {error.strerror}") from error
     if b"PRIVATE KEY-----" not in content or b"ENCRYPTED" in content:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from penstock.errors import ClosedError, PenstockError, ServiceError, StorageError
+from penstock.printing import many_lines
 from penstock.service.address import TLS_PROTOCOL, parse_service
 from penstock.service.credentials import ClientCredentials, credentials_for
 from penstock.service.envelope import NO_ENTRY, ProtocolError, sealed, unsealed
@@ -146,7 +147,7 @@ class DispatcherClient:
             if known.journal != self._known.journal or known.number > self._known.number:
                 self._known = known
         if isinstance(reply, Refused) and reply.kind == StorageError.__name__:
-            raise _NoAnswer(reply.reason, StorageError)
+            raise _NoAnswer(many_lines(reply.reason), StorageError)
         return reply
 
     def _opened(self) -> Line:

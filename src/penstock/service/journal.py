@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.errors import StorageError
+from penstock.paths import link_of_others, local_path
 from penstock.service.journal_mark import FILE as MARK_FILE
 from penstock.service.journal_mark import JournalMark
 from penstock.service.machine.state import State
@@ -71,7 +72,7 @@ class Journal:
     """
 
     def __init__(self, directory: str | os.PathLike[str], first: State) -> None:
-        self.path = Path(directory, FILE)
+        self.path = Path(local_path(directory), FILE)
         self.found = self.path.exists()
         self._check_writers()
         if not self.found:
@@ -171,7 +172,9 @@ class Journal:
             raise StorageError(f"the dispatcher cannot keep a journal in {self.path.parent}: {error}") from error
 
     def _check_writers(self) -> None:
-        """Refuse what other users may write: the workers run the definitions in it."""
+        """Refuse what other users may write, or lead elsewhere: the workers run the definitions in it."""
+        if link := link_of_others(self.path):
+            raise StorageError(f"the dispatcher does not work in {self.path.parent}: {link}")
         for path in (self.path.parent, *self._files()):
             if path.exists() and (others := who_may_write(path)):
                 raise StorageError(

@@ -11,6 +11,7 @@ from penstock.service.subjects import (
     Endpoint,
     JobParameters,
     Message,
+    Name,
     Pass,
     Refused,
     Span,
@@ -25,7 +26,7 @@ class RegisterDataset(Message, frozen=True, tag="register_dataset"):
 
     definition: bytes
     info: DatasetInfo
-    dataset_id: str = ""
+    dataset_id: Name = ""
 
 
 class DatasetRegistered(Message, frozen=True, tag="dataset_registered"):
@@ -62,13 +63,13 @@ class OpenEpoch(Message, frozen=True, tag="open_epoch"):
             and no others are its own past.
     """
 
-    job_name: str
+    job_name: Name
     parameters: JobParameters
     epoch: int
     seed: int
-    consumer: str
+    consumer: Name
     consumer_index: int = -1
-    trainer: str = ""
+    trainer: Name = ""
     resumed: list[Span] | None = None
 
 
@@ -184,8 +185,8 @@ class WorkerHello(Message, frozen=True, tag="worker_hello"):
     """A worker offers itself; answered by `WorkerWelcome`."""
 
     endpoint: Endpoint
-    tags: list[str] = msgspec.field(default_factory=list)
-    versions: dict[str, str] = msgspec.field(default_factory=dict)
+    tags: list[Name] = msgspec.field(default_factory=list)
+    versions: dict[Name, Name] = msgspec.field(default_factory=dict)
 
 
 class WorkerWelcome(Message, frozen=True, tag="worker_welcome"):

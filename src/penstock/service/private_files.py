@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import ServiceError
+from penstock.paths import link_of_others
 
 _GROUP_AND_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
@@ -45,9 +46,11 @@ def read_private(path: Path, *, most: int, group: bool = False) -> bytes:
         group: whether its group may read it too.
 
     Raises:
-        ServiceError: others can read it, somebody else has written it, or it is larger.
+        ServiceError: others can read it, somebody else has written it or decides where it is, or it is larger.
         OSError: it cannot be read.
     """
+    if link := link_of_others(path):
+        raise ServiceError(f"{path} is not to be trusted: {link}")
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         refused = stat.S_IRWXO if group else _GROUP_AND_OTHERS

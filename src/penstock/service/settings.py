@@ -12,7 +12,7 @@ from penstock.service.cut import kind_of
 from penstock.service.dispatcher_client import PATIENCE_SECONDS
 from penstock.service.parts import part_of
 from penstock.service.policy import CrossTrainerCache, ShardingPolicy, TargetWorkers, as_policy, as_target_workers
-from penstock.service.subjects import Pass, PassKind, WorkerInfo
+from penstock.service.subjects import LONGEST_NAME, Pass, PassKind, WorkerInfo
 from penstock.service.transport.connect import as_protocol
 from penstock.service.transport.place import this_machine, this_process
 
@@ -177,8 +177,12 @@ def check_ordered(call: str, settings: Settings, ordered: object) -> None:
 
 
 def check_name(call: str, name: str, value: object) -> None:
-    """Refuse a name that is no string, or empty."""
+    """Refuse a name that is no string, empty, or too long."""
     if not isinstance(value, str):
         raise InvalidTypeError(f"{call}({name}=...) takes a string, got {value!r}")
     if not value:
         raise InvalidArgumentError(f"{call}({name}=...) must not be empty")
+    if len(value) > LONGEST_NAME:
+        raise InvalidArgumentError(
+            f"{call}({name}=...) must have at most {LONGEST_NAME} characters, got one of {len(value):,}"
+        )

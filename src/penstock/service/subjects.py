@@ -4,7 +4,7 @@
 """
 
 import hashlib
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -12,6 +12,13 @@ from penstock.service.policy import ShardingPolicy
 
 UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises where the bytes are no message."""
+
+LONGEST_NAME: Final = 256
+"""Of jobs, datasets, trainers, tags and addresses, in characters."""
+
+Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
+Address = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME, pattern=r"^[!-~]*\Z")]
+"""It goes into logs and errors as it is."""
 
 PassKind = Literal["rows", "groups", "sequence"]
 
@@ -31,10 +38,10 @@ class Endpoint(Message, frozen=True):
         tls: whether it is reached by TLS.
     """
 
-    address: str
-    machine: str = ""
-    socket: str = ""
-    process: str = ""
+    address: Address
+    machine: Name = ""
+    socket: Name = ""
+    process: Name = ""
     tls: bool = False
 
 
@@ -113,7 +120,7 @@ class JobParameters(Message, frozen=True):
         ordered: whether elements come in the order that they have in process.
     """
 
-    dataset_id: str
+    dataset_id: Name
     policy: int
     num_consumers: int = 0
     ordered: bool = False

@@ -11,6 +11,7 @@ import jax
 
 from penstock.distribute.contexts import refuse_in_replica
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError
+from penstock.paths import local_path
 from penstock.training.checkpoint_files import Numbered
 from penstock.training.checkpoint_folders import LocalFolder
 from penstock.training.checkpoint_index import Index, Item, check_names, index_at, read_index
@@ -244,7 +245,7 @@ class Checkpoint:
                 f"checkpoint.restore(path) takes the path of a checkpoint, got {path!r}: "
                 "ps.latest_checkpoint(directory) gives None where there is none yet"
             )
-        place = os.fspath(path) if "://" in os.fspath(path) else os.path.abspath(path)
+        place = os.fspath(path) if "://" in os.fspath(path) else os.path.abspath(local_path(path))
         (index, arrays), _ = self._workers.call("checkpoint.restore", lambda: (self._checked(place, partial), None))
         worker, stored = self._workers.index, index.objects
         pairs = [pair for name, one in self._objects.items() for pair in one.with_states(stored[name], arrays, worker)]

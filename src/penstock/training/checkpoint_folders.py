@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from penstock.errors import StorageError
+from penstock.paths import local_path
 
 UNFINISHED = ".orbax-checkpoint-tmp"
 """What Orbax adds to the name of a checkpoint that is not complete."""
@@ -91,7 +92,7 @@ class LocalFolder(Folder):
     """A directory that is local, or mounted."""
 
     def __init__(self, path: str) -> None:
-        self._path = Path(os.path.abspath(path))
+        self._path = Path(os.path.abspath(local_path(path)))
 
     def split(self) -> tuple[Folder, str]:
         return LocalFolder(str(self._path.parent)), self._path.name

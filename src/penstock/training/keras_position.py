@@ -10,6 +10,7 @@ import keras
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.options import check_integer
+from penstock.paths import local_path
 from penstock.training.keras_input import DatasetInput
 
 _REST = "the rest of an epoch is done"
@@ -58,7 +59,7 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
             )
         check_integer("KeepPosition", "every", every, minimum=1)
         self._data = data
-        self._directory = Path(directory)
+        self._directory = Path(local_path(directory))
         self._every = every
         # The batches that an epoch that was entered in the middle has left.
         self._rest: int | None = None

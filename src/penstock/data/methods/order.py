@@ -13,6 +13,7 @@ from penstock.data.operators.sequence import Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, SHARD_HINT, UNKNOWN_CARDINALITY, check_flag, check_integer
+from penstock.paths import local_path
 from penstock.rng import DrawnSeed
 
 
@@ -208,7 +209,7 @@ class OrderMethods(Methods):
         """
         if not isinstance(filename, (str, os.PathLike)):
             raise InvalidTypeError(f"cache(filename=...) takes a path, got {filename!r}")
-        return self._then(Cache(self.node, os.fspath(filename), kept=Kept(), site=user_site()))
+        return self._then(Cache(self.node, local_path(filename), kept=Kept(), site=user_site()))
 
     def prefetch(self, buffer_size: int = AUTOTUNE) -> Self:
         """The same elements, made by a thread up to `buffer_size` of them before they are asked for.

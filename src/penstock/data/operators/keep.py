@@ -18,6 +18,7 @@ from penstock.data.stream import State, Stream
 from penstock.errors import StorageError
 from penstock.formats.row_store import RowStore, RowStoreWriter
 from penstock.options import AUTOTUNE
+from penstock.paths import link_of_others
 from penstock.rng import as_positions, mix
 
 
@@ -275,7 +276,8 @@ class Kept:
         with self._lock:
             if self._pass is not None and self._seed == seed:
                 return self._pass
-            return _FilePass(RowStore(filename)) if filename and Path(filename).exists() else None
+            store = _found(filename) if filename else None
+            return None if store is None else _FilePass(store)
 
     def completed(self, seed: int, rows: "_MemoryPass | _FilePass") -> None:
         """Keep a complete pass over a stream."""
@@ -291,6 +293,13 @@ class _MemoryPass:
     def read(self, indices: Indices) -> Block:
         assert self._rows is not None
         return self._rows.take(indices)
+
+
+def _found(filename: str) -> RowStore | None:
+    """A cache that is whole already, from an earlier pass or another process."""
+    if link := link_of_others(filename):
+        raise StorageError(f"cache({filename!r}) is not read: {link}")
+    return RowStore(filename) if Path(filename).exists() else None
 
 
 class _FilePass:
@@ -381,7 +390,7 @@ class _FileRows:
     def __init__(self, filename: str, length: int) -> None:
         self._lock = Lock()
         self._filename = filename
-        self._store = RowStore(filename) if Path(filename).exists() else None
+        self._store = _found(filename)
         if self._store is not None and self._store.rows != length:
             raise StorageError(
                 f"cache({filename!r}) holds {self._store.rows} rows of another dataset, expected {length}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from penstock.printing import one_line
 from penstock.service.machine.spans import count, without
 from penstock.service.machine.state import State
 from penstock.service.machine.updates import (
@@ -23,7 +24,7 @@ def told(state: State, updates: Sequence[Update]) -> Iterator[str]:
     """Lines about those changes that are about to be made together that are something special."""
     for update in updates:
         if (line := _line(state, update, updates)) is not None:
-            yield line
+            yield one_line(line)
 
 
 def _line(state: State, update: Update, updates: Sequence[Update]) -> str | None:

@@ -5,6 +5,7 @@ from typing import NoReturn
 
 from penstock import errors
 from penstock.errors import PenstockError, ServiceError
+from penstock.printing import many_lines, one_line
 from penstock.service.subjects import Refused
 
 
@@ -22,5 +23,5 @@ def raise_refused(refused: Refused) -> NoReturn:
     """Raise the error that was refused with: one of `penstock.errors`, no other."""
     kind = getattr(errors, refused.kind, None)
     if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
-        raise ServiceError(f"{refused.kind}: {refused.reason}")
-    raise kind(refused.reason)
+        raise ServiceError(f"{one_line(refused.kind)}: {many_lines(refused.reason)}")
+    raise kind(many_lines(refused.reason))

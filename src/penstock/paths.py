@@ -1,0 +1,64 @@
+"""Paths as users write them, and links on the way to them that other users could have put there."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import InvalidArgumentError
+
+_MOST_LINKS: Final = 40
+"""As many as Linux follows."""
+
+
+def local_path(path: str | os.PathLike[str]) -> str:
+    """A local path, in which "~" and "~user" at the beginning stand for homes, as in a shell.
+
+    Raises:
+        InvalidArgumentError: there is no such user.
+
+    Example:
+        >>> local_path("data/words.txt")
+        'data/words.txt'
+    """
+    expanded = os.path.expanduser(os.fspath(path))
+    if expanded.startswith("~"):
+        user = expanded.partition(os.sep)[0]
+        raise InvalidArgumentError(
+            f"the path {expanded!r} begins with {user!r}, and there is no user of that name: write './{expanded}' for "
+            "a file that is called so"
+        )
+    return expanded
+
+
+def link_of_others(path: str | os.PathLike[str]) -> str:
+    """Which link on the way to a path is another user's, and the remedy, in words; "" where none is.
+
+    Whose link it is decides what the path stands for. Links of the administrator are as good as this user's.
+    """
+    for link, user in _links(Path(os.path.abspath(path))):
+        if user not in (os.getuid(), 0):
+            return f"{link} is a link that user {user} has made, who decides where it leads: name what is behind it"
+    return ""
+
+
+def _links(path: Path) -> Iterator[tuple[Path, int]]:
+    """The links on the way to an absolute path, and whose they are."""
+    left = list(path.parts[:0:-1])
+    place = Path(path.anchor)
+    followed = 0
+    while left and followed < _MOST_LINKS:
+        name = left.pop()
+        place = place.parent if name == os.pardir else place / name
+        try:
+            found = place.lstat()
+            if not stat.S_ISLNK(found.st_mode):
+                continue
+            target = Path(os.readlink(place))
+        except OSError:  # what is not there is nobody's
+            return
+        yield place, found.st_uid
+        followed += 1
+        left += reversed(target.relative_to(target.anchor).parts)
+        place = Path(target.anchor) if target.is_absolute() else place.parent
