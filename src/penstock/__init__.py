@@ -29,6 +29,7 @@ from penstock.distribute import ReplicaContext as ReplicaContext
 from penstock.distribute import Strategy as Strategy
 from penstock.distribute import ValueContext as ValueContext
 from penstock.distribute import get_replica_context as get_replica_context
+from penstock.distribute import get_strategy as get_strategy
 from penstock.errors import CardinalityError as CardinalityError
 from penstock.errors import ClosedError as ClosedError
 from penstock.errors import ElementError as ElementError

@@ -11,6 +11,7 @@ from penstock.distribute.contexts import ReduceOp as ReduceOp
 from penstock.distribute.contexts import ReplicaContext as ReplicaContext
 from penstock.distribute.contexts import ValueContext as ValueContext
 from penstock.distribute.contexts import get_replica_context as get_replica_context
+from penstock.distribute.contexts import get_strategy as get_strategy
 from penstock.distribute.host import HostStrategy as HostStrategy
 from penstock.distribute.input import DistributedDataset as DistributedDataset
 from penstock.distribute.input import DistributedIterator as DistributedIterator

@@ -32,6 +32,13 @@ def as_reduce_op(call: str, op: object) -> ReduceOp:
         raise InvalidArgumentError(f'{call} takes the operation "SUM" or "MEAN", got {op!r}') from None
 
 
+def checked_axis(call: str, axis: object) -> int:
+    """`axis`, which must be a number; `call` says in the error where it was given."""
+    if isinstance(axis, bool) or not isinstance(axis, int):
+        raise InvalidTypeError(f"{call}(axis=...) takes an axis, got {axis!r}")
+    return axis
+
+
 @dataclass(frozen=True)
 class ValueContext:
     """What the function given to `distribute_values_from_function` gets.
@@ -127,6 +134,23 @@ class ReplicaContext(ABC):
             InvalidArgumentError: another `op`, values that do not fit each other, or replicas that did not all ask.
         """
 
+    @abstractmethod
+    def all_gather(self, value: Any, axis: int) -> Any:
+        """The values of all replicas joined along an axis; every replica gets it, and every replica must ask for it.
+
+        Args:
+            value: an array with at least one axis, or a nested structure of arrays. On devices all replicas' are equal
+                in shape: in a ragged step, values with a row for each row of the share are refused.
+            axis: the axis to join along.
+
+        Returns:
+            The structure of `value`.
+
+        Raises:
+            InvalidTypeError: `axis` is no number.
+            InvalidArgumentError: scalars, an axis that does not exist, or values that do not fit each other.
+        """
+
 
 _replica: ContextVar[ReplicaContext | None] = ContextVar("penstock_replica", default=None)
 _strategy: ContextVar[Any] = ContextVar("penstock_strategy", default=None)
@@ -195,5 +219,14 @@ def strategy_scope(strategy: Any) -> Iterator[Any]:
 
 
 def get_strategy() -> Any:
-    """The strategy whose `scope()` is open, or None."""
+    """The strategy whose `scope()` is open, or None where none is: there is no default strategy.
+
+    Example:
+        >>> import penstock as ps
+        >>> with ps.HostStrategy(replicas_per_worker=2).scope():
+        ...     ps.get_strategy()
+        HostStrategy(replicas_per_worker=2)
+        >>> ps.get_strategy() is None
+        True
+    """
     return _strategy.get()

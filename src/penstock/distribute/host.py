@@ -1,6 +1,7 @@
 """`HostStrategy`: replicas in host memory, NumPy alone, run in threads that meet at `all_reduce`."""
 
 import contextvars
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from penstock.distribute.calls import check_call, check_stackable, checked_pair, checked_places
-from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
+from penstock.distribute.cluster import find_cluster
+from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, checked_axis, replica_scope
+from penstock.distribute.nested import taken_apart
 from penstock.distribute.reduction import joined, reduced
 from penstock.distribute.rendezvous import Abandoned, Rendezvous
 from penstock.distribute.shards import Workers
@@ -20,7 +23,8 @@ from penstock.distribute.values import PerReplica, check_agreement, leaves_of, m
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 from penstock.spec import as_leaf
-from penstock.structure import flatten
+
+_logger = logging.getLogger(__name__)
 
 
 @STRATEGY
@@ -32,7 +36,8 @@ class HostStrategy(Strategy):
 
     Args:
         replicas_per_worker: the number of replicas in this process.
-        num_workers: the number of processes.
+        num_workers: the number of processes; 1 where None. It is not taken from the environment, of torchrun or of
+            another launcher: where that names several processes, a warning in the log says so.
         worker_index: the number of this process, from 0.
 
     Raises:
@@ -48,7 +53,10 @@ class HostStrategy(Strategy):
         [3, 3]
     """
 
-    def __init__(self, replicas_per_worker: int = 1, num_workers: int = 1, worker_index: int = 0) -> None:
+    def __init__(self, replicas_per_worker: int = 1, num_workers: int | None = None, worker_index: int = 0) -> None:
+        if num_workers is None:
+            num_workers = 1
+            _say_who_else_there_is()
         self._replicas = check_integer("HostStrategy", "replicas_per_worker", replicas_per_worker, minimum=1)
         self._worker_count = check_integer("HostStrategy", "num_workers", num_workers, minimum=1)
         self._worker = check_integer("HostStrategy", "worker_index", worker_index, minimum=0)
@@ -128,11 +136,11 @@ class HostStrategy(Strategy):
             if state is not None:
                 state, result = checked_pair(result)
             results.append(result)
-        flat = [flatten(result) for result in results]
+        flat = [taken_apart(result) for result in results]
         check_agreement("the function of strategy.run_steps", [structure for _, structure in flat], "step")
         columns = zip(*(leaves for leaves, _ in flat), strict=True)
         paths = flat[0][1].paths()
-        return state, flat[0][1].unflatten(
+        return state, flat[0][1].put_together(
             [_stacked(path, column) for path, column in zip(paths, columns, strict=True)]
         )
 
@@ -157,6 +165,23 @@ class HostStrategy(Strategy):
             )
 
 
+def _say_who_else_there_is() -> None:
+    """Warn where the environment says that this process is one of several, each of which would read everything."""
+    try:
+        cluster = find_cluster()
+    except InvalidArgumentError:  # the environment says too little of others
+        return
+    if cluster is not None and (cluster.num_processes is None or cluster.num_processes > 1):
+        count, number = cluster.num_processes, cluster.process_id
+        which = f"num_workers={count}, worker_index={number}" if count is not None else "num_workers and worker_index"
+        _logger.warning(
+            "HostStrategy is a single worker here, which reads everything, though the environment (%s) names several "
+            "processes: give it %s, or num_workers=1 if that is meant",
+            cluster.source,
+            which,
+        )
+
+
 @dataclass(frozen=True)
 @REPLICA
 class _HostReplica(ReplicaContext):
@@ -178,21 +203,41 @@ class _HostReplica(ReplicaContext):
         arrays = map_leaves(lambda leaf: _number_array("all_reduce", leaf), value)
         return self.rendezvous.meet(self.local, (operation, arrays), _all_reduced)
 
+    def all_gather(self, value: Any, axis: int) -> Any:
+        self.strategy.check_alone("all_gather")
+        arrays = map_leaves(lambda leaf: np.asarray(as_leaf(leaf)), value)
+        return self.rendezvous.meet(self.local, (checked_axis("all_gather", axis), arrays), _all_gathered)
+
 
 def _all_reduced(brought: list[tuple[ReduceOp, Any]]) -> list[Any]:
     """One result per replica: a copy for each, because a replica may write into its own."""
     operation = brought[0][0]
     if any(op is not operation for op, _ in brought):
         raise InvalidArgumentError(f"all_reduce got different operations: {', '.join(op.value for op, _ in brought)}")
-    check_agreement("all_reduce(value)", [flatten(value)[1] for _, value in brought])
+    check_agreement("all_reduce(value)", [taken_apart(value)[1] for _, value in brought])
     columns = zip(*(leaves_of(value) for _, value in brought), strict=True)
     totals = [reduced(operation, column, (), "all_reduce") for column in columns]
+    return _copies(totals, [value for _, value in brought])
 
-    def copies(value: Any) -> Any:
-        remaining = iter(totals)
+
+def _all_gathered(brought: list[tuple[int, Any]]) -> list[Any]:
+    """One result per replica, likewise."""
+    axis = brought[0][0]
+    if any(other != axis for other, _ in brought):
+        raise InvalidArgumentError(f"all_gather got different axes: {', '.join(str(other) for other, _ in brought)}")
+    check_agreement("all_gather(value)", [taken_apart(value)[1] for _, value in brought])
+    columns = zip(*(leaves_of(value) for _, value in brought), strict=True)
+    return _copies([joined(column, axis, "all_gather") for column in columns], [value for _, value in brought])
+
+
+def _copies(results: list[Any], values: list[Any]) -> list[Any]:
+    """For each replica's value its structure with copies of the results."""
+
+    def copied(value: Any) -> Any:
+        remaining = iter(results)
         return map_leaves(lambda _: next(remaining).copy(), value)
 
-    return [copies(value) for _, value in brought]
+    return [copied(value) for value in values]
 
 
 class _Session:

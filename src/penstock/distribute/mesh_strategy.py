@@ -329,7 +329,7 @@ class MeshStrategy(Strategy):
             return self._reduce_parts(op, self._on_first("strategy.reduce", leaf), axes)
         rank = leaf.stacked.ndim - 1
         if axes:
-            check_axes("reduce", leaf.values[:1], axes)
+            check_axes("strategy.reduce", leaf.values[:1], axes)
         # One array on one device, as every plain array of this strategy is.
         total = self._launcher.begun(self._reduce_rows, (op, leaf.stacked, tuple(axis % rank for axis in axes)))
         return total.addressable_data(0)
@@ -338,7 +338,7 @@ class MeshStrategy(Strategy):
         if self._control is None:
             return reduced(op, parts, axes)
         everyone = self._shapes_of_all("strategy.reduce", parts)
-        check_axes("reduce", everyone, axes)
+        check_axes("strategy.reduce", everyone, axes)
         check_equal_shapes("strategy.reduce", everyone, apart_from=axes)
         count = count_of(everyone, axes)
         if op is ReduceOp.MEAN and count == 0:
@@ -362,10 +362,10 @@ class MeshStrategy(Strategy):
         parts = self._on_first("strategy.gather", leaf)
         if self._control is not None:
             everyone = self._shapes_of_all("strategy.gather", parts)
-            check_axes("gather", everyone, (axis,))
+            check_axes("strategy.gather", everyone, (axis,))
             self._launcher.wait()
             parts = tuple(self._placement.parts_everywhere(parts, [shape.shape for shape in everyone]))
-        check_axes("gather", parts, (axis,))
+        check_axes("strategy.gather", parts, (axis,))
         check_equal_shapes("strategy.gather", parts, apart_from=(axis,))
         return jnp.concatenate(parts, axis=axis)
 

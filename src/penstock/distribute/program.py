@@ -19,11 +19,12 @@ from jax.sharding import Mesh, PartitionSpec
 from penstock.data.dataset import Dataset
 from penstock.data.iterator import DatasetIterator
 from penstock.distribute.assumptions import Assumptions, check_assumptions
-from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, replica_scope
+from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, checked_axis, replica_scope
 from penstock.distribute.device_dtypes import check_width, fits_device
 from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched
 from penstock.distribute.input import DistributedDataset, DistributedIterator
 from penstock.distribute.on_host import OnHost
+from penstock.distribute.reduction import check_axes
 from penstock.distribute.tensorflow import REPLICA
 from penstock.distribute.values import PerReplica, StackedPerReplica
 from penstock.errors import InvalidTypeError
@@ -105,6 +106,19 @@ class MeshReplica(ReplicaContext):
         operation = as_reduce_op("all_reduce(op)", op)
         collective: Any = lax.psum if operation is ReduceOp.SUM else lax.pmean
         return jax.tree.map(lambda leaf: collective(_widened(leaf), AXIS), value)
+
+    def all_gather(self, value: Any, axis: int) -> Any:
+        checked_axis("all_gather", axis)
+        return jax.tree.map(lambda leaf: self._gathered(leaf, axis), value)
+
+    def _gathered(self, leaf: Any, axis: int) -> Any:
+        """Each replica's own place among zeros, summed: a ragged step knows of no collectives but sums and extremes."""
+        array = _as_array("the value given to all_gather", leaf)
+        check_axes("all_gather", (array,), (axis,))
+        places = jnp.zeros((self._replicas, *array.shape), _widened(array).dtype)
+        total: Any = lax.psum
+        places = total(places.at[lax.axis_index(AXIS)].set(array), AXIS)
+        return jnp.concatenate(list(places), axis=axis).astype(array.dtype)
 
 
 def _widened(leaf: Any) -> Any:

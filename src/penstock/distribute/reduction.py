@@ -17,7 +17,7 @@ def reduced(op: ReduceOp, parts: tuple[Any, ...], axes: tuple[int, ...], call: s
     Raises:
         InvalidArgumentError: an axis does not exist, the shapes do not fit, or there is nothing to take a mean of.
     """
-    check_axes("reduce", parts, axes)
+    check_axes(call, parts, axes)
     check_equal_shapes(call, parts, apart_from=axes)
     # A sum over no axes keeps the shape and widens booleans and small integers, as a sum over an axis does.
     total = _sum([part.sum(axis=axes) for part in parts])
@@ -37,7 +37,7 @@ def joined(parts: tuple[Any, ...], axis: int, call: str = "strategy.gather") -> 
     Raises:
         InvalidArgumentError: the axis does not exist, or the shapes do not fit.
     """
-    check_axes("gather", parts, (axis,))
+    check_axes(call, parts, (axis,))
     check_equal_shapes(call, parts, apart_from=(axis,))
     return np.concatenate(parts, axis=axis)
 
@@ -53,10 +53,10 @@ def check_axes(call: str, parts: tuple[Any, ...], axes: tuple[int, ...]) -> None
         for axis in axes:
             if not -part.ndim <= axis < part.ndim:
                 raise InvalidArgumentError(
-                    f"strategy.{call}(axis={axis}) got a value of shape {part.shape}, which has no such axis"
+                    f"{call}(axis={axis}) got a value of shape {part.shape}, which has no such axis"
                 )
         if len({axis % part.ndim for axis in axes}) < len(axes):
-            raise InvalidArgumentError(f"strategy.{call}(axis={axes}) names an axis twice")
+            raise InvalidArgumentError(f"{call}(axis={axes}) names an axis twice")
 
 
 def check_equal_shapes(call: str, parts: tuple[Any, ...], apart_from: tuple[int, ...] = ()) -> None:

@@ -12,6 +12,7 @@ from penstock.distribute.contexts import (
     ReduceOp,
     ValueContext,
     as_reduce_op,
+    checked_axis,
     refuse_in_replica,
     strategy_scope,
 )
@@ -351,8 +352,7 @@ class Strategy(ABC):
             [1 2 3]
         """
         refuse_in_replica("strategy.gather")
-        if isinstance(axis, bool) or not isinstance(axis, int):
-            raise InvalidTypeError(f"strategy.gather(axis=...) takes an axis, got {axis!r}")
+        checked_axis("strategy.gather", axis)
         return self._map(lambda leaf: self._gather_leaf(self._checked(leaf), axis), value)
 
     def local_results(self, value: Any) -> tuple[Any, ...]:

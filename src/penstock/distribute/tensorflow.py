@@ -50,9 +50,8 @@ STRATEGY = TensorFlowNames(
 """Of every strategy."""
 
 REPLICA = TensorFlowNames(
-    keywords={"all_reduce": {"reduce_op": "op", "options": _BY_XLA}},
+    keywords={"all_gather": {"options": _BY_XLA}, "all_reduce": {"reduce_op": "op", "options": _BY_XLA}},
     attributes={
-        "all_gather": NotHere("return the value from the function that runs, and join them by strategy.gather"),
         "devices": NotHere("strategy.run places what a replica is given"),
         "merge_call": NotHere("there is no cross-replica context: all_reduce joins the replicas' values"),
         "strategy": NotHere("use the strategy that the function is run by"),

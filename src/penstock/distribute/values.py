@@ -6,8 +6,8 @@ NumPy only: `program.py` registers the classes with JAX.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Never
 
+from penstock.distribute.nested import taken_apart
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.structure import flatten
 
 
 class PerReplica:
@@ -109,20 +109,14 @@ for _doing, _names in {
 
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
-    """`function` applied to each leaf of a nested value; lists are looked into, and a `PerReplica` is a leaf."""
-
-    def visit(leaf: Any) -> Any:
-        return [map_leaves(function, item) for item in leaf] if isinstance(leaf, list) else function(leaf)
-
-    leaves, structure = flatten(value)
-    return structure.unflatten([visit(leaf) for leaf in leaves])
+    """`function` applied to each leaf of a nested value; a `PerReplica` is a leaf."""
+    leaves, nest = taken_apart(value)
+    return nest.put_together([function(leaf) for leaf in leaves])
 
 
 def leaves_of(value: Any) -> list[Any]:
     """The leaves that `map_leaves` visits, in its order."""
-    leaves: list[Any] = []
-    map_leaves(leaves.append, value)
-    return leaves
+    return taken_apart(value)[0]
 
 
 def share_of(value: Any, replica: int) -> Any:
@@ -141,10 +135,10 @@ def regrouped(call: str, results: list[Any]) -> Any:
     Raises:
         InvalidTypeError: the replicas' results differ in structure.
     """
-    flattened = [flatten(result) for result in results]
-    check_agreement(call, [structure for _, structure in flattened])
-    columns = zip(*(leaves for leaves, _ in flattened), strict=True)
-    return flattened[0][1].unflatten([PerReplica(column) for column in columns])
+    apart = [taken_apart(result) for result in results]
+    check_agreement(call, [nest for _, nest in apart])
+    columns = zip(*(leaves for leaves, _ in apart), strict=True)
+    return apart[0][1].put_together([PerReplica(column) for column in columns])
 
 
 def check_agreement(call: str, structures: Sequence[Any], between: str = "replica") -> None:
