@@ -67,6 +67,7 @@ LEVELS: dict[str, float] = {
     "penstock.service.address": 4.5,
     "penstock.service.config": 4.5,
     "penstock.service.credentials": 4.5,
+    "penstock.service.certificates": 4.5,
     "penstock.service.private_files": 4.5,
     "penstock.service.machine": 4.8,
     "penstock.service.machine.": 4.8,

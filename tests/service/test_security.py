@@ -22,7 +22,13 @@ from pyarrow import flight
 import penstock as ps
 from penstock.cli.status_page import page
 from penstock.service import credentials as ways
-from penstock.service.credentials import ClientCredentials, client_credentials, read_token, token_of_user
+from penstock.service.credentials import (
+    ClientCredentials,
+    ServerCredentials,
+    client_credentials,
+    read_token,
+    token_of_user,
+)
 from penstock.service.dispatcher_client import ACTION, DispatcherClient
 from penstock.service.fetching import Fetch
 from penstock.service.messages import GetDataset, GetStatus, OpenEpoch, RegisterDataset, Status, WorkerHello
@@ -30,6 +36,7 @@ from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Pass
 from penstock.service.transport.connect import connect
 from penstock.service.transport.entrance import MOST_SILENT
 from penstock.service.transport.flight import FlightServer
+from penstock.service.transport.guard import GuardedServer
 from penstock.service.transport.place import this_machine
 from penstock.service.transport.shared_memory_server import SharedMemoryServer
 
@@ -563,26 +570,90 @@ def test_a_service_by_tls(tmp_path: Path, token_file: str, monkeypatch: pytest.M
                     ps.service.distribute("distributed_epoch", service, data_transfer_protocol="flight")
                 )
                 assert [int(x) for x in read] == [0, 1, 2, 3, 4]
-            with pytest.raises(ps.ServiceError, match="cannot be reached"):
-                status(address_of(dispatcher))  # not by TLS
             monkeypatch.setenv("PENSTOCK_TLS_ROOT", other)
-            with pytest.raises(ps.ServiceError, match="cannot be reached.*"):
+            with pytest.raises(
+                ps.ServiceError, match="its certificate signed itself, and is none of those of PENSTOCK_"
+            ):
                 status(dispatcher.target)
+            outside = Endpoint(address=server.target.split("://")[1], tls=True)
+            with pytest.raises(ps.LostWorkerError, match="worker at localhost:.* its certificate signed itself"):
+                next(connect(outside, "flight", client_credentials()).fetch(FETCH))
 
 
-def test_clients_without_a_certificate_are_refused_where_one_is_asked_for(tmp_path: Path, token_file: str) -> None:
-    cert, key = certificate(tmp_path, "ours")
-    other = certificate(tmp_path, "other")
-    config = ps.service.DispatcherConfig(token_file=token_file, tls_cert=cert, tls_key=key, tls_client_ca=cert)
-    shown = {"token_file": token_file, "roots": cert}
-    with ps.service.DispatchServer(config) as dispatcher:
-        assert status(dispatcher.target, client_credentials(**shown, certificate=cert, key=key)).workers == []
-        for credentials in (
-            client_credentials(**shown),
-            client_credentials(**shown, certificate=other[0], key=other[1]),
-        ):
-            with pytest.raises(ps.ServiceError, match="cannot be reached"):
-                status(dispatcher.target, credentials)
+def signed(directory: Path, name: str, by: tuple[str, str], names: str = "DNS:localhost", days: int = 2) -> Any:
+    """A certificate that an authority has signed, as `SECURITY.md` says how."""
+    cert, key, request = (str(directory / f"{name}.{ending}") for ending in ("crt", "key", "csr"))
+    for arguments in (
+        ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}",
+         "-addext", f"subjectAltName={names}", "-out", request, "-keyout", key],
+        ["x509", "-req", "-in", request, "-CA", by[0], "-CAkey", by[1], "-CAcreateserial", "-copy_extensions", "copy",
+         "-days", str(days), "-out", cert],
+    ):  # fmt: skip
+        subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+    return cert, key
+
+
+def test_each_mistake_with_certificates_is_named_in_one_line(
+    tmp_path: Path, token_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = certificate(tmp_path, "ours"), certificate(tmp_path, "theirs")
+    host, elsewhere = signed(tmp_path, "host", ours), signed(tmp_path, "elsewhere", ours, names="DNS:elsewhere")
+    client, foreign = signed(tmp_path, "client", ours), signed(tmp_path, "foreign", theirs)
+
+    def said(server: tuple[str, str], protocol: str = "grpc+tls", asks: str | None = None, **shown: str) -> str:
+        tls = {"tls_cert": server[0], "tls_key": server[1]} if server else {}
+        config = ps.service.DispatcherConfig(token_file=token_file, tls_client_ca=asks, **tls)  # type: ignore[arg-type]
+        for name in ("ROOT", "CERT", "KEY"):
+            monkeypatch.delenv(f"PENSTOCK_TLS_{name}", raising=False)
+            if name.lower() in shown:
+                monkeypatch.setenv(f"PENSTOCK_TLS_{name}", shown[name.lower()])
+        monkeypatch.setenv("PENSTOCK_TOKEN_FILE", token_file)
+        with ps.service.DispatchServer(config) as dispatcher:
+            try:
+                return f"{len(status(f'{protocol}://{address_of(dispatcher)}', patience=60).workers)} workers"
+            except ps.ServiceError as error:
+                return re.sub(
+                    r"localhost:\d+", "localhost:1", str(error).partition("cannot be reached: ")[2] or str(error)
+                )
+
+    root = {"root": ours[0]}
+    mutual = {**root, "asks": ours[0]}
+    refused = "none of its authorities (--tls-client-ca) is behind it. Name another one in PENSTOCK_TLS_CERT and"
+    unknown = "its certificate was signed by none of the authorities that are trusted, those "
+    for message, expected in (
+        (said(host, **root), "0 workers"),
+        (said(host, **mutual, cert=client[0], key=client[1]), "0 workers"),
+        (said(host), unknown + "that this machine trusts: name the file with the authority that signed"),
+        (said(host, root=theirs[0]), unknown + "of PENSTOCK_TLS_ROOT: name the file"),
+        (said(theirs, **root), "its certificate signed itself, and is none of those of PENSTOCK_TLS_ROOT: name a file"),
+        (said(elsewhere, **root), "its certificate (--tls-cert) is not for the name 'localhost'"),
+        (said(host, "grpc", **root), "it is reached by TLS: say grpc+tls://localhost:1"),
+        (said((), **root), "it is reached without TLS: say grpc://localhost:1"),
+        (said(host, **mutual), "it asks for a certificate, and none is shown: name one that its authorities have"),
+        (said(host, **mutual, cert=foreign[0], key=foreign[1]),
+         f"it does not take the certificate of 'foreign', signed by 'theirs': {refused}"),
+        (said(host, **mutual, cert=theirs[0], key=theirs[1]),
+         f"it does not take the certificate of 'theirs', which signed itself: {refused}"),
+        (said(host, **mutual, cert=client[0]), "PENSTOCK_TLS_CERT and PENSTOCK_TLS_KEY name a certificate and its"),
+        (said(host, **mutual, cert=client[0], key=foreign[1]),
+         f"the key {foreign[1]} is not that of the certificate {client[0]}"),
+    ):  # fmt: skip
+        assert message.startswith(expected) and "\n" not in message
+
+
+def test_a_certificate_that_has_expired_is_not_shown(tmp_path: Path, token_file: str) -> None:
+    ours = certificate(tmp_path, "ours")
+    cert, key = signed(tmp_path, "old", ours, days=-1)
+    expired = f"the certificate {cert} has expired: .* PENSTOCK_TLS_CERT \\(of a server: --tls-cert"
+    with pytest.raises(ps.ServiceError, match=expired):
+        ps.service.DispatchServer(ps.service.DispatcherConfig(token_file=token_file, tls_cert=cert, tls_key=key))
+    with pytest.raises(ps.ServiceError, match=expired):
+        client_credentials(certificate=cert, key=key)
+    served = ServerCredentials(TOKEN, *(Path(file).read_bytes() for file in (cert, key)))
+    server = GuardedServer("127.0.0.1", 0, served)  # which has expired since it began
+    with pytest.raises(ps.ServiceError, match=r"its certificate \(--tls-cert\) has expired: it needs a new one$"):
+        status(f"grpc+tls://localhost:{server.port}", client_credentials(token_file=token_file, roots=ours[0]))
+    server.shutdown()
 
 
 def test_certificates_and_keys_are_checked(tmp_path: Path, token_file: str) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 
 from penstock.errors import InvalidArgumentError, ServiceError
 from penstock.paths import local_path
+from penstock.service.certificates import check_pair
 from penstock.service.private_files import create_private, private_directory, read_private
 
 TOKEN_FILE: Final = "PENSTOCK_TOKEN_FILE"
@@ -65,6 +66,7 @@ class ClientCredentials:
         own: whether the token is the user's own, which never leaves this machine.
         roots: who must have signed a server's certificate; b"" for those that the system trusts.
         certificate: with `key`, what is shown to servers that ask for one.
+        holder: whose that is, in words.
         insecure: whether a token may be sent over the network where everybody can read it.
     """
 
@@ -73,6 +75,7 @@ class ClientCredentials:
     roots: bytes = field(default=b"", repr=False)
     certificate: bytes = field(default=b"", repr=False)
     key: bytes = field(default=b"", repr=False)
+    holder: str = ""
     insecure: bool = False
 
     def authorization(self, address: str, *, tls: bool) -> str:
@@ -123,14 +126,21 @@ def client_credentials(
         token: what was read from the token file already; "" and None read it.
 
     Raises:
-        ServiceError: a file that cannot be read, or that other users can read.
+        ServiceError: a file that cannot be read, or that other users can read, or a certificate without its key.
     """
+    certificate, key = certificate or os.environ.get(TLS_CERT), key or os.environ.get(TLS_KEY)
+    if bool(certificate) != bool(key):
+        raise ServiceError(
+            f"{TLS_CERT} and {TLS_KEY} name a certificate and its key: set {TLS_KEY if certificate else TLS_CERT} too"
+        )
+    shown, secret, holder = _pair(certificate, key)
     return ClientCredentials(
         token=token or _token(token_file),
         own=given_token_file(token_file) is None,
         roots=read_pem(roots or os.environ.get(TLS_ROOT)),
-        certificate=read_pem(certificate or os.environ.get(TLS_CERT)),
-        key=read_key(key or os.environ.get(TLS_KEY)),
+        certificate=shown,
+        key=secret,
+        holder=holder,
         insecure=insecure or os.environ.get(INSECURE, "") not in ("", "0"),
     )
 
@@ -234,7 +244,7 @@ def server_credentials(
     """What a server asks for: the token of the file, else of the user; nothing where it is insecure by its own will.
 
     Raises:
-        ServiceError: a file that cannot be read, or that other users can read.
+        ServiceError: a file that cannot be read, or that other users can read, or a certificate that is not valid.
         InvalidArgumentError: others could reach it, and there is no token or no TLS.
     """
     check_open_to(call, host, given_token_file(token_file), certificate, insecure)
@@ -246,10 +256,11 @@ def server_credentials(
             host,
             " and asks for no token" if everybody else " without TLS, so that its token can be read on the way",
         )
+    shown, secret, _ = _pair(certificate, key)
     return ServerCredentials(
         token="" if everybody else _token(token_file),
-        certificate=read_pem(certificate),
-        key=read_key(key),
+        certificate=shown,
+        key=secret,
         client_roots=read_pem(client_roots),
     )
 
@@ -265,6 +276,12 @@ def check_open_to(call: str, host: str, token_file: str | None, certificate: str
         f"{call}(host={host!r}) lets other machines in, who could run their programs here: give {missing} too, or "
         "insecure=True where nobody else can reach this network"
     )
+
+
+def _pair(certificate: str | None, key: str | None) -> tuple[bytes, bytes, str]:
+    """A certificate, its key, and whose it is; nothing where none is given."""
+    shown, secret = read_pem(certificate), read_key(key)
+    return shown, secret, check_pair(shown, secret, str(certificate), str(key)) if shown else ""
 
 
 def read_pem(path: str | None) -> bytes:

@@ -35,21 +35,23 @@ _WARN_AGAIN_SECONDS: Final = 30.0
 _SHORTEST_CALL: Final = 2.0
 _LONGEST_CALL: Final = 30.0
 
+_IS_IT_RUNNING: Final = " Is it running (`penstock dispatcher`), and is this its address?"
+
 _decoder = msgspec.msgpack.Decoder(FromDispatcher)
 
 
 class _NoAnswer(Exception):
     """The dispatcher cannot answer now, and may be able to later."""
 
-    def __init__(self, reason: str, kind: type[ServiceError] | type[StorageError]) -> None:
+    def __init__(self, reason: str, kind: type[ServiceError] | type[StorageError], advice: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
         self._kind = kind
+        self._advice = advice
 
     def error(self, seconds: float) -> PenstockError:
         """What is raised when it was tried for so many seconds."""
-        advice = " Is it running (`penstock dispatcher`), and is this its address?" * (self._kind is ServiceError)
-        return self._kind(f"{self.reason}. It was tried for {seconds:.1f} s.{advice}")
+        return self._kind(f"{self.reason}. It was tried for {seconds:.1f} s.{self._advice}")
 
 
 class DispatcherClient:
@@ -84,6 +86,7 @@ class DispatcherClient:
         self._lock = threading.Lock()
         self._line: Line | None = None
         self._known = NO_ENTRY  # of the dispatcher's journal
+        self._reached_before = False
         self._closed = threading.Event()
         self.trouble = ""
 
@@ -138,8 +141,12 @@ class DispatcherClient:
             raise ServiceError(refused_at_the_door("dispatcher", self.address, error)) from error
         except (pa.ArrowException, OSError) as error:
             self._drop(line)
+            if wrong := line.tls_trouble(error):
+                raise self._no_handshake(wrong) from None
             said = str(error).partition(". gRPC client debug context")[0].strip()
-            raise _NoAnswer(f"the dispatcher at {self.address} cannot be reached: {said}", ServiceError) from error
+            reason = f"the dispatcher at {self.address} cannot be reached: {said}"
+            raise _NoAnswer(reason, ServiceError, _IS_IT_RUNNING) from error
+        self._reached_before = True
         if len(answers) != 1:
             raise ProtocolError(f"the dispatcher at {self.address} gave {len(answers)} answers to one message")
         known, reply = unsealed(bytes(answers[0].body), _decoder, "this process", f"the dispatcher at {self.address}")
@@ -149,6 +156,11 @@ class DispatcherClient:
         if isinstance(reply, Refused) and reply.kind == StorageError.__name__:
             raise _NoAnswer(many_lines(reply.reason), StorageError)
         return reply
+
+    def _no_handshake(self, wrong: str) -> Exception:
+        """What a mistake in somebody's certificate is: an end, or to be waited for where it has worked before."""
+        reason = f"the dispatcher at {self.address} cannot be reached: {wrong}"
+        return _NoAnswer(reason, ServiceError) if self._reached_before else ServiceError(reason)
 
     def _opened(self) -> Line:
         with self._lock:

@@ -136,7 +136,7 @@ class FlightConnection:
     def _lost(self, error: Exception | None, kind: type[LostWorkerError] = LostWorkerError) -> LostWorkerError:
         if self._closed.is_set():
             return kind(f"the connection to the worker at {self._address} was closed")
-        reason = str(error).partition(". gRPC client debug context")[0]
+        reason = (error and self._line.tls_trouble(error)) or str(error).partition(". gRPC client debug context")[0]
         return kind(f"the worker at {self._address} cannot be reached: {reason}")
 
     def ask_if_quiet(self) -> None:

@@ -12,6 +12,7 @@ from pyarrow import flight
 
 from penstock.errors import ServiceError
 from penstock.service.credentials import ClientCredentials, ServerCredentials
+from penstock.service.transport.handshake import tls_trouble
 from penstock.service.transport.listeners import users_listening
 
 HEADER: Final = "authorization"
@@ -75,6 +76,7 @@ class Line:
     """
 
     def __init__(self, address: str, credentials: ClientCredentials, *, tls: bool) -> None:
+        self._address, self._credentials, self._tls = address, credentials, tls
         authorization = credentials.authorization(address, tls=tls)
         if authorization and not tls:
             address = _away_from_strangers(address)
@@ -89,6 +91,12 @@ class Line:
     def options(self, seconds: float | None = None) -> flight.FlightCallOptions:
         """For a call that may take so long."""
         return flight.FlightCallOptions(timeout=seconds, headers=self._headers)
+
+    def tls_trouble(self, error: Exception) -> str:
+        """What is wrong with TLS where a call could not be made, in words; "" where TLS is not the reason."""
+        if not isinstance(error, flight.FlightUnavailableError):
+            return ""
+        return tls_trouble(self._address, self._credentials, tls=self._tls)
 
 
 def _away_from_strangers(address: str) -> str:

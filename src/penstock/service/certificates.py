@@ -1,0 +1,75 @@
+"""Certificates with their keys, looked at before they are shown.
+
+Of a certificate that nobody can take gRPC says only that there is no connection. So each is shown to oneself first.
+"""
+
+import ssl
+import tempfile
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.errors import ServiceError
+
+_NOT_YET_VALID: Final = 9
+_EXPIRED: Final = 10
+_MOST_TURNS: Final = 8
+
+
+def check_pair(certificate: bytes, key: bytes, path: str, key_path: str) -> str:
+    """Whom a certificate is of and who has signed it, in words.
+
+    Args:
+        certificate: in PEM, with those of the authorities between it and the root, if there are any.
+        path: where it comes from, for errors; `key_path` likewise.
+
+    Raises:
+        ServiceError: the key is another certificate's, or the certificate is not valid now.
+    """
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.TemporaryFile() as file:  # it has no name, so that nothing of the key is left behind
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        file.seek(0)
+        try:
+            server.load_cert_chain(f"/dev/fd/{file.fileno()}")
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                raise ServiceError(f"the key {key_path} is not that of the certificate {path}") from None
+            raise ServiceError(f"the certificate {path} cannot be used with the key {key_path}: {error}") from error
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # who has signed it is not known here
+    client.load_verify_locations(cadata=certificate.decode())
+    try:
+        shown = _shown(server, client)
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code in (_EXPIRED, _NOT_YET_VALID):
+            when = "has expired" if error.verify_code == _EXPIRED else "is not valid yet"
+            raise ServiceError(
+                f"the certificate {path} {when}: have a new one signed, and name it in PENSTOCK_TLS_CERT (of a server: "
+                "--tls-cert)"
+            ) from None
+        return path  # as one that is for clients alone
+    subject, issuer = shown.get("subject"), shown.get("issuer")
+    if subject == issuer:
+        return f"{_name(subject)}, which signed itself"
+    return f"{_name(subject)}, signed by {_name(issuer)}"
+
+
+def _shown(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
+    """What the client comes to know of the server's certificate, in a handshake without a network."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = client.wrap_bio(to_client, to_server)
+    far = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(_MOST_TURNS):
+        for side in (near, far):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    return near.getpeercert() or {}
+
+
+def _name(parts: Any) -> str:
+    """The common name in a distinguished one, or all of it."""
+    pairs = [pair for part in parts or () for pair in part]
+    common = [value for name, value in pairs if name == "commonName"]
+    return repr(common[-1] if common else ", ".join(f"{name}={value}" for name, value in pairs))
