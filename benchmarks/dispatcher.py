@@ -42,7 +42,9 @@ def measure() -> list[Figure]:
     with ps.service.DispatchServer(CONFIG) as server:
         workers, readers = _peers_of(server)
         reports = _rate_over_sockets(server.target, [WorkerHeartbeat(worker_id=worker) for worker in workers])
-        news = _rate_over_sockets(server.target, [ConsumerHeartbeat(consumer_id=reader) for reader in readers])
+        client = DispatcherClient(server.target)
+        news = _rate_over_sockets(server.target, _heartbeats(client.ask, readers))
+        client.close()
         leases = _leases_over_sockets(server.target, readers)
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -81,7 +83,7 @@ def _rates(tell: Tell) -> tuple[float, float, float]:
 
     return (
         rate([WorkerHeartbeat(worker_id=worker) for worker in workers]),
-        rate([ConsumerHeartbeat(consumer_id=reader) for reader in readers]),
+        rate(_heartbeats(tell, readers)),
         rate([Lease(consumer_id=reader, positions=64) for reader in readers]),
     )
 
@@ -100,6 +102,12 @@ def _peers(tell: Tell) -> tuple[list[int], list[int]]:
         for number in range(READERS)
     ]
     return workers, readers
+
+
+def _heartbeats(tell: Tell, readers: list[int]) -> list[Message]:
+    """What readers say every second while no worker comes or goes."""
+    version = tell(ConsumerHeartbeat(consumer_id=readers[0])).version  # type: ignore[attr-defined]
+    return [ConsumerHeartbeat(consumer_id=reader, version=version) for reader in readers]
 
 
 def _peers_of(server: ps.service.DispatchServer) -> tuple[list[int], list[int]]:

@@ -440,6 +440,35 @@ def test_a_dispatcher_that_stops_says_what_it_ends() -> None:
     assert line == "stopping, and with it readers: 2 of epoch 0 of job 'job'"
 
 
+def test_a_reader_hears_only_of_what_has_changed_since_it_was_told_last() -> None:
+    dispatcher = Dispatcher()
+    first = dispatcher.worker("host1:1")
+    reader = dispatcher.opened(dispatcher.dataset(5), OFF)
+    assert [worker.worker_id for worker in reader.workers] == [first]
+
+    def hear(version: int) -> Any:
+        return dispatcher.tell(ConsumerHeartbeat(consumer_id=reader.consumer_id, version=version))
+
+    news = hear(reader.version)
+    assert (news.workers, news.gone, news.whole) == ([], [], False)
+    assert news == hear(news.version) or news.passes is not None
+    assert hear(news.version).passes is None
+    second = dispatcher.worker("host2:1")
+    later = hear(news.version)
+    assert ([worker.worker_id for worker in later.workers], later.gone) == ([second], [])
+    assert [part.worker_id for part in later.passes] == [first, second]
+    dispatcher.tell(WorkerHeartbeat(worker_id=first, left=True))
+    latest = hear(later.version)
+    assert (latest.workers, set(latest.gone), latest.whole) == ([], {first}, False)
+    assert [part.worker_id for part in latest.passes] == [second, second]
+    missed = hear(news.version)
+    assert ([worker.worker_id for worker in missed.workers], set(missed.gone)) == ([second], {first})
+    for unknown in (-1, latest.version + 1):
+        everything = hear(unknown)
+        assert everything.whole and [worker.worker_id for worker in everything.workers] == [second]
+        assert len(everything.passes) == 2
+
+
 def two_readers(length: int = 20) -> tuple[Dispatcher, EpochOpened, EpochOpened]:
     dispatcher = Dispatcher()
     dataset = dispatcher.dataset(length)

@@ -38,8 +38,20 @@ def test_a_worker_that_took_long_to_be_given_up_is_asked_again_where_there_is_no
     staff = staff_of(2)
     assert not staff.lost(first, UnreachedWorkerError("silent"), asked=time.monotonic() - 10)
     assert [chosen(staff, preferred=0) for _ in range(3)] == [1, 1, 1]
-    staff.update([first])
+    staff.update([], gone=[1])
     assert chosen(staff) == 0
+
+
+def test_a_reader_with_few_threads_asks_all_workers_in_turn() -> None:
+    staff = staff_of(50)
+    asked = []
+    for _ in range(100):
+        worker = staff.choose(-1, lambda: False)
+        assert worker is not None
+        asked.append(worker.worker_id)
+        staff.leave(worker)
+    assert sorted(asked[:50]) == list(range(50)) != asked[:50]
+    assert asked[:50] == asked[50:]
 
 
 def test_each_thing_that_a_worker_was_asked_for_may_be_the_reason_that_it_is_lost() -> None:
@@ -49,5 +61,5 @@ def test_each_thing_that_a_worker_was_asked_for_may_be_the_reason_that_it_is_los
     assert [staff.lost(first, LostWorkerError("x"), asked) for _ in range(2)] == [True, True]
     assert not staff.lost(first, LostWorkerError("x"), time.monotonic())  # it was known
     assert not staff.lost(second, UnreachedWorkerError("x"), asked)
-    staff.update([])
+    staff.update([], whole=True)
     assert not staff.lost(workers(3)[2], LostWorkerError("x"), asked)  # the dispatcher knew

@@ -146,7 +146,7 @@ class _Shell(GuardedServer):
         state = _first_state() if self._journal is None else self._journal.state
         if self._journal is not None and self._journal.found:
             _logger.info("the dispatcher goes on from %s: %s", self._journal.path, _told_state(state))
-        self._machine = Machine(config, time.monotonic(), self._before, state)
+        self._machine = Machine(config, time.monotonic(), self._before, state, life=secrets.randbits(32))
         try:
             super().__init__(config.host, config.port, config.credentials())
         except (pa.ArrowException, OSError) as error:

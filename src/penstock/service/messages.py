@@ -79,6 +79,7 @@ class EpochOpened(Message, frozen=True, tag="epoch_opened"):
     Attributes:
         consumer_id: to be named in every further message of this reader.
         leased: whether spans must be leased from the dispatcher; otherwise all positions are this consumer's.
+        version: as in `ConsumerNews`; `passes` and `workers` are all that there are.
         rounds: of coordinated reads, where the consumer goes on that takes the place of one that died, as in
             `ConsumerHeartbeat`: where the others are.
     """
@@ -89,6 +90,7 @@ class EpochOpened(Message, frozen=True, tag="epoch_opened"):
     passes: list[Pass]
     workers: list[WorkerInfo]
     leased: bool
+    version: int = -1
     rounds: list[int] = msgspec.field(default_factory=list)
     turn: int = 0
 
@@ -145,9 +147,11 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
         waiting_fraction: the part of the time since the last message in which its caller waited for it.
         lost_workers: workers that it cannot reach.
         skipped: elements that it has left out because workers were lost over them.
+        version: up to which change it knows the workers and passes: that of the last `ConsumerNews`; -1 for none.
     """
 
     consumer_id: int
+    version: int = -1
     rounds: list[int] = msgspec.field(default_factory=list)
     turn: int = 0
     rows_per_second: float = 0.0
@@ -157,15 +161,23 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
 
 
 class ConsumerNews(Message, frozen=True, tag="consumer_news"):
-    """The answer to `ConsumerHeartbeat`: what holds now.
+    """The answer to `ConsumerHeartbeat`: what has changed since the version that it names.
 
     Attributes:
+        version: to be named in the next heartbeat.
+        workers: those that have come; all of them where `whole`.
+        gone: those that are not to be asked any more.
+        whole: whether the dispatcher cannot tell what has changed, and says all that there is.
+        passes: all that there are; None where none has changed.
         wanted: that of `Leased`.
         left: those of the workers that could not be reached that had said that they end.
     """
 
-    passes: list[Pass]
-    workers: list[WorkerInfo]
+    version: int
+    workers: list[WorkerInfo] = msgspec.field(default_factory=list)
+    gone: list[int] = msgspec.field(default_factory=list)
+    whole: bool = False
+    passes: list[Pass] | None = None
     stopping: bool = False
     wanted: bool = False
     left: list[int] = msgspec.field(default_factory=list)

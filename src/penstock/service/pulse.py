@@ -20,12 +20,15 @@ class Pulse:
         self.skipped = 0
         self._since = time.monotonic()
 
-    def heartbeat(self, consumer_id: int, rounds: list[int], turn: int, lost_workers: list[int]) -> ConsumerHeartbeat:
+    def heartbeat(
+        self, consumer_id: int, version: int, rounds: list[int], turn: int, lost_workers: list[int]
+    ) -> ConsumerHeartbeat:
         """What is to be told now."""
         rows, waited, self.rows, self.seconds_waited = self.rows, self.seconds_waited, 0, 0.0
         seconds, self._since = time.monotonic() - self._since, time.monotonic()
         return ConsumerHeartbeat(
             consumer_id=consumer_id,
+            version=version,
             rounds=rounds,
             turn=turn,
             rows_per_second=rows / seconds,

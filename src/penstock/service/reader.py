@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Condition, RLock
+from threading import Condition, Lock, RLock
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ from penstock.service.fetching import End, Failed
 from penstock.service.interfaces import Answer
 from penstock.service.leases import Holding, Leases
 from penstock.service.machine.spans import count
-from penstock.service.messages import ConsumerHeartbeat, ConsumerNews, EpochOpened, ReleaseConsumer
+from penstock.service.messages import ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.pace import SpanPace, Usage
 from penstock.service.position import Position
 from penstock.service.progress import ENDLESS, Arrived, Part, Raised
@@ -35,6 +35,8 @@ from penstock.service.subjects import Pass, Span
 _logger = logging.getLogger(__name__)
 
 _LANES_PER_WORKER = 2
+_MOST_LANES = 128
+"""Threads of one reader: with more workers than that keep busy, a reader asks each of them in turn."""
 _HEARTBEAT_SECONDS = 1.0
 _NEWS_SECONDS = 0.2
 """How often the dispatcher is asked while no worker can be."""
@@ -89,7 +91,10 @@ class Reader:
         self._over = False
         self._beat_at = time.monotonic() + _HEARTBEAT_SECONDS
         self._pulse = Pulse()
-        self._update(opened)
+        self._hearing = Lock()
+        self._version = -1
+        self._passes: list[Pass] = []
+        self._enter(opened)
         threads.start(self._keep_in_touch, "service-steward")
 
     # The caller's side
@@ -301,9 +306,8 @@ class Reader:
     def _has_left(self, worker_id: int) -> bool:
         """Whether a worker had told the dispatcher that it ends: then nothing that it was asked for is the reason."""
         with suppress(PenstockError):
-            news = self._dispatcher.ask(self._heartbeat(worker_id), _GOODBYE_SECONDS)
-            self._update(news)
-            return worker_id in news.left
+            news = self._hear(worker_id, patience_seconds=_GOODBYE_SECONDS)
+            return news is not None and worker_id in news.left
         return False
 
     def _suspect(self, part: Part, worker_id: int, stop: int) -> None:
@@ -450,16 +454,13 @@ class Reader:
 
     def _beat(self) -> None:
         try:
-            news = self._dispatcher.ask(self._heartbeat())
-            self._update(news)
-            if self._leases is not None and news.wanted:
-                self._leases.wanted = True
+            self._hear()
         except LostLeaseError:
             if self._leases is not None:
                 raise
             # Nobody else has what it reads: a new dispatcher only has to know of it.
             self._opened = self._reopen(self.record(self.number, bare=True))
-            self._update(self._opened)
+            self._enter(self._opened)
         if self._leases is not None:
             self._leases.acknowledge(self._begun())
 
@@ -468,24 +469,46 @@ class Reader:
         begun = part.number in self._position.passes
         return begun or not self._reading.own_passes or self._staff.has(part.worker_id)
 
-    def _heartbeat(self, *lost: int) -> ConsumerHeartbeat:
-        """What the dispatcher is told of this reader, and of workers that it cannot reach."""
-        with self._changed:
-            rounds, turn = self._position.rounds()
-            unreachable = sorted({*lost, *self._staff.suspects()})
-            return self._pulse.heartbeat(self._opened.consumer_id, rounds, turn, unreachable)
+    def _hear(self, *lost: int, patience_seconds: float | None = None) -> ConsumerNews | None:
+        """Tell the dispatcher of this reader and of workers that it cannot reach; take over what it answers.
 
-    def _update(self, news: EpochOpened | ConsumerNews) -> None:
-        """Take over what the dispatcher says: passes that have come, workers that have come or gone."""
-        workers = self._staff.update(news.workers)
+        Returns:
+            The answer; None where another thread is waiting for one for so long.
+        """
+        # Answers must be taken over in the order in which they were given: each says what has changed since the last.
+        if not self._hearing.acquire(timeout=-1 if patience_seconds is None else patience_seconds):
+            return None
+        try:
+            with self._changed:
+                rounds, turn = self._position.rounds()
+                unreachable = sorted({*lost, *self._staff.suspects()})
+                heartbeat = self._pulse.heartbeat(self._opened.consumer_id, self._version, rounds, turn, unreachable)
+            news: ConsumerNews = self._dispatcher.ask(heartbeat, patience_seconds)
+            workers = self._staff.update(news.workers, news.gone, whole=news.whole)
+            self._update(workers, news.version, news.passes)
+            if self._leases is not None and news.wanted:
+                self._leases.wanted = True
+            return news
+        finally:
+            self._hearing.release()
+
+    def _enter(self, opened: EpochOpened) -> None:
+        """Take over what a dispatcher says that has just opened the epoch."""
+        workers = self._staff.update(opened.workers, whole=True)
+        self._update(workers, opened.version, opened.passes)
+
+    def _update(self, workers: int, version: int, passes: list[Pass] | None) -> None:
+        """Begin what can be begun with so many workers, and these passes, where they are others than before."""
         with self._changed:
-            new = self._position.update([part for part in news.passes if self._reads(part)])
+            self._version = version
+            self._passes = self._passes if passes is None else passes
+            new = self._position.update([part for part in self._passes if self._reads(part)])
             if self._stopping:
                 missing = 0
             elif self._reading.endless and self._leases is None:  # a lane for each pass, which ends with it
                 missing = new
             else:
-                missing = max(0, max(1, workers) * _LANES_PER_WORKER - self._lanes)
+                missing = max(0, min(_MOST_LANES, max(1, workers) * _LANES_PER_WORKER) - self._lanes)
             self._lanes += missing
             self._wake()
         for _ in range(missing):

@@ -1,9 +1,10 @@
 """The workers that a reader may ask: whom to ask next, lines to them, and who could not be reached."""
 
 import logging
+import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Condition, Lock
 
@@ -21,6 +22,9 @@ _RESTS = 4
 _WARN_SECONDS = 2.0
 _ALONE_SECONDS = 1.0
 """How long a span that may cost a worker waits for one that does nothing else."""
+
+_SHOWN = 4
+"""How many workers one line of the log names."""
 
 _told: set[tuple[str, int]] = set()
 _told_lock = Lock()
@@ -57,18 +61,29 @@ class Staff:
         self._workers: dict[int, WorkerInfo] = {}
         self._lines: dict[int, Connection] = {}
         self._busy: Counter[int] = Counter()
+        self._chosen: dict[int, float] = {}  # when each was chosen last, as a number in their order
+        self._choices = 0
         self._alone: set[int] = set()
         self._suspects: dict[int, _Loss] = {}
         self._closed = False
 
-    def update(self, workers: list[WorkerInfo]) -> int:
-        """Take over the dispatcher's list; gives how many there are."""
+    def update(self, come: Iterable[WorkerInfo], gone: Iterable[int] = (), *, whole: bool = False) -> int:
+        """Take over what the dispatcher says of workers; gives how many there are.
+
+        Args:
+            whole: whether those that have come are all that there are.
+        """
         with self._changed:
-            usable = {worker.worker_id: worker for worker in workers if self._usable(worker)}
-            gone = [self._lines.pop(number) for number in list(self._lines) if number not in usable]
+            usable = {} if whole else self._workers
+            usable |= {worker.worker_id: worker for worker in come if self._usable(worker)}
+            for number in gone:
+                usable.pop(number, None)
             self._workers = usable
+            left = [self._lines.pop(number) for number in list(self._lines) if number not in usable]
+            self._suspects = {number: loss for number, loss in self._suspects.items() if number in usable}
+            self._chosen = {number: turn for number, turn in self._chosen.items() if number in usable}
             self._changed.notify_all()
-        for line in gone:
+        for line in left:
             line.close()
         return len(usable)
 
@@ -92,7 +107,7 @@ class Staff:
                 if well := self._quick(well) or well:
                     chosen = next(
                         (worker for worker in well if worker.worker_id == preferred),
-                        min(well, key=lambda worker: (self._busy[worker.worker_id], worker.worker_id)),
+                        min(well, key=lambda worker: (self._busy[worker.worker_id], self._turn(worker))),
                     )
                     self._give(chosen.worker_id, alone)
                     return chosen
@@ -101,6 +116,13 @@ class Staff:
                     _logger.warning("waiting: %s", self._reason())
                 self._changed.wait(0.2)
         return None
+
+    def _turn(self, worker: WorkerInfo) -> float:
+        """When a worker's turn is, before others of a later one; those that were never asked come first, at random.
+
+        Readers that have fewer threads than there are workers then use them all, and not all of them the same ones.
+        """
+        return self._chosen.setdefault(worker.worker_id, random.random() - 1)
 
     def short_handed(self) -> bool:
         """Whether nobody can be asked for anything."""
@@ -131,11 +153,15 @@ class Staff:
             self._alone.add(number)
             self._changed.wait_for(lambda: self._closed or self._busy[number] == 0, _ALONE_SECONDS)
         self._busy[number] += 1
+        self._choices += 1
+        self._chosen[number] = self._choices
 
     def leave(self, worker: WorkerInfo) -> None:
         """What a worker was chosen for is over."""
         with self._changed:
             self._busy[worker.worker_id] -= 1
+            if not self._busy[worker.worker_id]:
+                del self._busy[worker.worker_id]
             self._alone.discard(worker.worker_id)
             self._changed.notify_all()
 
@@ -209,15 +235,15 @@ class Staff:
             return "the dispatcher knows no data worker that this job may use; start one with `penstock worker`"
         unreachable = [
             f"{self._workers[number].endpoint.address} ({loss.reason})"
-            for number, loss in self._suspects.items()
+            for number, loss in sorted(self._suspects.items(), key=lambda suspect: suspect[0])
             if number in self._workers
         ]
         if len(unreachable) == len(self._workers):
             return (
-                f"no data worker can be reached at the address it advertises: {', '.join(unreachable)}; give "
+                f"no data worker can be reached at the address it advertises: {_some(unreachable)}; give "
                 "`penstock worker --worker-address` an address that this machine can reach"
             )
-        addresses = ", ".join(worker.endpoint.address for worker in self._workers.values())
+        addresses = _some([worker.endpoint.address for worker in self._workers.values()])
         return f"the data workers are still at it ({addresses}); `penstock status` shows what they do"
 
     def close(self) -> None:
@@ -229,3 +255,9 @@ class Staff:
             self._changed.notify_all()
         for line in lines:
             line.close()
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -6,7 +6,7 @@ from penstock.errors import InvalidArgumentError, LostLeaseError
 from penstock.service.config import DispatcherConfig
 from penstock.service.machine.grant import first_positions, grant
 from penstock.service.machine.ledger import Ledger
-from penstock.service.machine.opening import suspicious_seconds, workers_of
+from penstock.service.machine.opening import suspicious_seconds
 from penstock.service.machine.resuming import check_spans
 from penstock.service.machine.signs import Signs
 from penstock.service.machine.spans import count, overlap, without
@@ -225,9 +225,8 @@ def heartbeat(
         and state.workers[worker_id].alive
         and signs.worker_silence(worker_id, now) > _DOUBT * config.heartbeat_seconds
     }
-    return list(losing(state, lost)), ConsumerNews(
-        passes=[ledger.part for ledger in epoch.ledgers],
-        workers=workers_of(state),
+    return list(losing(state, lost)), replace(
+        signs.changes.since(message.version, state, epoch),
         stopping=state.stopping == "now",
         wanted=_is_wanted(state, signs, consumer, epoch, now),
         left=[number for number in message.lost_workers if (gone := state.workers.get(number)) and gone.leaving],

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from penstock.service.config import DispatcherConfig
+from penstock.service.machine.changes import Changes
 from penstock.service.machine.decide import decide
 from penstock.service.machine.elapsed import elapsed
 from penstock.service.machine.signs import Signs
@@ -18,6 +19,7 @@ class Machine:
     Args:
         before: called with the state and the changes before they are made; if it raises, none of them is.
         state: what it begins with.
+        life: tells what this dispatcher says from what another one said before it.
     """
 
     def __init__(
@@ -26,10 +28,11 @@ class Machine:
         now: float,
         before: Callable[[State, Sequence[Update]], None] = lambda state, updates: None,
         state: State | None = None,
+        life: int = 0,
     ) -> None:
         self.config = config
         self.state = State() if state is None else state
-        self.signs = Signs(started=now)
+        self.signs = Signs(started=now, changes=Changes(life))
         self._before = before
 
     def tell(self, message: ToDispatcher, now: float) -> FromDispatcher:
@@ -60,3 +63,4 @@ class Machine:
             self._before(self.state, updates)
         for update in updates:
             apply(self.state, update)
+            self.signs.changes.note(update)

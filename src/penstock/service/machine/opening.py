@@ -68,6 +68,7 @@ def open_epoch(
         passes=entered.parts,
         workers=workers_of(state),
         leased=leased,
+        version=signs.changes.version,
         rounds=[] if entered.pace is None else entered.pace.rounds,
         turn=0 if entered.pace is None else entered.pace.turn,
     )

@@ -4,6 +4,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.service.machine.changes import Changes
 from penstock.service.machine.state import State
 from penstock.service.messages import ConsumerHeartbeat, WorkerHeartbeat
 from penstock.service.subjects import Message
@@ -23,6 +24,7 @@ class Signs:
         begun: when the first consumer of an epoch came that was restored from a state.
         unread: how many positions each consumer can give back; a consumer that has not said so yet is missing.
         starving: when a consumer asked last that had nothing to hand on, and got nothing.
+        changes: of workers and passes.
         reports: the last heartbeat of each worker.
         paces: the last heartbeat of each consumer.
     """
@@ -37,6 +39,7 @@ class Signs:
     begun: dict[int, float] = field(default_factory=dict)
     unread: dict[int, int] = field(default_factory=dict)
     starving: dict[int, float] = field(default_factory=dict)
+    changes: Changes = field(default_factory=Changes)
     reports: dict[int, WorkerHeartbeat] = field(default_factory=dict)
     paces: dict[int, ConsumerHeartbeat] = field(default_factory=dict)
 
