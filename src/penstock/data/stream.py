@@ -60,18 +60,23 @@ class IndexStream(Stream):
         length: how many rows there are, or INFINITE_CARDINALITY.
     """
 
+    _FEW = 16
+    _ANY = 1 << 40
+
     def __init__(self, read: Callable[[range], Block], length: int) -> None:
         self._read = read
         self._length = length
         self._position = 0
         # Where a row is that fails: within so many rows.
         self._suspects = 0
+        # The most rows to read at a time. Others that fail may be near one that did, so it grows from few again.
+        self._most = self._ANY
 
     def _left(self, rows: int) -> int:
         return rows if self._length == INFINITE_CARDINALITY else min(rows, self._length - self._position)
 
     def pull(self, need: int, allow: int) -> Block | None:
-        rows = self._left(min(allow, max(1, self._suspects // 2)) if self._suspects else allow)
+        rows = self._left(min(allow, max(1, self._suspects // 2) if self._suspects else self._most))
         if rows <= 0:
             return None
         start = self._position
@@ -80,13 +85,16 @@ class IndexStream(Stream):
         except Exception:
             if rows == 1:
                 self._position += 1
-                self._suspects = 0
+                self._suspects, self._most = 0, self._FEW
                 raise
             # The rows before the failing one are delivered first: it is found by reading halves.
             self._suspects = rows
             return self.pull(need, allow)
         self._position = start + rows
-        self._suspects = max(0, self._suspects - rows)
+        if self._suspects:
+            self._suspects = max(0, self._suspects - rows)
+        elif self._most < self._ANY:
+            self._most *= 2
         return block
 
     def skip(self, rows: int) -> int:
