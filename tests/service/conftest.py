@@ -16,7 +16,7 @@ import pytest
 from penstock.service.subjects import Endpoint
 
 PRODUCING = Path(__file__).parent / "producing.py"
-collect_ignore = ["altering.py", "fuzzing.py", "producing.py", "reading.py"]
+collect_ignore = ["altering.py", "fuzzing.py", "producing.py", "reading.py", "typed.py"]
 
 
 @contextmanager

@@ -245,10 +245,11 @@ class _Shell(GuardedServer):
             _logger.error(message, *([] if trace else [error]), exc_info=error if trace else None)
 
     def _before(self, state: State, updates: Sequence[Update]) -> None:
+        lines = list(told(state, updates))
         if self._journal is not None:
             self._journal.write(state, updates)
-        for line in told(state, updates):
-            _logger.info(line)
+        for line in lines:
+            _logger.info("%s", line)
 
     def _close_journal(self) -> None:
         if self._journal is not None:

@@ -1,12 +1,14 @@
 """What the dispatcher does about a message: which changes it makes, and what it answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from penstock.errors import InvalidArgumentError, PenstockError, ServiceError
 from penstock.service.config import DispatcherConfig
 from penstock.service.machine.leasing import heartbeat, lease, release
+from penstock.service.machine.ledger import ENDLESS
 from penstock.service.machine.opening import open_epoch, unknown_dataset
+from penstock.service.machine.passes import UNKNOWN
 from penstock.service.machine.report import status
 from penstock.service.machine.signs import Signs
 from penstock.service.machine.state import State
@@ -30,8 +32,10 @@ from penstock.service.messages import (
     WorkerHeartbeat,
     WorkerHello,
 )
-from penstock.service.subjects import content_id
+from penstock.service.subjects import DatasetInfo, content_id
 from penstock.service.transport.refusals import refusal_of
+
+_DEEPEST: Final = 100
 
 
 def decide(
@@ -56,6 +60,7 @@ def _register(
 ) -> tuple[list[Update], DatasetRegistered]:
     if state.stopping:
         raise ServiceError("this dispatcher is stopping: it takes no more datasets")
+    _check_info(message.info)
     named = bool(message.dataset_id)
     dataset_id = message.dataset_id or content_id(message.definition, message.info)
     signs.asked[dataset_id] = now
@@ -68,6 +73,24 @@ def _register(
             f"another dataset is registered as {dataset_id!r}: use another dataset_id, or leave it out"
         )
     return [], DatasetRegistered(dataset_id=dataset_id)
+
+
+def _check_info(info: DatasetInfo) -> None:
+    for name in ("length", "cardinality"):
+        value = getattr(info, name)
+        if not UNKNOWN <= value <= ENDLESS:
+            raise InvalidArgumentError(
+                f"a dataset's {name} is a number up to 2**62, -1 for infinite or -2 for unknown, got {value}"
+            )
+    layer = [info.element_spec]
+    for _ in range(_DEEPEST):  # what can be read here must be readable in a journal too, inside of other things
+        layer = [part for whole in layer if isinstance(whole, (list, dict)) for part in _parts(whole)]
+    if layer:
+        raise InvalidArgumentError(f"a dataset's element_spec is nested more than {_DEEPEST} deep")
+
+
+def _parts(whole: list[Any] | dict[Any, Any]) -> Iterable[Any]:
+    return whole.values() if isinstance(whole, dict) else whole
 
 
 def _get_dataset(

@@ -1,16 +1,22 @@
-"""The machine as a whole: decide, write down, apply, answer."""
+"""The machine as a whole: decide, try, write down, make it so, answer."""
 
+import logging
 from collections.abc import Callable, Sequence
 
+from penstock.errors import InvalidArgumentError
 from penstock.service.config import DispatcherConfig
 from penstock.service.machine.changes import Changes
 from penstock.service.machine.decide import decide
+from penstock.service.machine.draft import Draft
 from penstock.service.machine.elapsed import elapsed
 from penstock.service.machine.signs import Signs
 from penstock.service.machine.state import State
-from penstock.service.machine.updates import Stopping, Update, apply
+from penstock.service.machine.updates import Stopping, Update
 from penstock.service.machine.working import may_end
 from penstock.service.messages import FromDispatcher, ToDispatcher
+from penstock.service.transport.refusals import refusal_of
+
+_logger = logging.getLogger(__name__)
 
 
 class Machine:
@@ -36,14 +42,28 @@ class Machine:
         self._before = before
 
     def tell(self, message: ToDispatcher, now: float) -> FromDispatcher:
-        """Carry out a message; gives the answer."""
+        """Carry out a message; gives the answer. One that cannot be carried out is refused, and changes nothing.
+
+        Raises:
+            Exception: what `before` raised; then nothing was changed either.
+        """
         updates, reply = decide(self.state, self.signs, self.config, message, now)
-        self._change(updates)
+        if not updates:
+            return reply
+        try:
+            draft = Draft(self.state, updates)
+        except (LookupError, ValueError) as error:
+            _logger.exception("a %s asks for what does not apply", type(message).__name__)
+            return refusal_of(
+                InvalidArgumentError(f"this {type(message).__name__} asks for what does not apply: {error!r}")
+            )
+        self._keep(draft, updates)
         return reply
 
     def pass_time(self, now: float) -> None:
         """Do what is due by now."""
-        self._change(elapsed(self.state, self.signs, self.config, now))
+        if updates := elapsed(self.state, self.signs, self.config, now):
+            self._keep(Draft(self.state, updates), updates)
 
     def was_away(self) -> None:
         """The dispatcher itself could hear nobody for a while: all have their whole time again."""
@@ -51,16 +71,16 @@ class Machine:
 
     def leave(self) -> None:
         """Begin no more epochs, and end when the last reader has."""
-        self._change([Stopping(mode="leave")])
+        updates = [Stopping(mode="leave")]
+        self._keep(Draft(self.state, updates), updates)
 
     @property
     def over(self) -> bool:
         """Whether nobody needs the dispatcher any more."""
         return may_end(self.state)
 
-    def _change(self, updates: Sequence[Update]) -> None:
-        if updates:
-            self._before(self.state, updates)
+    def _keep(self, draft: Draft, updates: Sequence[Update]) -> None:
+        self._before(self.state, updates)
+        draft.keep()
         for update in updates:
-            apply(self.state, update)
             self.signs.changes.note(update)

@@ -190,10 +190,10 @@ def _check_past(past: Sequence[Span], parts: Sequence[Pass]) -> None:
     check_spans(past)
     for span in past:
         length = parts[span.pass_number].length if span.pass_number < len(parts) else 0
-        if 0 <= length < span.stop:
+        if 0 <= length < span.stop or (span.pass_number >= len(parts) and span.first < span.end):
             raise StateMismatchError(
-                f"the state says that position {span.stop - 1} of pass {span.pass_number} was read, which this epoch "
-                f"does not have: it has {len(parts)} passes, and this one {length} positions"
+                f"the state says that position {max(0, span.stop - 1)} of pass {span.pass_number} was read, which this "
+                f"epoch does not have: it has {len(parts)} passes, and this one {length} positions"
             )
 
 

@@ -61,7 +61,7 @@ def check_spans(spans: Sequence[Span]) -> None:
             span.pass_number >= _MOST_PASSES
             or span.pass_number < 0
             or span.start < 0
-            or span.stop < span.start
+            or span.end < span.first
             or span.skip < 0
             or span.more < 0
             or span.stop >= 1 << 62

@@ -2,7 +2,7 @@
 
 from functools import singledispatch
 
-import msgspec
+from msgspec.structs import replace
 
 from penstock.service.machine.ledger import Ledger
 from penstock.service.machine.spans import clipped, insert, merged, overlap, without
@@ -177,8 +177,18 @@ Update = (
 
 
 def apply(state: State, update: Update) -> None:
-    """Make a change. Every update that `decide` gave for a state can be applied to it."""
+    """Make a change. `Draft` has copied whatever is in the state's dictionaries; ledgers are copied here.
+
+    Raises:
+        LookupError, ValueError: it is of something that the state does not have.
+    """
     _apply(update, state)
+
+
+def _ledger(epoch: Epoch, pass_number: int) -> Ledger:
+    """The ledger of a pass, to be changed."""
+    epoch.ledgers[pass_number] = ledger = replace(epoch.ledgers[pass_number])  # its methods put new lists in place
+    return ledger
 
 
 @singledispatch
@@ -247,15 +257,15 @@ def _(update: PassAdded, state: State) -> None:
 
 @_apply.register
 def _(update: PassMoved, state: State) -> None:
-    ledger = state.epochs[update.epoch_id].ledgers[update.pass_number]
-    ledger.part = msgspec.structs.replace(ledger.part, worker_id=update.worker_id)
+    ledger = _ledger(state.epochs[update.epoch_id], update.pass_number)
+    ledger.part = replace(ledger.part, worker_id=update.worker_id)
     ledger.home = update.home
 
 
 @_apply.register
 def _(update: PassEnded, state: State) -> None:
     epoch = state.epochs[update.epoch_id]
-    epoch.ledgers[update.pass_number].end(update.length)
+    _ledger(epoch, update.pass_number).end(update.length)
     for consumer_id in epoch.consumers:
         owner = state.consumers[consumer_id]
         owner.leased = clipped(owner.leased, update.pass_number, update.length)
@@ -270,10 +280,11 @@ def _(update: ConsumerOpened, state: State) -> None:
         del state.consumers[update.replaces]
         epoch.consumers.remove(update.replaces)
     for span in update.returned:
-        epoch.ledgers[span.pass_number].take(span)
-        epoch.ledgers[span.pass_number].give_back(span)
+        ledger = _ledger(epoch, span.pass_number)
+        ledger.take(span)
+        ledger.give_back(span)
     for span in [*update.owed, *update.consumed]:
-        epoch.ledgers[span.pass_number].take(span)
+        _ledger(epoch, span.pass_number).take(span)
     state.consumers[update.consumer_id] = Consumer(
         consumer_id=update.consumer_id,
         epoch_id=update.epoch_id,
@@ -290,15 +301,16 @@ def _(update: ConsumerOpened, state: State) -> None:
 @_apply.register
 def _(update: ConsumerGone, state: State) -> None:
     consumer = state.consumers[update.consumer_id]
-    ledgers = state.epochs[consumer.epoch_id].ledgers
+    epoch = state.epochs[consumer.epoch_id]
     for span in [*consumer.leased, *consumer.owed]:
-        ledgers[span.pass_number].give_back(span)
+        _ledger(epoch, span.pass_number).give_back(span)
     consumer.alive, consumer.leased, consumer.owed = False, [], []
 
 
 @_apply.register
 def _(update: Consumed, state: State) -> None:
     consumer = state.consumers[update.consumer_id]
+    consumer.consumed = list(consumer.consumed)
     for span in update.spans:
         for consumed in overlap(consumer.leased, span):
             insert(consumer.consumed, consumed)
@@ -308,19 +320,19 @@ def _(update: Consumed, state: State) -> None:
 @_apply.register
 def _(update: Returned, state: State) -> None:
     consumer = state.consumers[update.consumer_id]
-    ledgers = state.epochs[consumer.epoch_id].ledgers
+    epoch = state.epochs[consumer.epoch_id]
     for span in update.spans:
         consumer.leased = without(consumer.leased, span)
-        ledgers[span.pass_number].give_back(span)
+        _ledger(epoch, span.pass_number).give_back(span)
 
 
 @_apply.register
 def _(update: Granted, state: State) -> None:
     consumer = state.consumers[update.consumer_id]
-    ledgers = state.epochs[consumer.epoch_id].ledgers
+    epoch = state.epochs[consumer.epoch_id]
     for span in update.spans:
         if not overlap(consumer.owed, span):
-            ledgers[span.pass_number].take(span)
+            _ledger(epoch, span.pass_number).take(span)
         consumer.owed = without(consumer.owed, span)
     consumer.leased = merged([*consumer.leased, *update.spans])
     if update.number:
