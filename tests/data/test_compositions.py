@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -115,7 +115,7 @@ compositions = given(
 
 
 @compositions
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_any_composition_conforms(source, steps):
     _conforms(source, steps)
 
@@ -123,7 +123,7 @@ def test_any_composition_conforms(source, steps):
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @compositions
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=1000)
 def test_any_of_many_compositions_conforms(source, steps):
     _conforms(source, steps)
 
@@ -162,7 +162,7 @@ def drain(iterator, limit):
     failing=st.sampled_from(sorted(FAILING)),
     after=st.lists(st.sampled_from(sorted(STEPS)), max_size=2),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_a_failure_is_met_once_wherever_the_state_is_taken(source, before, failing, after):
     def make():
         dataset = FAILING[failing](_composed(SOURCES[source](), before))

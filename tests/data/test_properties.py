@@ -88,7 +88,7 @@ def test_windows_hold_what_arithmetic_says(length, size, shift, stride, drop):
     block=st.integers(1, 5),
     threads=st.sampled_from([None, 2]),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_interleave_gives_every_element_and_keeps_each_datasets_order(parts, cycle, block, threads):
     dataset = ps.Dataset.from_tensor_slices(parts).enumerate()
     mixed = dataset.interleave(
@@ -130,7 +130,7 @@ def test_positions_are_plain_arithmetic(a, b, take, skip, repeats, start):
     given_=st.integers(0, 80),
     streamed=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_pipeline_resumes_anywhere(length, buffer, size, repeats, given_, streamed):
     def make():
         return (

@@ -352,7 +352,7 @@ def leaf_specs(spec: Any, mode: str) -> list[list[ps.TensorSpec]]:
     st.sampled_from(["ragged", "pad", "drop"]),
     st.sampled_from(["DATA", "OFF", "HINT", "function"]),
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_the_specification_promises_what_every_step_keeps(rows, size, workers, replicas, make, mode, source) -> None:
     def numbers() -> ps.Dataset:
         return ps.Dataset.from_tensor_slices(np.zeros((rows, 3), np.float32))

@@ -20,7 +20,7 @@ workers = st.integers(1, 4)
 replicas = st.integers(1, 3)
 seeds = st.one_of(st.none(), st.integers(0, 99))
 buffers = st.sampled_from([0, 2])
-examples = settings(max_examples=80, deadline=None)
+examples = settings(max_examples=80)
 
 
 def records(length: int, streamed: bool) -> ps.Dataset:
@@ -138,7 +138,7 @@ def test_hint_gives_every_row_once_and_all_workers_as_many_steps(
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6), sizes, st.integers(1, 3), replicas, st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_files_and_ranges_of_files_give_every_row_once(counts, size, count, local, by_range) -> None:
     policy = ps.AutoShardPolicy.FILE_RANGE if by_range else ps.AutoShardPolicy.FILE
     with tempfile.TemporaryDirectory(prefix="pytest") as directory:

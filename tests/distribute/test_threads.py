@@ -1,14 +1,18 @@
 """No thread outlives its iterator: not after close, not after garbage collection, not at the end of the program."""
 
+import contextlib
 import gc
 import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 
 import pytest
 
 import penstock as ps
+from penstock.distribute import input
+from penstock.distribute.prefetch import Outcome, Prefetcher
 
 
 def prefetching() -> list[threading.Thread]:
@@ -150,6 +154,27 @@ def test_a_waiting_iterator_ends_when_it_is_closed_from_elsewhere() -> None:
     go_on.set()
     closer.join(timeout=30)
     assert prefetching() == []
+
+
+def test_close_while_the_first_step_is_asked_for_leaks_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = iter(ps.HostStrategy(2).distribute_dataset(ps.Dataset.range(10**9).batch(4)))
+    closer = threading.Thread(target=steps.close)
+
+    class ClosedAtOnce(Prefetcher):
+        """Another thread calls `close` once the prefetching thread runs."""
+
+        def __init__(self, produce: Callable[[], Outcome], depth: int) -> None:
+            super().__init__(produce, depth)
+            closer.start()
+            closer.join(0.2)
+
+    monkeypatch.setattr(input, "Prefetcher", ClosedAtOnce)
+    with contextlib.suppress(ps.ClosedError):  # or the first step, which was made already
+        next(steps)
+    closer.join(timeout=30)
+    assert prefetching() == []
+    with pytest.raises(ps.ClosedError, match="was closed"):
+        next(steps)
 
 
 @pytest.mark.parametrize("buffer_size", [0, 1, 4])

@@ -23,7 +23,7 @@ def same(ours: Any, theirs: Any) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-5)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(arrays.arrays(np.float32, (4, 3), elements=numbers), numbers, numbers)
 def test_rescaling(inputs: Any, scale: float, offset: float) -> None:
     layer = Rescaling(scale, offset)

@@ -23,14 +23,12 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_siz
 vocabularies = st.lists(texts.filter(lambda text: text != "[UNK]"), min_size=1, max_size=30, unique=True)
 
 
-@settings(deadline=None)
 @given(vocabularies, st.lists(texts, max_size=150))
 def test_a_lookup_is_what_a_dictionary_gives(vocabulary: list[str], tokens: list[str]) -> None:
     table = {token: number for number, token in enumerate(vocabulary, start=1)}
     assert StringLookup(vocabulary=vocabulary)(tokens).tolist() == [table.get(token, 0) for token in tokens]
 
 
-@settings(deadline=None)
 @given(vocabularies)
 def test_inverting_gives_known_tokens_back(vocabulary: list[str]) -> None:
     forwards = StringLookup(vocabulary=vocabulary, mask_token="", num_oov_indices=2)
@@ -38,7 +36,6 @@ def test_inverting_gives_known_tokens_back(vocabulary: list[str]) -> None:
     assert backwards(forwards(vocabulary)).tolist() == vocabulary
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, unique=True), st.lists(st.integers(-20, 20)))
 def test_integers_too(vocabulary: list[int], tokens: list[int]) -> None:
     table = {token: number for number, token in enumerate(vocabulary, start=1)}
@@ -134,7 +131,7 @@ def test_a_mapped_layer_gives_the_same_before_and_after_batch_and_by_threads() -
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "shift-jis"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.binary(max_size=5).filter(lambda token: token != b"[UNK]"), min_size=1, unique=True))
 def test_vocabularies_of_any_bytes_are_written_as_json_and_read_again(encoding: str, tokens: list[bytes]) -> None:
     layer = StringLookup(encoding=encoding).adapt(tokens)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -126,7 +126,7 @@ def assert_equal(ours: Any, expected: Any) -> None:
     assert np.array_equal(ours, expected)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80)
 @given(layers_and_inputs(), st.integers(1, 4))
 def test_every_way_of_calling_a_layer_gives_the_same(layer_and_inputs: Any, batch_size: int) -> None:
     layer, inputs = layer_and_inputs

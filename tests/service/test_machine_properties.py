@@ -314,4 +314,4 @@ class Service(RuleBasedStateMachine):
 
 
 def test_every_element_goes_to_exactly_one_reader_whoever_dies_and_returns() -> None:
-    run_state_machine_as_test(Service, settings=settings(max_examples=200, stateful_step_count=50, deadline=None))
+    run_state_machine_as_test(Service, settings=settings(max_examples=200, stateful_step_count=50))

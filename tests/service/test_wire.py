@@ -117,7 +117,7 @@ def blocks(draw: st.DrawFn) -> Block:
 
 
 @given(block=blocks())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_block_crosses_as_it_is(block: Block) -> None:
     found = crossed(block)
     assert len(found) == len(block) and found.structure == block.structure
@@ -200,7 +200,7 @@ def test_addresses_never_come_over_the_wire() -> None:
 
 
 @given(element=elements, leaf=st.tuples(dtypes, st.lists(st.none() | st.integers(0, 5), max_size=3)))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_specifications_cross(element: Any, leaf: Any) -> None:
     leaves, structure = flatten(element)
     spec = structure.unflatten([ps.TensorSpec(leaf[1], leaf[0])] * len(leaves))
@@ -230,7 +230,7 @@ def test_an_unknown_dtype_is_a_clear_error() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(content=st.binary(max_size=2000), times=st.integers(1, 50))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_codecs_give_back_what_they_were_given(codec: str, content: bytes, times: int) -> None:
     buffer: Buffer = np.frombuffer(content * times, np.uint8)
     [compressed] = compress(codec, [buffer])

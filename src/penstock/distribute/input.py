@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -237,6 +238,8 @@ class DistributedIterator(Iterator[Any]):
         self._buffer_size = dataset._options.per_replica_buffer_size
         self._source = dataset._inputs.open()
         self._prefetcher: Prefetcher | None = None
+        # Between the start of the thread and its place in this object `close` in another thread would not find it.
+        self._starting = threading.RLock()
         self._position = self._source.position()
         self._ended = False
         self._closed = False
@@ -317,9 +320,13 @@ class DistributedIterator(Iterator[Any]):
     def _outcome(self) -> Outcome:
         if self._buffer_size == 0:
             return self._feed()
-        if self._prefetcher is None:
-            self._prefetcher = Prefetcher(self._feed, self._buffer_size)
-        return self._prefetcher.get()
+        with self._starting:
+            if self._closed or self._ended:
+                raise Closed
+            if self._prefetcher is None:
+                self._prefetcher = Prefetcher(self._feed, self._buffer_size)
+            prefetcher = self._prefetcher
+        return prefetcher.get()
 
     def get_next(self) -> Any:
         """The next step, as `next` gives it.
@@ -375,9 +382,10 @@ class DistributedIterator(Iterator[Any]):
 
     def _stop(self) -> None:
         self._feed.agreement.close()
-        if self._prefetcher is not None:
-            self._prefetcher.close()
-            self._prefetcher = None
+        with self._starting:
+            prefetcher, self._prefetcher = self._prefetcher, None
+        if prefetcher is not None:
+            prefetcher.close()
 
     def __reduce__(self) -> NoReturn:
         raise InvalidTypeError(
