@@ -80,10 +80,10 @@ def test_a_generator_is_run_ahead_as_far_as_prefetch_declares_and_no_further():
     iterator = iter(ps.Dataset.from_generator(numbers).prefetch(4))
     assert next(iterator) == 0
     for _ in range(5):  # the element given, and four ahead of it
-        assert arrived.acquire(timeout=5)
+        assert arrived.acquire(timeout=60)
     assert not allowed.acquire(timeout=0.05) and not arrived.acquire(blocking=False)
     assert next(iterator) == 1
-    assert arrived.acquire(timeout=5)
+    assert arrived.acquire(timeout=60)
     iterator.close()
 
 
@@ -179,7 +179,7 @@ def test_threads_end_when_a_loop_is_left():
         break
     gc.collect()
     for thread in penstock_threads():  # a loop that is left tells them to end, and waits for nothing
-        thread.join(10)
+        thread.join(60)
     assert penstock_threads() == []
 
 
@@ -239,7 +239,7 @@ def test_ctrl_c_ends_a_loop_and_leaves_no_thread():
         import gc; gc.collect()
         left = [t for t in threading.enumerate() if t.name.startswith("penstock-")]
         for thread in left:  # they were told to end
-            thread.join(10)
+            thread.join(60)
         print([t.name for t in left if t.is_alive()], flush=True)
     """
     process = subprocess.Popen(
@@ -252,7 +252,7 @@ def test_ctrl_c_ends_a_loop_and_leaves_no_thread():
 
 
 def test_two_threads_share_the_work_of_a_map():
-    meeting = threading.Barrier(2, timeout=10)
+    meeting = threading.Barrier(2, timeout=60)
 
     def pass_in_pairs(x):
         meeting.wait()
@@ -288,7 +288,7 @@ def test_closing_wakes_a_thread_that_waits_for_an_element():
     def numbers():
         yield 0
         waiting.set()
-        release.wait(10)
+        release.wait(60)
 
     iterator = iter(ps.Dataset.from_generator(numbers).prefetch(1))
     assert next(iterator) == 0
@@ -302,10 +302,10 @@ def test_closing_wakes_a_thread_that_waits_for_an_element():
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    assert waiting.wait(10)
+    assert waiting.wait(60)
     closer = threading.Thread(target=iterator.close)
     closer.start()
-    consumer.join(timeout=10)
+    consumer.join(timeout=60)
     release.set()
     closer.join()
     assert outcome == [ps.ClosedError]

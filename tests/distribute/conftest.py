@@ -36,4 +36,4 @@ def forgotten_iterators_end() -> Iterator[None]:
     for thread in threading.enumerate():
         if thread.name == "penstock-distribute":
             gc.collect()
-            thread.join(timeout=10)
+            thread.join(timeout=60)

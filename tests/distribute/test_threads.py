@@ -42,7 +42,7 @@ def test_a_forgotten_iterator_ends_the_thread() -> None:
     (thread,) = prefetching()
     del steps
     gc.collect()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     assert not thread.is_alive()
 
 
@@ -57,7 +57,7 @@ def test_a_failed_step_does_not_keep_the_iterator_alive() -> None:
     del steps
     gc.collect()
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         assert not thread.is_alive()
 
 
@@ -121,7 +121,7 @@ def test_a_loop_that_is_left_ends_the_thread(strategy_of, kind: str, taken: int)
         fail()
     gc.collect()
     for thread in prefetching():
-        thread.join(timeout=10)
+        thread.join(timeout=60)
     assert prefetching() == []
 
 
@@ -201,7 +201,7 @@ def test_an_interrupted_loop_leaves_nothing(buffer_size: int, kept: bool) -> Non
         gc.collect()
         left = [thread for thread in threading.enumerate() if thread.name.startswith("penstock")]
         for thread in left:
-            thread.join(10)
+            thread.join(60)
         print([thread.name for thread in left if thread.is_alive()])
     """
     done = subprocess.run(

@@ -34,7 +34,7 @@ def test_the_calling_thread_works_alone_if_nothing_is_to_be_shared(threads):
 
 
 def test_the_error_of_the_earliest_chunk_is_raised(threads):
-    meeting = threading.Barrier(2, timeout=10)
+    meeting = threading.Barrier(2, timeout=60)
 
     def work(start, stop):
         meeting.wait()
@@ -107,5 +107,5 @@ def test_iterators_forgotten_in_cycles_end_while_others_start_threads():
     gc.collect()
     for thread in threading.enumerate():
         if thread.name.startswith("penstock-"):
-            thread.join(timeout=10)
+            thread.join(timeout=60)
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("penstock-")] == []

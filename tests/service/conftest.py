@@ -1,6 +1,7 @@
 """Workers for tests: in this process, and in one of their own."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from penstock.launch.ports import free_port
 from penstock.service.subjects import Endpoint
 
 PRODUCING = Path(__file__).parent / "producing.py"
@@ -30,7 +32,7 @@ def worker_process(*arguments: str) -> Iterator[tuple[Endpoint, "subprocess.Pope
     finally:
         process.stdin.close()
         try:
-            process.wait(10)
+            process.wait(60)
         finally:
             process.kill()
             process.wait()
@@ -60,6 +62,19 @@ def producing() -> Any:
     return module
 
 
+def send_sigstop(process: "subprocess.Popen[Any]") -> None:
+    """Stop a child process; it has stopped when this returns, which the signal alone does not say."""
+    process.send_signal(signal.SIGSTOP)
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+
+
+@pytest.fixture
+def pause() -> Callable[["subprocess.Popen[Any]"], None]:
+    """Stops a child process until it gets SIGCONT or SIGKILL."""
+    return send_sigstop
+
+
 class DispatcherProcess:
     """A dispatcher in a process of its own, that can be killed and started again at the same port.
 
@@ -69,7 +84,7 @@ class DispatcherProcess:
 
     def __init__(self, *arguments: str) -> None:
         self._arguments = [*arguments, "--heartbeat-seconds", "0.2"]
-        self._process = self._started("0")
+        self._process = self._started(str(free_port()))
         self.address = self._greeting()
 
     def _started(self, port: str) -> "subprocess.Popen[str]":
@@ -96,7 +111,7 @@ class DispatcherProcess:
 
     def stop_for(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after so many seconds."""
-        self._process.send_signal(signal.SIGSTOP)
+        send_sigstop(self._process)
         time.sleep(seconds)
         self._process.send_signal(signal.SIGCONT)
 

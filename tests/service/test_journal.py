@@ -427,7 +427,7 @@ def test_sigterm_leaves_a_journal_to_go_on_from(tmp_path: Path) -> None:
         client.ask(RegisterDataset(definition=b"kept", info=INFO))
         client.close()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     finally:
         killed_at_once(process)
     journal = Journal(tmp_path, State())

@@ -281,10 +281,11 @@ def test_positions_by_element_count_elements_of_groups(serve):
 
 def test_statistics_count_since_they_were_taken_last(serve):
     production = serve(ps.Dataset.range(10))
+    begun = time.monotonic()
     everything(production)
     statistics = production.statistics()
     assert (statistics.rows, statistics.bytes) == (10, 80)
-    assert 0 < statistics.busy_seconds < 1
+    assert 0 < statistics.busy_seconds < time.monotonic() - begun
     assert production.statistics().rows == 0
 
 

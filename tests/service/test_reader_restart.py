@@ -140,7 +140,7 @@ class Trainer:
     def finish(self) -> None:
         """Wait until it has read to its end."""
         self._thread.join(60)
-        assert self._process.wait(10) == 0
+        assert self._process.wait(60) == 0
         assert self.ended
         self.kill()
 

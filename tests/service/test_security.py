@@ -9,7 +9,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -198,11 +197,8 @@ def test_a_dispatcher_lets_in_who_knows_its_token(token_file: str, monkeypatch: 
 
 
 def test_a_wrong_token_is_an_error_at_once_and_not_tried_again() -> None:
-    with ps.service.DispatchServer() as dispatcher:
-        begun = time.monotonic()
-        with pytest.raises(ps.ServiceError, match="does not let"):
-            status(address_of(dispatcher), ClientCredentials(OTHER), patience=60)
-        assert time.monotonic() - begun < 10
+    with ps.service.DispatchServer() as dispatcher, pytest.raises(ps.ServiceError, match="does not let"):
+        status(address_of(dispatcher), ClientCredentials(OTHER), patience=3600)
 
 
 def test_nothing_of_a_strangers_is_decoded(producing: Any) -> None:

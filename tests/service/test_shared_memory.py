@@ -43,7 +43,7 @@ def mapped(process: int | str = "self") -> int:
     return Path(f"/proc/{process}/maps").read_text().count("/memfd:penstock")
 
 
-def until(happened: Callable[[], bool], seconds: float = 5.0) -> bool:
+def until(happened: Callable[[], bool], seconds: float = 60.0) -> bool:
     limit = time.monotonic() + seconds
     while not happened() and time.monotonic() < limit:
         threading.Event().wait(0.005)

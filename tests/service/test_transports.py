@@ -1,7 +1,6 @@
 """One contract for all ways from a worker to a consumer; two of them from another process."""
 
 import gc
-import signal
 import socket
 import threading
 import time
@@ -39,7 +38,7 @@ def values(answers: Answers) -> list[Any]:
     return [[row.tolist() for row in answer[1].rows()] if isinstance(answer, tuple) else answer for answer in answers]
 
 
-def until(happened: Callable[[], bool], seconds: float = 5.0) -> bool:
+def until(happened: Callable[[], bool], seconds: float = 60.0) -> bool:
     limit = time.monotonic() + seconds
     while not happened() and time.monotonic() < limit:
         threading.Event().wait(0.005)
@@ -183,9 +182,9 @@ def test_closing_the_connection_wakes_a_thread_that_waits(reach: Callable[[str],
 
     thread = threading.Thread(target=wait)
     thread.start()
-    waiting.wait(5)
+    waiting.wait(60)
     connection.close()
-    thread.join(5)
+    thread.join(60)
     assert len(raised) == 1 and "was closed" in raised[0]
 
 
@@ -210,23 +209,24 @@ def test_what_cannot_cross_says_so(reach: Callable[[str], Connection], protocol:
 
 
 @pytest.mark.parametrize("protocol", BETWEEN_PROCESSES)
-def test_a_killed_worker_is_lost_at_once(new_worker: Any, protocol: str) -> None:
+def test_a_killed_worker_is_lost_at_once(new_worker: Any, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight_client, "_QUIET_SECONDS", 3600)  # its silence alone would tell only then
     with new_worker() as (endpoint, process):
         connection = connect(endpoint, protocol)
         answers = connection.fetch(request("sleeps"))
         for _ in range(3):
             next(answers)
         threading.Timer(0.1, process.kill).start()
-        start = time.monotonic()
         with pytest.raises(LostWorkerError, match=f"worker at {endpoint.address} cannot be reached"):
             next(answers)
-        assert time.monotonic() - start < 3
         with pytest.raises(LostWorkerError):
             next(connection.fetch(request()))
         connection.close()
 
 
-def test_a_worker_that_has_fallen_silent_is_lost(new_worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_has_fallen_silent_is_lost(
+    new_worker: Any, pause: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a host that was cut off: its connections stay open, and nothing comes."""
     monkeypatch.setattr(flight_client, "_QUIET_SECONDS", 0.1)
     monkeypatch.setattr(flight_client, "_ANSWER_SECONDS", 0.3)
@@ -234,7 +234,7 @@ def test_a_worker_that_has_fallen_silent_is_lost(new_worker: Any, monkeypatch: p
         connection = connect(endpoint, "flight")
         answers = connection.fetch(request("large", 1_000_000))
         next(answers)
-        process.send_signal(signal.SIGSTOP)
+        pause(process)
         with pytest.raises(LostWorkerError, match="cannot be reached: .*Deadline Exceeded"):
             for _ in answers:
                 pass
@@ -244,7 +244,7 @@ def test_a_worker_that_has_fallen_silent_is_lost(new_worker: Any, monkeypatch: p
 
 @pytest.mark.parametrize("end", ["silence", "close"])
 def test_a_worker_that_falls_silent_before_its_first_block_is_lost(
-    new_worker: Any, monkeypatch: pytest.MonkeyPatch, end: str
+    new_worker: Any, pause: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """Arrow Flight waits for that without a limit, and cannot be told to stop."""
     if end == "silence":
@@ -253,7 +253,7 @@ def test_a_worker_that_falls_silent_before_its_first_block_is_lost(
     with new_worker() as (endpoint, process), ThreadPoolExecutor(1) as pool:
         connection = connect(endpoint, "flight")
         assert values(connection.fetch(request(stop=1))) == [[0, 1], End(length=1)]
-        process.send_signal(signal.SIGSTOP)
+        pause(process)
         waiting = pool.submit(next, connection.fetch(request()))
         if end == "close":
             while not connection._waiting:  # type: ignore[attr-defined]
@@ -261,7 +261,7 @@ def test_a_worker_that_falls_silent_before_its_first_block_is_lost(
             connection.close()
         try:
             with pytest.raises(LostWorkerError, match="closed" if end == "close" else "Deadline Exceeded"):
-                waiting.result(20)
+                waiting.result(60)
         finally:
             process.kill()
         connection.close()

@@ -1,7 +1,6 @@
 """Data workers and their dispatcher: how they find each other, and how they part."""
 
 import gc
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.launch.ports import free_port
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.messages import GetStatus, Status, Stop, WorkerStatus
 from penstock.service.subjects import Endpoint
@@ -48,7 +48,7 @@ def status_of(dispatcher: ps.service.DispatchServer) -> Status:
 
 def until(holds: Callable[[], bool]) -> None:
     """Wait for something that another thread or process brings about."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.01)
@@ -58,12 +58,6 @@ def awaited(dispatcher: ps.service.DispatchServer, holds: Callable[[list[WorkerS
     """The workers, once something holds for them."""
     until(lambda: holds(status_of(dispatcher).workers))
     return status_of(dispatcher).workers
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def elements(dispatcher: ps.service.DispatchServer, dataset: ps.Dataset) -> list[int]:
@@ -106,7 +100,7 @@ def test_a_worker_may_be_started_before_its_dispatcher() -> None:
     starting.join(0.2)
     assert starting.is_alive()
     with ps.service.DispatchServer(ps.service.DispatcherConfig(port=port)) as dispatcher:
-        starting.join(10)
+        starting.join(60)
         assert len(status_of(dispatcher).workers) == 1
         started[0].stop()
 
@@ -131,7 +125,7 @@ def test_a_worker_ends_when_its_dispatcher_is_gone_for_too_long(caplog: pytest.L
     with ps.service.DispatchServer(QUICK) as dispatcher:
         worker = worker_for(dispatcher, dispatcher_timeout=0.3)
     with pytest.raises(ps.ServiceError, match="cannot be reached"):
-        worker.join(timeout=10)
+        worker.join(timeout=60)
     assert "this data worker ends: the dispatcher" in caplog.text
     worker.stop()
 
@@ -141,8 +135,8 @@ def test_a_worker_ends_with_its_service(dispatcher: ps.service.DispatchServer) -
     client = DispatcherClient(dispatcher.target)
     client.ask(Stop())
     client.close()
-    worker.join(timeout=10)
-    dispatcher.join(timeout=10)
+    worker.join(timeout=60)
+    dispatcher.join(timeout=60)
     worker.stop()
 
 
@@ -178,8 +172,8 @@ def test_a_draining_worker_finishes_what_it_was_asked(dispatcher: ps.service.Dis
     leaving.join(0.2)
     assert leaving.is_alive()
     answer.touch()
-    reading.join(10)
-    leaving.join(10)
+    reading.join(60)
+    leaving.join(60)
     assert results == [0]
 
 

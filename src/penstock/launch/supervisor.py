@@ -6,7 +6,6 @@ Threads and signal handlers only put what they hear of into a queue; the thread 
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO, Final
 
 from penstock.errors import InvalidArgumentError
 from penstock.launch.guard import Guard
+from penstock.launch.ports import free_port
 from penstock.launch.worker import Output, Worker
 from penstock.runtime.wakeups import Wakeups
 
@@ -211,7 +211,7 @@ def _variables(environment: Mapping[str, str], num_workers: int, devices_per_wor
     variables = {
         "PYTHONUNBUFFERED": "1",  # Python would hold back what it writes to a pipe
         **environment,
-        "PENSTOCK_COORDINATOR_ADDRESS": f"127.0.0.1:{_free_port()}",
+        "PENSTOCK_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
         "PENSTOCK_NUM_PROCESSES": str(num_workers),
     }
     if devices_per_worker is not None:
@@ -220,12 +220,6 @@ def _variables(environment: Mapping[str, str], num_workers: int, devices_per_wor
         variables["JAX_PLATFORMS"] = "cpu"
         variables.pop("JAX_NUM_CPU_DEVICES", None)  # it would count instead of the flag
     return variables
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return int(listener.getsockname()[1])
 
 
 @contextmanager

@@ -238,5 +238,5 @@ def threads_that_are_left(strategy: Any) -> Any:
     gc.collect()  # iterators of loops that were left
     for thread in threading.enumerate():
         if thread.name == "penstock-distribute":
-            thread.join(timeout=10)
+            thread.join(timeout=60)
     return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("penstock"))

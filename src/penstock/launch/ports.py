@@ -1,0 +1,20 @@
+"""A port for a process that is to listen later."""
+
+import secrets
+import socket
+
+_PORTS = range(20_000, 30_000)
+"""No system gives these to connections or to whoever asks for any port, so one stays free until it is used."""
+
+
+def free_port() -> int:
+    """A port at which nobody listens on this machine, as a number."""
+    while True:
+        port = secrets.choice(_PORTS)
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an old connection does not take it
+            try:
+                listener.bind(("", port))
+            except OSError:  # somebody listens there
+                continue
+            return port
