@@ -199,7 +199,7 @@ def test_a_failure_is_met_once_wherever_the_state_is_taken(source, before, faili
     failing=st.sampled_from(sorted(FAILING)),
     after=st.lists(st.sampled_from(sorted(STEPS)), max_size=2),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_no_row_fails_and_each_is_counted_once_wherever_the_state_is_taken(source, before, failing, after):
     def make():
         dataset = FAILING[failing](_composed(SOURCES[source](), before))

@@ -308,7 +308,7 @@ EXACT = ("nothing", "batch", "take", "enumerate")
     explicit=st.booleans(),
     threads=st.sampled_from([None, 2]),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_what_is_left_is_what_the_good_rows_give_at_every_state(name, bad, kind, explicit, threads):
     def make():
         mapped = over(kind, 14).map(failing(*bad), num_parallel_calls=threads)
