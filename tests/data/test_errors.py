@@ -482,3 +482,19 @@ def test_names_that_are_loaded_when_they_are_asked_for_are_listed():
     assert not {"Any", "TYPE_CHECKING", "importlib"} & set(dir(ps))
     assert ps.__version__ == importlib.metadata.version("penstock")
     assert issubclass(ps.LostLeaseError, ps.ServiceError)
+
+
+@pytest.mark.parametrize("wrapped", ["plain", "prefetch", "parallel"])
+def test_a_function_that_exits_does_so_at_its_element_and_leaves_nobody_waiting(wrapped):
+    def function(x):
+        if x == 5:
+            raise SystemExit(3)
+        return x
+
+    dataset = ps.Dataset.range(9).map(function, num_parallel_calls=2 if wrapped == "parallel" else None)
+    given = []
+    with iter(dataset.prefetch(2) if wrapped == "prefetch" else dataset) as iterator:
+        with pytest.raises(SystemExit, match="3"):
+            given.extend(map(int, iterator))
+        given.extend(map(int, iterator))
+    assert given == [0, 1, 2, 3, 4, 6, 7, 8]

@@ -2,7 +2,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -197,6 +197,40 @@ def failing(x: int) -> int:
     if x == 5:
         raise ZeroDivisionError("five")
     return x
+
+
+def raising_at(number: int, kind: type[BaseException]) -> Callable[[int], int]:
+    def function(x: int) -> int:
+        if x == number:
+            raise kind("enough")
+        return x
+
+    return function
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("place", ["map", "filter", "flat_map", "generator", "parallel map"])
+def test_a_function_that_would_end_its_process_is_an_error_in_the_elements_place(
+    target: str, place: str, kind: type[BaseException]
+) -> None:
+    function = raising_at(7, kind)
+    dataset = {
+        "map": ps.Dataset.range(20).map(function),
+        "parallel map": ps.Dataset.range(20).map(function, num_parallel_calls=2),
+        "filter": ps.Dataset.range(20).filter(lambda x: function(x) >= 0),
+        "flat_map": ps.Dataset.range(20).flat_map(lambda x: ps.Dataset.from_tensors(function(x))),
+        "generator": ps.Dataset.from_generator(lambda: map(function, range(20))),
+    }[place]
+    given: list[object] = []
+    with iter(dataset.apply(ps.service.distribute("distributed_epoch", target))) as iterator:
+        while len(given) < 30:
+            try:
+                given.append(int(next(iterator)))
+            except StopIteration:
+                break
+            except ps.ServiceError as error:
+                given.append(str(error).partition("(")[0])
+    assert given == [*range(7), f"a function of this dataset raised {kind.__name__}", *range(8, 20)]
 
 
 def test_an_exception_of_a_workers_function_comes_after_the_elements_before_it(target: str) -> None:

@@ -7,7 +7,7 @@ from penstock.data.skipped import Skip, SkipsAhead
 from penstock.data.stream import State, Stream
 from penstock.runtime.channel import Channel, Closed
 from penstock.runtime.pacing import Pace
-from penstock.runtime.threads import Threads
+from penstock.runtime.threads import Threads, failures
 
 _AUTOTUNED_BLOCKS = 2
 
@@ -21,7 +21,7 @@ class _Ready:
 
 @dataclass(frozen=True)
 class _Failed:
-    error: Exception
+    error: BaseException
     after: State
     skips: list[Skip] = field(default_factory=list)
 
@@ -88,7 +88,7 @@ class Ahead(Stream):
         allowed = pace.start()
         try:
             block = self._stream.pull(1, min(allowed, room) if self._by_rows else allowed)
-        except Exception as error:
+        except failures() as error:
             self._channel.put(_Failed(error, self._stream.state(), self._skips.taken()))
             return True
         if block is None:

@@ -15,6 +15,7 @@ from penstock.data.promise import Promise
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.runtime.channel import Closed
 from penstock.runtime.memory import empty
+from penstock.runtime.threads import failures
 from penstock.spec import alike, as_leaf, spec_of_leaf
 from penstock.structure import LEAF, Structure, flatten
 
@@ -28,7 +29,7 @@ class Failure:
     """The row at which a function raised, and what."""
 
     row: int
-    error: Exception
+    error: BaseException
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def _mapped(
         found = Layout.of(value)
         layout = run.agreed(node, found)
         layout.check(found)
-    except Exception as error:
+    except failures() as error:
         return None, Failure(0, error)
     if parallelism == 1 and perf_counter() - begun > _SLOW_SECONDS:
         results = _until_stopped(run, results)
@@ -210,7 +211,7 @@ def _map_scalars(
         values.extend(results(1, rows))  # keeps what came before an exception
         if len(values) < rows:
             _result(iter(()))
-    except Exception as error:
+    except failures() as error:
         failure = Failure(len(values), error)
     if set(map(type, values)) == {type(first)} and (promise is None or _becomes(first, layout.dtypes[0])):
         with suppress(FloatingPointError, OverflowError):  # which row it was is found below
@@ -222,7 +223,7 @@ def _map_scalars(
                 if Layout.of(value) != layout:
                     promise.kept(value)
             layout.check(Layout.of(value))
-        except Exception as error:
+        except failures() as error:
             return Block((column_of([as_leaf(v) for v in values[:row]]),), LEAF, row), Failure(row, error)
     return Block((_column_of_scalars(values, layout.dtypes[0]),), LEAF, len(values)), failure
 
@@ -299,7 +300,7 @@ class _Output:
                     row += 1
             if row < stop:
                 _result(iter(()))
-        except Exception as error:
+        except failures() as error:
             return Failure(row, error)
         return None
 

@@ -14,6 +14,7 @@ import numpy as np
 from penstock.data.block import Block
 from penstock.errors import ElementError
 from penstock.rng import KeyedGenerator
+from penstock.runtime.threads import failures
 from penstock.structure import flatten
 
 
@@ -33,7 +34,7 @@ def map_at_once(function: Callable[..., Any], block: Block, generators: Iterator
     arguments = value if block.structure.kind == "tuple" else (value,)
     try:
         result = map_block(*arguments) if generators is None else map_block(*arguments, generators)
-    except Exception:  # row by row it comes again, after the rows before it
+    except failures():  # row by row it comes again, after the rows before it
         return None
     columns, structure = flatten(result)
     for column in columns:

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.data.block import Block
 from penstock.options import INFINITE_CARDINALITY
+from penstock.runtime.threads import failures
 
 _logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class IndexStream(Stream):
         start = self._position
         try:
             block = self._read(range(start, start + rows))
-        except Exception:
+        except failures():
             if rows == 1:
                 self._position += 1
                 self._suspects, self._most = 0, self._FEW
@@ -152,7 +153,7 @@ class Cursor(Stream):
             self._before = self._stream.state()
             try:
                 block = self._stream.pull(need, allow)
-            except Exception:
+            except failures():
                 self.met += 1
                 raise
             if block is None:
@@ -231,7 +232,7 @@ class Cursor(Stream):
             before = self.met
             try:
                 self.skip(met - self.met)
-            except Exception as error:
+            except failures() as error:
                 if position is not None:  # such rows were given before, so this is another failure
                     raise
                 _logger.debug("passed over a failure that was raised before: %r", error)
@@ -268,7 +269,7 @@ class CountingCursor(Cursor):
         while True:
             try:
                 return super().pull(need, allow)
-            except Exception as error:
+            except failures() as error:
                 if self.met > self._known:
                     raise
                 _logger.debug("passed over a failure that was raised before: %r", error)
@@ -278,7 +279,7 @@ class CountingCursor(Cursor):
         left = self._known - self.met
         try:
             block = super().pull(left, left)
-        except Exception as error:
+        except failures() as error:
             _logger.debug("passed over a failure that was raised before: %r", error)
             return None
         assert block is not None

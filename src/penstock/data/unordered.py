@@ -9,7 +9,7 @@ from typing import Any
 from penstock.data.block import Block
 from penstock.data.stream import CountingCursor, OneInputStream, State
 from penstock.runtime.channel import Closed
-from penstock.runtime.threads import Threads
+from penstock.runtime.threads import Threads, failures
 
 _IN_FLIGHT_PER_THREAD = 2
 
@@ -29,7 +29,7 @@ class _Done:
 
     position: int
     value: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 class Unordered(OneInputStream):
@@ -107,7 +107,7 @@ class Unordered(OneInputStream):
             if self._threads.stopped:  # many calls may be waiting
                 raise Closed
             self._done.put(_Done(position, self._function(position, row)))
-        except Exception as error:
+        except failures() as error:
             self._done.put(_Done(position, error=error))
 
     def state(self) -> State:

@@ -9,8 +9,20 @@ import itertools
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Final
 
 from penstock.runtime.channel import Closed
+
+_FAILURES: Final = (Exception, SystemExit, GeneratorExit)
+
+
+def failures() -> tuple[type[BaseException], ...]:
+    """What a user's function may raise in place of an element, for an `except`: anything but Ctrl-C.
+
+    Only the main thread is interrupted by Ctrl-C; in any other one a KeyboardInterrupt is a function's too.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    return _FAILURES if in_main else (*_FAILURES, KeyboardInterrupt)
 
 
 class Threads:

@@ -19,7 +19,7 @@ from penstock.service.failures import failed_of
 from penstock.service.fetching import Chunk, End, Fetch
 from penstock.service.interfaces import Answers
 from penstock.service.open_pass import OpenPass, PassKey
-from penstock.service.reading import STOPPED, Gathered, Reader
+from penstock.service.reading import STOPPED, Gathered, Reader, as_exception
 from penstock.service.subjects import Span
 
 _OPEN_PASSES = 32
@@ -81,9 +81,9 @@ class Production:
             yield from self._answers(opened, reader, request)
         except PenstockError:
             raise
-        except Exception as error:  # what opening something met: there is nothing behind it
+        except (Exception, SystemExit) as error:  # what opening something met: there is nothing behind it
             span = request.span
-            yield failed_of(error, Span(pass_number=span.pass_number, start=span.stop, stop=span.stop))
+            yield failed_of(as_exception(error), Span(pass_number=span.pass_number, start=span.stop, stop=span.stop))
         finally:
             if reader is not None:
                 reader.close()

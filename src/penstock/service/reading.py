@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from penstock.data.block import Block, is_ragged
 from penstock.data.node import Node, Run, scaled
 from penstock.data.stream import IndexStream, Stream
-from penstock.errors import InvalidTypeError, LostWorkerError
+from penstock.errors import InvalidTypeError, LostWorkerError, ServiceError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.channel import Closed
+from penstock.runtime.threads import failures
 from penstock.service.subjects import Span
 
 STOPPED = "this data worker has stopped"
@@ -161,5 +162,16 @@ def pulled(stream: Stream, rows: int) -> Block | Exception | None:
         raise LostWorkerError(STOPPED) from None
     except StopIteration:  # it comes from a function, and would end the loop in silence
         return InvalidTypeError("a function of this dataset raised StopIteration: return a value instead")
-    except Exception as error:
+    except failures() as error:
+        return as_exception(error)
+
+
+def as_exception(error: BaseException) -> Exception:
+    """What a function raised, as an exception: it ends neither this process nor that of the trainer."""
+    if isinstance(error, Exception):
         return error
+    said = ServiceError(f"a function of this dataset raised {error!r}, which ends no process here: raise an exception")
+    said.__cause__ = error
+    for note in getattr(error, "__notes__", ()):
+        said.add_note(note)
+    return said

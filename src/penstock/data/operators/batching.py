@@ -14,6 +14,7 @@ from penstock.data.stream import OneInputStream, State
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.rng import as_positions
+from penstock.runtime.threads import failures
 from penstock.sharding import slice_bounds
 from penstock.spec import LeafSpec, TensorSpec, as_leaf, cast, leaf_spec
 from penstock.structure import LEAF, PAIR, Structure, flatten, map_structure
@@ -119,7 +120,7 @@ class BatchStream(OneInputStream):
         """The next rows of a batch of which `collected` are there. Where one fails, the whole batch is passed over."""
         try:
             return self._input.pull(need, allow)
-        except Exception:
+        except failures():
             for _ in range(self._node.batch_size - collected - 1):
                 with suppress(Exception):  # one failure tells of the batch
                     if self._input.pull(1, 1) is None:

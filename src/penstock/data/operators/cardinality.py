@@ -8,6 +8,7 @@ from penstock.data.node import Run, SameElements
 from penstock.data.stream import OneInputStream, State
 from penstock.errors import CardinalityError
 from penstock.options import INFINITE_CARDINALITY
+from penstock.runtime.threads import failures
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ class AssertCardinalityStream(OneInputStream):
         left = allow if endless else max(expected - self._met, 1)
         try:
             block = self._input.pull(min(need, left), min(allow, left))
-        except Exception:
+        except failures():
             self._met += 1  # an element that failed is one
             raise
         if block is None and self._met == expected:

@@ -14,6 +14,7 @@ from penstock.data.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
+from penstock.runtime.threads import failures
 from penstock.spec import LeafSpec, alike
 from penstock.structure import LEAF, Structure, map_structure
 
@@ -90,7 +91,7 @@ class ZipStream(Stream):
         for cursor in self._inputs:
             try:
                 block = None if self._ended else cursor.pull(need, allow)
-            except Exception:
+            except failures():
                 # The other inputs lose the element that belongs to the failed one, so that pairs stay pairs.
                 for other, pulled in zip(self._inputs, blocks, strict=False):
                     other.give_back(len(pulled))
@@ -310,7 +311,7 @@ class ChooseStream(Stream):
             else:
                 try:
                     block = self._members[number].pull(1, len(where))
-                except Exception as error:
+                except failures() as error:
                     if where[0] > 0:  # what was drawn before it comes first
                         self._members[number].withhold(error)
                         usable = min(usable, int(where[0]))

@@ -18,6 +18,7 @@ from penstock.data.unordered import Unordered
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY
 from penstock.rng import mix
+from penstock.runtime.threads import failures
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +132,7 @@ class Map(OneInput):
                     value = self.promise.kept(value)
                 found = Layout.of(value)
                 run.agreed(self, found).check(found)
-            except Exception as error:
+            except failures() as error:
                 note(error, self, number)
                 raise
             return value
@@ -156,7 +157,7 @@ class MapStream(OneInputStream):
         self._epoch = epoch
         self._input = node.input.cursor(run, epoch)
         self._first = run.first(node.input)
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._failure is not None:
@@ -209,7 +210,7 @@ class FilterStream(OneInputStream):
         self._node = node
         self._input = node.input.cursor(run, epoch)
         self._first = run.first(node.input)
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
         while True:
@@ -232,7 +233,7 @@ class FilterStream(OneInputStream):
         try:
             for value in checked_rows(self._node.predicate, block):
                 decisions.append(self._truth(value))  # noqa: PERF401  # what was decided before an error counts
-        except Exception as error:
+        except failures() as error:
             self._input.give_back(len(block) - len(decisions))
             note(error, self._node, self._first + self._input.met)
             self._failure = error

@@ -11,6 +11,7 @@ from penstock.data.node import Node, OneInput, Run
 from penstock.data.stream import Cursor, State, Stream
 from penstock.errors import InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
+from penstock.runtime.threads import failures
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ class Interleave(OneInput):
         """The dataset that the function makes of the one element in this block."""
         try:
             dataset = next(call_rows(self.function, element))
-        except Exception as error:
+        except failures() as error:
             note(error, self, position)
             raise
         node = getattr(dataset, "node", None)

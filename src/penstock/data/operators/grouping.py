@@ -16,6 +16,7 @@ from penstock.data.stream import Cursor, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.pacing import Pace
+from penstock.runtime.threads import failures
 from penstock.spec import LeafSpec
 from penstock.structure import Structure, flatten, map_structure
 
@@ -61,7 +62,7 @@ class GroupByWindow(OneInput):
         """The dataset that the function makes of a window."""
         try:
             dataset = self.reduce_function(np.int64(key), window)
-        except Exception as error:
+        except failures() as error:
             note(error, self, f"window of key {key}")
             raise
         node = getattr(dataset, "node", None)
@@ -135,7 +136,7 @@ class GroupByWindowStream(Stream):
                 size = int(self._node.window_size_function(key))
                 if size < 1:
                     raise ElementError(f"the size of a window must be at least 1, got {size} for key {key}")
-            except Exception as error:
+            except failures() as error:
                 note(error, self._node, first + number)
                 self._input.give_back(len(block) - number - 1)
                 raise

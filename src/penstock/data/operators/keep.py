@@ -20,6 +20,7 @@ from penstock.formats.row_store import RowStore, RowStoreWriter
 from penstock.options import AUTOTUNE
 from penstock.paths import link_of_others
 from penstock.rng import as_positions, mix
+from penstock.runtime.threads import failures
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +194,7 @@ class CacheStream(Stream):
             self._recorder = self._new_recorder()
         try:
             block = self._input.pull(need, allow)
-        except Exception:
+        except failures():
             self._discard()  # a pass with a hole is not the data
             self._position += 1
             raise
@@ -229,7 +230,7 @@ class CacheStream(Stream):
         while self._position < met:
             try:
                 self.pull(met - self._position, met - self._position)
-            except Exception as error:
+            except failures() as error:
                 error.add_note("penstock: passed over while restoring")
 
     def close(self) -> None:

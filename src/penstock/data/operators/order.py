@@ -12,6 +12,7 @@ from penstock.data.stream import OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
+from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF, PAIR
 
@@ -132,7 +133,7 @@ class TakeStream(OneInputStream):
             return None
         try:
             block = self._input.pull(min(need, self._left), min(allow, self._left))
-        except Exception:
+        except failures():
             self._left -= 1  # an element that failed counts: those after it keep their places
             raise
         self._left -= 0 if block is None else len(block)
@@ -175,7 +176,7 @@ class SkipStream(OneInputStream):
         while self._left:
             try:
                 block = self._input.pull(self._left, self._left)
-            except Exception:
+            except failures():
                 self._left -= 1
                 raise
             if block is None:

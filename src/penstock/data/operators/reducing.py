@@ -14,6 +14,7 @@ from penstock.data.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.pacing import Pace
+from penstock.runtime.threads import failures
 from penstock.spec import as_leaf
 from penstock.structure import map_structure
 
@@ -102,7 +103,7 @@ class GroupByReducerStream(OneInputStream):
         for number, element in enumerate(block.rows()):
             try:
                 self._add(next(keys), element)
-            except Exception as error:
+            except failures() as error:
                 note(error, self._node, first + number)
                 self._input.give_back(len(block) - number - 1)
                 raise
@@ -127,7 +128,7 @@ class GroupByReducerStream(OneInputStream):
                 result = _owned(next(call_rows(self._node.finalize_function, state)))
                 layout = Layout.of(result)
                 self._run.agreed(self._node, layout).check(layout)
-            except Exception as error:
+            except failures() as error:
                 if results:  # given first; the key is tried again at the next pull
                     break
                 note(error, self._node, f"the result of key {key}")
@@ -151,7 +152,7 @@ class GroupByReducerStream(OneInputStream):
             for number in range(len(block)):
                 try:
                     self._reduce(block.slice(number, number + 1), first + number)
-                except Exception as error:
+                except failures() as error:
                     _logger.debug("passed over a failure that was raised before: %r", error)
 
 

@@ -13,6 +13,7 @@ from penstock.data.stream import OneInputStream, State
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import mix, uniform_positions
+from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF, Structure
 
@@ -87,7 +88,7 @@ class RejectionResampleStream(OneInputStream):
                 if draws[len(classes)] < self._acceptance(number):
                     kept.append(len(classes))
                 classes.append(number)
-        except Exception as error:
+        except failures() as error:
             if not kept:
                 note(error, self._node, self._position + len(classes))
                 self._input.give_back(len(block) - len(classes) - 1)

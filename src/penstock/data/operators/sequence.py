@@ -15,6 +15,7 @@ from penstock.data.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.values import decode_value, encode_value
 from penstock.options import UNKNOWN_CARDINALITY
+from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec, as_leaf
 from penstock.structure import LEAF, map_structure
 
@@ -75,7 +76,7 @@ class ScanStream(OneInputStream):
         for element in block.rows():
             try:
                 output = self._step(element)
-            except Exception as error:
+            except failures() as error:
                 if outputs:  # given first; the element is tried again at the next pull
                     self._input.give_back(len(block) - len(outputs))
                     break
@@ -156,7 +157,7 @@ class TakeWhileStream(OneInputStream):
                     self._ended = True
                     break
                 taken += 1
-        except Exception as error:
+        except failures() as error:
             if taken == 0:
                 note(error, self._node, self._position)
                 self._input.give_back(len(block) - 1)

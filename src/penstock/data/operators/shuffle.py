@@ -10,6 +10,7 @@ from penstock.data.node import Run, SameElements
 from penstock.data.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
 from penstock.rng import as_positions, mix, permuted
+from penstock.runtime.threads import failures
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +104,7 @@ class ShuffleStream(OneInputStream):
         self._pieces: list[Block] = []
         # A failure met while the next window is collected. It comes when that window begins: where among the rows it
         # comes must not depend on how many rows are asked for at a time.
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._known = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -128,7 +129,7 @@ class ShuffleStream(OneInputStream):
         while left > 0 and self._failure is None:
             try:
                 block = self._input.pull(left, left)
-            except Exception as error:
+            except failures() as error:
                 self._failure = error
                 return
             if block is None:

@@ -15,6 +15,7 @@ from penstock.data.stream import State, Stream
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import hash_positions, mix, uniform_positions
+from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec, alike, as_leaf, describe_mismatch, fitted, spec_of
 from penstock.structure import LEAF, Structure, flatten, map_structure
 
@@ -227,7 +228,7 @@ class GeneratorStream(Stream):
         self._iterator: Iterator[Any] | None = None
         self._taken = 0
         self._ended = False
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._failure is not None:
@@ -240,7 +241,7 @@ class GeneratorStream(Stream):
         while len(rows) < min(need, allow) and not self._ended:
             try:
                 leaves = self._next()
-            except Exception as error:
+            except failures() as error:
                 error.add_note(f"penstock: in {self._node.where()}, element {self._taken}")
                 if not rows:
                     self._taken += 1
@@ -258,7 +259,7 @@ class GeneratorStream(Stream):
     def _begun(self) -> Iterator[Any]:
         try:
             made = self._node.function()
-        except Exception as error:
+        except failures() as error:
             error.add_note(f"penstock: in {self._node.where()}, element {self._taken}")
             self._taken, self._ended = self._taken + 1, True  # there is nothing to take elements from
             raise
@@ -271,7 +272,7 @@ class GeneratorStream(Stream):
         except StopIteration:
             self._ended = True
             return None
-        except Exception:
+        except failures():
             # A generator that raised is finished; an iterator of another kind may go on.
             self._ended = hasattr(self._iterator, "gi_frame")
             raise
@@ -302,7 +303,7 @@ class GeneratorStream(Stream):
         while self._taken < state and not self._ended:
             try:
                 self.pull(1, 1)
-            except Exception as error:
+            except failures() as error:
                 _logger.debug("passed over an element that had failed before the state was saved: %r", error)
 
     def close(self) -> None:
