@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections import namedtuple
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -97,6 +98,51 @@ def test_load_of_nothing_and_of_damaged_rows(tmp_path):
         ps.Dataset.load(tmp_path / "rows")
 
 
+@pytest.mark.parametrize("kind", ["saved", "kept"])
+def test_altered_bytes_do_not_come_back_as_data(kind, tmp_path):
+    rows = ps.Dataset.range(300).map(lambda x: np.full(50, x, np.int16))
+    if kind == "saved":
+        rows.save(tmp_path / "rows")
+    else:
+        list(rows.cache(tmp_path / "rows").shuffle(300, seed=1))
+    found = sorted(os.listdir(tmp_path / "rows"))
+    assert found == ["order.npy"] * (kind == "kept") + ["rows-00000.arrow", "rows.json"]
+    for name in found:
+        file = tmp_path / "rows" / name
+        whole = file.read_bytes()
+        for place in range(0, len(whole), 211):
+            file.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+            with pytest.raises(ps.StorageError, match=f"{name} is damaged"):
+                list(ps.Dataset.load(tmp_path / "rows") if kind == "saved" else rows.cache(tmp_path / "rows"))
+        file.write_bytes(whole)
+    assert_same_elements(ps.Dataset.load(tmp_path / "rows"), rows)
+
+
+def test_a_file_that_is_cut_while_it_is_mapped_is_an_error_and_not_the_end_of_the_process(tmp_path):
+    ps.Dataset.from_tensor_slices(np.zeros((4096, 256))).save(tmp_path / "rows")
+    program = """
+        import os, sys
+        import penstock as ps
+        loaded = ps.Dataset.load(sys.argv[1])
+        rows = iter(loaded.batch(64))
+        next(rows)
+        os.truncate(sys.argv[1] + "/rows-00000.arrow", 1 << 16)
+        for elements in (rows, loaded.shuffle(4096, seed=1)):
+            try:
+                print(len(list(elements)))
+            except ps.StorageError as error:
+                print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "rows")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("rows-00000.arrow was cut from 8") == 2
+
+
 def counted(calls):
     def function(x):
         calls.append(int(x))
@@ -178,6 +224,36 @@ def test_a_second_writer_is_refused_and_a_dead_one_is_replaced(tmp_path):
         writer.wait()
     assert list(map(int, ps.Dataset.range(5).filter(lambda x: True).cache(path))) == list(range(5))
     assert sorted(os.listdir(tmp_path)) == ["cache"]
+
+
+def left_by_a_killed_writer(place, process):
+    """What a writer leaves that is killed: its lock is free."""
+    place.mkdir()
+    (place / "owner").write_text(str(process))
+    (place / "rows-00000.arrow").write_bytes(b"half")
+
+
+def test_what_killed_saves_leave_is_removed_by_the_next_one_beside_it(tmp_path):
+    left_by_a_killed_writer(tmp_path / "same.writing", os.getpid())  # a number that another process has now
+    left_by_a_killed_writer(tmp_path / "other.writing", 1)
+    own = tmp_path / "own.writing"
+    own.mkdir()
+    (own / "notes").touch()
+    ps.Dataset.range(3).save(tmp_path / "same")
+    assert sorted(os.listdir(tmp_path)) == ["own.writing", "same"]
+    assert sorted(os.listdir(tmp_path / "same")) == ["rows-00000.arrow", "rows.json"]
+    with pytest.raises(ps.StorageError, match=r"own\.writing is there, and penstock has not made it"):
+        ps.Dataset.range(3).save(tmp_path / "own")
+    assert (own / "notes").exists()
+
+
+def test_writers_at_once_in_one_directory_leave_each_other_alone(tmp_path):
+    for number in range(8):
+        left_by_a_killed_writer(tmp_path / f"{number}.writing", 1)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: ps.Dataset.range(number + 1).save(tmp_path / str(number)), range(8)))
+    assert sorted(os.listdir(tmp_path)) == [str(number) for number in range(8)]
+    assert [len(list(ps.Dataset.load(tmp_path / str(number)))) for number in range(8)] == list(range(1, 9))
 
 
 def test_a_shuffle_below_a_cache_is_frozen_and_above_it_is_not():

@@ -93,6 +93,17 @@ def spec_of_encoded(field: pa.Field, array: pa.Array) -> LeafSpec:
     return leaf_spec((*[None] * axes[0], *entry.shape), entry.dtype, rank)
 
 
+def spec_to_data(spec: LeafSpec) -> list[Any]:
+    """A specification of a leaf as plain data."""
+    return [spec.shape, _dtype_name(spec.dtype), spec.ragged_rank]
+
+
+def spec_of_data(data: list[Any]) -> LeafSpec:
+    """The specification that `spec_to_data` wrote."""
+    shape, dtype, ragged_rank = data
+    return leaf_spec(tuple(shape), np.dtype(dtype), ragged_rank)
+
+
 def _field_of_values(meta: dict[str, Any], lists: pa.Array) -> pa.Field:
     return pa.field("values", lists.type.value_type, metadata={_METADATA_KEY: meta["values"].encode()})
 

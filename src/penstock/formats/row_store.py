@@ -1,34 +1,40 @@
 """Rows in a directory: Arrow IPC files, written once and then read by memory map, at any row.
 
     rows-00000.arrow …   the rows; a new file begins where the type of a column changes
-    rows.json            written last: {"version", "rows", "structure", "files"}; a directory without it is incomplete
+    order.npy            where each row belongs, if they were not written in order
+    rows.json            written last: {"content": {"version", "rows", "structure", "specs", "files", "order"},
+                         "crc32c"}; a directory without it is incomplete
 
 A writer works in `<path>.writing` and renames it to `<path>` when everything is on disk, so a reader never sees half a
-store. Columns are encoded as `columns.py` says.
+store. Columns are encoded as `columns.py` says. Every byte has a checksum, that of `rows.json` or one in it.
 """
 
 import importlib
+import io
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import InvalidTypeError, StorageError
-from penstock.formats.columns import decode_column, encode_column, spec_of_encoded
+from penstock.formats.checked_arrow import CheckedArrowFile, CheckedArrowWriter, Piece
+from penstock.formats.columns import decode_column, encode_column, spec_of_data, spec_of_encoded, spec_to_data
 from penstock.formats.structure_data import structure_of_data, structure_to_data
-from penstock.paths import link_of_others
+from penstock.formats.work_directory import WorkDirectory
 from penstock.rng import as_positions
 from penstock.spec import LeafSpec, merged_specs
 from penstock.structure import Structure
 
-VERSION = 1
+VERSION = 2
+_DESCRIPTION = "rows.json"
+_ORDER = "order.npy"
 _CHUNK_BYTES = 4 << 20
 
 Columns = tuple[npt.NDArray[Any], ...]
@@ -43,18 +49,13 @@ class RowStoreWriter:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
-        self._work = Path(f"{self._path}.writing")
-        for place in (self._path, self._work):
-            if link := link_of_others(place):
-                raise StorageError(f"'{place}' is not written to: {link}")
-        if self._path.exists():
-            raise StorageError(f"{self._path} exists: remove it first, or write to another place")
         with self._told():
-            self._claim()
-        self._files: list[str] = []
+            self._work = WorkDirectory(self._path)
+        self._files: list[tuple[str, list[Piece]]] = []
         self._schema: pa.Schema | None = None
-        self._writer: pa.ipc.RecordBatchFileWriter | None = None
+        self._writer: CheckedArrowWriter | None = None
         self._structure: Structure | None = None
+        self._specs: list[dict[LeafSpec, None]] = []  # of each leaf those of its batches
         self._rows = 0
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
@@ -69,24 +70,12 @@ class RowStoreWriter:
         except OSError as error:
             raise StorageError(f"'{self._path}' cannot be written: {error}") from error
 
-    def _claim(self) -> None:
-        owner = self._work / "owner"
-        try:
-            self._work.mkdir(parents=True)
-        except FileExistsError:
-            process = int(owner.read_text() or 0) if owner.exists() else 0
-            if process and _is_alive(process):
-                raise StorageError(f"{self._path} is being written by process {process}") from None
-            # Its writer has died: what it left is not whole.
-            shutil.rmtree(self._work)
-            self._work.mkdir()
-        owner.write_text(str(os.getpid()))
-
     def write(self, columns: Columns, structure: Structure, rows: int) -> None:
         """Append rows."""
         if not columns:
             raise InvalidTypeError(f"cannot store elements without leaves: their structure is {structure}")
         self._structure = structure
+        self._specs = self._specs or [{} for _ in columns]
         self._rows += rows
         fields, arrays = [], []
         for number, column in enumerate(columns):
@@ -108,22 +97,26 @@ class RowStoreWriter:
 
     def _begin_file(self, schema: pa.Schema) -> None:
         self._end_file()
-        name = f"rows-{len(self._files):05d}.arrow"
-        self._files.append(name)
         self._schema = schema
-        self._writer = pa.ipc.new_file(str(self._work / name), schema)
+        self._writer = CheckedArrowWriter(self._work.path / self._name(), schema)
+
+    def _name(self) -> str:
+        return f"rows-{len(self._files):05d}.arrow"
 
     def _flush(self) -> None:
         if self._pending and self._writer is not None:
             table = pa.Table.from_batches(self._pending).combine_chunks()
-            self._writer.write_table(table)
+            for batch in table.to_batches():
+                self._writer.write(batch)
+                for number, specs in enumerate(self._specs):
+                    specs[spec_of_encoded(batch.schema.field(number), batch.column(number))] = None
         self._pending, self._pending_bytes = [], 0
 
     def _end_file(self) -> None:
         self._flush()
         if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+            writer, self._writer = self._writer, None
+            self._files.append((self._name(), writer.close()))
 
     def finish(self, order: npt.NDArray[np.int64] | None = None) -> None:
         """Make the store complete and visible. `order` says at which position each written row belongs."""
@@ -132,13 +125,20 @@ class RowStoreWriter:
 
     def _finish(self, order: npt.NDArray[np.int64] | None) -> None:
         self._end_file()
+        content = {
+            "version": VERSION,
+            "rows": self._rows,
+            "structure": None if self._structure is None else structure_to_data(self._structure),
+            "specs": [[spec_to_data(spec) for spec in specs] for specs in self._specs],
+            "files": self._files,
+            "order": None,
+        }
         if order is not None:
-            np.save(self._work / "order.npy", order)
-        structure = None if self._structure is None else structure_to_data(self._structure)
-        description = {"version": VERSION, "rows": self._rows, "structure": structure, "files": self._files}
-        (self._work / "rows.json").write_text(json.dumps(description))
-        (self._work / "owner").unlink()
-        self._work.rename(self._path)
+            np.save(self._work.path / _ORDER, order)
+            content["order"] = google_crc32c.value((self._work.path / _ORDER).read_bytes())
+        description = json.dumps({"content": content, "crc32c": _checksum(content)})
+        (self._work.path / _DESCRIPTION).write_text(description)
+        self._work.publish()
 
     def discard(self) -> None:
         """Remove what was written."""
@@ -146,7 +146,7 @@ class RowStoreWriter:
         if writer is not None:
             with suppress(OSError):  # on a full disk it has something left to write
                 writer.close()
-        shutil.rmtree(self._work, ignore_errors=True)
+        self._work.discard()
 
 
 class RowStore:
@@ -158,43 +158,58 @@ class RowStore:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        try:
-            description = json.loads((self.path / "rows.json").read_text())
-        except FileNotFoundError as error:
-            raise StorageError(f"there is no saved dataset at '{self.path}': rows.json is missing") from error
-        except ValueError as error:
-            raise StorageError(f"{self.path}/rows.json is damaged: {error}") from error
-        if description["version"] != VERSION:
-            raise StorageError(f"{self.path} has version {description['version']}, this penstock reads {VERSION}")
+        description = self._description()
         self.rows: int = description["rows"]
         data = description["structure"]
         self.structure: Structure | None = None if data is None else structure_of_data(data, _import_class)
-        self._batches: list[tuple[pa.Schema, pa.RecordBatch]] = []
-        for name in description["files"]:
-            self._open(self.path / name)
-        self._ends = np.cumsum([batch.num_rows for _, batch in self._batches], dtype=np.int64)
-        if self.rows != (int(self._ends[-1]) if len(self._ends) else 0):
-            raise StorageError(f"{self.path} is damaged: {self.rows} rows expected, found {self._ends[-1:]}")
-        order = self.path / "order.npy"
-        self._where = np.argsort(np.load(order)) if order.exists() else None
+        self._specs: list[list[Any]] = description["specs"]
+        self._batches: list[tuple[CheckedArrowFile, int]] = []
+        rows: list[int] = []
+        for name, pieces in description["files"]:
+            file = CheckedArrowFile(self.path / name, [Piece(*piece) for piece in pieces])
+            self._batches += [(file, number) for number in range(len(file.rows))]
+            rows += file.rows
+        self._ends = np.cumsum(rows, dtype=np.int64)
+        self._where = None if description["order"] is None else np.argsort(self._order(description["order"]))
         self._decoded: dict[int, Columns] = {}
+
+    def _description(self) -> dict[str, Any]:
+        place = self.path / _DESCRIPTION
+        try:
+            data = json.loads(place.read_text())
+        except FileNotFoundError as error:
+            raise StorageError(f"there is no saved dataset at '{self.path}': rows.json is missing") from error
+        except ValueError as error:
+            raise StorageError(f"{place} is damaged: {error}") from error
+        content = data.get("content") if isinstance(data, dict) else None
+        if not isinstance(content, dict) or data.get("crc32c") != _checksum(content):
+            raise StorageError(f"{place} is damaged, or another penstock's: it is not as this one writes it")
+        if content["version"] != VERSION:
+            raise StorageError(f"{self.path} has version {content['version']}, this penstock reads {VERSION}")
+        return content
+
+    def _order(self, checksum: int) -> npt.NDArray[np.int64]:
+        place = self.path / _ORDER
+        try:
+            content = place.read_bytes()
+        except OSError as error:
+            raise StorageError(f"{place} is damaged: {error}") from error
+        if google_crc32c.value(content) != checksum:
+            raise StorageError(f"{place} is damaged: it is not as it was written")
+        order: npt.NDArray[np.int64] = np.load(io.BytesIO(content))
+        return order
 
     def __reduce__(self) -> tuple[type["RowStore"], tuple[str]]:
         """In another process the files are opened there."""
         return RowStore, (str(self.path.absolute()),)
 
-    def _open(self, path: Path) -> None:
-        try:
-            reader = pa.ipc.open_file(pa.memory_map(str(path)))
-            for number in range(reader.num_record_batches):
-                self._batches.append((reader.schema, reader.get_batch(number)))
-        except (pa.ArrowInvalid, OSError) as error:
-            raise StorageError(f"{path} is damaged: {error}") from error
-
     def pieces(self, indices: range | npt.NDArray[np.int64]) -> list[tuple[npt.NDArray[np.intp], Columns, Any]]:
         """Where the rows at these positions lie, piece by piece.
 
         A piece says which of the positions it holds, the columns they lie in, and their rows there.
+
+        Raises:
+            StorageError: they are not as they were written, or a file was cut since it was opened.
         """
         if isinstance(indices, range) and self._where is None and indices.step == 1 and len(indices):
             number = int(np.searchsorted(self._ends, indices.start, side="right"))
@@ -213,33 +228,24 @@ class RowStore:
 
     def specs(self) -> list[LeafSpec]:
         """The specification of each leaf, which covers all rows (at least one)."""
-        specs = [
-            [spec_of_encoded(schema.field(i), batch.column(i)) for i in range(batch.num_columns)]
-            for schema, batch in self._batches
-        ]
-        return [merged_specs(leaf) for leaf in zip(*specs, strict=True)]
+        return [merged_specs(map(spec_of_data, leaf)) for leaf in self._specs]
 
     def _begin(self, number: int) -> int:
-        rows: int = self._batches[number][1].num_rows
-        return int(self._ends[number]) - rows
+        return int(self._ends[number - 1]) if number else 0
 
     def _columns(self, number: int) -> Columns:
+        file, place = self._batches[number]
+        batch = file.batch(place)
         if number not in self._decoded:
-            schema, batch = self._batches[number]
             self._decoded[number] = tuple(
-                decode_column(schema.field(i), batch.column(i)) for i in range(batch.num_columns)
+                decode_column(file.schema.field(i), batch.column(i)) for i in range(batch.num_columns)
             )
         return self._decoded[number]
 
 
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _checksum(content: Any) -> int:
+    value: int = google_crc32c.value(json.dumps(content, sort_keys=True).encode())
+    return value
 
 
 def _import_class(module: str, name: str) -> type:

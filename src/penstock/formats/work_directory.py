@@ -1,0 +1,142 @@
+"""The directory in which something is written before it appears, whole, under its own name.
+
+    <path>.writing/owner   the writer's process, which holds a lock on this file until it has ended, however that comes
+
+A directory whose lock is free is what a writer has left that was killed. The next writer beside it removes it.
+"""
+
+import fcntl
+import os
+import shutil
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import StorageError
+from penstock.paths import link_of_others
+
+_ENDING: Final = ".writing"
+_OWNER: Final = "owner"
+_CLEANING_SECONDS: Final = 2.0
+_PAUSE_SECONDS: Final = 0.02
+
+
+class WorkDirectory:
+    """A directory for what shall appear at `path`, which nobody else writes until it is published or discarded.
+
+    Attributes:
+        path: where to write.
+
+    Raises:
+        StorageError: `path` exists, somebody else is writing it, or another user decides where it leads.
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._final = path
+        self.path = path.with_name(path.name + _ENDING)
+        for place in (path, self.path):
+            if link := link_of_others(place):
+                raise StorageError(f"'{place}' is not written to: {link}")
+        if path.exists():
+            raise StorageError(f"{path} exists: remove it first, or write to another place")
+        self._lock = self._claimed()
+        _remove_dead(path.parent)
+
+    def _claimed(self) -> int:
+        until = time.monotonic() + _CLEANING_SECONDS
+        while (lock := self._try_to_claim()) is None:
+            if time.monotonic() > until:
+                raise StorageError(f"{self._final} is being written by process {_process(self.path) or 'another one'}")
+            time.sleep(_PAUSE_SECONDS)
+        return lock
+
+    def _try_to_claim(self) -> int | None:
+        """The lock; None where somebody has it who is removing what a dead writer has left, and is soon done."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        owner = self.path / _OWNER
+        if not owner.exists() and any(self.path.iterdir()):
+            raise StorageError(f"{self.path} is there, and penstock has not made it: remove it, or write elsewhere")
+        with suppress(FileNotFoundError), ExitStack() as undo:
+            lock = os.open(owner, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            undo.callback(os.close, lock)
+            if not _is_locked_by(lock):
+                if _is_alive(process := _process(self.path)):
+                    raise StorageError(f"{self._final} is being written by process {process}")
+                return None
+            if owner.stat().st_ino != os.fstat(lock).st_ino:  # it was removed meanwhile
+                return None
+            for left in self.path.iterdir():  # by one that was killed
+                if left != owner:
+                    left.unlink()
+            os.truncate(lock, 0)
+            os.write(lock, str(os.getpid()).encode())
+            undo.pop_all()
+            return lock
+        return None
+
+    def publish(self) -> None:
+        """Let it appear."""
+        self.path.rename(self._final)
+        (self._final / _OWNER).unlink()
+        self._let_go()
+
+    def discard(self) -> None:
+        """Remove it. After `publish`, and twice, that does nothing."""
+        if self._lock >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        os.close(self._lock)
+        self._lock = -1
+
+
+def _is_locked_by(file: int) -> bool:
+    """Lock it, unless somebody else has."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _process(directory: Path) -> int:
+    """Who writes there; 0 where that is not known."""
+    with suppress(OSError, ValueError):
+        return int((directory / _OWNER).read_text())
+    return 0
+
+
+def _is_alive(process: int) -> bool:
+    if not process:
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _remove_dead(directory: Path) -> None:
+    """Remove what writers have left there that were killed, if it is this user's."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.endswith(_ENDING):
+                with suppress(OSError):  # it has just gone, or is somebody else's
+                    _remove_if_dead(Path(entry.path))
+
+
+def _remove_if_dead(directory: Path) -> None:
+    if directory.stat(follow_symlinks=False).st_uid != os.getuid():
+        return
+    lock = os.open(directory / _OWNER, os.O_RDWR | os.O_CLOEXEC)  # there is none in what others write so
+    try:
+        # One that holds no process yet is being made just now.
+        if _is_locked_by(lock) and os.read(lock, 1):
+            shutil.rmtree(directory)
+    finally:
+        os.close(lock)
