@@ -369,7 +369,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         """The dataset that `save` wrote to `path`: read by memory map, at any row.
 
         Raises:
-            StorageError: no saved dataset there, or a damaged one.
+            StorageError: no saved dataset there, or a damaged one; of altered rows, when they are first read.
 
         Example:
             >>> import pathlib, tempfile

@@ -61,8 +61,9 @@ class WorkDirectory:
         with suppress(FileNotFoundError), ExitStack() as undo:
             lock = os.open(owner, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             undo.callback(os.close, lock)
-            if not _is_locked_by(lock):
-                if _is_alive(process := _process(self.path)):
+            alive = _is_alive(process := _process(self.path))
+            if not _locked(lock, without=not alive):
+                if alive:
                     raise StorageError(f"{self._final} is being written by process {process}")
                 return None
             if owner.stat().st_ino != os.fstat(lock).st_ino:  # it was removed meanwhile
@@ -93,12 +94,14 @@ class WorkDirectory:
         self._lock = -1
 
 
-def _is_locked_by(file: int) -> bool:
-    """Lock it, unless somebody else has."""
+def _locked(file: int, *, without: bool) -> bool:
+    """Lock it, unless somebody else has; gives `without` on a file system that has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError:
+        return without
     return True
 
 
@@ -136,7 +139,7 @@ def _remove_if_dead(directory: Path) -> None:
     lock = os.open(directory / _OWNER, os.O_RDWR | os.O_CLOEXEC)  # there is none in what others write so
     try:
         # One that holds no process yet is being made just now.
-        if _is_locked_by(lock) and os.read(lock, 1):
+        if _locked(lock, without=False) and os.read(lock, 1):
             shutil.rmtree(directory)
     finally:
         os.close(lock)
