@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,6 +36,7 @@ def run_dispatcher(
         **home.as_server(),
     )
     server = ps.service.DispatchServer(config)
+    _drain_at_sigterm(server)
     ready.send(server.port)
     server.join()
 
@@ -48,9 +50,16 @@ def run_worker(folder: Path, home: Home, service: str) -> None:
     )
     while True:
         with suppress(ps.ServiceError):
-            ps.service.WorkerServer(config).join()
+            server = ps.service.WorkerServer(config)
+            _drain_at_sigterm(server)
+            server.join()
             return
         time.sleep(0.1)
+
+
+def _drain_at_sigterm(server: ps.service.DispatchServer | ps.service.WorkerServer) -> None:
+    """As the commands do; in a thread, because the main one may be in the middle of anything."""
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.stop, kwargs={"drain": True}).start())
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,8 @@ class Trainer:
         count: after how many elements it stops; None at the end.
         checkpoints: whether it goes on from a checkpoint where there is one.
         older: whether from the one before the newest, as if that had been damaged.
+        pace: how long it takes for a row.
+        idle: for how long it does nothing after its first element.
     """
 
     name: str
@@ -76,6 +87,8 @@ class Trainer:
     count: int | None = None
     checkpoints: bool = True
     older: bool = False
+    pace: float = 0.0
+    idle: float = 0.0
 
     @property
     def log(self) -> Path:
@@ -146,6 +159,7 @@ def _read_once(trainer: Trainer) -> None:
             ids = np.ravel(element).astype(np.int64)
             os.write(log, ids.tobytes())
             os.write(times, np.float64(time.monotonic()).tobytes())
+            time.sleep(trainer.pace * len(ids) + (trainer.idle if number == 0 else 0.0))
             given += len(ids)
             if trainer.checkpoints and number % 23 == 0:
                 saved = _save(trainer, saved, given, iterator.state_dict())

@@ -28,8 +28,9 @@ class Fault:
 
     Attributes:
         at: seconds after the trainers were started.
-        what: "kill", "stop" or "add"; in a network "cut" takes all of it from a machine, and "lose" lets what the
-            trainers send to a worker reach nobody.
+        what: "kill", "stop" or "add"; "terminate" sends SIGTERM, "roll" does so to all workers in turn, and
+            "fill" lets the dispatcher's disk be full; in a network "cut" takes all of it from a machine, and "lose" lets
+            what the trainers send to a worker reach nobody.
         role: "worker", "trainer" or "dispatcher".
         index: which of them, by the order in which they were started, modulo their number.
         seconds: until another one takes its place, or until it goes on.
@@ -55,6 +56,8 @@ class Schedule:
         times: the dispatcher's.
         returns: how a trainer comes back that was killed: from its "newest" checkpoint or from the "older" one; of a
             shared job also "anew", as another one.
+        paces: seconds that each trainer takes for a row; of a shared job they differ.
+        idle: seconds for which the first trainer does nothing after its first element.
     """
 
     seed: int
@@ -68,10 +71,14 @@ class Schedule:
     network: bool
     times: dict[str, float]
     returns: str
+    paces: tuple[float, ...]
+    idle: float
 
     def __str__(self) -> str:
         who = f"{self.mode} {self.shape}, {self.workers} workers, {self.trainers} trainers, {self.protocol}"
         who += f", back {self.returns}"
+        if self.mode == "shared":
+            who += f", {'/'.join(f'{1000 * pace:g}' for pace in self.paces)} ms a row, idle {self.idle:g} s"
         return f"{who}: {'; '.join(map(str, self.faults))}"
 
 
@@ -105,6 +112,8 @@ def draw(seed: int, *, dispatcher: bool, network: bool, faults: int | None, defa
         network=network,
         times=DEFAULT_TIMES if default_times else SHORT_TIMES,
         returns=rng.choice(("anew", "newest", "older")) if mode == "shared" else "newest",
+        paces=tuple(rng.choice((0.0, 0.0, 0.002, 0.01)) if mode == "shared" else 0.0 for _ in range(trainers)),
+        idle=rng.choice((0.0, 0.0, 1.0)) if mode == "shared" else 0.0,
     )
 
 
@@ -113,6 +122,9 @@ def _fault(rng: random.Random, dispatcher: bool, network: bool, longer: int) -> 
     kinds += [("kill", "trainer"), ("stop", "trainer")]
     if dispatcher:
         kinds += [("kill", "dispatcher"), ("kill", "dispatcher"), ("stop", "dispatcher")]
+    if not network:
+        kinds += [("terminate", "worker")] * 2 + [("roll", "worker")]
+        kinds += [("terminate", "dispatcher"), ("fill", "dispatcher")] if dispatcher else []
     if network:
         kinds += [("cut", "worker")] * 4 + [("cut", "trainer")] * 3 + [("lose", "worker")] * 3
         kinds += [("cut", "dispatcher")] * 3 if dispatcher else []

@@ -1,6 +1,7 @@
 """Carries out one schedule with real processes, and checks what came of it."""
 
 import os
+import resource
 import signal
 import threading
 import time
@@ -24,6 +25,8 @@ from penstock.service.messages import GetStatus
 
 _LEASES = 27
 """After how many leases a trial has failed that has not ended."""
+_TERMINATION_SECONDS = 5.0
+"""How long a process may take to end at SIGTERM, before it is killed."""
 _processes = get_context("forkserver")
 _processes.set_forkserver_preload(["roles", "penstock.service"])
 
@@ -154,6 +157,8 @@ class Trial:
             count=schedule.elements if mode == "cross_trainer" else None,
             checkpoints=schedule.returns != "anew",
             older=schedule.returns == "older",
+            pace=schedule.paces[index],
+            idle=schedule.idle if index == 0 else 0.0,
         )
 
     def _start_trainer(self, trainer: Trainer) -> None:
@@ -185,6 +190,11 @@ class Trial:
                 self._start_worker(self._machine())
         elif fault.what in ("cut", "lose"):
             self._part(fault)
+        elif fault.what == "roll":
+            for number, (machine, process) in enumerate(list(self._workers)):
+                self._later(0.3 * number, lambda machine=machine, process=process: self._replace(machine, process))
+        elif fault.what == "fill":
+            self._fill_disk(fault)
         elif fault.role == "worker":
             machine, process = self._workers[fault.index % len(self._workers)]
             self._hit(fault, process, lambda: self._start_worker(machine))
@@ -212,11 +222,30 @@ class Trial:
             trainer.lose(machine)
             self._heal(fault.seconds, lambda trainer=trainer: trainer.find(machine))
 
+    def _replace(self, machine: Machine, process: ForkServerProcess) -> None:
+        """Let a worker leave, and another one take its place."""
+        if process.is_alive():
+            process.terminate()
+            self._start_worker(machine)
+
+    def _fill_disk(self, fault: Fault) -> None:
+        """Let the dispatcher write no more than its journal holds now."""
+        process = self._dispatcher
+        if not process.is_alive():
+            return
+        assert process.pid is not None
+        size = max(file.stat().st_size for file in (self._folder / "journal").iterdir())
+        _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, most))
+        self._heal(fault.seconds, lambda: _give_room(process, most))
+
     def _hit(self, fault: Fault, process: ForkServerProcess, restart: Callable[[], None]) -> None:
         if not process.is_alive():
             return
         assert process.pid is not None
-        if fault.what == "kill":
+        if fault.what in ("kill", "terminate"):
+            process.kill() if fault.what == "kill" else process.terminate()
+            process.join(_TERMINATION_SECONDS)
             process.kill()
             process.join()
             self._heal(fault.seconds, restart)
@@ -317,6 +346,12 @@ def _go_on(process: ForkServerProcess) -> None:
     with suppress(ProcessLookupError):
         if process.is_alive() and process.pid is not None:
             os.kill(process.pid, signal.SIGCONT)
+
+
+def _give_room(process: ForkServerProcess, most: int) -> None:
+    with suppress(ProcessLookupError):
+        if process.is_alive() and process.pid is not None:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
 
 
 def _read(trainer: Trainer) -> list[int]:
