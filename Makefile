@@ -24,7 +24,7 @@ help:
 	@echo 'make test     all tests, doctests and examples of the documents'
 	@echo 'make check    format, lint, types and the fast tests: run it before every commit'
 	@echo 'make fuzz     damaged bytes for everything that reads bytes of others, FUZZ_SECONDS=60 for each'
-	@echo 'make chaos    read through a data service while its processes are killed, stopped and cut off, at random'
+	@echo 'make chaos    read through a data service while its processes are killed, replaced and cut off, at random'
 	@echo 'make bench    the table of benchmarks, as ratios to hand-written loops'
 	@echo 'make format   put all files into the one format'
 	@echo 'make lock     resolve the development dependencies again into $(LOCK)'

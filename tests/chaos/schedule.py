@@ -28,9 +28,9 @@ class Fault:
 
     Attributes:
         at: seconds after the trainers were started.
-        what: "kill", "stop" or "add"; "terminate" sends SIGTERM, "roll" does so to all workers in turn, and
-            "fill" lets the dispatcher's disk be full; in a network "cut" takes all of it from a machine, and "lose" lets
-            what the trainers send to a worker reach nobody.
+        what: "kill", "stop" or "add"; "terminate" sends SIGTERM, "roll" does so to all workers in turn, and "fill" lets
+            the dispatcher's disk be full; in a network "cut" takes all of it from a machine, and "lose" lets what the
+            trainers send to a worker reach nobody.
         role: "worker", "trainer" or "dispatcher".
         index: which of them, by the order in which they were started, modulo their number.
         seconds: until another one takes its place, or until it goes on.
