@@ -56,6 +56,8 @@ LEVELS: dict[str, float] = {
     "penstock.service.subjects": 4.5,
     "penstock.service.messages": 4.5,
     "penstock.service.envelope": 4.5,
+    "penstock.service.answers": 4.5,
+    "penstock.service.asked": 4.5,
     "penstock.service.fetching": 4.5,
     "penstock.service.policy": 4.5,
     "penstock.service.interfaces": 4.5,

@@ -1,7 +1,9 @@
 """What a worker answers: which elements, in what pieces, with what failures, and what it keeps for the next time."""
 
+import sys
 import threading
 import time
+from types import ModuleType
 
 import msgspec
 import numpy as np
@@ -190,6 +192,16 @@ def test_an_exception_that_is_not_known_here_is_a_service_error():
     assert type(to_exception(failed)) is ps.ServiceError
     failed = Failed(next=failed.next, module="not.imported", name="Error", arguments=[], notes=["n"])
     assert to_exception(failed).__notes__ == ["n"]
+
+
+def test_looking_for_an_exceptions_class_computes_no_attribute(monkeypatch):
+    lazy = ModuleType("lazy")
+    lazy.__getattr__ = lambda name: pytest.fail(f"{name} was computed")
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    following = Span(pass_number=0, start=0, stop=1)
+    for name in ("Error", "inner.Error", "__class__", ""):
+        failed = Failed(next=following, module="lazy", name=name, arguments=[], notes=[])
+        assert type(to_exception(failed)) is ps.ServiceError
 
 
 def test_stop_iteration_of_a_function_is_an_error_and_no_end(serve):

@@ -1,5 +1,6 @@
 """Dispatchers and data workers of other versions, or out of their minds: errors that say so, and no zombies."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,13 +14,18 @@ import pytest
 import penstock as ps
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.envelope import PROTOCOL, JournalEntry, ProtocolError, sealed
+from penstock.service.fetching import End, Failed
 from penstock.service.messages import (
     ConsumerNews,
+    Done,
+    EpochOpened,
     GetStatus,
+    Leased,
     RegisterDataset,
     WorkerNews,
+    WorkerWelcome,
 )
-from penstock.service.subjects import DatasetInfo
+from penstock.service.subjects import DatasetInfo, Pass, Span
 
 
 def _loaded() -> Any:
@@ -115,8 +121,7 @@ def test_a_reader_whose_dispatcher_comes_back_in_another_version_ends(
             next(iterator)
             dispatcher.alter = alter
             with pytest.raises(ProtocolError, match=message):
-                for _ in iterator:
-                    pass
+                sum(1 for _ in iterator)
 
 
 def test_two_answers_to_one_message_are_an_error(dispatcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,3 +191,155 @@ def test_a_worker_that_knows_of_another_journal_is_welcome(tmp_path: Path) -> No
         client = DispatcherClient(dispatcher.address)
         client.ask(GetStatus())
         client.ask(GetStatus())
+
+
+# Answers of a dispatcher that are none
+
+
+SPAN = Span(pass_number=0, start=0, stop=4)
+ENDLESS_RANGE = 1 << 40
+
+
+def read_all(dispatcher: Any, job_name: str | None = None, count: int = 100) -> list[int]:
+    numbers = ps.Dataset.range(count).map(lambda x: x)
+    transformation = ps.service.distribute("distributed_epoch", dispatcher.address, job_name=job_name)
+    with iter(numbers.apply(transformation)) as iterator:
+        return sorted(int(x) for x in iterator)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        (Leased, {"retry_after": math.nan}, "a pause of nan s"),
+        (Leased, {"retry_after": math.inf}, "a pause of inf s"),
+        (Leased, {"retry_after": -1.0}, r"a pause of -1\.0 s"),
+        (Leased, {"spans": []}, "neither positions nor an end nor a pause"),
+        (Leased, {"spans": [msgspec.structs.replace(SPAN, stop=0)]}, "no span of a pass"),
+        (Leased, {"spans": [msgspec.structs.replace(SPAN, start=9)]}, "no span of a pass"),
+        (Leased, {"spans": [msgspec.structs.replace(SPAN, stop=1 << 63)]}, "no span of a pass"),
+        (Leased, {"spans": [msgspec.structs.replace(SPAN, pass_number=7)]}, "leases what it never told of: "),
+        (Leased, {"spans": [SPAN, SPAN]}, "which overlap"),
+        (Leased, {"spans": [SPAN], "ended": True}, "positions of an epoch that has ended"),
+        (EpochOpened, {"passes": [Pass(number=1)]}, "pass 1 in the place of pass 0"),
+        (EpochOpened, {"passes": [Pass(number=0, num_shards=0)]}, "shard 0 of 0"),
+        (EpochOpened, {"passes": [Pass(number=0, length=-3)]}, "a pass of -3 positions"),
+        (EpochOpened, {"epoch": 5}, "epoch 5 instead of 0"),
+        (EpochOpened, {"leased": False}, "a reader that is to own its positions"),
+        (EpochOpened, {"turn": -1}, "the turn of pass -1 of 1"),
+        (EpochOpened, {"rounds": [1]}, r"rounds \[1\] of what has none"),
+        (ConsumerNews, {"passes": [Pass(number=3)]}, "pass 3 in the place of pass 0"),
+        (ConsumerNews, {"left": [3]}, r"of workers \[3\], which it was not asked about"),
+    ],
+)
+def test_an_answer_of_a_dispatcher_that_is_none_is_an_error_that_says_so(
+    dispatcher: Any, kind: type, fields: dict[str, Any], message: str
+) -> None:
+    with altering.workers_of(dispatcher.address):
+        dispatcher.alter = altering.with_fields(kind, **fields)
+        with pytest.raises(ps.ServiceError, match=message):
+            read_all(dispatcher, "shared", ENDLESS_RANGE if kind is ConsumerNews else 100)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, 0.0])
+def test_a_worker_is_not_told_to_report_at_impossible_times(dispatcher: Any, seconds: float) -> None:
+    dispatcher.alter = altering.with_fields(WorkerWelcome, heartbeat_seconds=seconds)
+    with pytest.raises(ps.ServiceError, match=f"a report every {seconds} s"), altering.workers_of(dispatcher.address):
+        pass
+
+
+def test_an_answer_to_another_message_is_an_error(dispatcher: Any) -> None:
+    dispatcher.alter = lambda message, reply, entry: sealed(Done(), entry)
+    message = r"answered a GetStatus with what is no answer to it: a Status was expected, got a Done"
+    with pytest.raises(ps.ServiceError, match=message):
+        DispatcherClient(dispatcher.address).ask(GetStatus())
+
+
+def test_a_pass_that_has_come_is_known_before_its_positions_are_read(dispatcher: Any) -> None:
+    """Positions of a worker's pass could be leased before its readers had heard of the worker."""
+
+    def late(message: Any, reply: Any, entry: JournalEntry) -> bytes:
+        if isinstance(reply, ConsumerNews) and not any(span.pass_number for span in leased(dispatcher)):
+            reply = ConsumerNews(version=message.version)
+        return sealed(reply, entry)
+
+    dispatcher.alter = late
+    with altering.workers_of(dispatcher.address):
+        numbers = ps.Dataset.range(1000).map(slowly)
+        transformation = ps.service.distribute("parallel_epochs", dispatcher.address, job_name="shared")
+        with iter(numbers.apply(transformation)) as iterator:
+            given = [int(next(iterator))]
+            with altering.workers_of(dispatcher.address):
+                given += [int(x) for x in iterator]
+    assert sorted(given) == sorted([*range(1000), *range(1000)])
+
+
+def slowly(x: int) -> int:
+    time.sleep(0.0005)
+    return x
+
+
+def leased(dispatcher: Any) -> list[Span]:
+    return [span for _, reply in dispatcher.heard if isinstance(reply, Leased) for span in reply.spans]
+
+
+# Answers of a worker that are none
+
+
+def first_block(change: Callable[[Any, Any], Iterator[Any]]) -> Any:
+    """Something else in place of the first block of each answer."""
+
+    def alter(request: Any, answers: Any) -> Any:
+        changed = False
+        for answer in answers:
+            if changed or not isinstance(answer, tuple):
+                yield answer
+            else:
+                changed = True
+                yield from change(*answer)
+
+    return alter
+
+
+def at(**fields: Any) -> Any:
+    return first_block(lambda chunk, block: iter([(msgspec.structs.replace(chunk, **fields), block)]))
+
+
+def ending(end: Any) -> Any:
+    return first_block(lambda chunk, block: iter([end]))
+
+
+WRONG = {
+    "a block again": first_block(lambda chunk, block: iter([(chunk, block), (chunk, block)])),
+    "a block that is not there": first_block(lambda chunk, block: iter([])),
+    "a block behind the span": at(position=1 << 40),
+    "a block before the span": at(position=-1),
+    "a place beyond 64 bits": at(skip=(1 << 64) - 1),
+    "more rows than the block has": at(rows=1 << 40),
+    "no rows": at(rows=0),
+    "no time": at(seconds=math.nan),
+    "an end that is too early": ending(End()),
+    "a length of what has not come": ending(End(length=100)),
+    "a negative length": ending(End(length=-7)),
+    "an end that leaves out": ending(End(skip=3)),
+    "a failure without an end": ending(
+        Failed(next=Span(pass_number=0, start=0, stop=100), module="builtins", name="E", arguments=[], notes=[])
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_worker_that_answers_what_it_was_not_asked_is_left_to_itself(
+    dispatcher: Any, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with altering.workers_of(dispatcher.address, [WRONG[what], None]):
+        assert read_all(dispatcher) == list(range(100))
+        assert read_all(dispatcher, "shared") == list(range(100))
+    assert "others take over" in caplog.text
+
+
+def test_workers_that_all_answer_what_they_were_not_asked_are_an_error(dispatcher: Any) -> None:
+    message = (
+        r"the data worker at localhost:\d+ answers what it was not asked: a block of \d+ rows came .* said to have 0"
+    )
+    with altering.workers_of(dispatcher.address, [at(rows=0)]), pytest.raises(ps.ServiceError, match=message):
+        read_all(dispatcher)

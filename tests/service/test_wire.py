@@ -1,9 +1,11 @@
 import dataclasses
+import json
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ import penstock as ps
 from penstock.data.block import Block, object_column
 from penstock.errors import InvalidArgumentError, InvalidTypeError, ServiceError
 from penstock.service.compression import CODECS, AutomaticCodec, as_codec, cheapest_codec, compress, decompress
-from penstock.service.wire import BlockHeader, Buffer, pack, spec_of_data, spec_to_data, unpack
+from penstock.service.wire import BlockHeader, Buffer, ColumnHeader, pack, spec_of_data, spec_to_data, unpack
 from penstock.structure import flatten
 
 
@@ -188,7 +190,7 @@ def test_a_header_that_does_not_fit_its_buffers_is_an_error() -> None:
         unpack(header, buffers[:1])
     with pytest.raises(ServiceError, match=r"7 bytes came for a column of \(1,\) values of int64"):
         unpack(header, [buffers[0][:7], buffers[1]])
-    with pytest.raises(ServiceError, match=r"block of 2 rows came with columns of \[1, 1\] rows"):
+    with pytest.raises(ServiceError, match=r"block of 2 rows came with columns of the shapes \[\(1,\), \(1,\)\]"):
         unpack(BlockHeader(header.structure, 2, header.columns), buffers)
 
 
@@ -265,3 +267,45 @@ def test_a_codec_is_chosen_when_the_link_is_known() -> None:
     assert automatic.codec == ""
     automatic.sent([zeros], 8.0)
     assert automatic.codec in ("LZ4", "ZSTD")
+
+
+# What no worker of penstock's sends
+
+
+def of_arrow(array: pa.Array, kind: dict[str, Any], shape: tuple[int, ...]) -> Block:
+    """A column of an Arrow array, as a header says that it is."""
+    field = pa.field("rows", array.type, metadata={b"penstock": json.dumps(kind).encode()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([field])) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([array], schema=pa.schema([field])))
+    header = BlockHeader(["leaf", [], []], 1, (ColumnHeader(shape, None, arrow=True),))
+    return unpack(header, [np.frombuffer(sink.getvalue(), np.uint8)])
+
+
+def test_values_without_bytes_claim_no_time_and_no_memory() -> None:
+    """A terabyte of items without bytes was copied one by one."""
+    lists = pa.LargeListArray.from_arrays(pa.array([0, 1], pa.int64()), pa.array([1], pa.int64()))
+    rows = pa.StructArray.from_arrays([lists, pa.array([[1]], pa.list_(pa.int64()))], names=["values", "shape"])
+    for dtype in ("|V0", "<U0", "<i8"):
+        with pytest.raises(ServiceError, match="came with columns that its header does not describe"):
+            of_arrow(rows, {"kind": "dense", "dtype": dtype, "shape": [1 << 40]}, (1, 1 << 40))
+
+
+def test_a_column_without_rows_is_refused() -> None:
+    with pytest.raises(ServiceError, match=r"a block of 1 rows came with columns of the shapes \[\(\)\]"):
+        of_arrow(pa.array([1]), {"kind": "dense", "dtype": "<i8", "shape": []}, ())
+
+
+@pytest.mark.parametrize("dtype", ["<U1", ">U1", [["a", "<i4"], ["b", "<U1"]]])
+def test_text_that_is_none_is_refused_where_it_comes_and_not_where_it_is_shown(dtype: Any) -> None:
+    size = np.dtype("<U1").itemsize if isinstance(dtype, str) else 8
+    header = BlockHeader(["leaf", [], []], 1, (ColumnHeader((1,), dtype),))
+    with pytest.raises(ServiceError, match="U1 came with the number 4294967295 in place of a letter"):
+        unpack(header, [np.full(size, 0xFF, np.uint8)])
+
+
+def test_a_stream_that_ends_early_is_refused() -> None:
+    header = BlockHeader(["leaf", [], []], 1, (ColumnHeader((1,), None, arrow=True),))
+    for stream in (b"", b"\xff\xff\xff\xff\x00\x00\x00\x00"):
+        with pytest.raises(ServiceError, match="came with columns that its header does not describe"):
+            unpack(header, [np.frombuffer(stream, np.uint8)])

@@ -11,6 +11,7 @@ The metadata of a field says how to read it: {"kind": …, "dtype": …, "shape"
 """
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:
 
 
 def decode_column(field: pa.Field, array: pa.Array, copy: bool = False) -> Column:
-    """The column that `encode_column` encoded.
+    """The column that `encode_column` encoded. Of an array that is valid, no memory is taken that it does not hold.
 
     Numbers are a read-only view of Arrow's memory, or with `copy` the column's own, to be written at will.
     """
@@ -131,13 +132,13 @@ def _encode_dense(column: Column) -> pa.Array:
 
 
 def _decode_dense(array: pa.Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Column:
-    if pa.types.is_null(array.type):
-        return np.empty((len(array), *shape), dtype)
     values = array.flatten() if pa.types.is_fixed_size_list(array.type) else array
-    buffer = values.buffers()[1]
-    count = len(array) * int(np.prod(shape))
-    if buffer is None:
+    count = len(array) * math.prod(shape)
+    if count == 0:
         return np.empty((len(array), *shape), dtype)
+    buffer = None if pa.types.is_null(array.type) or pa.types.is_nested(values.type) else values.buffers()[1]
+    if buffer is None:
+        raise ValueError(f"{count} values of {dtype} have no bytes in a column of {array.type}")
     flat = np.frombuffer(buffer, dtype=dtype, count=count, offset=values.offset * dtype.itemsize)
     return flat.reshape(len(array), *shape)
 

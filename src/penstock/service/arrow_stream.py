@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.errors import ServiceError
+from penstock.service.interfaces import WrongAnswerError
 
 _MESSAGE_HEADER: Final = 2
 """The number of the field of a `Message` that holds its `RecordBatch`."""
@@ -23,20 +23,20 @@ def read_batch(stream: pa.Buffer) -> pa.RecordBatch:
     """The record batch of a stream, whose columns are views of it. They are not validated.
 
     Raises:
-        ServiceError: it is compressed, or the stream begins with something else than a schema and a record batch.
+        WrongAnswerError: it is compressed, or the stream begins with something else than a schema and a record batch.
         ArrowException: it is no stream.
         struct.error: it is damaged.
     """
     source = pa.BufferReader(stream)
     described = pa.ipc.read_message(source)
     if described.type != "schema":
-        raise ServiceError(f"a column came that begins with a {described.type} instead of its schema")
+        raise WrongAnswerError(f"a column came that begins with a {described.type} instead of its schema")
     schema = pa.ipc.read_schema(described)
     message = pa.ipc.read_message(source)
     if message.type != "record batch":
-        raise ServiceError(f"a column came with a {message.type} instead of its rows")
+        raise WrongAnswerError(f"a column came with a {message.type} instead of its rows")
     if _is_compressed(message.metadata.to_pybytes()):
-        raise ServiceError("a column came compressed in itself, which no data worker of penstock's does")
+        raise WrongAnswerError("a column came compressed in itself, which no data worker of penstock's does")
     return pa.ipc.read_record_batch(message, schema)
 
 

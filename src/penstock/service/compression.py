@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import InvalidArgumentError, ServiceError
+from penstock.errors import InvalidArgumentError
 from penstock.runtime.memory import Memory
+from penstock.service.interfaces import WrongAnswerError
 from penstock.service.wire import Buffer
 
 CODECS: Final = {"LZ4": "lz4_raw", "ZSTD": "zstd", "SNAPPY": "snappy"}
@@ -56,16 +57,16 @@ def decompress(codec: str, buffer: Buffer, size: int) -> Buffer:
     """The buffer of `size` bytes that was given to `compress`.
 
     Raises:
-        ServiceError: no buffer of this length can become as large, it is damaged, or there is no such codec.
+        WrongAnswerError: no buffer of this length can become as large, it is damaged, or there is no such codec.
     """
     if buffer.size == size:
         return buffer
     if codec not in CODECS or size > buffer.size * _MOST_RATIO[codec]:  # so much memory is taken first
-        raise ServiceError(f"{buffer.size} bytes of codec {codec!r} came that claim to become {size} bytes")
+        raise WrongAnswerError(f"{buffer.size} bytes of codec {codec!r} came that claim to become {size} bytes")
     try:
         content = _codec(codec).decompress(pa.py_buffer(buffer), size)
     except (pa.ArrowException, OSError) as error:
-        raise ServiceError(f"{buffer.size} bytes of codec {codec} came that are damaged: {error}") from error
+        raise WrongAnswerError(f"{buffer.size} bytes of codec {codec} came that are damaged: {error}") from error
     return Memory(content.address, size, owner=content).array()
 
 

@@ -12,6 +12,7 @@ from pyarrow import flight
 from penstock.errors import ClosedError, PenstockError, ServiceError, StorageError
 from penstock.printing import many_lines
 from penstock.service.address import TLS_PROTOCOL, parse_service
+from penstock.service.answers import check_answer
 from penstock.service.credentials import ClientCredentials, credentials_for
 from penstock.service.envelope import NO_ENTRY, ProtocolError, sealed, unsealed
 from penstock.service.messages import FromDispatcher
@@ -123,6 +124,7 @@ class DispatcherClient:
             self.trouble = ""
             if isinstance(reply, Refused):
                 raise_refused(reply)
+            check_answer(message, reply, self.address)
             return reply
 
     def _reached(self, message: Message, seconds: float) -> Any:

@@ -34,7 +34,9 @@ def to_exception(failed: Failed) -> Exception:
     """The exception that a worker met: of its own class where this process knows it, else a `ServiceError`.
 
     One that cannot be shown any more, as its arguments were not plain, becomes one of the class above that is Python's.
-    Nothing is imported to find the class. Its notes are those of the worker's, with the worker's traceback last.
+    It is one of Python's or penstock's own errors, or one that is defined in a module that this process has imported:
+    to find it nothing is imported, and no attribute is computed. Its notes are those of the worker's, with the worker's
+    traceback last.
     """
     found = _class_of(failed)
     error = _made(found, failed.arguments) if found is not None else None
@@ -59,7 +61,7 @@ def _plain(argument: Any) -> Any:
 def _class_of(failed: Failed) -> type[Exception] | None:
     found: Any = sys.modules.get(failed.module, builtins if failed.module == "builtins" else None)
     for name in failed.name.split("."):
-        found = getattr(found, name, None)
+        found = getattr(found, "__dict__", {}).get(name)  # an attribute that is looked up could import something
     return found if isinstance(found, type) and issubclass(found, Exception) else None
 
 

@@ -21,6 +21,10 @@ class UnreachedWorkerError(LostWorkerError):
     """A data worker was never reached, or says nothing: it has not ended over what it was asked."""
 
 
+class WrongAnswerError(UnreachedWorkerError):
+    """A data worker has answered what it was not asked, or what cannot be read: it is not to blame on an element."""
+
+
 class Connection(Protocol):
     """A consumer's line to one worker. Several threads may fetch at the same time.
 
@@ -37,6 +41,7 @@ class Connection(Protocol):
 
         Raises:
             UnreachedWorkerError: the worker cannot be reached, or is silent.
+            WrongAnswerError: what it answers cannot be read.
             LostWorkerError: it has ended in the middle of its answer.
             PenstockError: it refuses the request.
         """

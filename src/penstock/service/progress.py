@@ -53,6 +53,7 @@ class Part:
         fetch_stop: up to where is fetched.
         complete: whether everything has arrived.
         unused: how many were handed on that the caller may not have used yet.
+        wrong_answers: how many workers in a row have answered something else.
     """
 
     span: Span
@@ -65,6 +66,7 @@ class Part:
     fetch_stop: int = 0
     complete: bool = False
     unused: int = 0
+    wrong_answers: int = 0
     suspicion: Suspicion = field(default_factory=Suspicion)
     items: deque[Arrived | Raised] = field(default_factory=deque)
 

@@ -15,13 +15,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.data.block import Block
-from penstock.errors import ClosedError, LostLeaseError, LostWorkerError, PenstockError
+from penstock.errors import ClosedError, LostLeaseError, LostWorkerError, PenstockError, ServiceError
 from penstock.runtime.threads import Threads
+from penstock.service.asked import checked
 from penstock.service.asking import Reading
 from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.envelope import ProtocolError
 from penstock.service.failures import to_exception
 from penstock.service.fetching import End, Failed
-from penstock.service.interfaces import Answer
+from penstock.service.interfaces import Answer, WrongAnswerError
 from penstock.service.leases import Holding, Leases
 from penstock.service.machine.spans import count
 from penstock.service.messages import ConsumerNews, EpochOpened, ReleaseConsumer
@@ -30,7 +32,7 @@ from penstock.service.position import Position
 from penstock.service.progress import ENDLESS, Arrived, Part, Raised
 from penstock.service.pulse import Pulse
 from penstock.service.staff import Staff
-from penstock.service.subjects import Pass, Span
+from penstock.service.subjects import Pass, Span, WorkerInfo
 
 _logger = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ _GOODBYE_SECONDS = 1.0
 """How long the dispatcher is asked whether a worker that is lost had said that it ends."""
 _KEPT_SECONDS = 0.2
 """What the caller uses in this time is not given back."""
+_MOST_WRONG_ANSWERS = 3
 _SILENCE_SECONDS = 5.0
 """How long the caller waits before the log says what for."""
 
@@ -248,11 +251,24 @@ class Reader:
                     self._changed.wait(None if self._leases is None else self._leases.pause)
                     continue
             reply = self._leases.ask()
+            self._meet_passes(reply.spans)
             with self._changed:
                 self._leases.granted(reply)
                 if reply.wanted or reply.near_end:
                     self._steward.notify_all()
                 self._wake()
+
+    def _meet_passes(self, spans: list[Span]) -> None:
+        """Hear of passes that have come since the last heartbeat, where some of them were leased.
+
+        Raises:
+            ProtocolError: there are none.
+        """
+        if any(span.pass_number not in self._position.passes for span in spans):
+            self._hear()
+        unknown = [span for span in spans if span.pass_number not in self._position.passes]
+        if unknown:
+            raise ProtocolError(f"the dispatcher at {self._dispatcher.address} leases what it never told of: {unknown}")
 
     def _waiting_part(self) -> Part | None:
         part = self._position.waiting()
@@ -286,7 +302,8 @@ class Reader:
             return
         asked = time.monotonic()
         try:
-            for answer in self._staff.fetch(worker, request):
+            for answer in checked(self._staff.fetch(worker, request), request, reading.kind):
+                part.wrong_answers = 0
                 if not self._take_in(part, answer, request.span.stop):
                     break
         except LostWorkerError as error:
@@ -296,12 +313,25 @@ class Reader:
                 self._staff.tell(worker, error, left=left)
                 if blamed and not left:
                     self._suspect(part, worker.worker_id, request.span.stop)
+                if isinstance(error, WrongAnswerError):
+                    self._count_wrong_answer(part, worker, error)
             if self._staff.short_handed():
                 with self._changed:
                     self._beat_at = 0.0
                     self._steward.notify_all()
         finally:
             self._staff.leave(worker)
+
+    def _count_wrong_answer(self, part: Part, worker: WorkerInfo, error: WrongAnswerError) -> None:
+        """Let the caller know where nobody gives a right one."""
+        part.wrong_answers += 1
+        if part.wrong_answers == _MOST_WRONG_ANSWERS:
+            self._fail(
+                ServiceError(
+                    f"the data worker at {worker.endpoint.address} answers what it was not asked: {error}. So it was "
+                    f"{_MOST_WRONG_ANSWERS} times in a row: are all data workers of the penstock of this process?"
+                )
+            )
 
     def _has_left(self, worker_id: int) -> bool:
         """Whether a worker had told the dispatcher that it ends: then nothing that it was asked for is the reason."""

@@ -4,13 +4,13 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Condition, Lock
 
 from penstock.errors import LostWorkerError
 from penstock.service.fetching import Fetch
-from penstock.service.interfaces import Answer, Connection, UnreachedWorkerError
+from penstock.service.interfaces import Answers, Connection, UnreachedWorkerError
 from penstock.service.subjects import WorkerInfo
 
 _logger = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class Staff:
             self._alone.discard(worker.worker_id)
             self._changed.notify_all()
 
-    def fetch(self, worker: WorkerInfo, request: Fetch) -> Iterator[Answer]:
+    def fetch(self, worker: WorkerInfo, request: Fetch) -> Answers:
         """A worker's answer to a request.
 
         Raises:

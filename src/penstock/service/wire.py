@@ -23,15 +23,19 @@ from penstock.errors import InvalidTypeError, ServiceError
 from penstock.formats.columns import decode_column, encode_column
 from penstock.formats.structure_data import structure_of_data, structure_to_data
 from penstock.service.arrow_stream import read_batch
+from penstock.service.interfaces import WrongAnswerError
 from penstock.spec import LeafSpec, leaf_spec
 from penstock.structure import Structure, flatten
 
 _DAMAGED = (
     ArithmeticError,
     AttributeError,
+    EOFError,
     LookupError,
     MemoryError,
     OSError,
+    RecursionError,
+    SyntaxError,
     TypeError,
     ValueError,
     pa.ArrowException,
@@ -89,17 +93,21 @@ def unpack(header: BlockHeader, buffers: Sequence[Buffer]) -> Block:
     """The block that was packed. Its columns of one shape are views of the buffers.
 
     Raises:
-        ServiceError: the header does not fit the buffers, or names a class or a dtype that this process does not know.
+        WrongAnswerError: the header does not fit the buffers.
+        ServiceError: it names a class or a dtype that this process does not know.
     """
     structure = _structure_of(header.structure)
     if not len(buffers) == len(header.columns) == structure.leaf_count:
-        raise ServiceError(f"a block of {structure} came with {len(buffers)} buffers for {len(header.columns)} columns")
+        raise WrongAnswerError(
+            f"a block of {structure} came with {len(buffers)} buffers for {len(header.columns)} columns"
+        )
     try:
         columns = tuple(map(_unpack_column, header.columns, buffers))
     except _DAMAGED as error:
-        raise ServiceError(f"a block of {structure} came with columns that its header does not describe") from error
-    if any(len(column) != header.length for column in columns):
-        raise ServiceError(f"a block of {header.length} rows came with columns of {[len(c) for c in columns]} rows")
+        raise WrongAnswerError(f"a block of {structure} came with columns that its header does not describe") from error
+    if any(column.shape[:1] != (header.length,) for column in columns):
+        shapes = [column.shape for column in columns]
+        raise WrongAnswerError(f"a block of {header.length} rows came with columns of the shapes {shapes}")
     return Block(columns, structure, header.length)
 
 
@@ -167,7 +175,7 @@ def _structure_of(data: Any) -> Structure:
     try:
         return structure_of_data(data, _known_class)
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ServiceError(f"what should be the structure of elements is none: {error}") from error
+        raise WrongAnswerError(f"what should be the structure of elements is none: {error}") from error
 
 
 def _fields(data: Any) -> Any:
@@ -195,24 +203,42 @@ def _pack_column(column: Column) -> tuple[ColumnHeader, Buffer]:
 
 def _unpack_column(header: ColumnHeader, buffer: Buffer) -> Column:
     if min(header.shape, default=0) < 0:  # NumPy would divide by an item's size, which may be 0
-        raise ServiceError(f"a column came with the shape {header.shape}")
+        raise WrongAnswerError(f"a column came with the shape {header.shape}")
     if not header.arrow:
         dtype = dtype_of_data(header.dtype)
         if dtype.hasobject or buffer.size != dtype.itemsize * math.prod(header.shape):
-            raise ServiceError(f"{buffer.size} bytes came for a column of {header.shape} values of {dtype}")
+            raise WrongAnswerError(f"{buffer.size} bytes came for a column of {header.shape} values of {dtype}")
         if buffer.size == 0:
             return np.ndarray(header.shape, dtype, buffer=b"")  # NumPy's other ways make "U0" larger
         if buffer.ctypes.data % dtype.alignment:
             buffer = buffer.copy()  # gRPC puts it anywhere
-        return buffer.view(dtype).reshape(header.shape)
+        column = buffer.view(dtype).reshape(header.shape)
+        _check_text(column)
+        return column
     if header.dtype not in (None, "T"):  # of others a few bytes could claim any size
-        raise ServiceError(f"a column of objects came that is to become one of {header.dtype}")
+        raise WrongAnswerError(f"a column of objects came that is to become one of {header.dtype}")
     batch = read_batch(pa.py_buffer(buffer))
     if not _is_sent(batch.schema.field(0).type) or len(batch) != math.prod(header.shape):
-        raise ServiceError(f"{len(batch)} rows of {batch.schema} came for a column of {header.shape} values")
+        raise WrongAnswerError(f"{len(batch)} rows of {batch.schema} came for a column of {header.shape} values")
     batch.validate(full=True)  # Arrow follows offsets wherever they lead
     column = decode_column(batch.schema.field(0), batch.column(0), copy=True).reshape(header.shape)
+    if pa.types.is_struct(batch.schema.field(0).type) and len(column) and column.flat[0].dtype.kind in "UV":
+        for row in column.flat:
+            _check_text(row)
     return column if header.dtype is None else column.astype(dtype_of_data(header.dtype))
+
+
+def _check_text(column: Column) -> None:
+    """Refuse NumPy's strings with numbers that are no characters: they raise wherever they are looked at."""
+    if column.dtype.names is not None:
+        for name in column.dtype.names:
+            _check_text(column[name])
+    elif column.dtype.kind == "U" and column.size and column.dtype.itemsize:
+        points = np.ascontiguousarray(column).reshape(-1).view(np.dtype(np.uint32).newbyteorder(column.dtype.byteorder))
+        if int(points.max()) > sys.maxunicode:
+            raise WrongAnswerError(
+                f"a column of {column.dtype} came with the number {points.max()} in place of a letter"
+            )
 
 
 def _is_sent(kind: pa.DataType) -> bool:

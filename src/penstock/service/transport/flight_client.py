@@ -18,7 +18,7 @@ from penstock.runtime.memory import Memory
 from penstock.service.compression import AUTO, decompress
 from penstock.service.credentials import ClientCredentials, client_credentials
 from penstock.service.fetching import End, Failed, Fetch
-from penstock.service.interfaces import Answer, Answers, UnreachedWorkerError
+from penstock.service.interfaces import Answer, Answers, UnreachedWorkerError, WrongAnswerError
 from penstock.service.subjects import UNDECODABLE, Endpoint, Refused
 from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
 from penstock.service.transport.guard import Line, refused_at_the_door
@@ -99,7 +99,7 @@ class FlightConnection:
         try:
             message = _decoder.decode(received.app_metadata.to_pybytes())
         except UNDECODABLE as error:
-            raise ServiceError(f"what came from the worker at {self._address} is no message: {error}") from error
+            raise WrongAnswerError(f"what came from the worker at {self._address} is no message: {error}") from error
         if isinstance(message, BlockFrame):
             return message.chunk, unpack(message.header, list(_buffers(received.data, message)))
         if isinstance(message, Refused):
@@ -181,7 +181,7 @@ def _watch(connection: "weakref.ref[FlightConnection]", closed: threading.Event)
 
 def _buffers(batch: pa.RecordBatch, frame: BlockFrame) -> Iterator[Buffer]:
     if len(frame.sizes) != batch.num_columns or min(frame.sizes, default=0) < 0 or sum(frame.sizes) > LARGEST_BLOCK:
-        raise ServiceError(f"a block claims to have columns of {frame.sizes} bytes, and {batch.num_columns} came")
+        raise WrongAnswerError(f"a block claims to have columns of {frame.sizes} bytes, and {batch.num_columns} came")
     for column, size in zip(batch.columns, frame.sizes, strict=True):
         yield decompress(frame.codec, _content(column), size)
 
@@ -190,8 +190,8 @@ def _content(column: pa.Array) -> Buffer:
     """The bytes of a column's one value where they lie: a scalar of Arrow's would be a copy."""
     _, offsets, content = column.buffers()
     if len(column) != 1 or offsets is None or content is None or offsets.size < (column.offset + 2) * _OFFSET_BYTES:
-        raise ServiceError(f"a block has a column of {len(column)} values, expected one")
+        raise WrongAnswerError(f"a block has a column of {len(column)} values, expected one")
     start, stop = map(int, np.frombuffer(offsets, np.int64, 2, column.offset * _OFFSET_BYTES))
     if not 0 <= start <= stop <= content.size:
-        raise ServiceError(f"a block has a column from byte {start} to byte {stop} of {content.size}")
+        raise WrongAnswerError(f"a block has a column from byte {start} to byte {stop} of {content.size}")
     return Memory(content.address + start, stop - start, owner=content).array()

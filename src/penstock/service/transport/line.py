@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from penstock.errors import ServiceError
 from penstock.service.fetching import Chunk, End, Failed, Fetch
+from penstock.service.interfaces import WrongAnswerError
 from penstock.service.private_files import private_directory
 from penstock.service.subjects import UNDECODABLE, Refused
 from penstock.service.wire import BlockHeader, Buffer
@@ -104,7 +104,7 @@ def receive_request(line: socket.socket) -> FromConsumer | None:
     """A consumer's next message; None where it has closed the line.
 
     Raises:
-        ServiceError: what came is no frame of a consumer's.
+        WrongAnswerError: what came is no frame of a consumer's.
         OSError: the line is broken.
     """
     lengths = line.recv(_LENGTHS.size)  # files that come with it are closed by the system
@@ -117,7 +117,7 @@ def receive(line: socket.socket) -> tuple[FromWorker, Buffer, list[int]] | None:
     """A worker's next message, its body and its files; None where the worker has closed the line.
 
     Raises:
-        ServiceError: what came is no frame of a worker's.
+        WrongAnswerError: what came is no frame of a worker's.
         OSError: the line is broken.
     """
     lengths, files, _, _ = socket.recv_fds(line, _LENGTHS.size, MOST_FILES, _KEEP_PRIVATE)
@@ -139,14 +139,14 @@ def _message(
     lengths = begun + bytes(_exactly(line, _LENGTHS.size - len(begun)))
     message_size, body_size = _LENGTHS.unpack(lengths)
     if message_size > longest:
-        raise ServiceError(f"what came over the line is no message: it claims to have {message_size} bytes")
+        raise WrongAnswerError(f"what came over the line is no message: it claims to have {message_size} bytes")
     try:
         message = decoder.decode(_exactly(line, message_size).data)
     except UNDECODABLE as error:
-        raise ServiceError(f"what came over the line is no message: {error}") from error
+        raise WrongAnswerError(f"what came over the line is no message: {error}") from error
     expected = message.body_size if isinstance(message, BlockFrame) else 0
     if body_size != expected:
-        raise ServiceError(f"what came over the line claims a body of {body_size} bytes, its message {expected}")
+        raise WrongAnswerError(f"what came over the line claims a body of {body_size} bytes, its message {expected}")
     return message, body_size
 
 

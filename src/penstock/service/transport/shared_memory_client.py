@@ -12,7 +12,7 @@ from penstock.errors import LostWorkerError, ServiceError
 from penstock.runtime.memory import Memory
 from penstock.runtime.shared_memory import Mapping
 from penstock.service.fetching import Fetch
-from penstock.service.interfaces import Answer, Answers, UnreachedWorkerError
+from penstock.service.interfaces import Answer, Answers, UnreachedWorkerError, WrongAnswerError
 from penstock.service.subjects import Endpoint, Refused
 from penstock.service.transport.line import (
     BlockFrame,
@@ -174,7 +174,7 @@ class _Line:
     def _shared(self, place: Place) -> Buffer:
         mapping = self._mappings.get(place.segment)
         if mapping is None or not 0 <= place.offset <= place.offset + place.size <= mapping.size:
-            raise ServiceError(f"a worker names memory that it does not share: {place}")
+            raise WrongAnswerError(f"a worker names memory that it does not share: {place}")
         released = partial(self._give_back, place.token)
         return Memory(mapping.address + place.offset, place.size, mapping, released).array()
 

@@ -1,0 +1,97 @@
+"""Answers compared with what was asked: those of a data worker.
+
+A worker answers a `Fetch` with the elements of its span, each once and in order. One that answers anything else is as
+good as lost: what it should have given is asked of another one.
+"""
+
+from collections.abc import Generator
+from contextlib import closing
+from math import inf
+from typing import Final
+
+from penstock.data.block import Block
+from penstock.service.fetching import Chunk, End, Failed, Fetch
+from penstock.service.interfaces import Answer, Answers, WrongAnswerError
+from penstock.service.subjects import PassKind, Place
+
+_FARTHEST: Final = 1 << 62
+
+
+def checked(answers: Answers, request: Fetch, kind: PassKind) -> Generator[Answer, None, None]:
+    """A worker's answers to a request, as long as they are.
+
+    Args:
+        kind: what the positions of the pass are.
+
+    Raises:
+        WrongAnswerError: they are not.
+    """
+    asked = _Asked(request, kind)
+    with closing(answers):
+        for answer in answers:
+            match answer:
+                case End():
+                    asked.check_end(answer)
+                case Failed():
+                    asked.check_failure(answer)
+                case chunk, block:
+                    asked.check_block(chunk, block)
+            yield answer
+
+
+class _Asked:
+    """What is to come of a request."""
+
+    def __init__(self, request: Fetch, kind: PassKind) -> None:
+        self._span = request.span
+        self._stride = request.stride
+        self._may_jump = bool(request.trainer)
+        self._by_place = kind == "groups"
+        span = request.span
+        self._next: Place = span.first if self._by_place else (span.start + span.skip * self._stride, 0)
+        self._came = False
+
+    def check_block(self, chunk: Chunk, block: Block) -> None:
+        """Compare a block with what was to come."""
+        rows, place = chunk.rows, (chunk.position, chunk.skip)
+        if not 1 <= rows == len(block):
+            raise WrongAnswerError(f"a block of {len(block)} rows came that is said to have {rows}")
+        if not 0 <= chunk.seconds < inf:
+            raise WrongAnswerError(f"a block came that is said to have taken {chunk.seconds} s")
+        last = chunk.position + (0 if self._by_place else (rows - 1) * self._stride)
+        if not self._is_next(place) or last >= self._span.stop:
+            raise WrongAnswerError(
+                f"elements {place} to position {last} came, where {self._next} to position {self._span.stop - 1} were "
+                "to come"
+            )
+        self._came = True
+        skip = chunk.skip + rows
+        self._next = (chunk.position, skip) if self._by_place else (last + self._stride, 0)
+
+    def _is_next(self, place: Place) -> bool:
+        if self._by_place or self._may_jump:  # a place may have several names where positions have any number of rows
+            return place == self._next or (place[0] > self._next[0] and 0 <= place[1] <= _FARTHEST)
+        return place == self._next
+
+    def check_end(self, end: End) -> None:
+        """Compare an end with what has come."""
+        position, stop = self._next[0], self._span.stop
+        whole = self._by_place or self._may_jump
+        if not 0 <= end.skip <= self._span.skip or not 0 <= end.seconds < inf:
+            raise WrongAnswerError(f"an end came that leaves out {end.skip} elements after {end.seconds} s")
+        if end.length == -2:
+            if not whole and position < stop:
+                raise WrongAnswerError(f"positions up to {stop} were to come, and the end came at {position}")
+            return
+        least = position - self._stride + 1 if self._came and not self._by_place else 0
+        most = stop if whole else min(stop, position)
+        if not least <= end.length <= most:
+            raise WrongAnswerError(
+                f"a pass is said to have {end.length} positions, of which those up to {position} have come"
+            )
+
+    def check_failure(self, failed: Failed) -> None:
+        """Compare what stands in place of an element with what was to come."""
+        after, last = failed.next.first, max(self._span.stop, self._next[0] + self._stride)
+        if not self._next < after or after[0] > last or after[1] < 0 or after[1] > _FARTHEST:
+            raise WrongAnswerError(f"an element that failed at {self._next} is said to be followed by {after}")
