@@ -20,7 +20,7 @@ LAUNCH = [sys.executable, "-m", "penstock", "launch"]
 
 WORKER = """
 import os, signal, subprocess, sys
-number = os.environ["PENSTOCK_PROCESS_ID"]
+number = os.environ["PENSTOCK_WORKER_INDEX"]
 arguments = sys.argv[1:]
 def sleep():
     while True:
@@ -88,7 +88,7 @@ def assert_gone(processes: list[str]) -> None:
 def test_every_worker_learns_who_it_is(program: Path) -> None:
     program.write_text(
         "import os; print(*(os.environ['PENSTOCK_' + name] for name in "
-        "('COORDINATOR_ADDRESS', 'NUM_PROCESSES', 'PROCESS_ID')))"
+        "('COORDINATOR_ADDRESS', 'NUM_WORKERS', 'WORKER_INDEX')))"
     )
     done = run("-n", 3, program)
     assert (done.returncode, done.stderr) == (0, "")
@@ -339,7 +339,7 @@ import jax
 from penstock.distribute.cluster import find_cluster
 found = find_cluster()
 jax.distributed.initialize(
-    found.coordinator_address, found.num_processes, found.process_id, cluster_detection_method="deactivate"
+    found.coordinator_address, found.num_workers, found.worker_index, cluster_detection_method="deactivate"
 )
 print(jax.process_index(), jax.process_count(), jax.local_device_count(), jax.device_count())
 """)

@@ -10,8 +10,8 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 PENSTOCK = {
     "PENSTOCK_COORDINATOR_ADDRESS": "127.0.0.1:4000",
-    "PENSTOCK_NUM_PROCESSES": "2",
-    "PENSTOCK_PROCESS_ID": "1",
+    "PENSTOCK_NUM_WORKERS": "2",
+    "PENSTOCK_WORKER_INDEX": "1",
 }
 TRAINER = {"JAX_COORDINATOR_ADDRESS": "job-0.job:8080", "JAX_NUM_PROCESSES": "3", "JAX_PROCESS_ID": "2"}
 JAXJOB = {"COORDINATOR_ADDRESS": "job-worker-0", "COORDINATOR_PORT": "6666", "NUM_PROCESSES": "4", "PROCESS_ID": "0"}
@@ -83,14 +83,14 @@ def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "environment",
     [
-        PENSTOCK | {"PENSTOCK_NUM_PROCESSES": "1", "PENSTOCK_PROCESS_ID": "0"},
+        PENSTOCK | {"PENSTOCK_NUM_WORKERS": "1", "PENSTOCK_WORKER_INDEX": "0"},
         TORCHRUN | {"WORLD_SIZE": "1", "RANK": "0"},
     ],
 )
 def test_one_process_is_a_cluster_of_one(environment: dict[str, str]) -> None:
     found = find_cluster(environment=environment)
     assert found is not None
-    assert (found.num_processes, found.process_id) == (1, 0)
+    assert (found.num_workers, found.worker_index) == (1, 0)
 
 
 def test_torchrun_keeps_its_own_port_for_itself() -> None:
@@ -103,9 +103,9 @@ def test_torchrun_keeps_its_own_port_for_itself() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a:1", None, None), "got coordinator_address='a:1' without num_processes and process_id: give all three"),
-        (("a:1", 2, None), "got coordinator_address='a:1', num_processes=2 without process_id: give all three"),
-        ((None, 2, 0), "got num_processes=2, process_id=0 without coordinator_address: give all three, or none"),
+        (("a:1", None, None), "got coordinator_address='a:1' without num_workers and worker_index: give all three"),
+        (("a:1", 2, None), "got coordinator_address='a:1', num_workers=2 without worker_index: give all three"),
+        ((None, 2, 0), "got num_workers=2, worker_index=0 without coordinator_address: give all three, or none"),
         (("a", 2, 0), "coordinator_address must be HOST:PORT, with a port from 1 to 65535, got 'a'"),
         (("a:0", 2, 0), "coordinator_address must be HOST:PORT, with a port from 1 to 65535, got 'a:0'"),
         (("a:65536", 2, 0), "coordinator_address must be HOST:PORT, with a port from 1 to 65535, got 'a:65536'"),
@@ -114,9 +114,9 @@ def test_torchrun_keeps_its_own_port_for_itself() -> None:
             ("http://a:80", 2, 0),
             "coordinator_address must be HOST:PORT, with a port from 1 to 65535, got 'http://a:80'",
         ),
-        (("a:1", 0, 0), "num_processes must be at least 1, got 0"),
-        (("a:1", 2, 2), "process_id must be at least 0 and less than num_processes, which is 2, got 2"),
-        (("a:1", 2, -1), "process_id must be at least 0 and less than num_processes, which is 2, got -1"),
+        (("a:1", 0, 0), "num_workers must be at least 1, got 0"),
+        (("a:1", 2, 2), "worker_index must be at least 0 and less than num_workers, which is 2, got 2"),
+        (("a:1", 2, -1), "worker_index must be at least 0 and less than num_workers, which is 2, got -1"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(arguments: tuple[str, int, int], message: str) -> None:
@@ -128,8 +128,8 @@ def test_arguments_that_cannot_be_are_refused(arguments: tuple[str, int, int], m
     ("arguments", "message"),
     [
         ((7, 2, 0), "coordinator_address must be a string HOST:PORT, got 7"),
-        (("a:1", "2", 0), "num_processes must be an int, got '2'"),
-        (("a:1", 2, False), "process_id must be an int, got False"),
+        (("a:1", "2", 0), "num_workers must be an int, got '2'"),
+        (("a:1", 2, False), "worker_index must be an int, got False"),
     ],
 )
 def test_arguments_of_a_wrong_kind_are_refused(arguments: tuple[str, int, int], message: str) -> None:
@@ -141,19 +141,19 @@ def test_arguments_of_a_wrong_kind_are_refused(arguments: tuple[str, int, int], 
     ("environment", "message"),
     [
         (
-            {"PENSTOCK_PROCESS_ID": "0"},
-            "the environment has PENSTOCK_PROCESS_ID=0 without PENSTOCK_COORDINATOR_ADDRESS and "
-            "PENSTOCK_NUM_PROCESSES: set all of them, or none",
+            {"PENSTOCK_WORKER_INDEX": "0"},
+            "the environment has PENSTOCK_WORKER_INDEX=0 without PENSTOCK_COORDINATOR_ADDRESS and "
+            "PENSTOCK_NUM_WORKERS: set all of them, or none",
         ),
         (
-            without(PENSTOCK, "PENSTOCK_NUM_PROCESSES") | SLURM,
-            "the environment has PENSTOCK_COORDINATOR_ADDRESS=127.0.0.1:4000, PENSTOCK_PROCESS_ID=1 without "
-            "PENSTOCK_NUM_PROCESSES: ",
+            without(PENSTOCK, "PENSTOCK_NUM_WORKERS") | SLURM,
+            "the environment has PENSTOCK_COORDINATOR_ADDRESS=127.0.0.1:4000, PENSTOCK_WORKER_INDEX=1 without "
+            "PENSTOCK_NUM_WORKERS: ",
         ),
         (
-            PENSTOCK | {"PENSTOCK_PROCESS_ID": ""},
-            "the environment has PENSTOCK_COORDINATOR_ADDRESS=127.0.0.1:4000, PENSTOCK_NUM_PROCESSES=2 without "
-            "PENSTOCK_PROCESS_ID: ",
+            PENSTOCK | {"PENSTOCK_WORKER_INDEX": ""},
+            "the environment has PENSTOCK_COORDINATOR_ADDRESS=127.0.0.1:4000, PENSTOCK_NUM_WORKERS=2 without "
+            "PENSTOCK_WORKER_INDEX: ",
         ),
         (
             {"JAX_PROCESS_ID": "0"},
@@ -176,7 +176,7 @@ def test_arguments_of_a_wrong_kind_are_refused(arguments: tuple[str, int, int], 
             TORCHRUN | {"MASTER_PORT": "70000"},
             "MASTER_ADDR must be HOST:PORT, with a port from 1 to 65535, got 'node1:70000'",
         ),
-        (PENSTOCK | {"PENSTOCK_NUM_PROCESSES": "0"}, "PENSTOCK_NUM_PROCESSES must be at least 1, got 0"),
+        (PENSTOCK | {"PENSTOCK_NUM_WORKERS": "0"}, "PENSTOCK_NUM_WORKERS must be at least 1, got 0"),
     ],
 )
 def test_environments_that_cannot_be_are_refused(environment: dict[str, str], message: str) -> None:

@@ -308,7 +308,8 @@ def test_a_process_that_cannot_be_told_is_ended() -> None:
         from penstock.distribute.control import Control
         from penstock.distribute.hub import Hub
         hub = Hub({HOST!r}, 2)
-        controls = [Control(({HOST!r}, hub.port), hub.key, worker, 2, failure_timeout=0.1) for worker in range(2)]
+        address = ({HOST!r}, hub.port)
+        controls = [Control(address, hub.key, worker, 2, failure_timeout_seconds=0.1) for worker in range(2)]
         controls[1].fail("failed with KeyError")
         threading.Event().wait()  # as a collective that the other worker never joins
     """

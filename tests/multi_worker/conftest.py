@@ -21,7 +21,7 @@ collect_ignore = ["scenarios", "worker.py", "keras_training.py"]
 
 WORKER = Path(__file__).parent / "worker.py"
 # Keeps the status of every worker: the launcher's own is that of the first one that failed.
-KEEP_STATUS = '"$@"; status=$?; echo $status > status-$PENSTOCK_PROCESS_ID; exit $status'
+KEEP_STATUS = '"$@"; status=$?; echo $status > status-$PENSTOCK_WORKER_INDEX; exit $status'
 
 # Text files with a number in each line.
 FILES = {

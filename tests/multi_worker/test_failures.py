@@ -107,7 +107,7 @@ def test_different_data_is_named_at_its_step(disagreements) -> None:
 
 def test_a_strategy_is_made_before_jax_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     jax.devices()
-    given = {"COORDINATOR_ADDRESS": "127.0.0.1:1", "NUM_PROCESSES": "2", "PROCESS_ID": "0"}
+    given = {"COORDINATOR_ADDRESS": "127.0.0.1:1", "NUM_WORKERS": "2", "WORKER_INDEX": "0"}
     for name, value in given.items():
         monkeypatch.setenv(f"PENSTOCK_{name}", value)
     message = "MultiWorkerMirroredStrategy must be made before anything else uses JAX"
@@ -124,8 +124,8 @@ def test_two_strategies_do_not_meet(disagreements) -> None:
 
 
 def test_a_process_without_others_is_the_only_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    for prefix in ("PENSTOCK_", "JAX_"):
-        monkeypatch.delenv(prefix + "NUM_PROCESSES", raising=False)
+    for name in ("PENSTOCK_NUM_WORKERS", "JAX_NUM_PROCESSES"):
+        monkeypatch.delenv(name, raising=False)
     strategy = ps.MultiWorkerMirroredStrategy()
     replicas = strategy.num_replicas_in_sync
     assert replicas == len(strategy.local_results(0))

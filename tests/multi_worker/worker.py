@@ -34,7 +34,7 @@ def main(name: str, only: str | None = None) -> None:
     if getattr(scenario, "NEEDS_STRATEGY", True):
         strategy = ps.MultiWorkerMirroredStrategy(**getattr(scenario, "OPTIONS", {}))
     seen = {key: case(strategy) for key, case in cases.items() if only in (None, key)}
-    Path(f"seen-{os.environ['PENSTOCK_PROCESS_ID']}.json").write_text(json.dumps(seen, default=plain))
+    Path(f"seen-{os.environ['PENSTOCK_WORKER_INDEX']}.json").write_text(json.dumps(seen, default=plain))
 
 
 if __name__ == "__main__":

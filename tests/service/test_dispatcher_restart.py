@@ -145,7 +145,7 @@ def test_a_reader_waits_for_its_dispatcher_as_long_as_it_was_told_to(
     dispatcher = start_dispatcher("--work-dir", str(tmp_path))
     with workers(dispatcher.address, 1):
         shared = ps.service.distribute(
-            "distributed_epoch", dispatcher.address, job_name="shared", dispatcher_timeout=2.0
+            "distributed_epoch", dispatcher.address, job_name="shared", dispatcher_timeout_seconds=2.0
         )
         readers = Readers([ps.Dataset.range(1 << 40).map(slowly).apply(shared)])
         readers.await_elements(10)

@@ -106,7 +106,7 @@ def test_a_worker_may_be_started_before_its_dispatcher() -> None:
 
 
 def test_a_dispatcher_that_never_comes_is_an_error() -> None:
-    config = ps.service.WorkerConfig(dispatcher_address="localhost:1", dispatcher_timeout=0.2)
+    config = ps.service.WorkerConfig(dispatcher_address="localhost:1", dispatcher_timeout_seconds=0.2)
     with pytest.raises(ps.ServiceError, match="the dispatcher at localhost:1 cannot be reached"):
         ps.service.WorkerServer(config)
 
@@ -123,7 +123,7 @@ def test_workers_register_anew_with_a_dispatcher_that_was_restarted() -> None:
 
 def test_a_worker_ends_when_its_dispatcher_is_gone_for_too_long(caplog: pytest.LogCaptureFixture) -> None:
     with ps.service.DispatchServer(QUICK) as dispatcher:
-        worker = worker_for(dispatcher, dispatcher_timeout=0.3)
+        worker = worker_for(dispatcher, dispatcher_timeout_seconds=0.3)
     with pytest.raises(ps.ServiceError, match="cannot be reached"):
         worker.join(timeout=60)
     assert "this data worker ends: the dispatcher" in caplog.text
@@ -219,9 +219,9 @@ def test_a_port_that_is_taken_is_said(dispatcher: ps.service.DispatchServer) -> 
         ({"tags": [""]}, ValueError, "must not hold an empty tag"),
         ({"port": 1 << 16}, ValueError, "must be from 0 to 65535"),
         ({"port": "5000"}, TypeError, "takes an integer, got '5000'"),
-        ({"dispatcher_timeout": "1"}, TypeError, "takes a number, got '1'"),
-        ({"heartbeat_interval": 0}, ValueError, "must be a number of seconds greater than 0"),
-        ({"dispatcher_timeout": -1}, ValueError, "must be a number of seconds greater than 0"),
+        ({"dispatcher_timeout_seconds": "1"}, TypeError, "takes a number, got '1'"),
+        ({"heartbeat_seconds": 0}, ValueError, "must be a number of seconds greater than 0"),
+        ({"dispatcher_timeout_seconds": -1}, ValueError, "must be a number of seconds greater than 0"),
     ],
 )
 def test_a_configuration_is_checked(wrong: dict[str, object], kind: type[Exception], message: str) -> None:

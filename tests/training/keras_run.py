@@ -17,7 +17,7 @@ import penstock as ps
 @cache
 def the_strategy() -> ps.Strategy:
     """The strategy of all runs of this process."""
-    return ps.MirroredStrategy() if os.environ["PENSTOCK_NUM_PROCESSES"] == "1" else ps.MultiWorkerMirroredStrategy()
+    return ps.MirroredStrategy() if os.environ["PENSTOCK_NUM_WORKERS"] == "1" else ps.MultiWorkerMirroredStrategy()
 
 
 class KerasTraining:

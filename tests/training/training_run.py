@@ -36,7 +36,7 @@ class Run:
     def __init__(self, training: Callable[[ps.Dataset], Any], directory: str, fatal: bool) -> None:
         self._training = training
         self._directory = Path(directory)
-        self._worker = os.environ["PENSTOCK_PROCESS_ID"]
+        self._worker = os.environ["PENSTOCK_WORKER_INDEX"]
         self._fatal = fatal and fatal_worker in ("-", self._worker)
         self._step = 0
 

@@ -21,7 +21,7 @@ def add_launch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "first one listens. What they write comes line by line, after the number of the worker: [0], [1], and so on. "
         "The command ends when all have ended, with status 0 if all gave 0, otherwise with the status of the worker "
         "that failed first. Ctrl-C ends all of them; a second Ctrl-C kills them.",
-        epilog="Each worker finds PENSTOCK_COORDINATOR_ADDRESS, PENSTOCK_NUM_PROCESSES and PENSTOCK_PROCESS_ID in its "
+        epilog="Each worker finds PENSTOCK_COORDINATOR_ADDRESS, PENSTOCK_NUM_WORKERS and PENSTOCK_WORKER_INDEX in its "
         "environment. Options of penstock stand before PROGRAM; all that follows it is for the program. "
         "Example: penstock launch -n 2 --devices-per-worker 2 train.py --epochs 3",
     )

@@ -18,15 +18,15 @@ class Cluster:
 
     Args:
         coordinator_address: HOST:PORT at which process 0 listens.
-        num_processes: how many processes take part.
-        process_id: which of them this one is, from 0.
+        num_workers: how many processes take part.
+        worker_index: which of them this one is, from 0.
         source: what says so, for messages. Where the three others are None, `jax.distributed.initialize()` finds them
             by itself.
     """
 
     coordinator_address: str | None
-    num_processes: int | None
-    process_id: int | None
+    num_workers: int | None
+    worker_index: int | None
     source: str
 
 
@@ -46,18 +46,25 @@ class _Variables:
     number: str
     signs: tuple[str, ...]
 
-    @classmethod
-    def with_prefix(cls, prefix: str, source: str, signs: tuple[str, ...]) -> "_Variables":
-        address, count, number = (prefix + name for name in ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID"))
-        return cls(source, address, None, count, number, tuple(prefix + name for name in signs))
 
-
-_PENSTOCK: Final = _Variables.with_prefix(
-    "PENSTOCK_", "penstock launch", ("COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID")
+_PENSTOCK: Final = _Variables(
+    "penstock launch",
+    "PENSTOCK_COORDINATOR_ADDRESS",
+    None,
+    "PENSTOCK_NUM_WORKERS",
+    "PENSTOCK_WORKER_INDEX",
+    ("PENSTOCK_COORDINATOR_ADDRESS", "PENSTOCK_NUM_WORKERS", "PENSTOCK_WORKER_INDEX"),
 )
 _OTHERS: Final = (
     # Kubeflow Trainer's. Its address alone is a setting of JAX, for a cluster that JAX finds by itself.
-    _Variables.with_prefix("JAX_", "JAX_* variables", ("NUM_PROCESSES", "PROCESS_ID")),
+    _Variables(
+        "JAX_* variables",
+        "JAX_COORDINATOR_ADDRESS",
+        None,
+        "JAX_NUM_PROCESSES",
+        "JAX_PROCESS_ID",
+        ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
+    ),
     # JAXJob of Kubeflow's training operator. The two other names may mean anything.
     _Variables(
         "JAXJob", "COORDINATOR_ADDRESS", "COORDINATOR_PORT", "NUM_PROCESSES", "PROCESS_ID", ("COORDINATOR_ADDRESS",)
@@ -69,8 +76,8 @@ _OTHERS: Final = (
 
 def find_cluster(
     coordinator_address: str | None = None,
-    num_processes: int | None = None,
-    process_id: int | None = None,
+    num_workers: int | None = None,
+    worker_index: int | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Cluster | None:
     """The cluster that this process belongs to; None where nothing says that there is one.
@@ -82,26 +89,26 @@ def find_cluster(
         InvalidArgumentError: some of the arguments or variables are missing, or have values that cannot be.
         InvalidTypeError: an argument of the wrong kind.
 
-    >>> find_cluster("10.0.0.1:1234", num_processes=2, process_id=0)
-    Cluster(coordinator_address='10.0.0.1:1234', num_processes=2, process_id=0, source='arguments')
+    >>> find_cluster("10.0.0.1:1234", num_workers=2, worker_index=0)
+    Cluster(coordinator_address='10.0.0.1:1234', num_workers=2, worker_index=0, source='arguments')
     >>> find_cluster(environment={"MASTER_ADDR": "a", "MASTER_PORT": "1234", "WORLD_SIZE": "2", "RANK": "1"})
-    Cluster(coordinator_address='a:1234', num_processes=2, process_id=1, source='torchrun')
+    Cluster(coordinator_address='a:1234', num_workers=2, worker_index=1, source='torchrun')
     >>> find_cluster(environment={})
     """
-    arguments = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
+    arguments = {"coordinator_address": coordinator_address, "num_workers": num_workers, "worker_index": worker_index}
     missing = [name for name, value in arguments.items() if value is None]
     if len(missing) == len(arguments):
         return _from_environment(environment)
-    if coordinator_address is None or num_processes is None or process_id is None:
+    if coordinator_address is None or num_workers is None or worker_index is None:
         given = ", ".join(f"{name}={value!r}" for name, value in arguments.items() if value is not None)
         raise InvalidArgumentError(f"got {given} without {' and '.join(missing)}: give all three, or none")
     if not isinstance(coordinator_address, str):
         raise InvalidTypeError(f"coordinator_address must be a string HOST:PORT, got {coordinator_address!r}")
-    for name in ("num_processes", "process_id"):
+    for name in ("num_workers", "worker_index"):
         if type(arguments[name]) is not int:
             raise InvalidTypeError(f"{name} must be an int, got {arguments[name]!r}")
-    names = ("coordinator_address", "num_processes", "process_id")
-    return _checked(Cluster(coordinator_address, num_processes, process_id, "arguments"), names)
+    names = ("coordinator_address", "num_workers", "worker_index")
+    return _checked(Cluster(coordinator_address, num_workers, worker_index, "arguments"), names)
 
 
 def _from_environment(environment: Mapping[str, str]) -> Cluster | None:
@@ -160,7 +167,7 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 def _checked(cluster: Cluster, names: tuple[str, str, str]) -> Cluster:
     """The cluster itself if it can be; `names` are those under which its three values were given."""
-    address, count, number = cluster.coordinator_address or "", cluster.num_processes or 0, cluster.process_id or 0
+    address, count, number = cluster.coordinator_address or "", cluster.num_workers or 0, cluster.worker_index or 0
     found = _ADDRESS.fullmatch(address)
     if not found or not 0 < int(found[2]) < 2**16:
         raise InvalidArgumentError(f"{names[0]} must be HOST:PORT, with a port from 1 to 65535, got {address!r}")
@@ -180,8 +187,8 @@ def _scheduler(environment: Mapping[str, str]) -> str | None:
             return "Open MPI"
         raise InvalidArgumentError(
             "Open MPI started several processes but does not say where the first one is, as it did before version 5 by "
-            "OMPI_MCA_orte_hnp_uri. Give coordinator_address=HOST:PORT of process 0, num_processes from "
-            "OMPI_COMM_WORLD_SIZE and process_id from OMPI_COMM_WORLD_RANK"
+            "OMPI_MCA_orte_hnp_uri. Give coordinator_address=HOST:PORT of process 0, num_workers from "
+            "OMPI_COMM_WORLD_SIZE and worker_index from OMPI_COMM_WORLD_RANK"
         )
     # Without srun, a batch script is one process, and has no step.
     step = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
@@ -193,7 +200,7 @@ def _scheduler(environment: Mapping[str, str]) -> str | None:
         raise InvalidArgumentError(
             "this is a pod of an indexed Kubernetes Job (JOB_COMPLETION_INDEX is set), whose other pods JAX finds by "
             "the package kubernetes, which is not installed: pip install kubernetes, or set "
-            "PENSTOCK_COORDINATOR_ADDRESS, PENSTOCK_NUM_PROCESSES and PENSTOCK_PROCESS_ID"
+            "PENSTOCK_COORDINATOR_ADDRESS, PENSTOCK_NUM_WORKERS and PENSTOCK_WORKER_INDEX"
         )
     return None
 

@@ -35,7 +35,7 @@ from penstock.runtime.channel import Closed
 
 _logger = logging.getLogger(__name__)
 
-FAILURE_TIMEOUT = 30.0
+FAILURE_TIMEOUT_SECONDS = 30.0
 """Seconds that a process may go on, blocked in a collective or in JAX's exit, after a worker was lost or has failed."""
 
 _BLAME_SECONDS = 2.0
@@ -51,18 +51,23 @@ class Control:
         key: the secret that the hub knows its workers by.
         worker: the number of this worker.
         workers: the number of workers.
-        failure_timeout: after another worker's failure, the seconds until this process is ended if it was not told of
-            it in the meantime: it then waits in a collective for a worker that will never come. So long at most, too,
+        failure_timeout_seconds: how long after another worker's failure this process is ended if it was not told of it
+            in the meantime: it then waits in a collective for a worker that will never come. So long at most, too,
             does it wait for the others at its own end.
     """
 
     def __init__(
-        self, address: tuple[str, int], key: bytes, worker: int, workers: int, failure_timeout: float = FAILURE_TIMEOUT
+        self,
+        address: tuple[str, int],
+        key: bytes,
+        worker: int,
+        workers: int,
+        failure_timeout_seconds: float = FAILURE_TIMEOUT_SECONDS,
     ) -> None:
         self.worker = worker
         self.workers = workers
         self.sent = 0
-        self._failure_timeout = failure_timeout
+        self._failure_timeout_seconds = failure_timeout_seconds
         self._connection = Client(address, "AF_INET", authkey=key)
         send_at_once(self._connection)
         self._connection.send_bytes(str(worker).encode())
@@ -255,11 +260,11 @@ class Control:
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None or self._closed)
         failed = time.monotonic()
-        while not self._told.wait(max(failed, self._last_call) + self._failure_timeout - time.monotonic()):
-            if time.monotonic() >= max(failed, self._last_call) + self._failure_timeout:
+        while not self._told.wait(max(failed, self._last_call) + self._failure_timeout_seconds - time.monotonic()):
+            if time.monotonic() >= max(failed, self._last_call) + self._failure_timeout_seconds:
                 self._end(
-                    f"could not be told of it within {self._failure_timeout:.0f} seconds and is ended: it waits for a "
-                    "worker that will not come"
+                    f"could not be told of it within {self._failure_timeout_seconds:.0f} seconds and is ended: it "
+                    "waits for a worker that will not come"
                 )
         with self._changed:
             self._changed.wait_for(lambda: self._closed)
@@ -281,11 +286,11 @@ class Control:
     def _leave(self) -> None:
         """At the interpreter's exit: say whether the program has ended as it should."""
         error = getattr(sys, "last_value", None)
-        self._exit_seconds = self._failure_timeout
+        self._exit_seconds = self._failure_timeout_seconds
         if error is not None and not isinstance(error, WorkerError) and self._failure is None:
             self.fail(f"ended with {type(error).__name__}: {error}")
             if self.worker != 0:  # JAX ends all others with worker 0: they may have something to do yet
-                self._exit_seconds = min(EXIT_SECONDS, self._failure_timeout / 2)
+                self._exit_seconds = min(EXIT_SECONDS, self._failure_timeout_seconds / 2)
         self.close()
 
     def close(self) -> None:

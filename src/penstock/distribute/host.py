@@ -171,8 +171,8 @@ def _say_who_else_there_is() -> None:
         cluster = find_cluster()
     except InvalidArgumentError:  # the environment says too little of others
         return
-    if cluster is not None and (cluster.num_processes is None or cluster.num_processes > 1):
-        count, number = cluster.num_processes, cluster.process_id
+    if cluster is not None and (cluster.num_workers is None or cluster.num_workers > 1):
+        count, number = cluster.num_workers, cluster.worker_index
         which = f"num_workers={count}, worker_index={number}" if count is not None else "num_workers and worker_index"
         _logger.warning(
             "HostStrategy is a single worker here, which reads everything, though the environment (%s) names several "

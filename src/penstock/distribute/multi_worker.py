@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from penstock.distribute.cluster import Cluster, find_cluster
-from penstock.distribute.control import FAILURE_TIMEOUT, Control
+from penstock.distribute.control import FAILURE_TIMEOUT_SECONDS, Control
 from penstock.distribute.hub import Hub
 from penstock.distribute.mesh_strategy import MeshStrategy
 from penstock.distribute.shards import Workers
@@ -36,16 +36,16 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
     `ps.InputOptions(partial_batch="pad")` keeps every step in the one program.
 
     A worker that fails or is lost makes the others raise `WorkerError` with its name and its error at their next call;
-    a process that cannot be told, because it waits in a collective, is ended after `failure_timeout` seconds, and so is
-    one that has ended its program after a failure and waits for the others.
+    a process that cannot be told, because it waits in a collective, is ended after `failure_timeout_seconds`, and so
+    is one that has ended its program after a failure and waits for the others.
     (JAX itself ends the others at once if the process of worker 0 is lost, and after 100 seconds for any other.)
 
     Args:
         coordinator_address: HOST:PORT at which the process of worker 0 listens.
-        num_processes: the number of workers.
-        process_id: the number of this worker, from 0.
+        num_workers: the number of workers.
+        worker_index: the number of this worker, from 0.
         local_device_ids: which of this machine's devices belong to this process, where several share it.
-        failure_timeout: seconds.
+        failure_timeout_seconds: seconds.
         check_weights: as of `MirroredStrategy`.
 
     Raises:
@@ -55,7 +55,7 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
 
     Example:
         >>> import penstock as ps
-        >>> strategy = ps.MultiWorkerMirroredStrategy(num_processes=1, process_id=0, coordinator_address="localhost:1")
+        >>> strategy = ps.MultiWorkerMirroredStrategy(num_workers=1, worker_index=0, coordinator_address="localhost:1")
         >>> strategy.num_replicas_in_sync == len(strategy.local_results(0))
         True
     """
@@ -65,15 +65,15 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
     def __init__(
         self,
         coordinator_address: str | None = None,
-        num_processes: int | None = None,
-        process_id: int | None = None,
+        num_workers: int | None = None,
+        worker_index: int | None = None,
         *,
         local_device_ids: Sequence[int] | None = None,
-        failure_timeout: float = FAILURE_TIMEOUT,
+        failure_timeout_seconds: float = FAILURE_TIMEOUT_SECONDS,
         check_weights: bool = False,
     ) -> None:
-        cluster = find_cluster(coordinator_address, num_processes, process_id)
-        if cluster is not None and cluster.num_processes != 1 and not jax.distributed.is_initialized():
+        cluster = find_cluster(coordinator_address, num_workers, worker_index)
+        if cluster is not None and cluster.num_workers != 1 and not jax.distributed.is_initialized():
             _join(cluster, local_device_ids)
         devices = sorted(self._all_devices(), key=lambda device: (device.process_index, device.id))
         counts = Counter(device.process_index for device in devices)
@@ -81,7 +81,7 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
             each = [counts[number] for number in sorted(counts)]
             raise InvalidArgumentError(f"every worker must have the same number of devices, got {each}")
         workers = Workers(len(counts), sorted(counts).index(jax.process_index()), counts[jax.process_index()])
-        control = _connected(cluster, workers, failure_timeout) if workers.count > 1 else None
+        control = _connected(cluster, workers, failure_timeout_seconds) if workers.count > 1 else None
         super().__init__(devices, workers, control, check_weights)
 
     def _all_devices(self) -> list[jax.Device]:
@@ -121,8 +121,8 @@ def _join(cluster: Cluster, local_device_ids: Sequence[int] | None) -> None:
     if cluster.coordinator_address is not None:
         known = {
             "coordinator_address": cluster.coordinator_address,
-            "num_processes": cluster.num_processes,
-            "process_id": cluster.process_id,
+            "num_processes": cluster.num_workers,
+            "process_id": cluster.worker_index,
             # Everything is said: JAX must not look around for more.
             "cluster_detection_method": "deactivate",
         }
@@ -136,7 +136,7 @@ def _join(cluster: Cluster, local_device_ids: Sequence[int] | None) -> None:
         ) from error
 
 
-def _connected(cluster: Cluster | None, workers: Workers, failure_timeout: float) -> Control:
+def _connected(cluster: Cluster | None, workers: Workers, failure_timeout_seconds: float) -> Control:
     """This worker's end of a new control channel; worker 0 tells the others how to reach it."""
     address = b""
     if workers.index == 0:
@@ -146,7 +146,7 @@ def _connected(cluster: Cluster | None, workers: Workers, failure_timeout: float
     message = np.frombuffer(address.ljust(_MESSAGE_BYTES, b"\0"), np.uint8)
     told = np.asarray(multihost_utils.broadcast_one_to_all(message)).tobytes().rstrip(b"\0")
     host, port, key = msgspec.json.decode(told, type=tuple[str, int, str])
-    return Control((host, port), bytes.fromhex(key), workers.index, workers.count, failure_timeout)
+    return Control((host, port), bytes.fromhex(key), workers.index, workers.count, failure_timeout_seconds)
 
 
 def _own_host(cluster: Cluster | None) -> str:

@@ -5,7 +5,7 @@ from penstock.tensorflow_names import NotHere, TensorFlowNames
 _COMPILED = NotHere("run compiles the function for the shapes that it is given, once for each")
 _BY_XLA = NotHere("XLA chooses how the devices exchange values")
 _FOUND = NotHere(
-    "coordinator_address, num_processes and process_id say who takes part; without them the launcher's environment does"
+    "coordinator_address, num_workers and worker_index say who takes part; without them the launcher's environment does"
 )
 _BY_HAND = NotHere("shard over a mesh of jax.sharding; a replica is one device here")
 _NEXT = NotHere("use iter(strategy.distribute_dataset(dataset))")

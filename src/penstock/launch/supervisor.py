@@ -88,7 +88,7 @@ def launch(
 ) -> int:
     """Run `num_workers` processes of one command until all have ended; gives the status to exit with.
 
-    Every process finds PENSTOCK_COORDINATOR_ADDRESS, PENSTOCK_NUM_PROCESSES and PENSTOCK_PROCESS_ID in its environment.
+    Every process finds PENSTOCK_COORDINATOR_ADDRESS, PENSTOCK_NUM_WORKERS and PENSTOCK_WORKER_INDEX in its environment.
     Its output comes in whole lines, each after its number in brackets.
 
     When one fails, the others have `grace_seconds` to end by themselves, and as long again between SIGTERM and SIGKILL.
@@ -142,7 +142,7 @@ def _launch(
     with _signals_to(events):
         try:
             for number in range(num_workers):
-                own = variables | {"PENSTOCK_PROCESS_ID": str(number)}
+                own = variables | {"PENSTOCK_WORKER_INDEX": str(number)}
                 worker = Worker(command, own, number, (output, errors), guard, ended, grace_seconds)
                 workers.append(worker)
             cause = _until_all_ended(workers, events, grace_seconds)
@@ -212,7 +212,7 @@ def _variables(environment: Mapping[str, str], num_workers: int, devices_per_wor
         "PYTHONUNBUFFERED": "1",  # Python would hold back what it writes to a pipe
         **environment,
         "PENSTOCK_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
-        "PENSTOCK_NUM_PROCESSES": str(num_workers),
+        "PENSTOCK_NUM_WORKERS": str(num_workers),
     }
     if devices_per_worker is not None:
         others = re.sub(rf"{_DEVICES_FLAG}(=\S*)?(?!\S)", "", variables.get("XLA_FLAGS", "")).split()

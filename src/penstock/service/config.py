@@ -30,7 +30,7 @@ _DISPATCHER = TensorFlowNames(
             "client_timeout_ms": NotHere("say lease_seconds=..., in seconds"),
             "protocol": _FLIGHT,
             "worker_max_concurrent_snapshots": _NO_SNAPSHOTS,
-            "worker_timeout_ms": NotHere("say heartbeat_seconds=..., in seconds, and missed_heartbeats=..."),
+            "worker_timeout_ms": NotHere("say heartbeat_seconds=..., and missed_heartbeats=..."),
         }
     }
 )
@@ -39,8 +39,8 @@ _WORKER = TensorFlowNames(
         "__init__": {
             "data_transfer_address": NotHere("worker_address is where consumers reach it"),
             "data_transfer_protocol": NotHere("each consumer takes the fastest way that there is, or the one it names"),
-            "dispatcher_timeout_ms": NotHere("say dispatcher_timeout=..., in seconds"),
-            "heartbeat_interval_ms": NotHere("say heartbeat_interval=..., in seconds"),
+            "dispatcher_timeout_ms": NotHere("say dispatcher_timeout_seconds=..."),
+            "heartbeat_interval_ms": NotHere("say heartbeat_seconds=..."),
             "protocol": _FLIGHT,
         }
     }
@@ -156,8 +156,8 @@ class WorkerConfig:
         host: the address it listens at: "0.0.0.0" lets other machines reach it, by TLS and with a token.
         worker_address: where consumers reach it; "%port%" stands for the port that it has.
         tags: "COLOCATED" leaves it to readers on its own machine, under target_workers="AUTO".
-        heartbeat_interval: seconds between its reports; None for as many as the dispatcher says.
-        dispatcher_timeout: seconds for which a dispatcher that cannot be reached is tried.
+        heartbeat_seconds: the time between its reports; None for as much as the dispatcher says.
+        dispatcher_timeout_seconds: how long a dispatcher that cannot be reached is tried.
         token_file: as in `DispatcherConfig`; the worker shows the same token to its dispatcher.
         tls_cert: as in `DispatcherConfig`; shown to a dispatcher too that asks for one.
         tls_key: as in `DispatcherConfig`.
@@ -177,8 +177,8 @@ class WorkerConfig:
     host: str = "127.0.0.1"
     worker_address: str = f"localhost:{PORT_WILDCARD}"
     tags: tuple[str, ...] = ()
-    heartbeat_interval: float | None = None
-    dispatcher_timeout: float = 3600.0
+    heartbeat_seconds: float | None = None
+    dispatcher_timeout_seconds: float = 3600.0
     token_file: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -207,9 +207,9 @@ class WorkerConfig:
         object.__setattr__(self, "tags", tuple(self.tags))
         if "" in self.tags:
             raise InvalidArgumentError(f"WorkerConfig(tags=...) must not hold an empty tag, got {self.tags!r}")
-        if self.heartbeat_interval is not None:
-            check_seconds("WorkerConfig", "heartbeat_interval", self.heartbeat_interval)
-        check_seconds("WorkerConfig", "dispatcher_timeout", self.dispatcher_timeout)
+        if self.heartbeat_seconds is not None:
+            check_seconds("WorkerConfig", "heartbeat_seconds", self.heartbeat_seconds)
+        check_seconds("WorkerConfig", "dispatcher_timeout_seconds", self.dispatcher_timeout_seconds)
 
     def credentials(self) -> ServerCredentials:
         """What it asks of consumers: reads the files."""

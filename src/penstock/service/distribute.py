@@ -42,7 +42,7 @@ def distribute(
     *,
     ordered: bool | None = None,
     skip_poison: bool = False,
-    dispatcher_timeout: float = PATIENCE_SECONDS,
+    dispatcher_timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Callable[[Dataset], Dataset]:
     """A transformation for `Dataset.apply`: what stands before it runs on the workers of a service, what follows here.
 
@@ -75,7 +75,7 @@ def distribute(
         skip_poison: an element whose function ends the processes of three data workers, by a crash or for want of
             memory, is left out and counted (`penstock status`). False: a `ps.PoisonError` is raised in its place, after
             which the iterator goes on.
-        dispatcher_timeout: seconds for which a dispatcher is waited for that cannot be reached, or cannot write its
+        dispatcher_timeout_seconds: how long a dispatcher is waited for that cannot be reached, or cannot write its
             journal, before the iterator raises. Until then the log says what it waits for. One that has never answered
             is tried for a minute at most.
 
@@ -110,7 +110,7 @@ def distribute(
         cross_trainer_cache=cross_trainer_cache,
         target_workers=target_workers,
         skip_poison=skip_poison,
-        dispatcher_timeout=dispatcher_timeout,
+        dispatcher_timeout_seconds=dispatcher_timeout_seconds,
     )
     check_ordered("distribute", settings, ordered)
     site = user_site()
@@ -231,7 +231,7 @@ def from_dataset_id(
     *,
     ordered: bool | None = None,
     skip_poison: bool = False,
-    dispatcher_timeout: float = PATIENCE_SECONDS,
+    dispatcher_timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Dataset:
     """The dataset that `register_dataset` gave to a service, from any process.
 
@@ -269,7 +269,7 @@ def from_dataset_id(
         cross_trainer_cache=cross_trainer_cache,
         target_workers=target_workers,
         skip_poison=skip_poison,
-        dispatcher_timeout=dispatcher_timeout,
+        dispatcher_timeout_seconds=dispatcher_timeout_seconds,
     )
     check_ordered("from_dataset_id", settings, ordered)
     found = _asked(settings.service, GetDataset(dataset_id=dataset_id, with_definition=False))

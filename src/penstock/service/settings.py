@@ -32,7 +32,7 @@ class Settings:
     cross_trainer_cache: CrossTrainerCache | None = None
     target_workers: TargetWorkers = "AUTO"
     skip_poison: bool = False
-    dispatcher_timeout: float = PATIENCE_SECONDS
+    dispatcher_timeout_seconds: float = PATIENCE_SECONDS
 
     @property
     def alone(self) -> bool:
@@ -90,7 +90,7 @@ def settings_of(
     cross_trainer_cache: object,
     target_workers: object,
     skip_poison: object = False,
-    dispatcher_timeout: object = PATIENCE_SECONDS,
+    dispatcher_timeout_seconds: object = PATIENCE_SECONDS,
 ) -> Settings:
     """The arguments of `distribute`, each checked by itself and all together.
 
@@ -130,7 +130,7 @@ def settings_of(
         cross_trainer_cache=cross_trainer_cache,
         target_workers=as_target_workers(target_workers),
         skip_poison=check_flag(call, "skip_poison", skip_poison),
-        dispatcher_timeout=check_seconds(call, "dispatcher_timeout", dispatcher_timeout),
+        dispatcher_timeout_seconds=check_seconds(call, "dispatcher_timeout_seconds", dispatcher_timeout_seconds),
     )
     _check_together(call, settings)
     return settings

@@ -192,9 +192,9 @@ class DistributeStream(LiveStream):
 
     def _start(self) -> Reader:
         node, settings = self._node, self._node.settings
-        dispatcher = DispatcherClient(settings.service, patience_seconds=settings.dispatcher_timeout)
+        dispatcher = DispatcherClient(settings.service, patience_seconds=settings.dispatcher_timeout_seconds)
         try:
-            patience = min(settings.dispatcher_timeout, FIRST_PATIENCE_SECONDS)
+            patience = min(settings.dispatcher_timeout_seconds, FIRST_PATIENCE_SECONDS)
             opened = self._open(dispatcher, self._record, patience_seconds=patience)
         except BaseException:
             dispatcher.close()
@@ -223,7 +223,7 @@ class DistributeStream(LiveStream):
             settings.usable,
             lambda worker: connect(worker.endpoint, settings.data_transfer_protocol, dispatcher.credentials),
         )
-        reopen = partial(self._open, dispatcher, patience_seconds=settings.dispatcher_timeout)
+        reopen = partial(self._open, dispatcher, patience_seconds=settings.dispatcher_timeout_seconds)
         record = self._record or self._rejoined(opened)
         position = Position(reading, shared=opened.leased, record=record, number=self._number)
         return Reader(reading, opened, dispatcher, reopen, staff, self._threads, position)

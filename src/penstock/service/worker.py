@@ -132,7 +132,7 @@ class _Duty:
         credentials = config.credentials()
         self._dispatcher = DispatcherClient(
             config.dispatcher_address,
-            patience_seconds=config.dispatcher_timeout,
+            patience_seconds=config.dispatcher_timeout_seconds,
             credentials=config.credentials_for_dispatcher(credentials),
         )
         self._production = Production(self._definition)
@@ -168,7 +168,7 @@ class _Duty:
         hello = WorkerHello(endpoint=self._endpoints.endpoint, tags=list(self._config.tags))
         welcome = self._dispatcher.ask(hello)
         self._worker_id: int = welcome.worker_id
-        return float(self._config.heartbeat_interval or welcome.heartbeat_seconds)
+        return float(self._config.heartbeat_seconds or welcome.heartbeat_seconds)
 
     def _serve(self) -> None:
         try:
@@ -197,7 +197,7 @@ class _Duty:
             except PenstockError as error:
                 # It is gone, or cannot write its journal; others will not have this worker any more.
                 may_pass = isinstance(error, (ServiceError, StorageError)) and not isinstance(error, ProtocolError)
-                if may_pass and time.monotonic() - heard <= self._config.dispatcher_timeout:
+                if may_pass and time.monotonic() - heard <= self._config.dispatcher_timeout_seconds:
                     continue
                 self.failure = error
                 _logger.error("this data worker ends: %s", error)

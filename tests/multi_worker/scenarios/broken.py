@@ -5,7 +5,7 @@ from typing import Any
 import penstock as ps
 
 # Long enough for the news to come to a process that has to wait for its turn: who was not told by then is ended.
-OPTIONS = {"failure_timeout": 8}
+OPTIONS = {"failure_timeout_seconds": 8}
 
 
 def broken_program(strategy: Any) -> Any:

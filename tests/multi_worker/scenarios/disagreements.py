@@ -19,7 +19,7 @@ rows = ps.Dataset.range
 def _with_a_strategy(case: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @wraps(case)
     def run(_: None) -> Any:
-        strategy = ps.MultiWorkerMirroredStrategy(failure_timeout=5)
+        strategy = ps.MultiWorkerMirroredStrategy(failure_timeout_seconds=5)
         seen = case(strategy)
         return {"worker": strategy._workers.index, **seen}
 

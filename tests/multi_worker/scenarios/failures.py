@@ -7,7 +7,7 @@ from typing import Any
 
 import penstock as ps
 
-OPTIONS = {"failure_timeout": 3}
+OPTIONS = {"failure_timeout_seconds": 3}
 
 rows = ps.Dataset.range
 
