@@ -32,6 +32,7 @@ from penstock.service.dispatcher_client import ACTION, DispatcherClient
 from penstock.service.fetching import Fetch
 from penstock.service.messages import GetDataset, GetStatus, OpenEpoch, RegisterDataset, Status, WorkerHello
 from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Pass, Span
+from penstock.service.transport import doorkeeper
 from penstock.service.transport.connect import connect
 from penstock.service.transport.entrance import MOST_SILENT
 from penstock.service.transport.flight import FlightServer
@@ -667,6 +668,72 @@ def test_certificates_and_keys_are_checked(tmp_path: Path, token_file: str) -> N
     os.chmod(key, 0o644)
     with pytest.raises(ps.ServiceError, match="can be read by other users"):
         ps.service.DispatchServer(ps.service.DispatcherConfig(tls_cert=cert, tls_key=key))
+
+
+# Those who do not show the token
+
+
+def ended(line: socket.socket, seconds: float = 20) -> bool:
+    line.settimeout(seconds)
+    try:
+        while line.recv(1 << 16):
+            pass
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_connections_without_the_token_end_after_their_time(
+    host: str, tmp_path: Path, token_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorkeeper, "MOST_SECONDS", 2.0)
+    cert, key = certificate(tmp_path, "ours")
+    config = ps.service.DispatcherConfig(
+        host=host, token_file=token_file, tls_cert=cert, tls_key=key, heartbeat_seconds=100
+    )
+    with ps.service.DispatchServer(config) as dispatcher:
+        known = DispatcherClient(dispatcher.target, credentials=client_credentials(token_file=token_file, roots=cert))
+        known.ask(GetStatus())
+        line = known._line
+        where = ("127.0.0.1", dispatcher.port)
+        with socket.create_connection(where) as silent, socket.create_connection(where) as begun:
+            begun.send(b"\x16\x03\x01\x02\x00\x01\x00")  # the beginning of a handshake
+            assert ended(silent) and ended(begun)
+        known.ask(GetStatus(), patience_seconds=0)
+        assert known._line is line
+        known.close()
+
+
+def memory_of(process: int) -> dict[str, int]:
+    found = re.findall(r"^(Vm\w+):\s+(\d+) kB", Path(f"/proc/{process}/status").read_text(), re.MULTILINE)
+    return {name: int(number) << 10 for name, number in found}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell how much a connection has brought")
+def test_a_large_message_without_the_token_takes_little_memory() -> None:
+    with command("dispatcher", "--port", "0") as (dispatcher, service):
+        before = memory_of(dispatcher.pid)["VmHWM"]
+        line = flight.FlightClient(service.replace("grpc:", "grpc+tcp:"))
+        message = flight.Action(ACTION, bytes(1 << 28))
+        for shown in ([], [(b"authorization", b"Bearer " + OTHER.encode())]):
+            with pytest.raises((flight.FlightUnavailableError, flight.FlightInternalError, flight.FlightError)):
+                list(line.do_action(message, flight.FlightCallOptions(headers=shown)))
+        line.close()
+        assert memory_of(dispatcher.pid)["VmHWM"] - before < 1 << 28  # it was more than twice as much
+        assert status(service).workers == []
+
+
+def test_a_large_dataset_of_the_users_own_goes_through() -> None:
+    with ps.service.DispatchServer() as dispatcher:
+        client = DispatcherClient(address_of(dispatcher))
+        info = DatasetInfo(kind="rows", length=3, cardinality=3)
+        definition = bytes(1 << 24)
+        found = client.ask(RegisterDataset(definition=definition, info=info)).dataset_id
+        assert client.ask(GetDataset(dataset_id=found)).definition == definition
+        client.close()
 
 
 # Those who connect and say nothing

@@ -29,7 +29,7 @@ from penstock.service.machine.state import State
 from penstock.service.machine.story import told
 from penstock.service.machine.updates import Update
 from penstock.service.messages import FromDispatcher, ToDispatcher
-from penstock.service.transport.guard import GuardedServer
+from penstock.service.transport.guard import ALIVE, GuardedServer
 from penstock.service.transport.refusals import refusal_of
 
 _logger = logging.getLogger(__name__)
@@ -159,6 +159,9 @@ class _Shell(GuardedServer):
 
     def do_action(self, context: Any, action: Any) -> Iterable[bytes]:
         """Flight's call for a message."""
+        self.let_in(context)
+        if action.type == ALIVE:
+            return []
         reply = self._answer(action.type, action.body)
         return [sealed(reply, self._entry())]
 

@@ -138,6 +138,7 @@ class DispatcherClient:
         line = self._opened()
         body = sealed(message, self._known)
         try:
+            line.show_token(len(body), seconds)
             answers = list(line.client.do_action(flight.Action(ACTION, body), line.options(seconds)))
         except flight.FlightUnauthenticatedError as error:
             raise ServiceError(refused_at_the_door("dispatcher", self.address, error)) from error

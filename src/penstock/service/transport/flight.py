@@ -24,7 +24,7 @@ from penstock.service.credentials import ServerCredentials, server_credentials
 from penstock.service.fetching import Chunk, End, Failed, Fetch
 from penstock.service.interfaces import Produce
 from penstock.service.subjects import UNDECODABLE, Refused
-from penstock.service.transport.guard import GuardedServer
+from penstock.service.transport.guard import ALIVE, GuardedServer
 from penstock.service.transport.refusals import refusal_of
 from penstock.service.wire import BlockHeader, Buffer, pack
 
@@ -71,6 +71,7 @@ class FlightServer(GuardedServer):
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Flight's call for a stream."""
+        self.let_in(context)
         if len(ticket.ticket) > _LONGEST_TICKET:
             raise flight.FlightServerError(f"the ticket is no request: it has {len(ticket.ticket)} bytes")
         try:
@@ -86,8 +87,9 @@ class FlightServer(GuardedServer):
         return flight.GeneratorStream(first[0].schema, _chained(first, stream))
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
-        """Flight's call for anything else: "alive" is answered with nothing."""
-        if action.type != "alive":
+        """Flight's call for anything else: `ALIVE` is answered with nothing."""
+        self.let_in(context)
+        if action.type != ALIVE:
             raise NotImplementedError(f"a worker does not know {action.type}")
         return iter(())
 

@@ -21,7 +21,7 @@ from penstock.service.fetching import End, Failed, Fetch
 from penstock.service.interfaces import Answer, Answers, UnreachedWorkerError, WrongAnswerError
 from penstock.service.subjects import UNDECODABLE, Endpoint, Refused
 from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
-from penstock.service.transport.guard import Line, refused_at_the_door
+from penstock.service.transport.guard import ALIVE, Line, refused_at_the_door
 from penstock.service.transport.opening import Opening
 from penstock.service.transport.place import this_machine
 from penstock.service.transport.refusals import raise_refused
@@ -157,7 +157,7 @@ class FlightConnection:
             self._waiting.update({call: time.monotonic() for call in quiet if call in self._waiting})
 
     def _ask_whether_it_is_there(self) -> None:
-        list(self._line.client.do_action("alive", self._line.options(_ANSWER_SECONDS)))
+        list(self._line.client.do_action(ALIVE, self._line.options(_ANSWER_SECONDS)))
 
     def close(self) -> None:
         """As `Connection.close`."""

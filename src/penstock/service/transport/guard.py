@@ -5,6 +5,7 @@ Every call brings the token in a header. It is looked at before the call's body,
 
 import os
 import socket
+import weakref
 from contextlib import suppress
 from typing import Any, Final
 
@@ -12,10 +13,13 @@ from pyarrow import flight
 
 from penstock.errors import ServiceError
 from penstock.service.credentials import ClientCredentials, ServerCredentials
+from penstock.service.transport.doorkeeper import MOST_BYTES, Doorkeeper
 from penstock.service.transport.handshake import tls_trouble
 from penstock.service.transport.listeners import users_listening
 
 HEADER: Final = "authorization"
+ALIVE: Final = "alive"
+"""The action that is answered with nothing: it shows the token, and that somebody is there."""
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -53,6 +57,17 @@ class GuardedServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
             root_certificates=credentials.client_roots or None,
             middleware={"token": _TokenCheck(credentials)},
         )
+        self._doorkeeper = Doorkeeper(self.port)
+        weakref.finalize(self, self._doorkeeper.stop)
+
+    def let_in(self, context: flight.ServerCallContext) -> None:
+        """A call has come in by the token: its connection may last, and bring more. To be said first in every call."""
+        self._doorkeeper.admit(context.peer())
+
+    def shutdown(self) -> None:
+        """Stop listening."""
+        self._doorkeeper.stop()
+        super().shutdown()
 
 
 def _try_to_listen(host: str, port: int) -> None:
@@ -80,6 +95,7 @@ class Line:
         authorization = credentials.authorization(address, tls=tls)
         if authorization and not tls:
             address = _away_from_strangers(address)
+        self._shown = False
         self._headers = [(HEADER.encode(), authorization.encode())] if authorization else []
         trusted = {
             "tls_root_certs": credentials.roots or None,
@@ -91,6 +107,12 @@ class Line:
     def options(self, seconds: float | None = None) -> flight.FlightCallOptions:
         """For a call that may take so long."""
         return flight.FlightCallOptions(timeout=seconds, headers=self._headers)
+
+    def show_token(self, size: int, seconds: float) -> None:
+        """Before a message of so many bytes: servers take little from those who have not shown the token."""
+        if not self._shown and size > MOST_BYTES // 2:
+            list(self.client.do_action(ALIVE, self.options(seconds)))
+        self._shown = True
 
     def tls_trouble(self, error: Exception) -> str:
         """What is wrong with TLS where a call could not be made, in words; "" where TLS is not the reason."""

@@ -1,0 +1,147 @@
+"""Ends connections that do not show the token: gRPC itself takes what they send, and lets handshakes take their time.
+
+gRPC hands its connections to nobody, so they are found among the files that this process has open. Memory that grows is
+what tells that somebody sends much, which is cheaper to look at than all connections.
+"""
+
+import ipaddress
+import os
+import socket
+import stat
+import struct
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+MOST_BYTES: Final = 1 << 20
+"""So much may come from a connection that has not shown the token."""
+MOST_SECONDS: Final = 60.0
+"""So long it may last."""
+_PAUSE_SECONDS: Final = 0.02
+_LOOK_SECONDS: Final = 1.0
+_GROWTH_BYTES: Final = 1 << 24
+
+_FILES: Final = "/dev/fd"
+_MEMORY: Final = Path("/proc/self/statm")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_RECEIVED: Final = struct.Struct("=128xQ")
+"""Of tcp_info in linux/tcp.h."""
+
+_Peer = tuple[str, int]
+
+
+@dataclass
+class _Visitor:
+    """A connection to the server.
+
+    Attributes:
+        seconds: for how long it has been seen.
+    """
+
+    peer: _Peer
+    seconds: float = 0.0
+    admitted: bool = False
+
+
+class Doorkeeper:
+    """Watches the connections to a server of this process, in a thread of its own, until `stop`.
+
+    Args:
+        port: where the server listens.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._over = threading.Event()
+        self._visitors: dict[int, _Visitor | None] = {}  # by inode; None for what is no connection to the server
+        self._shown: set[str] = set()
+        threading.Thread(target=self._run, name="penstock-door", daemon=True).start()
+
+    def admit(self, peer: str) -> None:
+        """A call came with the token from there, as gRPC writes it."""
+        self._shown.add(peer)
+
+    def stop(self) -> None:
+        """End it. Twice does no harm."""
+        self._over.set()
+
+    def _run(self) -> None:
+        memory, waited = _resident_bytes(), 0.0
+        while not self._over.wait(_PAUSE_SECONDS):
+            waited += _PAUSE_SECONDS  # not by the clock: a process that was stopped for a while has looked at nobody
+            grown = _resident_bytes()
+            if waited >= _LOOK_SECONDS or grown > memory + _GROWTH_BYTES:
+                self._look(waited)
+                memory, waited = _resident_bytes(), 0.0
+
+    def _look(self, seconds: float) -> None:
+        """Look at all connections, of which the known ones are older by so many seconds."""
+        shown, self._shown = self._shown, set()
+        peers = {_peer_of(peer) for peer in shown}
+        found: dict[int, _Visitor | None] = {}
+        for name in os.listdir(_FILES):
+            try:
+                file = int(name)
+                status = os.fstat(file)
+                if not stat.S_ISSOCK(status.st_mode):
+                    continue
+                known = status.st_ino in self._visitors
+                visitor = self._visitors[status.st_ino] if known else self._visitor(file)
+                found[status.st_ino] = visitor
+                if visitor is None or visitor.admitted:
+                    continue
+                visitor.admitted = visitor.peer in peers
+                visitor.seconds += seconds if known else 0.0
+                if not visitor.admitted:
+                    _end_if_too_much(file, status.st_ino, visitor)
+            except OSError:  # it was closed meanwhile
+                continue
+        self._visitors = found
+
+    def _visitor(self, file: int) -> _Visitor | None:
+        with socket.socket(fileno=os.dup(file)) as line:
+            if line.family not in (socket.AF_INET, socket.AF_INET6) or line.type != socket.SOCK_STREAM:
+                return None
+            if line.getsockname()[1] != self._port or line.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                return None
+            host, port = line.getpeername()[:2]
+            return _Visitor((_plain(host), port))
+
+
+def _end_if_too_much(file: int, inode: int, visitor: _Visitor) -> None:
+    with socket.socket(fileno=os.dup(file)) as line:
+        if os.fstat(line.fileno()).st_ino != inode:  # another one has its number now
+            return
+        if visitor.seconds >= MOST_SECONDS or _received_bytes(line) > MOST_BYTES:
+            line.shutdown(socket.SHUT_RDWR)
+
+
+def _received_bytes(line: socket.socket) -> int:
+    """How much has come over a connection; 0 where the system does not tell."""
+    if not hasattr(socket, "TCP_INFO"):
+        return 0
+    told = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+    return int(_RECEIVED.unpack(told)[0]) if len(told) == _RECEIVED.size else 0
+
+
+def _resident_bytes() -> int:
+    """The memory of this process; 0 where the system does not tell."""
+    try:
+        return int(_MEMORY.read_text().split()[1]) * _PAGE
+    except OSError:
+        return 0
+
+
+def _peer_of(peer: str) -> _Peer:
+    """An address and a port, from "ipv4:127.0.0.1:5000" or "ipv6:[::1]:5000"."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return (_plain(host.strip("[]")), int(port)) if port.isdecimal() else ("", 0)
+
+
+def _plain(host: str) -> str:
+    """IPv4 also where it is written as IPv6, and without the name of a network card."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
