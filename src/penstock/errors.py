@@ -15,7 +15,7 @@
     ├── MissingExtraError      (ModuleNotFoundError)  a package that an extra brings is not installed
     ├── StorageError           (OSError)        a file that is missing, in use or damaged
     ├── TooManySkippedError    (RuntimeError)   more rows failed than may be left out
-    └── OutOfRangeError        (StopIteration)  the end of the data, from `get_next()`
+    └── OutOfRangeError                         the end of the data, from `get_next()`
 
 An exception of the user's own function is never wrapped: it arrives as itself, with notes (PEP 678) that name the node,
 the element and the line where the node was added.
@@ -92,5 +92,5 @@ class TooManySkippedError(PenstockError, RuntimeError):
     """More rows failed than `Options(max_errors=...)` allows to be left out."""
 
 
-class OutOfRangeError(PenstockError, StopIteration):
+class OutOfRangeError(PenstockError):
     """The data has ended."""

@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from enum import IntEnum
-from typing import Final
+from enum import Enum, IntEnum
+from typing import Final, TypeVar
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.tensorflow_names import Names, NotHere, TensorFlowNames
@@ -17,7 +17,18 @@ INFINITE_CARDINALITY: Final = -1
 """The cardinality of a dataset that never ends."""
 UNKNOWN_CARDINALITY: Final = -2
 """The cardinality of a dataset whose length is not known before it was read."""
-SHARD_HINT: Final = -1
+
+
+class Hint(Enum):
+    """The kind of `SHARD_HINT`, which is no number: `shard(AUTOTUNE, AUTOTUNE)` is a mistake."""
+
+    SHARD_HINT = "SHARD_HINT"
+
+    def __repr__(self) -> str:
+        return "ps.SHARD_HINT"
+
+
+SHARD_HINT: Final = Hint.SHARD_HINT
 """In `shard(SHARD_HINT, SHARD_HINT)`: the number of workers and the worker, where `AutoShardPolicy.HINT` is set."""
 
 
@@ -70,7 +81,7 @@ class Options:
     """Settings for a whole dataset; what is None was not set.
 
     Args:
-        auto_shard_policy: how the dataset is divided over several workers.
+        auto_shard_policy: how the dataset is divided over several workers: an `AutoShardPolicy`, or its name.
         deterministic: the default of `map(deterministic=...)`.
         seed: the root of all randomness that has no seed of its own.
         on_error: "skip" leaves out the rows at which a function of yours or a source fails, wherever that is in the
@@ -87,21 +98,22 @@ class Options:
         7
     """
 
-    auto_shard_policy: AutoShardPolicy | None = None
+    auto_shard_policy: AutoShardPolicy | str | None = None
     deterministic: bool | None = None
     seed: int | None = None
     on_error: str | None = None
     max_errors: int | None = None
 
     def __post_init__(self) -> None:
-        if self.auto_shard_policy is not None and not isinstance(self.auto_shard_policy, AutoShardPolicy):
-            raise InvalidTypeError(
-                f"Options(auto_shard_policy=...) takes a ps.AutoShardPolicy, got {self.auto_shard_policy!r}"
-            )
+        if self.auto_shard_policy is not None:
+            policy = as_member("Options(auto_shard_policy=...)", AutoShardPolicy, self.auto_shard_policy)
+            object.__setattr__(self, "auto_shard_policy", policy)
         if self.deterministic is not None:
             check_flag("Options", "deterministic", self.deterministic)
         if self.seed is not None:
             check_integer("Options", "seed", self.seed, minimum=0)
+        if isinstance(self.on_error, str):
+            object.__setattr__(self, "on_error", self.on_error.lower())
         if self.on_error not in (None, "raise", "skip"):
             raise InvalidArgumentError(f'Options(on_error=...) takes "raise" or "skip", got {self.on_error!r}')
         if self.max_errors is not None:
@@ -133,6 +145,27 @@ def merged_inputs(where: str, inputs: Iterable[Options]) -> Options:
                 )
         merged = merged.merged(later)
     return merged
+
+
+Member = TypeVar("Member", bound=Enum)
+
+
+def as_member(where: str, kind: type[Member], value: object) -> Member:
+    """The member of an enumeration that `value` is, or whose name it is in upper or lower case.
+
+    Raises:
+        InvalidTypeError: neither a member nor a string; `where` says in the message where it was given.
+        InvalidArgumentError: a name that no member has.
+    """
+    if isinstance(value, kind):
+        return value
+    names = ", ".join(f'"{member.name}"' for member in kind)
+    if not isinstance(value, str):
+        raise InvalidTypeError(f"{where} takes a ps.{kind.__name__} or one of {names}, got {value!r}")
+    for member in kind:
+        if member.name == value.upper():
+            return member
+    raise InvalidArgumentError(f"{where} takes one of {names}, got {value!r}")
 
 
 def check_flag(call: str, name: str, value: object) -> bool:

@@ -295,7 +295,7 @@ def test_a_function_cannot_change_the_users_arrays():
             r"such as ps\.TensorSpec\(\(\), 'int64'\) for a number",
         ),
         (lambda d: ps.Options(seed=-1), ValueError, "seed"),
-        (lambda d: ps.Options(auto_shard_policy="DATA"), TypeError, r"ps\.AutoShardPolicy"),
+        (lambda d: ps.Options(auto_shard_policy=2), TypeError, r"ps\.AutoShardPolicy"),
         (lambda d: ps.TensorSpec((-3,)), ValueError, "at least 0"),
         (
             lambda d: ps.TensorSpec(3),

@@ -42,8 +42,8 @@ def steps_of(distributed: ps.DistributedDataset) -> list[Any]:
             'one of "PER_WORKER", "PER_REPLICA", got .PER_HOST',
         ),
         ({"replication_mode": 1}, ps.InvalidTypeError, 'one of "PER_WORKER", "PER_REPLICA", got 1'),
-        ({"partial_batch": "fill"}, ps.InvalidArgumentError, 'one of "ragged", "pad", "drop", got .fill'),
-        ({"partial_batch": None}, ps.InvalidTypeError, 'one of "ragged", "pad", "drop", got None'),
+        ({"partial_batch": "fill"}, ps.InvalidArgumentError, 'one of "RAGGED", "PAD", "DROP", got .fill'),
+        ({"partial_batch": None}, ps.InvalidTypeError, 'one of "RAGGED", "PAD", "DROP", got None'),
     ],
 )
 def test_what_cannot_be_meant_is_refused(arguments, error, message) -> None:

@@ -69,7 +69,7 @@ def test_gather(strategy) -> None:
 
 def test_bad_arguments(strategy) -> None:
     value = shares(strategy, *[np.zeros(2)] * 4)
-    with pytest.raises(ps.InvalidArgumentError, match='"SUM" or "MEAN", got \'MAX\''):
+    with pytest.raises(ps.InvalidArgumentError, match='takes one of "SUM", "MEAN", got \'MAX\''):
         strategy.reduce("MAX", value)
     with pytest.raises(ps.InvalidTypeError, match=r"ReduceOp\.SUM"):
         strategy.reduce(1, value)

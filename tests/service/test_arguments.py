@@ -13,9 +13,9 @@ def distribute(*args: object, **arguments: object) -> object:
     return ps.service.distribute(*(args or ("distributed_epoch", NOBODY)), **arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("mode", ["dynamic", "", None, 1])
+@pytest.mark.parametrize("mode", ["dynamics", "", None, 1])
 def test_a_processing_mode_that_is_none(mode: object) -> None:
-    with pytest.raises(ps.InvalidArgumentError, match='"parallel_epochs" or "distributed_epoch"'):
+    with pytest.raises(ps.InvalidArgumentError, match='"parallel_epochs", "distributed_epoch", "OFF", "DYNAMIC"'):
         distribute(mode, NOBODY)
 
 

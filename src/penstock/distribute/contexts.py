@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.distribute.tensorflow import REPLICA
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import check_integer
+from penstock.options import as_member, check_integer
 
 
 class ReduceOp(StrEnum):
@@ -22,14 +22,7 @@ class ReduceOp(StrEnum):
 
 def as_reduce_op(call: str, op: object) -> ReduceOp:
     """`op` as a `ReduceOp`; `call` says in the error where it was given."""
-    if not isinstance(op, str):
-        raise InvalidTypeError(
-            f'{call} takes ps.ReduceOp.SUM, ps.ReduceOp.MEAN, "SUM" or "MEAN" as its operation, got {op!r}'
-        )
-    try:
-        return ReduceOp(op.upper())
-    except ValueError:
-        raise InvalidArgumentError(f'{call} takes the operation "SUM" or "MEAN", got {op!r}') from None
+    return as_member(call, ReduceOp, op)
 
 
 def checked_axis(call: str, axis: object) -> int:

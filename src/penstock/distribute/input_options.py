@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import check_flag, check_integer
+from penstock.options import as_member, check_flag, check_integer
 from penstock.tensorflow_names import Names, NotHere, TensorFlowNames
 
 
@@ -80,17 +79,7 @@ class InputOptions:
     def __post_init__(self) -> None:
         check_integer("InputOptions", "per_replica_buffer_size", self.per_replica_buffer_size, minimum=0)
         check_flag("InputOptions", "fetch_to_device", self.fetch_to_device)
-        object.__setattr__(
-            self, "replication_mode", _choice("replication_mode", InputReplicationMode, self.replication_mode)
-        )
-        object.__setattr__(self, "partial_batch", _choice("partial_batch", PartialBatch, self.partial_batch))
-
-
-def _choice(name: str, kind: type[StrEnum], value: object) -> StrEnum:
-    choices = ", ".join(f'"{choice.value}"' for choice in kind)
-    if not isinstance(value, str):
-        raise InvalidTypeError(f"InputOptions({name}=...) takes one of {choices}, got {value!r}")
-    for choice in kind:
-        if value.lower() == choice.value.lower():
-            return choice
-    raise InvalidArgumentError(f"InputOptions({name}=...) takes one of {choices}, got {value!r}")
+        mode = as_member("InputOptions(replication_mode=...)", InputReplicationMode, self.replication_mode)
+        partial = as_member("InputOptions(partial_batch=...)", PartialBatch, self.partial_batch)
+        object.__setattr__(self, "replication_mode", mode)
+        object.__setattr__(self, "partial_batch", partial)

@@ -186,7 +186,9 @@ class DividedInput(Inputs):
     def share_of(self, worker: int) -> WorkerShare:
         """What a worker reads."""
         workers = Workers(self.workers.count, worker, self.workers.replicas)
-        share = share_of_worker(self._whole.node, self._whole.options().auto_shard_policy, workers)
+        policy = self._whole.options().auto_shard_policy
+        assert not isinstance(policy, str)  # of a name the options have made the member
+        share = share_of_worker(self._whole.node, policy, workers)
         if workers.count > 1:
             return share
         # A worker without others reads everything, whatever the policy, and its batches are the global ones.

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
-from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError, PenstockError
+from penstock.options import as_member
 
 
 class ShardingPolicy(IntEnum):
@@ -65,19 +66,21 @@ class CrossTrainerCache:
 
 
 def as_policy(processing_mode: object) -> ShardingPolicy:
-    """The policy that a `processing_mode` names.
+    """The policy that a `processing_mode` names, in whatever case it was written.
 
     Raises:
-        InvalidArgumentError: neither a policy nor one of the two names.
+        InvalidArgumentError: neither a policy nor the name of one, nor one of the two modes.
     """
-    if isinstance(processing_mode, ShardingPolicy):
-        return processing_mode
-    if isinstance(processing_mode, str) and processing_mode in _MODES:
-        return _MODES[processing_mode]
-    raise InvalidArgumentError(
-        'processing_mode must be a ps.service.ShardingPolicy, "parallel_epochs" or "distributed_epoch", '
-        f"got {processing_mode!r}"
-    )
+    name = processing_mode.lower() if isinstance(processing_mode, str) else ""
+    if name in _MODES:
+        return _MODES[name]
+    try:
+        return as_member("processing_mode", ShardingPolicy, processing_mode)
+    except PenstockError:
+        names = ", ".join(f'"{name}"' for name in [*_MODES, *ShardingPolicy.__members__])
+        raise InvalidArgumentError(
+            f"processing_mode must be a ps.service.ShardingPolicy or one of {names}, got {processing_mode!r}"
+        ) from None
 
 
 def as_target_workers(target_workers: object) -> TargetWorkers:

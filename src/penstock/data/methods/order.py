@@ -12,7 +12,15 @@ from penstock.data.operators.order import EVERYTHING, Enumerate, Repeat, Shard, 
 from penstock.data.operators.sequence import Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, SHARD_HINT, UNKNOWN_CARDINALITY, check_flag, check_integer
+from penstock.options import (
+    AUTOTUNE,
+    INFINITE_CARDINALITY,
+    SHARD_HINT,
+    UNKNOWN_CARDINALITY,
+    Hint,
+    check_flag,
+    check_integer,
+)
 from penstock.paths import local_path
 from penstock.rng import DrawnSeed
 
@@ -21,28 +29,33 @@ from penstock.rng import DrawnSeed
 class OrderMethods(Methods):
     """shuffle, repeat, take, skip, shard, concatenate, enumerate, assert_cardinality, unique, cache, prefetch."""
 
-    def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Self:
+    def shuffle(
+        self, buffer_size: int | None = None, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> Self:
         """The elements in a random order, none of them more than `buffer_size` - 1 places early.
 
         A buffer as large as the dataset gives a full shuffle. Over what can be read by index only indices move: a full
         shuffle costs 8 bytes a row or less. The order is a function of (seed, epoch, position).
 
         Args:
-            buffer_size: at least 1; 1 changes nothing; `ps.UNKNOWN_CARDINALITY` means the whole dataset.
+            buffer_size: at least 1; 1 changes nothing. None means the whole dataset, where its rows are read by index;
+                `ps.UNKNOWN_CARDINALITY` means the whole dataset in any case, and over a stream holds all of it.
             seed: of the order; without one the dataset's seed is used.
             reshuffle_each_iteration: another order in every epoch. Otherwise, where neither this nor the dataset has a
                 seed, one is drawn now: all datasets that are made of this one have the same order, so that `take` and
                 `skip` divide it.
 
         Raises:
-            InvalidArgumentError: `buffer_size` below 1.
+            InvalidArgumentError: `buffer_size` below 1; or None over a stream or an endless dataset.
 
         Example:
             >>> import penstock as ps
-            >>> dataset = ps.Dataset.range(6).shuffle(6, seed=1)
+            >>> dataset = ps.Dataset.range(6).shuffle(seed=1)
             >>> [int(x) for x in dataset], [int(x) for x in dataset]
             ([5, 4, 2, 1, 0, 3], [0, 5, 4, 1, 2, 3])
         """
+        if buffer_size is None:
+            buffer_size = self._rows_by_index()
         size = EVERYTHING if buffer_size == UNKNOWN_CARDINALITY else buffer_size
         size = check_integer("shuffle", "buffer_size", size, minimum=1)
         if seed is not None:
@@ -50,6 +63,16 @@ class OrderMethods(Methods):
         check_flag("shuffle", "reshuffle_each_iteration", reshuffle_each_iteration)
         drawn = DrawnSeed() if seed is None and not reshuffle_each_iteration else None
         return self._then(Shuffle(self.node, size, seed, reshuffle_each_iteration, drawn=drawn, site=user_site()))
+
+    def _rows_by_index(self) -> int:
+        """How many rows a shuffle of everything permutes, at least 1."""
+        if not self.node.indexable or self.node.cardinality < 0:
+            raise InvalidArgumentError(
+                "shuffle without a buffer_size is for datasets of known length whose rows are read by index, and "
+                f"{self.node.where()} is {'a stream' if not self.node.indexable else 'endless'}: give the number of "
+                "rows to hold, shuffle before this step, or say shuffle(ps.UNKNOWN_CARDINALITY) to hold all rows"
+            )
+        return max(1, self.node.cardinality)
 
     def repeat(self, count: int | None = None) -> Self:
         """The dataset's epochs one after the other: `count` of them, or without end (None or -1).
@@ -99,7 +122,7 @@ class OrderMethods(Methods):
             return self.take(0)
         return self._then(Skip(self.node, count, site=user_site()))
 
-    def shard(self, num_shards: int, index: int) -> Self:
+    def shard(self, num_shards: int | Hint, index: int | Hint) -> Self:
         """Every `num_shards`-th element, beginning with element `index`.
 
         `shard(ps.SHARD_HINT, ps.SHARD_HINT)` marks the place where `ps.AutoShardPolicy.HINT` shards for each worker.
@@ -112,11 +135,11 @@ class OrderMethods(Methods):
             >>> [int(x) for x in ps.Dataset.range(7).shard(3, 1)]
             [1, 4]
         """
-        if num_shards == index == SHARD_HINT:
+        if num_shards is index is SHARD_HINT:
             return self._then(ShardHint(self.node, site=user_site()))
-        if num_shards == SHARD_HINT:
+        if num_shards is SHARD_HINT or index is SHARD_HINT:
             raise InvalidArgumentError(
-                f"shard takes ps.SHARD_HINT in place of both numbers or of none, got shard({num_shards}, {index})"
+                f"shard takes ps.SHARD_HINT in place of both numbers or of none, got shard({num_shards!r}, {index!r})"
             )
         num_shards = check_integer("shard", "num_shards", num_shards, minimum=1)
         index = check_integer("shard", "index", index, minimum=0)

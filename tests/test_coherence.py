@@ -1,0 +1,73 @@
+"""The same thing is said in the same way everywhere."""
+
+import pytest
+
+import penstock as ps
+from penstock.distribute.contexts import as_reduce_op
+from penstock.service.policy import ShardingPolicy, as_policy
+
+
+@pytest.mark.parametrize("name", ["DATA", "data", "Data"])
+def test_enums_take_their_names_in_any_case(name):
+    assert ps.Options(auto_shard_policy=name).auto_shard_policy is ps.AutoShardPolicy.DATA
+    assert as_policy(name) is ShardingPolicy.DATA
+    mode = name.replace("DATA", "PER_REPLICA").replace("data", "per_replica").replace("Data", "Per_Replica")
+    assert ps.InputOptions(replication_mode=mode).replication_mode is ps.InputReplicationMode.PER_REPLICA
+
+
+def test_names_of_the_other_enums_are_taken_in_any_case():
+    assert as_policy("DISTRIBUTED_EPOCH") is as_policy("dynamic") is ShardingPolicy.DYNAMIC
+    assert ps.InputOptions(partial_batch="Pad").partial_batch is ps.PartialBatch.PAD
+    assert as_reduce_op("reduce", "mean") is ps.ReduceOp.MEAN
+    assert ps.Options(on_error="SKIP").on_error == "skip"
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: ps.Options(auto_shard_policy="rows"), ValueError, r'takes one of "OFF", "AUTO", .*got \'rows\''),
+        (lambda: ps.Options(auto_shard_policy=2), TypeError, r"takes a ps.AutoShardPolicy or one of .*got 2"),
+        (lambda: as_policy("rows"), ValueError, r'"distributed_epoch", "OFF", .*got \'rows\''),
+        (lambda: as_reduce_op("reduce", "max"), ValueError, r'reduce takes one of "SUM", "MEAN", got \'max\''),
+    ],
+)
+def test_what_is_no_name_is_answered_with_the_names(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_shuffle_without_a_size_shuffles_everything_over_an_index():
+    dataset = ps.Dataset.range(1000)
+    assert list(dataset.shuffle(seed=3)) == list(dataset.shuffle(1000, seed=3)) != list(range(1000))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "why"),
+    [(ps.Dataset.range(9).filter(lambda x: x > 1), "a stream"), (ps.Dataset.range(9).repeat(), "endless")],
+)
+def test_shuffle_without_a_size_is_refused_where_all_rows_would_be_held(dataset, why):
+    with pytest.raises(ps.InvalidArgumentError, match=f"shuffle without a buffer_size .* is {why}: give the number"):
+        dataset.shuffle()
+
+
+def test_get_next_in_map_does_not_end_a_list_in_silence():
+    iterator = iter(ps.Dataset.range(3))
+    with pytest.raises(ps.OutOfRangeError, match="no further element"):
+        list(map(lambda _: iterator.get_next(), range(100)))  # noqa: C417  # what a user wrote
+    with pytest.raises(StopIteration) as ended:
+        next(iterator)
+    assert type(ended.value) is StopIteration
+
+
+def test_get_next_of_steps_does_not_end_a_list_in_silence():
+    with iter(ps.HostStrategy(2).distribute_dataset(ps.Dataset.range(8).batch(4))) as steps:
+        with pytest.raises(ps.OutOfRangeError, match="no further step"):
+            list(map(lambda _: steps.get_next(), range(100)))  # noqa: C417  # what a user wrote
+        with pytest.raises(StopIteration) as ended:
+            next(steps)
+        assert type(ended.value) is StopIteration
+
+
+def test_shard_with_two_autotunes_is_no_hint():
+    with pytest.raises(ps.InvalidArgumentError, match=r"shard\(num_shards=...\) must be at least 1, got -1"):
+        ps.Dataset.range(4).shard(ps.AUTOTUNE, ps.AUTOTUNE)
