@@ -35,8 +35,8 @@ from penstock.errors import ClosedError as ClosedError
 from penstock.errors import ElementError as ElementError
 from penstock.errors import InvalidArgumentError as InvalidArgumentError
 from penstock.errors import InvalidTypeError as InvalidTypeError
+from penstock.errors import LostDataWorkerError as LostDataWorkerError
 from penstock.errors import LostLeaseError as LostLeaseError
-from penstock.errors import LostWorkerError as LostWorkerError
 from penstock.errors import MissingExtraError as MissingExtraError
 from penstock.errors import OutOfRangeError as OutOfRangeError
 from penstock.errors import PenstockError as PenstockError

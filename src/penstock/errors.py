@@ -9,7 +9,7 @@
     ├── ClosedError            (RuntimeError)   use after `close()`
     ├── WorkerError            (RuntimeError)   another worker was lost, has failed, or does something else
     ├── ServiceError           (RuntimeError)   the data service cannot do what it is asked to
-    │   ├── LostWorkerError                     a data worker cannot be reached, or any more
+    │   ├── LostDataWorkerError                 a data worker cannot be reached, or any more
     │   ├── PoisonError                         an element ends the process of every data worker that makes it
     │   └── LostLeaseError                      a reader was silent for so long that others read what it had left
     ├── MissingExtraError      (ModuleNotFoundError)  a package that an extra brings is not installed
@@ -66,7 +66,7 @@ class ServiceError(PenstockError, RuntimeError):
     """The data service cannot do what it is asked to."""
 
 
-class LostWorkerError(ServiceError):
+class LostDataWorkerError(ServiceError):
     """A data worker cannot be reached, or any more."""
 
 

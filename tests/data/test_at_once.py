@@ -19,7 +19,7 @@ class AtOnce:
     def __call__(self, *arguments: Any) -> Any:
         return self.row(*arguments)
 
-    def map_block(self, *columns: Any) -> Any:
+    def _map_block(self, *columns: Any) -> Any:
         return self.block(*columns)
 
 
@@ -38,7 +38,7 @@ def test_as_many_rows_come_back_as_were_given(block: Any, found: str, stream: bo
     dataset = ps.Dataset.range(5)
     if stream:
         dataset = dataset.filter(lambda x: True)
-    with pytest.raises(ps.ElementError, match=rf"AtOnce.map_block got 1 rows and {found}") as caught:
+    with pytest.raises(ps.ElementError, match=rf"AtOnce._map_block got 1 rows and {found}") as caught:
         next(iter(dataset.map(AtOnce(lambda x: x, block))))
     assert any("test_at_once.py" in note for note in caught.value.__notes__)
 
@@ -65,7 +65,7 @@ class Draw:
     def __call__(self, x: Any, generator: np.random.Generator) -> Any:
         return np.float32(generator.random()) + x
 
-    def map_block(self, column: Any, generators: Iterator[np.random.Generator]) -> Any:
+    def _map_block(self, column: Any, generators: Iterator[np.random.Generator]) -> Any:
         numbers = [generator.random() for generator in generators]
         return np.array(numbers, np.float32) + column
 

@@ -71,7 +71,7 @@ def test_bad_arguments(strategy) -> None:
     value = shares(strategy, *[np.zeros(2)] * 4)
     with pytest.raises(ps.InvalidArgumentError, match='takes one of "SUM", "MEAN", got \'MAX\''):
         strategy.reduce("MAX", value)
-    with pytest.raises(ps.InvalidTypeError, match=r"ReduceOp\.SUM"):
+    with pytest.raises(ps.InvalidTypeError, match="takes a ps.ReduceOp or one of"):
         strategy.reduce(1, value)
     with pytest.raises(ps.InvalidArgumentError, match=r"axis=1\) got a value of shape \(2,\)"):
         strategy.reduce("SUM", value, axis=1)

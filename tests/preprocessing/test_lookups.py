@@ -181,7 +181,7 @@ def test_an_error_in_a_block_comes_at_its_element() -> None:
 def test_a_block_gives_what_its_rows_give(mode: str, shape: tuple[int, ...]) -> None:
     layer = StringLookup(vocabulary=LETTERS, mask_token="zz", output_mode=mode)
     column = np.array(["a", "b", "zz", "f", "a", "c"], object).reshape(shape)
-    assert np.array_equal(layer.map_block(column), np.stack([layer(row) for row in column]))
+    assert np.array_equal(layer._map_block(column), np.stack([layer(row) for row in column]))
 
 
 @pytest.mark.parametrize("mode", ["int", "one_hot"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.errors import LostWorkerError
+from penstock.errors import LostDataWorkerError
 from penstock.service import production as production_module
 from penstock.service import window
 from penstock.service.cut import cut
@@ -320,7 +320,7 @@ def test_datasets_that_nobody_needs_are_forgotten():
     everything(production, dataset_id="a")
     assert asked == ["a", "b", "a"]
     production.close()
-    with pytest.raises(LostWorkerError, match="this data worker has stopped"):
+    with pytest.raises(LostDataWorkerError, match="this data worker has stopped"):
         everything(production, dataset_id="b")
 
 
@@ -357,7 +357,7 @@ def test_an_answer_that_is_being_read_ends_when_the_production_is_closed(serve):
         reading = production.fetch(request(0, FAR))
         next(reading)
         production.close()
-        with pytest.raises(LostWorkerError, match="this data worker has stopped"):
+        with pytest.raises(LostDataWorkerError, match="this data worker has stopped"):
             list(reading)
 
 

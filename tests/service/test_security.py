@@ -242,7 +242,7 @@ def test_a_worker_lets_in_who_knows_its_token(token_file: str) -> None:
             outside = Endpoint(address=known.info.endpoint.address)
             with pytest.raises(ps.ServiceError, match="data worker at localhost:.* does not let this process in"):
                 next(connect(outside, "flight", ClientCredentials(OTHER)).fetch(FETCH))
-            with pytest.raises(ps.LostWorkerError, match="knows no dataset 'x'"):
+            with pytest.raises(ps.LostDataWorkerError, match="knows no dataset 'x'"):
                 next(connect(outside, "flight", ClientCredentials(TOKEN)).fetch(FETCH))
         stranger = ps.service.WorkerConfig(dispatcher_address=address_of(dispatcher))
         with pytest.raises(ps.ServiceError, match="dispatcher at .* does not let this process in"):
@@ -573,7 +573,7 @@ def test_a_service_by_tls(tmp_path: Path, token_file: str, monkeypatch: pytest.M
             ):
                 status(dispatcher.target)
             outside = Endpoint(address=server.target.split("://")[1], tls=True)
-            with pytest.raises(ps.LostWorkerError, match="worker at localhost:.* its certificate signed itself"):
+            with pytest.raises(ps.LostDataWorkerError, match="worker at localhost:.* its certificate signed itself"):
                 next(connect(outside, "flight", client_credentials()).fetch(FETCH))
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import penstock as ps
 from penstock.data.block import Block
-from penstock.errors import LostWorkerError
+from penstock.errors import LostDataWorkerError
 from penstock.runtime.memory import allocate_from, empty, memory_of, no_longer_from
 from penstock.runtime.shared_memory import Arena, Mapping, Segment, Slot, place_of, slot_size_for
 from penstock.service.fetching import Fetch
@@ -284,11 +284,11 @@ def test_a_killed_worker_leaves_nothing_but_its_socket_which_the_next_removes(ne
         answers = connection.fetch(request("large", 1_000_000))
         held = [next(answers)[1].columns[0] for _ in range(3)]  # type: ignore[index]
         process.kill()
-        with pytest.raises(LostWorkerError):
+        with pytest.raises(LostDataWorkerError):
             for _ in answers:
                 pass
         assert [int(column.max()) for column in held] == [0, 1, 2]
-        with pytest.raises(LostWorkerError):
+        with pytest.raises(LostDataWorkerError):
             next(connection.fetch(request("large")))
         connection.close()
         del held

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from penstock.errors import LostWorkerError
+from penstock.errors import LostDataWorkerError
 from penstock.service import staff as staff_module
-from penstock.service.interfaces import UnreachedWorkerError
+from penstock.service.interfaces import UnreachedDataWorkerError
 from penstock.service.staff import Staff
 from penstock.service.subjects import Endpoint, WorkerInfo
 
@@ -36,7 +36,7 @@ def test_a_worker_that_took_long_to_be_given_up_is_asked_again_where_there_is_no
     monkeypatch.setattr(staff_module, "_SUSPECT_SECONDS", -1.0)  # for which no worker is asked that was lost
     first, _ = workers(2)
     staff = staff_of(2)
-    assert not staff.lost(first, UnreachedWorkerError("silent"), asked=time.monotonic() - 10)
+    assert not staff.lost(first, UnreachedDataWorkerError("silent"), asked=time.monotonic() - 10)
     assert [chosen(staff, preferred=0) for _ in range(3)] == [1, 1, 1]
     staff.update([], gone=[1])
     assert chosen(staff) == 0
@@ -58,8 +58,8 @@ def test_each_thing_that_a_worker_was_asked_for_may_be_the_reason_that_it_is_los
     first, second = workers(2)
     staff = staff_of(2)
     asked = time.monotonic()
-    assert [staff.lost(first, LostWorkerError("x"), asked) for _ in range(2)] == [True, True]
-    assert not staff.lost(first, LostWorkerError("x"), time.monotonic())  # it was known
-    assert not staff.lost(second, UnreachedWorkerError("x"), asked)
+    assert [staff.lost(first, LostDataWorkerError("x"), asked) for _ in range(2)] == [True, True]
+    assert not staff.lost(first, LostDataWorkerError("x"), time.monotonic())  # it was known
+    assert not staff.lost(second, UnreachedDataWorkerError("x"), asked)
     staff.update([], whole=True)
-    assert not staff.lost(workers(3)[2], LostWorkerError("x"), asked)  # the dispatcher knew
+    assert not staff.lost(workers(3)[2], LostDataWorkerError("x"), asked)  # the dispatcher knew

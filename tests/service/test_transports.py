@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from penstock.data.block import Block
-from penstock.errors import InvalidArgumentError, InvalidTypeError, LostWorkerError, ServiceError, StorageError
+from penstock.errors import InvalidArgumentError, InvalidTypeError, LostDataWorkerError, ServiceError, StorageError
 from penstock.service.fetching import Chunk, End, Failed, Fetch
 from penstock.service.interfaces import Answers, Connection
 from penstock.service.subjects import Endpoint, Pass, Refused, Span
@@ -159,10 +159,10 @@ def test_closing_the_connection_ends_what_is_being_fetched(connection: Connectio
     answers = connection.fetch(request("large", 1_000_000))
     next(answers)
     connection.close()
-    with pytest.raises(LostWorkerError, match="was closed"):
+    with pytest.raises(LostDataWorkerError, match="was closed"):
         for _ in answers:
             pass
-    with pytest.raises(LostWorkerError, match="was closed"):
+    with pytest.raises(LostDataWorkerError, match="was closed"):
         next(connection.fetch(request()))
 
 
@@ -177,7 +177,7 @@ def test_closing_the_connection_wakes_a_thread_that_waits(reach: Callable[[str],
         waiting.set()
         try:
             next(answers)
-        except LostWorkerError as error:
+        except LostDataWorkerError as error:
             raised.append(str(error))
 
     thread = threading.Thread(target=wait)
@@ -217,9 +217,9 @@ def test_a_killed_worker_is_lost_at_once(new_worker: Any, protocol: str, monkeyp
         for _ in range(3):
             next(answers)
         threading.Timer(0.1, process.kill).start()
-        with pytest.raises(LostWorkerError, match=f"worker at {endpoint.address} cannot be reached"):
+        with pytest.raises(LostDataWorkerError, match=f"worker at {endpoint.address} cannot be reached"):
             next(answers)
-        with pytest.raises(LostWorkerError):
+        with pytest.raises(LostDataWorkerError):
             next(connection.fetch(request()))
         connection.close()
 
@@ -235,7 +235,7 @@ def test_a_worker_that_has_fallen_silent_is_lost(
         answers = connection.fetch(request("large", 1_000_000))
         next(answers)
         pause(process)
-        with pytest.raises(LostWorkerError, match="cannot be reached: .*Deadline Exceeded"):
+        with pytest.raises(LostDataWorkerError, match="cannot be reached: .*Deadline Exceeded"):
             for _ in answers:
                 pass
         process.kill()
@@ -260,7 +260,7 @@ def test_a_worker_that_falls_silent_before_its_first_block_is_lost(
                 time.sleep(0.01)
             connection.close()
         try:
-            with pytest.raises(LostWorkerError, match="closed" if end == "close" else "Deadline Exceeded"):
+            with pytest.raises(LostDataWorkerError, match="closed" if end == "close" else "Deadline Exceeded"):
                 waiting.result(60)
         finally:
             process.kill()
@@ -278,7 +278,7 @@ def test_nobody_at_an_address_is_a_lost_worker() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         connection = connect(Endpoint(address=f"127.0.0.1:{unused.getsockname()[1]}"))
-        with pytest.raises(LostWorkerError, match="cannot be reached"):
+        with pytest.raises(LostDataWorkerError, match="cannot be reached"):
             next(connection.fetch(request()))
         connection.close()
 
@@ -289,7 +289,7 @@ def test_a_worker_that_stops_ends_what_is_being_fetched(producing: Any) -> None:
     answers = connection.fetch(request("large", 1_000_000))
     next(answers)
     threading.Timer(0.1, server.stop).start()
-    with pytest.raises(LostWorkerError):
+    with pytest.raises(LostDataWorkerError):
         for _ in answers:
             pass
     connection.close()
@@ -320,7 +320,7 @@ def test_in_one_process_blocks_go_by_reference(producing: Any) -> None:
     column = next(connection.fetch(request("kept")))[1].columns[0]  # type: ignore[index]
     assert np.shares_memory(column, producing.keeps["kept"]) and not column.flags.writeable
     server.stop()
-    with pytest.raises(LostWorkerError, match="was stopped"):
+    with pytest.raises(LostDataWorkerError, match="was stopped"):
         next(connection.fetch(request()))
 
 
@@ -360,5 +360,5 @@ def test_protocols_are_checked_where_they_are_named(worker: Endpoint) -> None:
 
 def test_a_killed_worker_whose_socket_was_cleared_away_is_lost_and_ends_no_reader() -> None:
     gone = Endpoint(address="x:1", machine=this_machine(), socket="/nowhere")
-    with pytest.raises(LostWorkerError, match="x:1 cannot be reached.*No such file"):
+    with pytest.raises(LostDataWorkerError, match="x:1 cannot be reached.*No such file"):
         connect(gone, "shared_memory")

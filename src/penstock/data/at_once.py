@@ -1,9 +1,9 @@
 """Functions that take all rows of a block in one call, as the layers of `ps.preprocessing` do.
 
-Such a function has a method `map_block`. Its arguments are those of a call for one row, each as a column: an array
+Such a function has a method `_map_block`. Its arguments are those of a call for one row, each as a column: an array
 whose leading axis counts the rows, or an object column where rows differ in shape. It returns its results in that form
 too. A function with `draws = True` draws random numbers: the last argument of a call for one row is that row's
-generator, and that of `map_block` an iterator over the generators of all rows. Each is valid until the next is taken.
+generator, and that of `_map_block` an iterator over the generators of all rows. Each is valid until the next is taken.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,13 +27,13 @@ def map_at_once(function: Callable[..., Any], block: Block, generators: Iterator
     Raises:
         ElementError: the results are not as many as the rows.
     """
-    map_block = getattr(function, "map_block", None)
-    if map_block is None or draws(function) != (generators is not None):
+    of_block = getattr(function, "_map_block", None)
+    if of_block is None or draws(function) != (generators is not None):
         return None
     value = block.structure.unflatten(block.columns)
     arguments = value if block.structure.kind == "tuple" else (value,)
     try:
-        result = map_block(*arguments) if generators is None else map_block(*arguments, generators)
+        result = of_block(*arguments) if generators is None else of_block(*arguments, generators)
     except failures():  # row by row it comes again, after the rows before it
         return None
     columns, structure = flatten(result)
@@ -42,7 +42,7 @@ def map_at_once(function: Callable[..., Any], block: Block, generators: Iterator
             has_rows = isinstance(column, np.ndarray) and column.ndim > 0
             found = f"{len(column)} rows" if has_rows else f"a {type(column).__name__} without rows"
             raise ElementError(
-                f"{describe_function(function)}.map_block got {len(block)} rows and returned {found}: "
+                f"{describe_function(function)}._map_block got {len(block)} rows and returned {found}: "
                 "it must return arrays with as many rows as it got"
             )
     return Block(tuple(columns), structure, len(block))

@@ -42,7 +42,7 @@ class CategoryEncoding(ArrayLayer):
         """The vectors of these integers; `count_weights`, of their shape, says what each of them counts."""
         return self._weighted(inputs, count_weights, 0)
 
-    def map_block(self, column: Column, count_weights: Column | None = None) -> Any:
+    def _map_block(self, column: Column, count_weights: Column | None = None) -> Any:
         if is_ragged(column):
             weights = repeat(None) if count_weights is None else count_weights
             return column_of([self(row, weight) for row, weight in zip(column, weights, strict=False)])

@@ -204,7 +204,7 @@ class FeatureSpace(Layer):
             )
         return self._encoded({name: _as_array(data, name) for name in self.features}, 0)
 
-    def map_block(self, columns: Mapping[str, Column]) -> Any:
+    def _map_block(self, columns: Mapping[str, Column]) -> Any:
         """The results for all rows of these columns."""
         used = {name: columns[name] for name in self.features}
         layers = [feature.preprocessor for feature in self.features.values()]
@@ -285,7 +285,7 @@ class _OneFeature:
         array = _as_array(features, self._name)
         return array if array.ndim > 1 else array[..., None]
 
-    def map_block(self, columns: Mapping[str, Column]) -> Column:
+    def _map_block(self, columns: Mapping[str, Column]) -> Column:
         column = columns[self._name]
         if is_ragged(column):
             return column_of([self({self._name: row}) for row in column])

@@ -45,7 +45,7 @@ class HashedCrossing(ArrayLayer):
         """The bins of these features, or their vectors."""
         return self._transform(inputs[0] if len(inputs) == 1 else inputs, 0)
 
-    def map_block(self, *columns: Column) -> Any:
+    def _map_block(self, *columns: Column) -> Any:
         if any(map(is_ragged, columns)):
             return column_of([self(*row) for row in zip(*columns, strict=True)])
         return np.asarray(self._transform(columns, 1))

@@ -74,7 +74,7 @@ class RandomImageLayer(Layer):
         images = _as_images(type(self).__name__, inputs, 0)
         return self._changed(images[None], [self._decide(images.shape, generator)])[0]  # type: ignore[no-any-return]
 
-    def map_block(self, column: Column, generators: Iterator[np.random.Generator]) -> Column:
+    def _map_block(self, column: Column, generators: Iterator[np.random.Generator]) -> Column:
         """The results for all rows of a column, each by its own generator."""
         if is_ragged(column):
             return column_of([self(*row) for row in zip(column, generators, strict=True)])

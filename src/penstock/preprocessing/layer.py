@@ -76,7 +76,7 @@ class ArrayLayer(Layer):
     def __call__(self, inputs: Any) -> Any:
         return self._transform(inputs, 0)
 
-    def map_block(self, column: Column) -> Any:
+    def _map_block(self, column: Column) -> Any:
         """The results for all rows of a column, as `dataset.map` wants them: as if each row were given alone."""
         if is_ragged(column):
             return column_of([self(row) for row in column])

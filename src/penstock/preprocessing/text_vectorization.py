@@ -168,9 +168,9 @@ class TextVectorization(LearningLayer):
         rows[tokens.texts[kept], places[kept]] = self._lookup.indices_of(tokens.values)[kept]
         return rows
 
-    def map_block(self, column: Column) -> Any:
+    def _map_block(self, column: Column) -> Any:
         if not self.pads:
-            return super().map_block(column)
+            return super()._map_block(column)
         if is_ragged(column) or column.ndim > 1 or self.split is None:
             return column_of([self(row) for row in column])
         tokens = self._tokens(*self._texts(column), leading=1)

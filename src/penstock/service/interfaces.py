@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 from typing import Protocol
 
 from penstock.data.block import Block
-from penstock.errors import LostWorkerError
+from penstock.errors import LostDataWorkerError
 from penstock.service.fetching import Chunk, End, Failed, Fetch
 
 Answer = tuple[Chunk, Block] | End | Failed
@@ -17,11 +17,11 @@ Produce = Callable[[Fetch], Answers]
 """What a worker does: computes the answer to a request, block by block, as fast as it is taken."""
 
 
-class UnreachedWorkerError(LostWorkerError):
+class UnreachedDataWorkerError(LostDataWorkerError):
     """A data worker was never reached, or says nothing: it has not ended over what it was asked."""
 
 
-class WrongAnswerError(UnreachedWorkerError):
+class WrongAnswerError(UnreachedDataWorkerError):
     """A data worker has answered what it was not asked, or what cannot be read: it is not to blame on an element."""
 
 
@@ -40,11 +40,11 @@ class Connection(Protocol):
         Arrays may be written, but for those that come by reference from a worker of this process that keeps them.
 
         Raises:
-            UnreachedWorkerError: the worker cannot be reached, or is silent.
+            UnreachedDataWorkerError: the worker cannot be reached, or is silent.
             WrongAnswerError: what it answers cannot be read.
-            LostWorkerError: it has ended in the middle of its answer.
+            LostDataWorkerError: it has ended in the middle of its answer.
             PenstockError: it refuses the request.
         """
 
     def close(self) -> None:
-        """Let go of the line; what is being fetched ends with `LostWorkerError`."""
+        """Let go of the line; what is being fetched ends with `LostDataWorkerError`."""

@@ -12,7 +12,7 @@ from threading import Lock
 
 from penstock.data.block import Block
 from penstock.data.node import Node
-from penstock.errors import LostWorkerError, PenstockError
+from penstock.errors import LostDataWorkerError, PenstockError
 from penstock.options import Options
 from penstock.service.definition import from_bytes
 from penstock.service.failures import failed_of
@@ -72,7 +72,7 @@ class Production:
 
         Raises:
             ServiceError: the dataset's definition cannot be loaded here.
-            LostWorkerError: the production was closed.
+            LostDataWorkerError: the production was closed.
         """
         opened = self._open(request)
         reader: Reader | None = None
@@ -107,7 +107,7 @@ class Production:
                 self._count(piece.found, 0.0 if piece.kept else seconds, piece.kept if request.trainer else None)
                 chunk = Chunk(position=piece.position, skip=piece.skip, rows=len(piece.found), seconds=seconds)
                 yield chunk, piece.found
-            raise LostWorkerError(STOPPED)
+            raise LostDataWorkerError(STOPPED)
         finally:
             opened.give_pace_back(pace)
 
@@ -135,7 +135,7 @@ class Production:
         node, options = self._dataset(request.dataset_id)
         with self._lock:
             if self._closed:
-                raise LostWorkerError(STOPPED)
+                raise LostDataWorkerError(STOPPED)
             opened = self._passes.get(key)
             if opened is None:
                 opened = self._passes[key] = OpenPass(node, options, key, self._recent_bytes, self._window_bytes)
@@ -176,7 +176,7 @@ class Production:
         self._close_idle()
 
     def close(self) -> None:
-        """Close everything and wait for it; whoever takes an answer meets a `LostWorkerError`."""
+        """Close everything and wait for it; whoever takes an answer meets a `LostDataWorkerError`."""
         with self._lock:
             self._closed = True
             old = list(self._passes.values())

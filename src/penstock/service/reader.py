@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.data.block import Block
-from penstock.errors import ClosedError, LostLeaseError, LostWorkerError, PenstockError, ServiceError
+from penstock.errors import ClosedError, LostDataWorkerError, LostLeaseError, PenstockError, ServiceError
 from penstock.runtime.threads import Threads
 from penstock.service.asked import checked
 from penstock.service.asking import Reading
@@ -306,7 +306,7 @@ class Reader:
                 part.wrong_answers = 0
                 if not self._take_in(part, answer, request.span.stop):
                     break
-        except LostWorkerError as error:
+        except LostDataWorkerError as error:
             if not self._stopping:
                 blamed = self._staff.lost(worker, error, asked)
                 left = self._has_left(worker.worker_id)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from penstock.data.block import Block, is_ragged
 from penstock.data.node import Node, Run, scaled
 from penstock.data.stream import IndexStream, Stream
-from penstock.errors import InvalidTypeError, LostWorkerError, ServiceError
+from penstock.errors import InvalidTypeError, LostDataWorkerError, ServiceError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import failures
@@ -154,12 +154,12 @@ def pulled(stream: Stream, rows: int) -> Block | Exception | None:
     """The next rows of a stream, or what it raises.
 
     Raises:
-        LostWorkerError: the stream was closed meanwhile.
+        LostDataWorkerError: the stream was closed meanwhile.
     """
     try:
         return stream.pull(rows, rows)
     except Closed:
-        raise LostWorkerError(STOPPED) from None
+        raise LostDataWorkerError(STOPPED) from None
     except StopIteration:  # it comes from a function, and would end the loop in silence
         return InvalidTypeError("a function of this dataset raised StopIteration: return a value instead")
     except failures() as error:

@@ -8,7 +8,7 @@ from threading import Lock
 
 from penstock.data.block import Block
 from penstock.data.stream import Cursor, State
-from penstock.errors import LostWorkerError
+from penstock.errors import LostDataWorkerError
 from penstock.runtime.pacing import Pace
 from penstock.service.reading import BLOCK_SECONDS, STOPPED, Piece, Reader, pulled
 from penstock.service.subjects import Span
@@ -150,7 +150,7 @@ class Sequence:
     def _head_for(self, position: int) -> Head:
         with self._lock:
             if self._closed:
-                raise LostWorkerError(STOPPED)
+                raise LostDataWorkerError(STOPPED)
             start = max(known for known in self._states if known <= position)
             near = [head for head in self._heads if head.first <= position and head.next >= start]
             if near:

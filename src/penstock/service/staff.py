@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Condition, Lock
 
-from penstock.errors import LostWorkerError
+from penstock.errors import LostDataWorkerError
 from penstock.service.fetching import Fetch
-from penstock.service.interfaces import Answers, Connection, UnreachedWorkerError
+from penstock.service.interfaces import Answers, Connection, UnreachedDataWorkerError
 from penstock.service.subjects import WorkerInfo
 
 _logger = logging.getLogger(__name__)
@@ -169,12 +169,12 @@ class Staff:
         """A worker's answer to a request.
 
         Raises:
-            LostWorkerError: it cannot be reached, or any more.
+            LostDataWorkerError: it cannot be reached, or any more.
         """
         number = worker.worker_id
         with self._changed:
             if self._closed:
-                raise LostWorkerError("this reader was closed")
+                raise LostDataWorkerError("this reader was closed")
             line = self._lines.get(number)
             if line is None:
                 line = self._lines[number] = self._connect(worker)
@@ -199,12 +199,12 @@ class Staff:
             if loss is None or loss.at < asked:
                 news = before is None and number in self._workers
                 now = time.monotonic()
-                rests = now + _RESTS * (now - asked) if isinstance(error, UnreachedWorkerError) else now
+                rests = now + _RESTS * (now - asked) if isinstance(error, UnreachedDataWorkerError) else now
                 loss = self._suspects[number] = _Loss(now, rests, str(error), news)
             line = self._lines.pop(number, None)
         if line is not None:
             line.close()
-        return loss.news and not isinstance(error, UnreachedWorkerError)
+        return loss.news and not isinstance(error, UnreachedDataWorkerError)
 
     def tell(self, worker: WorkerInfo, error: Exception, *, left: bool) -> None:
         """Say in the log that a worker is gone: once, however many readers of this process had asked it."""

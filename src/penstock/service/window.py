@@ -8,7 +8,7 @@ from threading import Condition
 
 from penstock.data.block import Block
 from penstock.data.stream import Cursor
-from penstock.errors import LostWorkerError, ServiceError
+from penstock.errors import LostDataWorkerError, ServiceError
 from penstock.runtime.pacing import Pace
 from penstock.service.reading import BLOCK_SECONDS, STOPPED, Piece, Reader, pulled
 from penstock.service.subjects import Span
@@ -161,7 +161,7 @@ class SharedWindow:
         """What comes next for a reader, and the position behind it; no piece at the end of the pass.
 
         Raises:
-            LostWorkerError: the window was closed.
+            LostDataWorkerError: the window was closed.
         """
         with self._changed:
             kept = True
@@ -175,7 +175,7 @@ class SharedWindow:
                     self._given[place.trainer] = max(self._given[place.trainer], stop)
                     return piece, stop
                 if self._closed:
-                    raise LostWorkerError(STOPPED)
+                    raise LostDataWorkerError(STOPPED)
                 if self._ended:
                     return None, self._window.next
                 place.wanted = place.position + rows

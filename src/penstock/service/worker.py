@@ -13,7 +13,7 @@ from penstock.errors import (
     ClosedError,
     InvalidArgumentError,
     InvalidTypeError,
-    LostWorkerError,
+    LostDataWorkerError,
     PenstockError,
     ServiceError,
     StorageError,
@@ -160,7 +160,7 @@ class _Duty:
             found = self._dispatcher.ask(GetDataset(dataset_id=dataset_id), patience_seconds=_PATIENCE_SECONDS)
         except InvalidArgumentError as error:
             # Its reader has it from a dispatcher that was there before: it will hear so, and register it anew.
-            raise LostWorkerError(f"this data worker cannot get the dataset: {error}") from error
+            raise LostDataWorkerError(f"this data worker cannot get the dataset: {error}") from error
         return bytes(found.definition)
 
     def _register(self) -> float:

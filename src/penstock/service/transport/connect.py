@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import InvalidArgumentError, LostWorkerError, ServiceError
+from penstock.errors import InvalidArgumentError, LostDataWorkerError, ServiceError
 from penstock.service.credentials import ClientCredentials
 from penstock.service.interfaces import Connection
 from penstock.service.subjects import Endpoint
@@ -50,7 +50,7 @@ def connect(
 
     Raises:
         ServiceError: the worker does not offer that protocol here.
-        LostWorkerError: it does, and is gone.
+        LostDataWorkerError: it does, and is gone.
     """
     offered = offered_protocols(endpoint)
     if protocol is None:
@@ -80,7 +80,7 @@ def _best(endpoint: Endpoint, offered: Sequence[str], credentials: ClientCredent
     for protocol in offered[:-1]:
         try:
             return _open(protocol, endpoint, credentials)
-        except LostWorkerError as error:  # a socket can be there and not be ours, as between containers
+        except LostDataWorkerError as error:  # a socket can be there and not be ours, as between containers
             _logger.info('data_transfer_protocol="%s" is not possible: %s', protocol, error)
     return _open(offered[-1], endpoint, credentials)
 

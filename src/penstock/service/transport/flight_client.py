@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from penstock.errors import LostWorkerError, ServiceError
+from penstock.errors import LostDataWorkerError, ServiceError
 from penstock.runtime.freed_memory import keep_freed_memory
 from penstock.runtime.memory import Memory
 from penstock.service.compression import AUTO, decompress
 from penstock.service.credentials import ClientCredentials, client_credentials
 from penstock.service.fetching import End, Failed, Fetch
-from penstock.service.interfaces import Answer, Answers, UnreachedWorkerError, WrongAnswerError
+from penstock.service.interfaces import Answer, Answers, UnreachedDataWorkerError, WrongAnswerError
 from penstock.service.subjects import UNDECODABLE, Endpoint, Refused
 from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
 from penstock.service.transport.guard import ALIVE, Line, refused_at_the_door
@@ -85,7 +85,7 @@ class FlightConnection:
 
     def _begin(self, ticket: flight.Ticket) -> flight.FlightStreamReader:
         if not self._reached:
-            with self._explained(UnreachedWorkerError):
+            with self._explained(UnreachedDataWorkerError):
                 self._ask_whether_it_is_there()
             self._reached = True
         return self._line.client.do_get(ticket, self._line.options())
@@ -95,7 +95,7 @@ class FlightConnection:
             with self._watched(reader):
                 received = reader.read_chunk()
         except StopIteration:
-            raise LostWorkerError(f"the worker at {self._address} was stopped") from None
+            raise LostDataWorkerError(f"the worker at {self._address} was stopped") from None
         try:
             message = _decoder.decode(received.app_metadata.to_pybytes())
         except UNDECODABLE as error:
@@ -115,14 +115,14 @@ class FlightConnection:
                 raise self._lost(None)
             self._waiting[call] = time.monotonic()
         try:
-            with self._explained(LostWorkerError):
+            with self._explained(LostDataWorkerError):
                 yield
         finally:
             with self._lock:
                 del self._waiting[call]
 
     @contextmanager
-    def _explained(self, kind: type[LostWorkerError]) -> Iterator[None]:
+    def _explained(self, kind: type[LostDataWorkerError]) -> Iterator[None]:
         """Turn what Flight raises into errors of the service: `kind`, where the worker may have ended."""
         try:
             yield
@@ -130,10 +130,12 @@ class FlightConnection:
             raise ServiceError(refused_at_the_door("data worker", self._address, error)) from error
         except (pa.ArrowException, OSError) as error:
             if self._silent is not None:
-                raise self._lost(self._silent, UnreachedWorkerError) from error
+                raise self._lost(self._silent, UnreachedDataWorkerError) from error
             raise self._lost(error, kind) from error
 
-    def _lost(self, error: Exception | None, kind: type[LostWorkerError] = LostWorkerError) -> LostWorkerError:
+    def _lost(
+        self, error: Exception | None, kind: type[LostDataWorkerError] = LostDataWorkerError
+    ) -> LostDataWorkerError:
         if self._closed.is_set():
             return kind(f"the connection to the worker at {self._address} was closed")
         reason = (error and self._line.tls_trouble(error)) or str(error).partition(". gRPC client debug context")[0]

@@ -3,7 +3,7 @@
 import threading
 from contextlib import closing
 
-from penstock.errors import InvalidArgumentError, LostWorkerError
+from penstock.errors import InvalidArgumentError, LostDataWorkerError
 from penstock.service.fetching import Fetch
 from penstock.service.interfaces import Answers, Produce
 from penstock.service.subjects import Endpoint
@@ -29,7 +29,7 @@ class InProcessServer:
             _servers[address] = self
 
     def stop(self) -> None:
-        """Take the worker away: what is being fetched from it ends with `LostWorkerError`."""
+        """Take the worker away: what is being fetched from it ends with `LostDataWorkerError`."""
         self.stopped = True
         with _lock:
             if _servers.get(self.address) is self:
@@ -45,7 +45,7 @@ class InProcessConnection:
     """A line to a worker of this process: `fetch` computes in the thread that asks.
 
     Raises:
-        LostWorkerError: no worker of this process has that address.
+        LostDataWorkerError: no worker of this process has that address.
     """
 
     protocol = "in_process"
@@ -53,7 +53,7 @@ class InProcessConnection:
     def __init__(self, endpoint: Endpoint) -> None:
         server = find(endpoint.address)
         if server is None:
-            raise LostWorkerError(f"the worker at {endpoint.address} was stopped")
+            raise LostDataWorkerError(f"the worker at {endpoint.address} was stopped")
         self._server = server
         self._closed = False
 
@@ -68,9 +68,9 @@ class InProcessConnection:
 
     def _check(self) -> None:
         if self._closed:
-            raise LostWorkerError(f"the connection to the worker at {self._server.address} was closed")
+            raise LostDataWorkerError(f"the connection to the worker at {self._server.address} was closed")
         if self._server.stopped:
-            raise LostWorkerError(f"the worker at {self._server.address} was stopped")
+            raise LostDataWorkerError(f"the worker at {self._server.address} was stopped")
 
     def close(self) -> None:
         """As `Connection.close`."""

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 
-from penstock.errors import LostWorkerError, ServiceError
+from penstock.errors import LostDataWorkerError, ServiceError
 from penstock.runtime.memory import Memory
 from penstock.runtime.shared_memory import Mapping
 from penstock.service.fetching import Fetch
-from penstock.service.interfaces import Answer, Answers, UnreachedWorkerError, WrongAnswerError
+from penstock.service.interfaces import Answer, Answers, UnreachedDataWorkerError, WrongAnswerError
 from penstock.service.subjects import Endpoint, Refused
 from penstock.service.transport.line import (
     BlockFrame,
@@ -32,7 +32,7 @@ class SharedMemoryConnection:
     """A line to a worker on this machine.
 
     Raises:
-        UnreachedWorkerError: nobody answers at its socket.
+        UnreachedDataWorkerError: nobody answers at its socket.
     """
 
     protocol = "shared_memory"
@@ -52,7 +52,7 @@ class SharedMemoryConnection:
                 raise PermissionError("it belongs to another user")
         except OSError as error:
             line.close()
-            raise UnreachedWorkerError(str(self._lost(error))) from error
+            raise UnreachedDataWorkerError(str(self._lost(error))) from error
         return _Line(line)
 
     def fetch(self, request: Fetch) -> Answers:
@@ -101,10 +101,10 @@ class SharedMemoryConnection:
             if complete and not self._closed:
                 self._idle.append(line)
 
-    def _lost(self, error: OSError | None) -> LostWorkerError:
+    def _lost(self, error: OSError | None) -> LostDataWorkerError:
         if self._closed:
-            return LostWorkerError(f"the connection to the worker at {self._endpoint.address} was closed")
-        return LostWorkerError(f"the worker at {self._endpoint.address} cannot be reached: {error}")
+            return LostDataWorkerError(f"the connection to the worker at {self._endpoint.address} was closed")
+        return LostDataWorkerError(f"the worker at {self._endpoint.address} cannot be reached: {error}")
 
     def close(self) -> None:
         """As `Connection.close`."""
