@@ -10,9 +10,10 @@ import socket
 import stat
 import struct
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 from urllib.parse import unquote
 
 MOST_BYTES: Final = 1 << 20
@@ -68,13 +69,13 @@ class Doorkeeper:
         self._over.set()
 
     def _run(self) -> None:
-        memory, waited = _resident_bytes(), 0.0
-        while not self._over.wait(_PAUSE_SECONDS):
-            waited += _PAUSE_SECONDS  # not by the clock: a process that was stopped for a while has looked at nobody
-            grown = _resident_bytes()
-            if waited >= _LOOK_SECONDS or grown > memory + _GROWTH_BYTES:
-                self._look(waited)
-                memory, waited = _resident_bytes(), 0.0
+        with _MEMORY.open("rb", buffering=0) if _MEMORY.exists() else nullcontext() as told:
+            memory, waited = _resident_bytes(told), 0.0
+            while not self._over.wait(_PAUSE_SECONDS):
+                waited += _PAUSE_SECONDS  # not by the clock: a process that was stopped for a while has seen nobody
+                if waited >= _LOOK_SECONDS or _resident_bytes(told) > memory + _GROWTH_BYTES:
+                    self._look(waited)
+                    memory, waited = _resident_bytes(told), 0.0
 
     def _look(self, seconds: float) -> None:
         """Look at all connections, of which the known ones are older by so many seconds."""
@@ -126,12 +127,9 @@ def _received_bytes(line: socket.socket) -> int:
     return int(_RECEIVED.unpack(told)[0]) if len(told) == _RECEIVED.size else 0
 
 
-def _resident_bytes() -> int:
+def _resident_bytes(told: BinaryIO | None) -> int:
     """The memory of this process; 0 where the system does not tell."""
-    try:
-        return int(_MEMORY.read_text().split()[1]) * _PAGE
-    except OSError:
-        return 0
+    return int(os.pread(told.fileno(), 100, 0).split()[1]) * _PAGE if told is not None else 0
 
 
 def _peer_of(peer: str) -> _Peer:
