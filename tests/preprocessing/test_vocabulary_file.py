@@ -108,6 +108,17 @@ def test_the_index_can_be_kept_elsewhere(tmp_path: Path) -> None:
     assert StringLookup.from_config(layer.get_config())(["b"]).tolist() == [2]
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a link away")
+def test_an_index_that_is_another_users_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocabulary").write_text("rose\n")
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "real")
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(ps.StorageError, match=r"index of .* is not kept at .*link is a link that user 65534 has made"):
+        StringLookup(vocabulary=tmp_path / "vocabulary", cache_dir=str(link))
+
+
 def test_a_place_that_cannot_be_written_is_an_error_that_names_cache_dir(tmp_path: Path) -> None:
     path = written(tmp_path / "v.txt", ["a"])
     (tmp_path / "file").write_text("in the way")

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import InvalidArgumentError, StorageError
+from penstock.paths import link_of_others
 from penstock.preprocessing.hashes import Bytes, Positions, Words, fingerprint64, gathered, spans
 from penstock.preprocessing.keys import Numbers
 
@@ -40,7 +41,7 @@ class FileKeys:
 
     Raises:
         InvalidArgumentError: no such file, no lines, an empty line, or a token that stands there twice.
-        StorageError: the index cannot be written.
+        StorageError: the index cannot be written, or another user's link leads to it.
     """
 
     def __init__(self, path: str, cache_dir: str | None = None) -> None:
@@ -54,6 +55,8 @@ class FileKeys:
 
     def _open(self) -> None:
         where = _index_path(self.path, self.cache_dir)
+        if link := link_of_others(where):
+            raise StorageError(f"the index of {self.path} is not kept at {where}: {link}")
         words = _read_index(where, self.path)
         if words is None:
             with _locked(self.path):
