@@ -115,6 +115,24 @@ def test_values_that_every_replica_has(seen) -> None:
     assert seen.of("plain_values") == [{"run": [[3.0, 3.0], [3.0, 3.0]], "sum": 12, "mean": [3.0]}] * 2
 
 
+def test_strings_are_gathered_from_all_workers(seen) -> None:
+    first, second = seen.of("strings")
+    assert first == second
+    assert first["steps"] == [
+        {"name": ["a", "bb", "ccc", "d"], "number": [0, 1, 2, 3]},
+        {"name": ["ee", "f", "g"], "number": [4, 5, 6]},
+    ]
+    assert first["lines"] == [
+        ["100", "101", "0", "1"],
+        ["102", "2", "3"],
+        *([str(row), str(row + 1)] for row in (4, 6, 8, 10)),
+    ]
+    assert first["ragged"] == [list(range(row)) for row in range(5)]
+    assert first["of each"] == ["x"] * 4
+    assert first["refused"][0] == "InvalidTypeError"
+    assert "got objects of type dict on worker 0: between workers go numbers, strings" in first["refused"][1]
+
+
 def test_predictions_find_their_rows(seen) -> None:
     first, second = seen.of("predictions_in_order")
     assert [row for row, _ in first] == [0, 1, 2, 3, 6, 7, 8, 9, 12, 13, 14, 15, 18, 19, 20, 21]

@@ -10,7 +10,7 @@ from penstock.errors import InvalidArgumentError
 
 def fits_device(array: Any) -> bool:
     """Whether devices can hold values of this kind: not objects, strings and times."""
-    return isinstance(array, (jax.Array, jax.ShapeDtypeStruct)) or array.dtype.kind not in "OSUMm"
+    return isinstance(array, (jax.Array, jax.ShapeDtypeStruct)) or array.dtype.kind not in "OSUTMm"
 
 
 def check_width(holder: str, leaf: Any) -> None:

@@ -299,6 +299,6 @@ def _stacked(path: str, column: tuple[Any, ...]) -> Any:
 
 def _number_array(call: str, value: Any) -> Any:
     array = np.asarray(as_leaf(value))
-    if array.dtype.kind in "OSUMm":
+    if array.dtype.kind in "OSUTMm":
         raise InvalidTypeError(f"{call} takes numbers, got {value!r}")
     return array

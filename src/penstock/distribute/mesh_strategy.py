@@ -21,6 +21,7 @@ from penstock.distribute.calls import check_call, checked_pair, checked_places
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control import Control
 from penstock.distribute.device_dtypes import check_width, fits_device
+from penstock.distribute.host_arrays import from_all_workers
 from penstock.distribute.jax_interface import flatten
 from penstock.distribute.launcher import Launcher
 from penstock.distribute.many_steps import layout_of, program_steps
@@ -351,22 +352,22 @@ class MeshStrategy(Strategy):
 
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
         self._check_others()
-        own = tuple(np.asarray(as_leaf(part)) for part in self._parts(leaf)) if _on_host(leaf) else ()
-        if any(not fits_device(part) for part in own):
-            if self._control is None:
-                return joined(own, axis)
-            raise InvalidTypeError(
-                f"strategy.gather got {own[0].dtype} values, which devices cannot hold, and so they cannot travel "
-                "between workers: gather numbers that stand for them, or use local_results"
-            )
+        own = [as_leaf(part) for part in self._parts(leaf)]
+        shapes = [shape_of(part) for part in own]
+        told = [shapes] if self._control is None else self._control.gather("strategy.gather", shapes)
+        everyone = list(itertools.chain(*told))
+        if None in everyone:
+            arrays = [np.asarray(part) for part in own]
+            if self._control is not None:
+                arrays = from_all_workers(self._control, "strategy.gather", arrays)
+            return joined(tuple(arrays), axis)
+        structs = [struct(tuple(shape), dtype) for shape, dtype in everyone]
+        check_axes("strategy.gather", structs, (axis,))
+        check_equal_shapes("strategy.gather", structs, apart_from=(axis,))
         parts = self._on_first("strategy.gather", leaf)
         if self._control is not None:
-            everyone = self._shapes_of_all("strategy.gather", parts)
-            check_axes("strategy.gather", everyone, (axis,))
             self._launcher.wait()
-            parts = tuple(self._placement.parts_everywhere(parts, [shape.shape for shape in everyone]))
-        check_axes("strategy.gather", parts, (axis,))
-        check_equal_shapes("strategy.gather", parts, apart_from=(axis,))
+            parts = tuple(self._placement.parts_everywhere(parts, [shape.shape for shape in structs]))
         return jnp.concatenate(parts, axis=axis)
 
     def _shapes_of_all(self, call: str, parts: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -390,12 +391,6 @@ def _with_places(given: Any) -> Any:
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: on_host_in_place(leaf, jax.tree_util.keystr(path)), given, is_leaf=is_per_replica
     )
-
-
-def _on_host(leaf: Any) -> bool:
-    """Whether a leaf lies in host memory, and so may hold what devices cannot."""
-    part = leaf.values[0] if isinstance(leaf, PerReplica) and leaf.stacked is None else leaf
-    return not isinstance(part, (jax.Array, PerReplica))
 
 
 def _reduced_rows(op: ReduceOp, stacked: Any, axes: tuple[int, ...]) -> Any:

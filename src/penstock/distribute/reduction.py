@@ -1,6 +1,7 @@
 """Sums and means of the replicas' arrays, NumPy's or JAX's."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def count_of(parts: tuple[Any, ...], axes: tuple[int, ...]) -> int:
     return sum(math.prod(part.shape[axis] for axis in axes) for part in parts)
 
 
-def check_axes(call: str, parts: tuple[Any, ...], axes: tuple[int, ...]) -> None:
+def check_axes(call: str, parts: Sequence[Any], axes: tuple[int, ...]) -> None:
     """Refuse axes that the values do not have, and one that is named twice."""
     for part in parts:
         for axis in axes:
@@ -59,7 +60,7 @@ def check_axes(call: str, parts: tuple[Any, ...], axes: tuple[int, ...]) -> None
             raise InvalidArgumentError(f"{call}(axis={axes}) names an axis twice")
 
 
-def check_equal_shapes(call: str, parts: tuple[Any, ...], apart_from: tuple[int, ...] = ()) -> None:
+def check_equal_shapes(call: str, parts: Sequence[Any], apart_from: tuple[int, ...] = ()) -> None:
     """Refuse arrays whose shapes differ on other axes than these."""
 
     def rest(shape: tuple[int, ...]) -> list[int]:

@@ -221,7 +221,8 @@ class Strategy(ABC):
             InvalidTypeError: an iterable in place of an iterator, or a function that does not give what it must.
             InvalidArgumentError: less than one step, results whose shapes differ from step to step, or what `run`
                 refuses. On devices, results with a row for each row of the batch are refused before the first step
-                where a later batch of the distributed dataset may have another number of rows.
+                where a later batch of the distributed dataset may have another number of rows. In host memory only
+                the steps themselves show what they give: results that differ are refused once these were run.
             Exception: what the iterator raised in place of a batch, after the steps before it were run on a single
                 worker; what these gave is lost.
 
@@ -336,13 +337,15 @@ class Strategy(ABC):
 
         Args:
             value: a `PerReplica` of arrays with at least one axis, or a nested structure of them. Strings and other
-                objects in host memory become a NumPy array.
+                objects in host memory become a NumPy array; between workers go strings, bytes, numbers, None and
+                arrays of these.
             axis: the axis to join along; the replicas may differ in length there.
 
         Returns:
             The structure of `value` with plain arrays.
 
         Raises:
+            InvalidTypeError: objects that cannot go to other workers, on every worker alike.
             InvalidArgumentError: scalars, an axis that does not exist, or shapes that do not fit.
 
         Example:

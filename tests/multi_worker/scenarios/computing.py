@@ -103,6 +103,25 @@ def plain_values(strategy: Any) -> Any:
     }
 
 
+def strings(strategy: Any) -> Any:
+    """Full and ragged steps of strings and of rows of unequal length; the first worker has no rows in the last step."""
+    names = {"name": np.array(["a", "bb", "ccc", "d", "ee", "f", "g"]), "number": np.arange(7)}
+    seen = {"steps": [], "lines": []}
+    for step in strategy.distribute_dataset(ps.Dataset.from_tensor_slices(names).batch(4)):
+        seen["steps"].append(strategy.gather(step, axis=0))
+    for step in strategy.distribute_dataset(ps.TextLineDataset(["short.txt", "long.txt"]).batch(4)):
+        seen["lines"].append(strategy.gather(step, axis=0))
+    ragged = ps.Dataset.range(5).map(np.arange).ragged_batch(8)
+    (step,) = strategy.distribute_dataset(ragged)
+    seen["ragged"] = [row.tolist() for row in strategy.gather(step, axis=0)]
+    seen["of each"] = strategy.gather(np.array(["x"]), axis=0)
+    try:
+        strategy.gather(np.array([{"a": 1}]), axis=0)
+    except ps.InvalidTypeError as error:
+        seen["refused"] = said(error)
+    return seen
+
+
 def predictions_in_order(strategy: Any) -> Any:
     """The guide's snippet: the index of each row tells where its prediction belongs."""
     predictions = {}
