@@ -2,6 +2,7 @@
 
 import logging
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -37,6 +38,41 @@ def test_sums_of_a_ragged_step_can_be_gathered_and_scalars_not(strategy) -> None
         gathered(strategy, ps.PerReplica([1.0] * 4), 0)
     with pytest.raises(ps.InvalidTypeError, match=r"all_gather\(axis=\.\.\.\) takes an axis"):
         gathered(strategy, ps.PerReplica([np.ones(1)] * 4), None)
+
+
+@pytest.mark.parametrize("inside", [lambda step: step, lambda step: jax.jit(step), jax.checkpoint])
+def test_rows_of_a_ragged_step_are_refused_by_the_name_of_all_gather(four, inside) -> None:
+    (batch,) = four.distribute_dataset(ps.Dataset.range(7).batch(8))
+
+    def step(rows):
+        ps.get_replica_context().all_reduce("SUM", rows.sum())
+        return ps.get_replica_context().all_gather(rows, 0)
+
+    with pytest.raises(
+        ps.InvalidArgumentError,
+        match=r"^all_gather must be .*got all_gather of \(2,\) on replica 0 and all_gather of \(1,\) on replica 3.*"
+        r"strategy\.gather.*partial_batch=\"pad\"",
+    ):
+        four.run(inside(step), args=(batch,))
+
+
+def test_a_ragged_step_names_the_call_that_one_replica_makes_once_more(four) -> None:
+    (batch,) = four.distribute_dataset(ps.Dataset.range(7).batch(8))
+
+    def step(call, rows):
+        return call(ps.get_replica_context()) if rows.size == 2 else 0
+
+    for call, name in (
+        (lambda context: context.all_gather(jnp.ones(1), 0), "all_gather"),
+        (lambda context: context.all_reduce("SUM", 1), "all_reduce"),
+    ):
+        with pytest.raises(ps.InvalidArgumentError, match=f"^{name} must be called equally often on every replica"):
+            four.run(step, args=(call, batch))
+
+
+def test_only_numbers_can_be_gathered_in_a_step(four) -> None:
+    with pytest.raises(ps.InvalidTypeError, match="all_gather takes numbers and arrays, got 'a'"):
+        four.run(lambda: ps.get_replica_context().all_gather("a", 0))
 
 
 def test_a_host_strategy_says_that_it_does_not_look_for_others(monkeypatch, caplog) -> None:

@@ -14,6 +14,7 @@ from penstock.distribute.jax_interface import (
     combines_all,
     flatten,
     inner_traces,
+    stands_under,
 )
 
 CHANGED = f"JAX {jax.__version__} has changed what penstock.distribute.jax_interface takes from it: "
@@ -34,6 +35,17 @@ def test_a_mean_is_a_sum_that_is_divided_and_a_replica_knows_its_number() -> Non
     assert combines_all(equations(lambda x: lax.pmean(x, "replica"))[0]), CHANGED + "pmean"
     (equation,) = equations(lambda x: lax.axis_index("replica"))
     assert equation.primitive is REPLICA_NUMBER and axes_of(equation) == ("replica",), CHANGED + "axis_index"
+
+
+def test_an_equation_knows_the_names_that_it_was_traced_under() -> None:
+    def gathering(x):
+        with jax.named_scope("a.name"):
+            return jnp.sin(x)
+
+    for function in (gathering, jax.grad(gathering)):
+        assert stands_under("a.name", equations(function)[0]), CHANGED + "source_info.name_stack"
+    (plain,) = equations(jnp.sin)
+    assert not stands_under("a.name", plain)
 
 
 def test_functions_loops_and_branches_show_what_is_inside() -> None:

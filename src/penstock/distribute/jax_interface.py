@@ -39,6 +39,11 @@ def combines_all(equation: Any) -> bool:
     return equation.primitive in COMBINING and equation.params["axis_index_groups"] is None
 
 
+def stands_under(name: str, equation: Any) -> bool:
+    """Whether an equation was traced within `jax.named_scope(name)`."""
+    return name in str(equation.source_info.name_stack)
+
+
 def inner_traces(equation: Any) -> list[Jaxpr]:
     """The traces inside an equation: bodies of loops, branches, called functions."""
     found = []

@@ -26,9 +26,10 @@ from penstock.distribute.jax_interface import (
     called_function,
     combines_all,
     inner_traces,
+    stands_under,
 )
 from penstock.distribute.lockstep_loops import run_loop
-from penstock.distribute.program import AXIS, Call
+from penstock.distribute.program import AXIS, GATHERING, Call
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
@@ -41,11 +42,27 @@ class Meeting:
     values: list[Any]
 
     @property
+    def call(self) -> str:
+        """What the user has called to come here."""
+        return "all_gather" if stands_under(GATHERING, self.equation) else "all_reduce"
+
+    @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Those of the values."""
-        return [value.shape for value in self.values]
+        """Those of the values that the user has given."""
+        gathered = self.call == "all_gather"  # whose values stand among zeros for the other replicas
+        return [value.shape[1:] if gathered else value.shape for value in self.values]
+
+    def __str__(self) -> str:
+        if not combines_all(self.equation):
+            return str(self.equation.primitive)
+        return f"{self.call} of {', '.join(map(str, self.shapes))}"
 
 
+_ROWS_APART = (
+    ": in a step whose shares differ in size, return values with a row for each row of the share and join them by "
+    'strategy.gather, or give every replica equally many rows by ps.InputOptions(partial_batch="pad") or '
+    "batch(..., drop_remainder=True)"
+)
 Evaluation = Generator[Meeting, list[Any], list[Any]]
 
 
@@ -127,10 +144,11 @@ def _together(evaluations: list[Evaluation]) -> list[list[Any]]:
         if not brought:
             return [outputs[replica] for replica in range(len(evaluations))]
         if outputs:
+            more = min(brought)
             raise InvalidArgumentError(
-                f"all_reduce must be called equally often on every replica, but replica {min(outputs)} returned while "
-                "replica "
-                f"{min(brought)} called it once more; their shares differ in size: does a branch depend on that?"
+                f"{brought[more].call} must be called equally often on every replica, but replica {min(outputs)} "
+                f"returned while replica {more} called it once more; their shares differ in size: does a branch depend "
+                "on that?"
             )
         received = _combined(list(brought.values()))
 
@@ -141,11 +159,10 @@ def _combined(meetings: list[Meeting]) -> list[list[Any]]:
     kind = first.equation.primitive
     summed = combines_all(first.equation)
     for replica, other in enumerate(meetings):
-        if other.equation.primitive is not kind or (summed and other.shapes != first.shapes):
+        if other.equation.primitive is not kind or (summed and str(other) != str(first)):
             raise InvalidArgumentError(
-                "all_reduce must be called with the same shapes and in the same order on every replica, got "
-                f"{kind} of {first.shapes} on replica 0 and {other.equation.primitive} of {other.shapes} on replica "
-                f"{replica}"
+                f"{first.call} must be called with the same shapes and in the same order on every replica, got {first} "
+                f"on replica 0 and {other} on replica {replica}{_ROWS_APART if first.call == 'all_gather' else ''}"
             )
     if not summed:
         outputs = run_loop([one.equation for one in meetings], [one.values for one in meetings], _run_together)

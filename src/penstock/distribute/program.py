@@ -31,6 +31,8 @@ from penstock.errors import InvalidTypeError
 
 AXIS = "replica"
 """The mesh axis with one device per replica."""
+GATHERING = "penstock.all_gather"
+"""The name under which the sums of `all_gather` stand in traces and profiles."""
 
 
 # The count is part of the tree's identity: a program compiled for 4 replicas is never looked up for a value of 2.
@@ -105,7 +107,7 @@ class MeshReplica(ReplicaContext):
     def all_reduce(self, op: ReduceOp | str, value: Any) -> Any:
         operation = as_reduce_op("all_reduce(op)", op)
         collective: Any = lax.psum if operation is ReduceOp.SUM else lax.pmean
-        return jax.tree.map(lambda leaf: collective(_widened(leaf), AXIS), value)
+        return jax.tree.map(lambda leaf: collective(_widened("all_reduce", leaf), AXIS), value)
 
     def all_gather(self, value: Any, axis: int) -> Any:
         checked_axis("all_gather", axis)
@@ -113,19 +115,20 @@ class MeshReplica(ReplicaContext):
 
     def _gathered(self, leaf: Any, axis: int) -> Any:
         """Each replica's own place among zeros, summed: a ragged step knows of no collectives but sums and extremes."""
-        array = _as_array("the value given to all_gather", leaf)
-        check_axes("all_gather", (array,), (axis,))
-        places = jnp.zeros((self._replicas, *array.shape), _widened(array).dtype)
+        wide = _widened("all_gather", leaf)
+        check_axes("all_gather", (wide,), (axis,))
+        places = jnp.zeros((self._replicas, *wide.shape), wide.dtype)
         total: Any = lax.psum
-        places = total(places.at[lax.axis_index(AXIS)].set(array), AXIS)
-        return jnp.concatenate(list(places), axis=axis).astype(array.dtype)
+        with jax.named_scope(GATHERING):
+            places = total(places.at[lax.axis_index(AXIS)].set(wide), AXIS)
+        return jnp.concatenate(list(places), axis=axis).astype(jnp.asarray(leaf).dtype)
 
 
-def _widened(leaf: Any) -> Any:
+def _widened(call: str, leaf: Any) -> Any:
     """Booleans and small integers as `sum` widens them, so that a sum over replicas does not wrap around."""
     if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)):
-        raise InvalidTypeError(f"all_reduce takes numbers and arrays, got {leaf!r}")
-    array = _as_array("the value given to all_reduce", leaf)
+        raise InvalidTypeError(f"{call} takes numbers and arrays, got {leaf!r}")
+    array = _as_array(f"the value given to {call}", leaf)
     floating = jnp.issubdtype(array.dtype, jnp.inexact)
     return array if floating else array.astype(jnp.sum(jnp.zeros((), array.dtype)).dtype)
 
