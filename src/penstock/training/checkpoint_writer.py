@@ -1,9 +1,10 @@
 """One piece of writing in a background thread, whose error is raised in the next call of the caller's."""
 
 import logging
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+
+from penstock.runtime.threading_interface import call_before_pools_close
 
 _logger = logging.getLogger(__name__)
 
@@ -42,6 +43,5 @@ def _finish_all() -> None:
             _logger.error("at the end of the program: %s", error)
 
 
-# Not `atexit`: by then the pools of threads that Orbax writes with take no more work. `concurrent.futures` shuts them
-# down by this very function, and what was registered later runs earlier.
-threading._register_atexit(_finish_all)  # type: ignore[attr-defined]
+# By then the pools of threads that Orbax writes with must still take work.
+call_before_pools_close(_finish_all)
