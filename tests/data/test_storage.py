@@ -342,3 +342,9 @@ def test_a_cache_that_is_another_users_link_is_refused(kind, tmp_path):
         list(over(kind, 3).cache(str(tmp_path / "kept")))
     with pytest.raises(ps.StorageError, match=r"new\.writing' is not written to: .*a link that user 65534 has made"):
         list(over(kind, 3).cache(str(tmp_path / "new")))
+
+
+def test_a_place_that_is_the_current_directory_exists(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ps.StorageError, match="exists: remove it first"):
+        ps.Dataset.range(3).save(".")

@@ -34,13 +34,14 @@ class WorkDirectory:
     """
 
     def __init__(self, path: Path) -> None:
-        self._final = path
-        self.path = path.with_name(path.name + _ENDING)
-        for place in (path, self.path):
-            if link := link_of_others(place):
-                raise StorageError(f"'{place}' is not written to: {link}")
+        if link := link_of_others(path):
+            raise StorageError(f"'{path}' is not written to: {link}")
         if path.exists():
             raise StorageError(f"{path} exists: remove it first, or write to another place")
+        self._final = path
+        self.path = path.with_name(path.name + _ENDING)
+        if link := link_of_others(self.path):
+            raise StorageError(f"'{self.path}' is not written to: {link}")
         self._lock = self._claimed()
         _remove_dead(path.parent)
 

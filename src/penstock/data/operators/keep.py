@@ -278,7 +278,10 @@ class Kept:
             if self._pass is not None and self._seed == seed:
                 return self._pass
             store = _found(filename) if filename else None
-            return None if store is None else _FilePass(store)
+            if store is None:
+                return None
+            self._seed, self._pass = seed, _FilePass(store)  # its bytes are checked once, not in every epoch
+            return self._pass
 
     def completed(self, seed: int, rows: "_MemoryPass | _FilePass") -> None:
         """Keep a complete pass over a stream."""
