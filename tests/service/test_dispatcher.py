@@ -278,6 +278,20 @@ def test_a_service_is_an_address_with_or_without_a_protocol(service: str | tuple
     assert parse_service("call", service) == "host:5"
 
 
+@pytest.mark.parametrize("address", ["a.b-c:5", "my_host:5", "127.0.0.1:65535", "[::1]:5", "[fe80::1%eth0]:5", "h.:5"])
+def test_hosts_have_names_and_numbers(address: str) -> None:
+    assert parse_service("call", address) == address
+    assert ps.service.DispatcherConfig(worker_addresses=[address]).addresses == (address,)
+
+
+@pytest.mark.parametrize(
+    "address", ["host:", "host:99999", "bad host", "bad host:5", "host:%x%", "host:0", ":5", "a:b:5"]
+)
+def test_a_mistyped_worker_address_is_refused_where_it_is_listed(address: str) -> None:
+    with pytest.raises(ValueError, match=r'worker_addresses=\.\.\.\) takes "host", "host:port" and "host:%port%"'):
+        ps.service.DispatcherConfig(worker_addresses=[address])
+
+
 @pytest.mark.parametrize(
     ("service", "kind", "message"),
     [
@@ -291,6 +305,10 @@ def test_a_service_is_an_address_with_or_without_a_protocol(service: str | tuple
         ("host:", ValueError, 'as "host:port"'),
         ("host:x", ValueError, 'as "host:port"'),
         ("host:70000", ValueError, 'as "host:port"'),
+        ("host:0", ValueError, 'as "host:port"'),
+        ("bad host:5", ValueError, 'as "host:port"'),
+        ("::1:5", ValueError, 'as "host:port"'),
+        ("host:\u0665", ValueError, 'as "host:port"'),
         (5050, TypeError, "must be a string"),
         (("grpc",), TypeError, "must be a string"),
         (None, TypeError, "must be a string"),

@@ -22,10 +22,11 @@ from penstock.service.messages import (
     GetStatus,
     Leased,
     RegisterDataset,
+    WorkerHello,
     WorkerNews,
     WorkerWelcome,
 )
-from penstock.service.subjects import DatasetInfo, Pass, Span
+from penstock.service.subjects import DatasetInfo, Endpoint, Pass, Span, WorkerInfo
 
 
 def _loaded() -> Any:
@@ -342,4 +343,33 @@ def test_workers_that_all_answer_what_they_were_not_asked_are_an_error(dispatche
         r"the data worker at localhost:\d+ answers what it was not asked: a block of \d+ rows came .* said to have 0"
     )
     with altering.workers_of(dispatcher.address, [at(rows=0)]), pytest.raises(ps.ServiceError, match=message):
+        read_all(dispatcher)
+
+
+# Addresses that are none
+
+
+def test_a_worker_with_no_address_is_refused_by_the_dispatcher(dispatcher: Any) -> None:
+    hello = WorkerHello(endpoint=Endpoint(address="bad:host:5"))
+    with pytest.raises(ps.InvalidArgumentError, match="reach it at 'bad:host:5', which is no \"host:port\": start it"):
+        DispatcherClient(dispatcher.address).ask(hello)
+
+
+@pytest.mark.parametrize("address", ["localhost:99999", "bad:host:5", "localhost:", "localhost:1"])
+def test_one_bad_endpoint_ends_no_reader_that_has_others(dispatcher: Any, address: str) -> None:
+    def alter(message: Any, reply: Any, entry: JournalEntry) -> bytes:
+        if isinstance(reply, EpochOpened):
+            bad = WorkerInfo(worker_id=0, endpoint=Endpoint(address=address), place=5)
+            reply = msgspec.structs.replace(reply, workers=[bad, *reply.workers])
+        return sealed(reply, entry)
+
+    dispatcher.alter = alter
+    with altering.workers_of(dispatcher.address):
+        assert read_all(dispatcher) == list(range(100))
+
+
+def test_bad_endpoints_alone_are_an_error_that_says_so(dispatcher: Any) -> None:
+    bad = WorkerInfo(worker_id=0, endpoint=Endpoint(address="bad:host:5"), place=5)
+    dispatcher.alter = altering.with_fields(EpochOpened, workers=[bad, msgspec.structs.replace(bad, worker_id=1)])
+    with pytest.raises(ps.ServiceError, match="the address 'bad:host:5' of a data worker is no \"host:port\""):
         read_all(dispatcher)

@@ -214,7 +214,14 @@ def test_a_port_that_is_taken_is_said(dispatcher: ps.service.DispatchServer) -> 
         ({"dispatcher_address": None}, TypeError, "takes a string, got None"),
         ({"dispatcher_address": ""}, ValueError, "must not be empty"),
         ({"dispatcher_address": "localhost"}, ValueError, 'needs the address of a dispatcher as "host:port"'),
-        ({"worker_address": "host"}, ValueError, 'must be "host:port"'),
+        *(
+            (
+                {"worker_address": address},
+                ValueError,
+                'must be "host:port" or "host:%port%", with a port from 1 to 65535',
+            )
+            for address in ("host", "localhost:99999", "bad host:5", "localhost:", "localhost:0", "a b:%port%", "x:%p%")
+        ),
         ({"tags": "COLOCATED"}, TypeError, "takes a list of strings"),
         ({"tags": [""]}, ValueError, "must not hold an empty tag"),
         ({"port": 1 << 16}, ValueError, "must be from 0 to 65535"),

@@ -1,5 +1,6 @@
 """Where a service is: what users write, checked at the call."""
 
+import re
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
@@ -8,6 +9,10 @@ PROTOCOL: Final = "grpc"
 """How dispatchers are reached: Arrow Flight, which is gRPC."""
 TLS_PROTOCOL: Final = "grpc+tls"
 """The same, encrypted."""
+
+_HOST: Final = re.compile(
+    r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,15})?\]"
+)
 
 
 def parse_service(call: str, service: object, argument: str = "service") -> str:
@@ -33,13 +38,23 @@ def parse_service(call: str, service: object, argument: str = "service") -> str:
             f'{call}({argument}=...): there is no protocol {protocol!r}, only "{PROTOCOL}" and "{TLS_PROTOCOL}", got '
             f"{service!r}"
         )
-    host, colon, port = address.rpartition(":")
-    if not host or not colon or not port.isdecimal() or int(port) >= 1 << 16:
+    if not is_address(address):
         raise InvalidArgumentError(
             f'{call}({argument}=...) needs the address of a dispatcher as "host:port", such as "localhost:5050", got '
             f"{service!r}"
         )
     return address if protocol == PROTOCOL else f"{protocol}://{address}"
+
+
+def is_address(address: str) -> bool:
+    """Whether it is the "host:port" of something that can be reached, by name or by number."""
+    host, _, port = address.rpartition(":")
+    return is_host(host) and port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16
+
+
+def is_host(host: str) -> bool:
+    """Whether it is the name or the number of a host; a number with colons stands in brackets."""
+    return _HOST.fullmatch(host) is not None
 
 
 def _parts(call: str, service: object, argument: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
-from penstock.service.address import parse_service
+from penstock.service.address import is_address, is_host, parse_service
 from penstock.service.credentials import (
     ClientCredentials,
     ServerCredentials,
@@ -194,10 +194,11 @@ class WorkerConfig:
             if not value:
                 raise InvalidArgumentError(f"WorkerConfig({name}=...) must not be empty")
         parse_service("WorkerConfig", self.dispatcher_address, "dispatcher_address")
-        if ":" not in self.worker_address:
+        host, _, port = self.worker_address.rpartition(":")
+        if not (is_host(host) if port == PORT_WILDCARD else is_address(self.worker_address)):
             raise InvalidArgumentError(
-                f'WorkerConfig(worker_address=...) must be "host:port" or "host:{PORT_WILDCARD}", got '
-                f"{self.worker_address!r}"
+                f'WorkerConfig(worker_address=...) must be "host:port" or "host:{PORT_WILDCARD}", with a port from 1 to '
+                f"65535, got {self.worker_address!r}"
             )
         _check_port("WorkerConfig", self.port)
         _check_security("WorkerConfig", self)
@@ -272,5 +273,12 @@ def _check_worker_address(address: object, addresses: tuple[str, ...]) -> None:
         raise InvalidTypeError(f"DispatcherConfig(worker_addresses=...) takes a list of strings, got {address!r}")
     if not address:
         raise InvalidArgumentError("DispatcherConfig(worker_addresses=...) must not hold an empty address")
-    if ":" in address and "%" not in address and addresses.count(address) > 1:
+    host, _, port = address.rpartition(":")
+    any_port = is_host(address) or (is_host(host) and port == PORT_WILDCARD)
+    if not any_port and not is_address(address):
+        raise InvalidArgumentError(
+            f'DispatcherConfig(worker_addresses=...) takes "host", "host:port" and "host:{PORT_WILDCARD}", with ports '
+            f"from 1 to 65535, got {address!r}"
+        )
+    if not any_port and addresses.count(address) > 1:
         raise InvalidArgumentError(f"DispatcherConfig(worker_addresses=...) lists {address!r} twice")

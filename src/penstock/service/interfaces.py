@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 from typing import Protocol
 
 from penstock.data.block import Block
-from penstock.errors import LostDataWorkerError
+from penstock.errors import LostDataWorkerError, ServiceError
 from penstock.service.fetching import Chunk, End, Failed, Fetch
 
 Answer = tuple[Chunk, Block] | End | Failed
@@ -19,6 +19,10 @@ Produce = Callable[[Fetch], Answers]
 
 class UnreachedDataWorkerError(LostDataWorkerError):
     """A data worker was never reached, or says nothing: it has not ended over what it was asked."""
+
+
+class UnusableDataWorkerError(ServiceError):
+    """This process cannot use a data worker, which may be well: what is wrong stands between the two."""
 
 
 class WrongAnswerError(UnreachedDataWorkerError):
@@ -43,6 +47,7 @@ class Connection(Protocol):
             UnreachedDataWorkerError: the worker cannot be reached, or is silent.
             WrongAnswerError: what it answers cannot be read.
             LostDataWorkerError: it has ended in the middle of its answer.
+            UnusableDataWorkerError: it does not take this process's token.
             PenstockError: it refuses the request.
         """
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Condition, Lock
 
-from penstock.errors import LostDataWorkerError
+from penstock.errors import LostDataWorkerError, ServiceError
 from penstock.service.fetching import Fetch
-from penstock.service.interfaces import Answers, Connection, UnreachedDataWorkerError
+from penstock.service.interfaces import Answers, Connection, UnreachedDataWorkerError, UnusableDataWorkerError
 from penstock.service.subjects import WorkerInfo
 
 _logger = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class Staff:
         self._choices = 0
         self._alone: set[int] = set()
         self._suspects: dict[int, _Loss] = {}
+        self._unusable: set[int] = set()  # of those that were tried last
         self._closed = False
 
     def update(self, come: Iterable[WorkerInfo], gone: Iterable[int] = (), *, whole: bool = False) -> int:
@@ -81,6 +82,7 @@ class Staff:
             self._workers = usable
             left = [self._lines.pop(number) for number in list(self._lines) if number not in usable]
             self._suspects = {number: loss for number, loss in self._suspects.items() if number in usable}
+            self._unusable &= usable.keys()
             self._chosen = {number: turn for number, turn in self._chosen.items() if number in usable}
             self._changed.notify_all()
         for line in left:
@@ -169,21 +171,39 @@ class Staff:
         """A worker's answer to a request.
 
         Raises:
-            LostDataWorkerError: it cannot be reached, or any more.
+            LostDataWorkerError: it cannot be reached, or any more, or this process cannot use it.
+            UnusableDataWorkerError: this process can use none of the workers.
         """
         number = worker.worker_id
+        try:
+            yield from self._line_to(worker).fetch(request)
+        except UnusableDataWorkerError as error:
+            with self._changed:
+                self._unusable.add(number)
+                others = self._workers.keys() - self._unusable
+            if not others:
+                raise
+            raise UnreachedDataWorkerError(str(error)) from error
         with self._changed:
-            if self._closed:
-                raise LostDataWorkerError("this reader was closed")
-            line = self._lines.get(number)
-            if line is None:
-                line = self._lines[number] = self._connect(worker)
-        yield from line.fetch(request)
-        with self._changed:
+            self._unusable.discard(number)
             back = self._suspects.pop(number, None) is not None
         if back:
             with _told_lock:
                 _told.discard((worker.endpoint.address, number))
+
+    def _line_to(self, worker: WorkerInfo) -> Connection:
+        with self._changed:
+            if self._closed:
+                raise LostDataWorkerError("this reader was closed")
+            line = self._lines.get(worker.worker_id)
+            if line is None:
+                try:
+                    line = self._lines[worker.worker_id] = self._connect(worker)
+                except LostDataWorkerError:
+                    raise
+                except ServiceError as error:
+                    raise UnusableDataWorkerError(str(error)) from error
+            return line
 
     def lost(self, worker: WorkerInfo, error: Exception, asked: float) -> bool:
         """A worker was lost; whether what it was asked for may be the reason.

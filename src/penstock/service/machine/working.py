@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from penstock.errors import InvalidArgumentError, ServiceError
-from penstock.service.config import DispatcherConfig
+from penstock.service.address import is_address
+from penstock.service.config import PORT_WILDCARD, DispatcherConfig
 from penstock.service.machine.passes import on_join, on_loss
 from penstock.service.machine.signs import Signs
 from penstock.service.machine.state import State, Worker
@@ -21,10 +22,16 @@ def welcome(
 
     Raises:
         ServiceError: the dispatcher is stopping, or has no place for it.
+        InvalidArgumentError: it says no address, or one that is not in the dispatcher's list.
     """
     if state.stopping:
         raise ServiceError("this dispatcher is stopping: it takes no more workers")
     address = message.endpoint.address
+    if not is_address(address):
+        raise InvalidArgumentError(
+            f'a data worker says that others reach it at {address!r:.300}, which is no "host:port": start it with a '
+            "--worker-address that is one"
+        )
     before = [worker for worker in state.workers.values() if worker.alive and worker.info.endpoint.address == address]
     for worker in before:
         if worker.info.endpoint == message.endpoint and message.endpoint.process and not worker.leaving:
@@ -89,10 +96,7 @@ def _preferred(state: State, listed: Sequence[str], address: str, free: Sequence
 
 
 def _matches(listed: str, address: str) -> bool:
-    host, _, port = listed.partition(":")
-    if port and not (port.startswith("%") and port.endswith("%")):
-        return listed == address
-    return address.rpartition(":")[0] == host
+    return listed == address or listed.removesuffix(f":{PORT_WILDCARD}") == address.rpartition(":")[0]
 
 
 def news(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, LostDataWorkerError, ServiceError
+from penstock.service.address import is_address
 from penstock.service.credentials import ClientCredentials
 from penstock.service.interfaces import Connection
 from penstock.service.subjects import Endpoint
@@ -49,7 +50,7 @@ def connect(
         credentials: what is shown over the network; None takes those of this process.
 
     Raises:
-        ServiceError: the worker does not offer that protocol here.
+        ServiceError: the worker does not offer that protocol here, has no address, or must not be shown the token.
         LostDataWorkerError: it does, and is gone.
     """
     offered = offered_protocols(endpoint)
@@ -87,6 +88,8 @@ def _best(endpoint: Endpoint, offered: Sequence[str], credentials: ClientCredent
 
 def _open(protocol: str, endpoint: Endpoint, credentials: ClientCredentials | None) -> Connection:
     if protocol == "flight":
+        if not is_address(endpoint.address):  # Flight would say so only by errors of its own
+            raise ServiceError(f'the address {endpoint.address!r:.300} of a data worker is no "host:port"')
         return FlightConnection(endpoint, credentials)
     # Nobody but this user comes this way.
     return in_process.InProcessConnection(endpoint) if protocol == "in_process" else SharedMemoryConnection(endpoint)

@@ -12,13 +12,19 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from penstock.errors import LostDataWorkerError, ServiceError
+from penstock.errors import LostDataWorkerError
 from penstock.runtime.freed_memory import keep_freed_memory
 from penstock.runtime.memory import Memory
 from penstock.service.compression import AUTO, decompress
 from penstock.service.credentials import ClientCredentials, client_credentials
 from penstock.service.fetching import End, Failed, Fetch
-from penstock.service.interfaces import Answer, Answers, UnreachedDataWorkerError, WrongAnswerError
+from penstock.service.interfaces import (
+    Answer,
+    Answers,
+    UnreachedDataWorkerError,
+    UnusableDataWorkerError,
+    WrongAnswerError,
+)
 from penstock.service.subjects import UNDECODABLE, Endpoint, Refused
 from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
 from penstock.service.transport.guard import ALIVE, Line, refused_at_the_door
@@ -127,7 +133,7 @@ class FlightConnection:
         try:
             yield
         except flight.FlightUnauthenticatedError as error:
-            raise ServiceError(refused_at_the_door("data worker", self._address, error)) from error
+            raise UnusableDataWorkerError(refused_at_the_door("data worker", self._address, error)) from error
         except (pa.ArrowException, OSError) as error:
             if self._silent is not None:
                 raise self._lost(self._silent, UnreachedDataWorkerError) from error
