@@ -23,7 +23,7 @@ help:
 	@echo 'make demo     train the small model on 4 replicas, or go on with it (sets up what it needs first)'
 	@echo 'make test     all tests, doctests and examples of the documents'
 	@echo 'make check    format, lint, types and the fast tests: run it before every commit'
-	@echo 'make fuzz     damaged bytes for everything that reads bytes of others, FUZZ_SECONDS=60 for each'
+	@echo 'make fuzz     messages of all types, and damaged bytes, for everything that reads those of others, FUZZ_SECONDS=60 for each'
 	@echo 'make chaos    read through a data service while its processes are killed, replaced and cut off, at random'
 	@echo 'make bench    the table of benchmarks, as ratios to hand-written loops'
 	@echo 'make format   put all files into the one format'
@@ -50,6 +50,7 @@ check: $(VENV)/.with-dev
 
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.with-dev
+	@$(BIN)/python tests/service/fuzzing_live.py -max_total_time=$(FUZZ_SECONDS)
 	@$(BIN)/python tests/service/fuzzing.py -max_total_time=$(FUZZ_SECONDS) $(ARGS)
 
 chaos: $(VENV)/.with-dev

@@ -18,7 +18,7 @@ from penstock.launch.ports import free_port
 from penstock.service.subjects import Endpoint
 
 PRODUCING = Path(__file__).parent / "producing.py"
-collect_ignore = ["altering.py", "fuzzing.py", "producing.py", "reading.py", "typed.py"]
+collect_ignore = ["altering.py", "fuzzing.py", "fuzzing_live.py", "producing.py", "reading.py", "typed.py"]
 
 
 @contextmanager

@@ -284,9 +284,7 @@ def test_hosts_have_names_and_numbers(address: str) -> None:
     assert ps.service.DispatcherConfig(worker_addresses=[address]).addresses == (address,)
 
 
-@pytest.mark.parametrize(
-    "address", ["host:", "host:99999", "bad host", "bad host:5", "host:%x%", "host:0", ":5", "a:b:5"]
-)
+@pytest.mark.parametrize("address", ["host:", "host:99999", "bad host", "bad host:5", "host:%x%", "host:0", "a:b:5"])
 def test_a_mistyped_worker_address_is_refused_where_it_is_listed(address: str) -> None:
     with pytest.raises(ValueError, match=r'worker_addresses=\.\.\.\) takes "host", "host:port" and "host:%port%"'):
         ps.service.DispatcherConfig(worker_addresses=[address])

@@ -22,15 +22,16 @@ from penstock.service.wire import BlockHeader, ColumnHeader, unpack
 _MOST_BYTES = 1 << 27
 
 
-def _loaded() -> Any:
-    spec = spec_from_file_location("fuzzing", Path(__file__).parent / "fuzzing.py")
+def _loaded(name: str) -> Any:
+    spec = spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-fuzzing = _loaded()
+fuzzing = _loaded("fuzzing")
+live = _loaded("fuzzing_live")
 
 
 def damaged(seeds: list[bytes]) -> st.SearchStrategy[bytes]:
@@ -74,6 +75,11 @@ def test_damaged_bytes_are_refused(name: str) -> None:
 
     with no_memory_by_others_word():
         run()
+
+
+@pytest.mark.parametrize("way", live.WAYS)
+def test_messages_of_any_content_do_no_harm(way: str) -> None:
+    live.WAYS[way](15)
 
 
 @pytest.mark.parametrize("name", fuzzing.TARGETS)

@@ -477,3 +477,24 @@ def test_what_cannot_be_opened_is_a_failure_with_nothing_behind_it(serve):
     production = serve(ps.Dataset.from_generator(Broken))
     last = fetched(production, 0, FAR)[1]
     assert (last.name, last.arguments, last.next.start) == ("OSError", [5, "broken"], 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"policy": 9},
+        {"stride": 0},
+        {"epoch": -1},
+        {"block_bytes": 0},
+        {"part": Pass(number=0, num_shards=0)},
+        {"part": Pass(number=0, shard_index=3, num_shards=2)},
+        {"span": Span(pass_number=0, start=4, stop=3)},
+        {"span": Span(pass_number=0, start=0, stop=3, skip=-1)},
+    ],
+)
+def test_what_cannot_be_asked_is_refused(serve, wrong):
+    production = serve(ps.Dataset.range(5))
+    whole = Span(pass_number=0, start=0, stop=5)
+    request = Fetch(dataset_id="x", epoch=0, seed=0, policy=1, part=Pass(number=0), span=whole)
+    with pytest.raises(ps.InvalidArgumentError, match="was asked for what cannot be: Fetch"):
+        next(production.fetch(msgspec.structs.replace(request, **wrong)))

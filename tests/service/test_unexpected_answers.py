@@ -373,3 +373,8 @@ def test_bad_endpoints_alone_are_an_error_that_says_so(dispatcher: Any) -> None:
     dispatcher.alter = altering.with_fields(EpochOpened, workers=[bad, msgspec.structs.replace(bad, worker_id=1)])
     with pytest.raises(ps.ServiceError, match="the address 'bad:host:5' of a data worker is no \"host:port\""):
         read_all(dispatcher)
+
+
+def test_a_worker_that_says_a_pass_is_shorter_than_it_is_known_to_be_hides_no_element(dispatcher: Any) -> None:
+    with altering.workers_of(dispatcher.address, [ending(End(length=0)), None]):
+        assert read_all(dispatcher) == list(range(100))

@@ -17,16 +17,17 @@ from penstock.service.subjects import PassKind, Place
 _FARTHEST: Final = 1 << 62
 
 
-def checked(answers: Answers, request: Fetch, kind: PassKind) -> Generator[Answer, None, None]:
+def checked(answers: Answers, request: Fetch, kind: PassKind, length: int) -> Generator[Answer, None, None]:
     """A worker's answers to a request, as long as they are.
 
     Args:
         kind: what the positions of the pass are.
+        length: how many there are, if that is known; less than 0 otherwise.
 
     Raises:
         WrongAnswerError: they are not.
     """
-    asked = _Asked(request, kind)
+    asked = _Asked(request, kind, length)
     with closing(answers):
         for answer in answers:
             match answer:
@@ -42,8 +43,9 @@ def checked(answers: Answers, request: Fetch, kind: PassKind) -> Generator[Answe
 class _Asked:
     """What is to come of a request."""
 
-    def __init__(self, request: Fetch, kind: PassKind) -> None:
+    def __init__(self, request: Fetch, kind: PassKind, length: int) -> None:
         self._span = request.span
+        self._length = length
         self._stride = request.stride
         self._may_jump = bool(request.trainer)
         self._by_place = kind == "groups"
@@ -83,6 +85,8 @@ class _Asked:
             if not whole and position < stop:
                 raise WrongAnswerError(f"positions up to {stop} were to come, and the end came at {position}")
             return
+        if not self._may_jump and end.length != self._length >= 0:
+            raise WrongAnswerError(f"a pass of {self._length} positions is said to have {end.length}")
         least = position - self._stride + 1 if self._came and not self._by_place else 0
         most = stop if whole else min(stop, position)
         if not least <= end.length <= most:

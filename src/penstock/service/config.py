@@ -197,8 +197,8 @@ class WorkerConfig:
         host, _, port = self.worker_address.rpartition(":")
         if not (is_host(host) if port == PORT_WILDCARD else is_address(self.worker_address)):
             raise InvalidArgumentError(
-                f'WorkerConfig(worker_address=...) must be "host:port" or "host:{PORT_WILDCARD}", with a port from 1 to '
-                f"65535, got {self.worker_address!r}"
+                f'WorkerConfig(worker_address=...) must be "host:port" or "host:{PORT_WILDCARD}", with a port from 1 '
+                f"to 65535, got {self.worker_address!r}"
             )
         _check_port("WorkerConfig", self.port)
         _check_security("WorkerConfig", self)

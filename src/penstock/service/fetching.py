@@ -3,9 +3,13 @@
 The answer to a `Fetch` is a stream of blocks, each after a `Chunk`, and last an `End`, a `Failed` or a `Refused`.
 """
 
-from typing import Any
+from typing import Any, Final
 
+from penstock.errors import InvalidArgumentError
+from penstock.service.policy import ShardingPolicy
 from penstock.service.subjects import Message, Pass, Refused, Span
+
+_FARTHEST: Final = (1 << 62) + 1
 
 
 class Fetch(Message, frozen=True, tag="fetch"):
@@ -36,6 +40,25 @@ class Fetch(Message, frozen=True, tag="fetch"):
     holds_back: bool = False
     block_bytes: int = 1 << 22
     codec: str = ""
+
+
+def check_fetch(request: Fetch) -> None:
+    """Refuse a request that is none.
+
+    Raises:
+        InvalidArgumentError: it names a policy, a part, a span or sizes that cannot be.
+    """
+    part, span = request.part, request.span
+    if not (
+        request.policy in set(ShardingPolicy)
+        and 0 <= request.epoch < _FARTHEST
+        and 0 <= part.shard_index < part.num_shards < _FARTHEST
+        and 0 <= span.start <= span.stop < _FARTHEST
+        and 0 <= span.skip < _FARTHEST
+        and 1 <= request.stride < _FARTHEST
+        and 1 <= request.block_bytes < _FARTHEST
+    ):
+        raise InvalidArgumentError(f"a data worker was asked for what cannot be: {request!r:.1000}")
 
 
 class Chunk(Message, frozen=True, tag="chunk"):

@@ -16,7 +16,7 @@ from penstock.errors import LostDataWorkerError, PenstockError
 from penstock.options import Options
 from penstock.service.definition import from_bytes
 from penstock.service.failures import failed_of
-from penstock.service.fetching import Chunk, End, Fetch
+from penstock.service.fetching import Chunk, End, Fetch, check_fetch
 from penstock.service.interfaces import Answers
 from penstock.service.open_pass import OpenPass, PassKey
 from penstock.service.reading import STOPPED, Gathered, Reader, as_exception
@@ -73,7 +73,9 @@ class Production:
         Raises:
             ServiceError: the dataset's definition cannot be loaded here.
             LostDataWorkerError: the production was closed.
+            InvalidArgumentError: it is no request.
         """
+        check_fetch(request)
         opened = self._open(request)
         reader: Reader | None = None
         try:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from penstock.data.block import Block
 from penstock.errors import ClosedError, LostDataWorkerError, LostLeaseError, PenstockError, ServiceError
+from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import Threads
 from penstock.service.asked import checked
 from penstock.service.asking import Reading
@@ -302,7 +303,8 @@ class Reader:
             return
         asked = time.monotonic()
         try:
-            for answer in checked(self._staff.fetch(worker, request), request, reading.kind):
+            length = self._position.passes[part.pass_number].length if request.stride == 1 else UNKNOWN_CARDINALITY
+            for answer in checked(self._staff.fetch(worker, request), request, reading.kind, length):
                 part.wrong_answers = 0
                 if not self._take_in(part, answer, request.span.stop):
                     break
