@@ -373,8 +373,8 @@ def spec_of(element: Any) -> Any:
 def fitted(spec: LeafSpec, value: Any) -> Any:
     """A value in the declared dtype, where that loses nothing; anything else as it is.
 
-    Python numbers and lists get the declared dtype. NumPy strings, whose dtype tells their width, also fit a wider one,
-    and `object`, the dtype of all strings. For a ragged specification a list is taken for the rows.
+    Python numbers, strings and lists get the declared dtype. NumPy strings, whose dtype tells their width, also fit a
+    wider one, and `object`, the dtype of all strings. For a ragged specification a list is taken for the rows.
 
     Raises:
         ElementError: a finite number would become infinite.
@@ -387,7 +387,10 @@ def fitted(spec: LeafSpec, value: Any) -> Any:
             for number, row in enumerate(value):
                 rows[number] = fitted(spec.row(), row)
             return rows
-        return _number_fitted(spec.dtype, value)
+        if spec.dtype.kind not in "US":
+            return _number_fitted(spec.dtype, value)
+    if spec.dtype.kind in "US":
+        return _string_fitted(spec.dtype, value)
     leaf = as_leaf(value)
     if spec.dtype.kind == "O" and getattr(leaf, "dtype", spec.dtype).kind in "US":
         return leaf.item() if leaf.ndim == 0 else leaf.astype(object)
@@ -408,6 +411,16 @@ def _number_fitted(dtype: np.dtype[Any], value: Any) -> Any:
     if (dtype.kind in "fc" and exact.dtype.kind in "biuf") or np.array_equal(number, exact):
         return number[()]
     return as_leaf(value)
+
+
+def _string_fitted(dtype: np.dtype[Any], value: Any) -> Any:
+    """Python strings as NumPy's, which cannot hold zero bytes at their ends."""
+    try:
+        strings = np.asarray(value)
+    except ValueError:  # rows of unequal length: as_leaf says so
+        return as_leaf(value)
+    fits = strings.dtype.kind == dtype.kind and strings.tolist() == value
+    return strings[()] if fits else as_leaf(value)
 
 
 def describe_mismatch(declared: Any, found: Any) -> str | None:

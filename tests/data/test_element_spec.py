@@ -219,6 +219,32 @@ def test_each_function_is_called_once_whatever_stands_above():
     assert calls == ["flat"]
 
 
+def pairs(window):
+    return window.batch(2, drop_remainder=True).map(lambda pair: pair[0])
+
+
+SUMS = ps.Reducer(lambda key: 0, lambda total, x: total + x, lambda total: total)
+ABOVE_FEW = {
+    "batch of keys": lambda d: d.group_by_reducer(lambda x: x % 3, SUMS).batch(2, drop_remainder=True).map(same),
+    "later keys": lambda d: d.group_by_reducer(lambda x: x % 3, SUMS).skip(1).repeat(2).map(same),
+    "counted keys": lambda d: d.group_by_reducer(lambda x: x % 3, SUMS).assert_cardinality(3).skip(2).map(same),
+    "full windows": lambda d: d.group_by_window(
+        lambda x: 0, lambda key, w: w.batch(2, drop_remainder=True).map(lambda x: x.sum()), window_size=3
+    ),
+    "an empty first dataset": lambda d: d.flat_map(lambda x: ps.Dataset.range(int(x)).map(lambda y: y + x)),
+    "short first windows": lambda d: d.interleave(lambda x: ps.Dataset.range(int(x)).window(2).flat_map(pairs), 2),
+}
+
+
+@pytest.mark.parametrize("name", ABOVE_FEW)
+def test_a_function_above_a_first_group_of_too_few_elements_was_never_called(name):
+    dataset = ABOVE_FEW[name](ps.Dataset.range(10))
+    spec = dataset.element_spec
+    assert spec.assumed and all(spec.is_compatible_with(element) for element in dataset)
+    with pytest.raises(ps.ElementError, match=r"output_signature=\.\.\."):
+        _ = ABOVE_FEW[name](ps.Dataset.range(10).filter(lambda x: False)).element_spec
+
+
 def test_a_sampled_cache_keeps_nothing():
     numbers = ps.Dataset.range(5).shuffle(5, seed=1).cache()
     expected = [int(x) for x in ps.Dataset.range(5).shuffle(5, seed=1)]

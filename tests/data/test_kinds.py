@@ -27,6 +27,29 @@ def test_a_generator_yields_arrays_of_bytes_of_any_width(dtype):
     assert [row.tolist() for row in dataset] == [[b"a"], [b"bcd"]]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "shape", "values"),
+    [
+        ("U", (), ["a", "bcd", ""]),
+        ("S", (), [b"a", b"bcd"]),
+        ("U3", (), ["bcd", "a"]),
+        ("U", (2,), [["a", "b"], ["cde", ""]]),
+    ],
+)
+def test_strings_of_python_fit_a_signature_of_strings(dtype, shape, values):
+    signature = ps.TensorSpec(shape, dtype)
+    for dataset in (
+        generated(*values, signature=signature),
+        ps.Dataset.range(len(values)).map(lambda number: values[int(number)], output_signature=signature),
+    ):
+        assert [np.asarray(row).tolist() for row in dataset] == values
+        assert {np.asarray(row).dtype.kind for row in dataset} == {dtype[0]}
+        assert all(signature.is_compatible_with(row) for row in dataset)
+    for wrong in (b"a" if dtype[0] == "U" else "a", "wider" if dtype == "U3" else "ends\0", 3):
+        with pytest.raises(ps.ElementError, match="expected TensorSpec"):
+            list(generated(wrong, signature=ps.TensorSpec((), dtype)))
+
+
 def test_strings_wider_than_they_were_declared_are_refused():
     with pytest.raises(ps.ElementError, match=r"expected TensorSpec\(shape=\(\), dtype=<U2\), got .*<U3"):
         list(generated(np.str_("bcd"), signature=ps.TensorSpec((), "U2")))

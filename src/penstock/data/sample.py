@@ -10,6 +10,7 @@ from penstock.data.apply import checked_rows
 from penstock.data.block import Block, Indices
 from penstock.data.node import Node, Run, SameElements
 from penstock.data.operators.batching import Batching
+from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.grouping import GroupByWindow
@@ -26,8 +27,8 @@ from penstock.runtime.threads import Threads
 from penstock.spec import LeafSpec
 from penstock.structure import flatten, map_structure
 
-# Any element does, so nothing needs to be put in order, read ahead or kept.
-_NOT_NEEDED = (Cache, Prefetch, ShardHint, Shuffle)
+# Any element does, so nothing needs to be put in order, read ahead, kept or counted.
+_NOT_NEEDED = (AssertCardinality, Cache, Prefetch, ShardHint, Shuffle)
 
 
 def element_spec(node: Node) -> Any:
@@ -36,7 +37,25 @@ def element_spec(node: Node) -> Any:
     Raises:
         ElementError: a function would have to be called, and there is no element to call it with.
     """
+    try:
+        return _seen_or_known(node)
+    except _Nothing as nothing:
+        raise ElementError(
+            f"{nothing.node.where()} has no elements to tell what they are: say it by output_signature=..., of this "
+            "step or of a map above it"
+        ) from None
+
+
+def _seen_or_known(node: Node) -> Any:
     return node.spec if node.spec is not None else _Samples().spec(node)
+
+
+class _Nothing(Exception):
+    """There is no element to call the function of a node with."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self.node = node
 
 
 class _Samples:
@@ -50,6 +69,8 @@ class _Samples:
         self._seen: dict[tuple[int, str], Any] = {}
         # The nodes of whose elements those that fail are left out.
         self._guarded: set[int] = set()
+        # Whether a group_by_reducer reads all of its input: what is above it may need the results of several keys.
+        self._whole = False
 
     def spec(self, node: Node) -> Any:
         guards = [below for below in node.walk() if isinstance(below, IgnoreErrors)]
@@ -105,7 +126,10 @@ class _Samples:
             element = self._first(node.input, node)
             self._look(node, "input")(element)
             made = node.dataset_of(element, 0) if isinstance(node, Interleave) else self._dataset_of_one(node, element)
-            self._seen[id(node), "output"] = element_spec(made)
+            try:
+                self._seen[id(node), "output"] = _seen_or_known(made)
+            except _Nothing:  # it has too few elements to call a function with: there may be others that have more
+                self._first(node, node)
         else:
             self._first(node, node)
 
@@ -119,6 +143,15 @@ class _Samples:
 
     def _first(self, node: Node, asked: Node) -> Block:
         """The first element of a node, as a block; errors name the node for whose sake it is read."""
+        block = self._pulled(node)
+        if block is None and not self._whole and any(isinstance(below, GroupByReducer) for below in node.walk()):
+            self._whole = True
+            block = self._pulled(node)
+        if block is None:
+            raise _Nothing(asked)
+        return block.slice(0, 1)
+
+    def _pulled(self, node: Node) -> Block | None:
         threads = Threads()
         watched = self._watched(node, {})
         if id(node) in self._guarded:
@@ -129,15 +162,12 @@ class _Samples:
                 return watched.read(run, 0, np.zeros(1, np.int64))
             cursor = watched.cursor(run, 0)
             try:
-                block = cursor.pull(1, 1)
+                return cursor.pull(1, 1)
             finally:
                 cursor.close()
         finally:
             threads.stop()
             threads.join()
-        if block is None:
-            raise _nothing_tells(asked)
-        return block.slice(0, 1)
 
     def _watched(self, node: Node, made: dict[int, Node]) -> Node:
         """The nodes with a look at what goes into and comes out of those whose functions tell what elements are."""
@@ -149,13 +179,13 @@ class _Samples:
         if node.remote is not None:
             return self._watched(node.remote, made)
         if node.divided:  # what is read of a service is read for good
-            raise _nothing_tells(node)
+            raise _Nothing(node)
         inputs = [self._watched(below, made) for below in node.inputs]
         if isinstance(node, _NOT_NEEDED):
             return inputs[0]
         if not node.spec_from_call:
             return with_inputs(node, inputs)
-        if isinstance(node, GroupByReducer):
+        if isinstance(node, GroupByReducer) and not self._whole:
             inputs = [Take(inner, 1) for inner in inputs]  # the result of one element is as that of all
         one_by_one = replace(node, num_parallel_calls=None) if isinstance(node, (Map, Interleave)) else node
         below = [_Watched(inner, look=self._look(node, "input")) for inner in inputs]
@@ -183,13 +213,6 @@ def _gives_batches(node: Node) -> bool:
     while isinstance(node, (SameElements, Map, Scan, Filter, Cache, Prefetch)):
         node = node.input
     return isinstance(node, Batching)
-
-
-def _nothing_tells(node: Node) -> ElementError:
-    return ElementError(
-        f"{node.where()} has no elements to tell what they are: say it by output_signature=..., of this step "
-        "or of a map above it"
-    )
 
 
 @dataclass(frozen=True, eq=False)
