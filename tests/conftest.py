@@ -17,6 +17,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("penstock")
 
+# A program, which needs TensorFlow.
+collect_ignore = ["list_tensorflow_names.py"]
+
 # Threads and files that libraries open once and keep: JAX's and hypothesis's own pools, font and locale files, …
 _OUR_THREADS = "penstock-"
 

@@ -223,10 +223,10 @@ class ReadMethods(Methods):
         Example:
             >>> import penstock as ps
             >>> print(ps.Dataset.range(1000).shuffle(1000, seed=1).map(abs).batch(10).explain())
-            batch(batch_size=10)                       index, 100
-              map(function=abs)                        index, 1,000
-                shuffle(buffer_size=1000, seed=1)      index, 1,000  moves indices only, holds 8 kB
-                  range(start=0, stop=1000, step=1)    index, 1,000
+            batch(batch_size=10)                     index, 100
+              map(function=abs)                      index, 1,000  element_spec assumed
+                shuffle(buffer_size=1000, seed=1)    index, 1,000  moves indices only, holds 8 kB
+                  range(start=0, stop=1000, step=1)  index, 1,000
         """
         return explain(self.node, self._options)
 

@@ -2,9 +2,12 @@
 
 import socket
 import ssl
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from penstock.service.credentials import TLS_CERT, TLS_KEY, TLS_ROOT, ClientCredentials
+
+T = TypeVar("T")
 
 _SECONDS: Final = 2.0
 _NOT_YET_VALID: Final = 9
@@ -39,10 +42,10 @@ def _of_line(line: socket.socket, host: str, address: str, credentials: ClientCr
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     try:
-        with context.wrap_socket(line, server_hostname=host) as secured:
-            if not tls:
-                return f"it is reached by TLS: say grpc+tls://{address}"
-            return "" if _goes_on(secured) else _not_let_in(credentials)
+        secured = _Secured(line, context, host)
+        if not tls:
+            return f"it is reached by TLS: say grpc+tls://{address}"
+        return "" if secured.goes_on() else _not_let_in(credentials)
     except ssl.SSLCertVerificationError as error:
         return _not_trusted(error, host, credentials)
     except ssl.SSLError as error:
@@ -53,14 +56,36 @@ def _of_line(line: socket.socket, host: str, address: str, credentials: ClientCr
         return f"the TLS handshake fails: {error.reason or error}"
 
 
-def _goes_on(secured: ssl.SSLSocket) -> bool:
-    """Whether the server says something: one that does not take the client's certificate hangs up."""
-    try:
-        return bool(secured.recv(1))
-    except TimeoutError:
-        return True
-    except OSError:  # TLS's alerts too
-        return False
+class _Secured:
+    """A line on which the TLS handshake is done. Python's own leaks a socket that is reset before its handshake."""
+
+    def __init__(self, line: socket.socket, context: ssl.SSLContext, host: str) -> None:
+        self._line = line
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self._carried(self._tls.do_handshake)
+
+    def _carried(self, step: Callable[[], T]) -> T:
+        """What a step of TLS gives, with all that both sides have to say for it carried over the line."""
+        while True:
+            try:
+                result = step()
+            except ssl.SSLWantReadError:
+                self._line.sendall(self._outgoing.read())
+                said = self._line.recv(1 << 14)
+                self._incoming.write(said) if said else self._incoming.write_eof()
+                continue
+            self._line.sendall(self._outgoing.read())
+            return result
+
+    def goes_on(self) -> bool:
+        """Whether the server says something: one that does not take the client's certificate hangs up."""
+        try:
+            return bool(self._carried(lambda: self._tls.read(1)))
+        except TimeoutError:
+            return True
+        except OSError:  # TLS's alerts too
+            return False
 
 
 def _not_let_in(credentials: ClientCredentials) -> str:
