@@ -1,5 +1,8 @@
 """The same thing is said in the same way everywhere."""
 
+import inspect
+from types import ModuleType
+
 import pytest
 
 import penstock as ps
@@ -71,3 +74,67 @@ def test_get_next_of_steps_does_not_end_a_list_in_silence():
 def test_shard_with_two_autotunes_is_no_hint():
     with pytest.raises(ps.InvalidArgumentError, match=r"shard\(num_shards=...\) must be at least 1, got -1"):
         ps.Dataset.range(4).shard(ps.AUTOTUNE, ps.AUTOTUNE)
+
+
+# Flags that may stand without their name, as they do in TensorFlow's programs.
+POSITIONAL = {
+    "Dataset.batch(drop_remainder)",
+    "Dataset.map(deterministic)",
+    "Dataset.list_files(shuffle)",
+    "Dataset.shuffle(reshuffle_each_iteration)",
+    "keras.value_and_grad(has_aux)",
+}
+
+
+def test_flags_are_given_by_name():
+    found = set()
+    for name in dir(ps):
+        public = getattr(ps, name)
+        members = vars(public).values() if isinstance(public, ModuleType) else [public]
+        prefix = f"{name}." if isinstance(public, ModuleType) else ""
+        for member in members:
+            if callable(member) and getattr(member, "__module__", "").startswith("penstock"):
+                found |= {prefix + flag for flag in positional_flags(member)}
+    assert found == POSITIONAL
+
+
+def positional_flags(public):
+    """The flags of a public function, or of a class and its methods, that may be given without their names."""
+    calls = {public.__name__: public}
+    if inspect.isclass(public):
+        for name, member in inspect.getmembers(public, callable):
+            if not name.startswith("_") and name not in dir(str):
+                calls[f"{public.__name__}.{name}"] = member
+    for call, function in calls.items():
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except ValueError:  # of what is written in C
+            continue
+        for parameter in parameters:
+            flag = isinstance(parameter.default, bool) or str(parameter.annotation) in ("bool", "bool | None")
+            if flag and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                yield f"{call}({parameter.name})"
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        (ps.keras, {"DatasetInput", "KeepPosition", "as_input", "value_and_grad"}),
+        (ps.testing, {"assert_same_elements", "check_conformance", "check_service", "conformance", "service"}),
+    ],
+)
+def test_modules_show_no_internals(module, names):
+    assert {name for name in dir(module) if not name.startswith("_")} == names
+
+
+def test_iterators_show_no_internals():
+    public = {name for name in dir(ps.DatasetIterator) if not name.startswith("_")}
+    assert public == {
+        "close",
+        "element_spec",
+        "errors",
+        "get_next",
+        "get_next_as_optional",
+        "load_state_dict",
+        "state_dict",
+    }

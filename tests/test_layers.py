@@ -83,6 +83,7 @@ LEVELS: dict[str, float] = {
     "penstock.training": 6,
     "penstock.training.": 6,
     "penstock.testing": 6,
+    "penstock.testing.": 6,
     "penstock": 7,
     # The outside, which uses the package as its users do.
     "penstock.dashboard": 8,

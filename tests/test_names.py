@@ -94,5 +94,10 @@ def test_only_public_names_are_shown():
     }
     public = {name for name in written if not name.startswith("_")} | {"keras"}
     assert set(dir(ps)) == set(ps.__all__) == public
-    assert {name for name, value in inspect.getmembers(ps, inspect.ismodule)} == {"keras", "preprocessing", "service"}
+    assert {name for name, value in inspect.getmembers(ps, inspect.ismodule)} == {
+        "keras",
+        "preprocessing",
+        "service",
+        "testing",
+    }
     assert ps.__version__ == importlib.metadata.version("penstock")

@@ -62,6 +62,7 @@ from penstock.training.keras_import import connect_when_imported as _connect_whe
 if _typing.TYPE_CHECKING:
     from penstock import preprocessing as preprocessing
     from penstock import service as service
+    from penstock import testing as testing
     from penstock.distribute import MirroredStrategy as MirroredStrategy
     from penstock.distribute import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from penstock.distribute import TPUStrategy as TPUStrategy
@@ -87,6 +88,7 @@ _LAZY_MODULES = {
     "keras": ("penstock.training.keras", "keras"),
     "preprocessing": ("penstock.preprocessing", None),
     "service": ("penstock.service", None),
+    "testing": ("penstock.testing", None),
 }
 
 # All public names, for `from penstock import *` too, which imports the frameworks that are installed.

@@ -68,7 +68,7 @@ class LeafSpec:
         """Whether any of it was only seen in one call of a user's function."""
         return self.assumed_dtype or bool(self.assumed_axes)
 
-    def assuming(self, axes: Iterable[int], dtype: bool = True) -> Self:
+    def assuming(self, axes: Iterable[int], *, dtype: bool = True) -> Self:
         """The same, of which the lengths of these axes and the dtype are assumed."""
         same: Any = leaf_spec(self.shape, self.dtype, self.ragged_rank)
         same._set(assumed_axes=frozenset(a for a in axes if self.shape[a] is not None), assumed_dtype=dtype)
@@ -82,29 +82,29 @@ class LeafSpec:
         """The same with None as the length of these axes."""
         shape = [None if axis in axes else length for axis, length in enumerate(self.shape)]
         same: Any = leaf_spec(shape, self.dtype, self.ragged_rank)
-        return same.assuming(self.assumed_axes, self.assumed_dtype)  # type: ignore[no-any-return]  # it is of this class
+        return same.assuming(self.assumed_axes, dtype=self.assumed_dtype)  # type: ignore[no-any-return]  # it is of this class
 
     def with_rows(self, size: int | None, assumed: bool) -> "LeafSpec":
         """This leaf with `size` rows along its leading axis, which may be assumed."""
         axes = (self.assumed_axes - {0}) | ({0} if assumed else set())
-        return leaf_spec((size, *self.shape[1:]), self.dtype, self.ragged_rank).assuming(axes, self.assumed_dtype)
+        return leaf_spec((size, *self.shape[1:]), self.dtype, self.ragged_rank).assuming(axes, dtype=self.assumed_dtype)
 
     def batched(self, size: int | None) -> "LeafSpec":
         """This leaf with a further leading axis of `size` rows."""
         rank = self.ragged_rank + 1 if self.ragged_rank else 0
         axes = {axis + 1 for axis in self.assumed_axes}
-        return leaf_spec((size, *self.shape), self.dtype, rank).assuming(axes, self.assumed_dtype)
+        return leaf_spec((size, *self.shape), self.dtype, rank).assuming(axes, dtype=self.assumed_dtype)
 
     def ragged_rows(self, size: int | None) -> "LeafSpec":
         """An object array of `size` such leaves."""
         axes = {axis + 1 for axis in self.assumed_axes}
-        return leaf_spec((size, *self.shape), self.dtype, self.ragged_rank + 1).assuming(axes, self.assumed_dtype)
+        return leaf_spec((size, *self.shape), self.dtype, self.ragged_rank + 1).assuming(axes, dtype=self.assumed_dtype)
 
     def row(self) -> "LeafSpec":
         """This leaf without its leading axis."""
         axes = {axis - 1 for axis in self.assumed_axes if axis}
         rank = max(self.ragged_rank - 1, 0)
-        return leaf_spec(self.shape[1:], self.dtype, rank).assuming(axes, self.assumed_dtype)
+        return leaf_spec(self.shape[1:], self.dtype, rank).assuming(axes, dtype=self.assumed_dtype)
 
     def merged(self, other: "LeafSpec") -> "LeafSpec":
         """The narrowest specification that covers both.
@@ -118,7 +118,7 @@ class LeafSpec:
         # Of strings the wider dtype.
         dtype = self.dtype if _holds(self.dtype, other.dtype) else other.dtype
         both = leaf_spec(lengths, dtype, max(self.ragged_rank, other.ragged_rank))
-        return both.assuming(self.assumed_axes | other.assumed_axes, self.assumed_dtype or other.assumed_dtype)
+        return both.assuming(self.assumed_axes | other.assumed_axes, dtype=self.assumed_dtype or other.assumed_dtype)
 
     def covers(self, other: "LeafSpec") -> bool:
         """Whether every value that fits `other` fits this specification too; assumed lengths count as they are."""

@@ -49,15 +49,21 @@ def test_buckets_pad_only_unknown_axes_to_their_boundary(declared):
 def test_a_fixed_axis_that_happens_to_be_as_long_as_the_sequence_is_not_padded():
     lengths = [1, 2, 2, 2, 2]  # the second batch has rows of length 2 alone, as its pairs
     dataset = ps.Dataset.from_tensor_slices(lengths).map(lambda n: (np.full(n, n), np.array([n, -n])))
-    buckets = dataset.bucket_by_sequence_length(lambda tokens, pair: len(tokens), [6], [2, 2], None, None, True)
+    buckets = dataset.bucket_by_sequence_length(
+        lambda tokens, pair: len(tokens), [6], [2, 2], pad_to_bucket_boundary=True
+    )
     shapes = [(tokens.shape, pairs.shape) for tokens, pairs in buckets]
     assert shapes == [((2, 5), (2, 2)), ((2, 5), (2, 2)), ((1, 5), (1, 2))]
-    check_conformance(lambda: dataset.bucket_by_sequence_length(lambda t, p: len(t), [6], [2, 2], None, None, True))
+    check_conformance(
+        lambda: dataset.bucket_by_sequence_length(lambda t, p: len(t), [6], [2, 2], pad_to_bucket_boundary=True)
+    )
 
 
 def test_an_axis_that_differs_is_padded_to_the_boundary_though_the_length_is_that_of_another_leaf():
     dataset = ps.Dataset.from_tensor_slices([2, 3, 3]).map(lambda n: (np.full(n, n), np.zeros((n + 1, 2))))
-    buckets = dataset.bucket_by_sequence_length(lambda source, target: len(source), [7], [3, 3], None, None, True)
+    buckets = dataset.bucket_by_sequence_length(
+        lambda source, target: len(source), [7], [3, 3], pad_to_bucket_boundary=True
+    )
     assert [(source.shape, target.shape) for source, target in buckets] == [((3, 6), (3, 6, 2))]
 
 

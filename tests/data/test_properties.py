@@ -64,7 +64,7 @@ def test_batches_cover_in_order(length, size, drop, streamed):
 
 @given(length=lengths, first=sizes, second=st.lists(sizes, min_size=1, max_size=4), drop=st.booleans())
 def test_rebatch_covers_in_order_and_knows_its_length(length, first, second, drop):
-    dataset = ps.Dataset.range(length).batch(first).rebatch(second, drop)
+    dataset = ps.Dataset.range(length).batch(first).rebatch(second, drop_remainder=drop)
     batches = [batch.tolist() for batch in dataset]
     rows = list(chain.from_iterable(batches))
     assert rows == list(range(len(rows)))
@@ -75,7 +75,7 @@ def test_rebatch_covers_in_order_and_knows_its_length(length, first, second, dro
 
 @given(length=lengths, size=st.integers(1, 9), shift=st.integers(1, 9), stride=st.integers(1, 4), drop=st.booleans())
 def test_windows_hold_what_arithmetic_says(length, size, shift, stride, drop):
-    dataset = ps.Dataset.range(length).window(size, shift, stride, drop)
+    dataset = ps.Dataset.range(length).window(size, shift, stride, drop_remainder=drop)
     expected = [list(range(start, length, stride))[:size] for start in range(0, length, shift)]
     expected = [window for window in expected if len(window) == size or not drop]
     assert [[int(x) for x in window] for window in dataset] == expected

@@ -223,7 +223,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         return Dataset(Counter(start, step, site=user_site()))
 
     @staticmethod
-    def random(seed: int | None = None, rerandomize_each_iteration: bool = True) -> "Dataset":
+    def random(seed: int | None = None, *, rerandomize_each_iteration: bool = True) -> "Dataset":
         """Random int64 numbers in [0, 2**32) without end.
 
         Example:
@@ -297,7 +297,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
 
     @staticmethod
     def choose_from_datasets(
-        datasets: Sequence["Dataset"], choice_dataset: "Dataset", stop_on_empty_dataset: bool = True
+        datasets: Sequence["Dataset"], choice_dataset: "Dataset", *, stop_on_empty_dataset: bool = True
     ) -> "Dataset":
         """The next element of the dataset whose number `choice_dataset` gives.
 
@@ -326,6 +326,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         datasets: Sequence["Dataset"],
         weights: Sequence[float] | None = None,
         seed: int | None = None,
+        *,
         stop_on_empty_dataset: bool = False,
         rerandomize_each_iteration: bool = True,
     ) -> "Dataset":

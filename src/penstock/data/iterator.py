@@ -231,7 +231,7 @@ class DatasetIterator(Iterator[Any]):
             return Optional.of(element)
         return Optional.empty()
 
-    def blocks(self) -> Iterator[Block]:
+    def _blocks(self) -> Iterator[Block]:
         """The elements not given yet, block by block."""
         while (block := self._pull()) is not None:
             self._in_block = self._given = len(block)
@@ -245,32 +245,32 @@ class DatasetIterator(Iterator[Any]):
         """
         if not self._finalizer.alive:
             raise ClosedError("this iterator was closed: take its state before")
-        state = self.state_at(self._position())
-        self.claim()
+        state = self._state_at(self._place())
+        self._claim()
         return state
 
-    def _position(self) -> State:
+    def _place(self) -> State:
         with self._lock:
             return _position(self._pass.cursor.state_before(self._in_block - self._given), self._pass.skips.snapshot())
 
-    def position(self) -> State:
-        """The position after the last element given, for `state_at`: costs little, and tells nobody.
+    def _position(self) -> State:
+        """The position after the last element given, for `_state_at`: costs little, and tells nobody.
 
-        Whoever takes positions says by `consumed` how far the elements are used.
+        Whoever takes positions says by `_consumed` how far the elements are used.
         """
         self._tells = False
-        return self._position()
+        return self._place()
 
-    def consumed(self, position: State) -> None:
+    def _consumed(self, position: State) -> None:
         """All elements before a position are used, and no state will be taken of an earlier one."""
         if self._pass.run.live:
             self._pass.run.live.consumed(_apart(position)[0])
 
-    def give_back(self, position: State) -> None:
+    def _give_back(self, position: State) -> None:
         """No element after a position was used; to be closed now."""
         self._pass.run.live.give_back(_apart(position)[0])
 
-    def state_at(self, position: State) -> dict[str, Any]:
+    def _state_at(self, position: State) -> dict[str, Any]:
         """What `state_dict` returned at a position."""
         place, skipped = _apart(position)
         records = self._pass.run.live.records(place)
@@ -287,16 +287,16 @@ class DatasetIterator(Iterator[Any]):
         }
 
     @staticmethod
-    def position_in(state: dict[str, Any]) -> State:
-        """The position that `state_at` made a state of."""
+    def _position_in(state: dict[str, Any]) -> State:
+        """The position that `_state_at` made a state of."""
         return _position(state["position"], state.get("skipped"))
 
     @staticmethod
-    def errors_at(position: State) -> SkippedRows:
+    def _errors_at(position: State) -> SkippedRows:
         """What `errors` was at a position."""
         return SkippedRows.of(_apart(position)[1])
 
-    def claim(self) -> None:
+    def _claim(self) -> None:
         """Let nobody else be given what the last state says was consumed; returns when that is certain."""
         self._pass.run.live.claim()
 

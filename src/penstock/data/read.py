@@ -118,7 +118,7 @@ class ReadMethods(Methods):
         writer = RowStoreWriter(local_path(path))
         try:
             with iter(self) as iterator:
-                for block in iterator.blocks():
+                for block in iterator._blocks():
                     writer.write(block.columns, block.structure, len(block))
             writer.finish()
         except BaseException:

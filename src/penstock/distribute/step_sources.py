@@ -117,19 +117,19 @@ class GlobalBatches(StepSource):
         )
 
     def position(self) -> Any:
-        return self._batches.position()
+        return self._batches._position()
 
     def state_at(self, position: Any) -> Any:
-        return self._batches.state_at(position)
+        return self._batches._state_at(position)
 
     def errors_at(self, position: Any) -> SkippedRows:
-        return self._batches.errors_at(position)
+        return self._batches._errors_at(position)
 
     def consumed(self, position: Any) -> None:
-        self._batches.consumed(position)
+        self._batches._consumed(position)
 
     def claim(self) -> None:
-        self._batches.claim()
+        self._batches._claim()
 
     def restore(self, state: Any) -> Any:
         if isinstance(state, dict) and "worker" in state:
@@ -139,10 +139,10 @@ class GlobalBatches(StepSource):
                 "global batches: restore it under the AutoShardPolicy that it was saved under"
             )
         self._batches.load_state_dict(state)
-        return self._batches.position_in(state)
+        return self._batches._position_in(state)
 
     def close(self, position: Any) -> None:
-        self._batches.give_back(position)
+        self._batches._give_back(position)
         self._batches.close()
 
 
@@ -157,7 +157,7 @@ class OwnBatches(StepSource):
         self._batches = batches
         self._workers = workers
         self._worker = worker
-        self._before = batches.position()
+        self._before = batches._position()
         self._leaves: list[Any] = []
         self._structure = Structure("none", leaf_count=0)
         self._bounds: list[tuple[int, int]] = []
@@ -179,27 +179,27 @@ class OwnBatches(StepSource):
         )
 
     def _read(self) -> None:
-        self._before = self._batches.position()
+        self._before = self._batches._position()
         self._leaves, self._structure = flatten(next(self._batches))
         rows = rows_of(self._leaves, self._structure)
         self._bounds = slice_bounds(rows, self._workers * self.replicas)
 
     def position(self) -> Any:
-        dataset = self._before if self._part else self._batches.position()
+        dataset = self._before if self._part else self._batches._position()
         place = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
         return {**place, "part": self._part, "dataset": dataset}
 
     def state_at(self, position: Any) -> Any:
-        return {**position, "dataset": self._batches.state_at(position["dataset"])}
+        return {**position, "dataset": self._batches._state_at(position["dataset"])}
 
     def errors_at(self, position: Any) -> SkippedRows:
-        return self._batches.errors_at(position["dataset"])
+        return self._batches._errors_at(position["dataset"])
 
     def consumed(self, position: Any) -> None:
-        self._batches.consumed(position["dataset"])
+        self._batches._consumed(position["dataset"])
 
     def claim(self) -> None:
-        self._batches.claim()
+        self._batches._claim()
 
     def restore(self, state: Any) -> Any:
         _check_worker(state, self._worker, self._workers, "part", "dataset")
@@ -213,10 +213,10 @@ class OwnBatches(StepSource):
         for _ in range(state["part"]):
             self.next()
         self.number = state["step"]
-        return {**state, "dataset": self._batches.position_in(state["dataset"])}
+        return {**state, "dataset": self._batches._position_in(state["dataset"])}
 
     def close(self, position: Any) -> None:
-        self._batches.give_back(position["dataset"])
+        self._batches._give_back(position["dataset"])
         self._batches.close()
 
 
@@ -258,7 +258,7 @@ class Elements(StepSource):
         return HostStep(structure, columns, sizes, sizes if self._workers == 1 else None)
 
     def _positions(self) -> Any:
-        return [dataset.position() for dataset in self._datasets]
+        return [dataset._position() for dataset in self._datasets]
 
     def position(self) -> Any:
         positions = self._before if self._collected else self._positions()
@@ -267,19 +267,19 @@ class Elements(StepSource):
 
     def state_at(self, position: Any) -> Any:
         parts = zip(self._datasets, position["datasets"], strict=True)
-        return {**position, "datasets": [dataset.state_at(part) for dataset, part in parts]}
+        return {**position, "datasets": [dataset._state_at(part) for dataset, part in parts]}
 
     def errors_at(self, position: Any) -> SkippedRows:
         parts = zip(self._datasets, position["datasets"], strict=True)
-        return SkippedRows.of_all(dataset.errors_at(part) for dataset, part in parts)
+        return SkippedRows.of_all(dataset._errors_at(part) for dataset, part in parts)
 
     def consumed(self, position: Any) -> None:
         for dataset, part in zip(self._datasets, position["datasets"], strict=True):
-            dataset.consumed(part)
+            dataset._consumed(part)
 
     def claim(self) -> None:
         for dataset in self._datasets:
-            dataset.claim()
+            dataset._claim()
 
     def restore(self, state: Any) -> Any:
         _check_worker(state, self._worker, self._workers, "datasets")
@@ -297,11 +297,11 @@ class Elements(StepSource):
         for dataset, position in zip(self._datasets, state["datasets"], strict=True):
             dataset.load_state_dict(position)
         pairs = zip(self._datasets, state["datasets"], strict=True)
-        return {**state, "datasets": [dataset.position_in(part) for dataset, part in pairs]}
+        return {**state, "datasets": [dataset._position_in(part) for dataset, part in pairs]}
 
     def close(self, position: Any) -> None:
         for dataset, part in zip(self._datasets, position["datasets"], strict=True):
-            dataset.give_back(part)
+            dataset._give_back(part)
             dataset.close()
 
 

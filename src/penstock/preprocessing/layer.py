@@ -107,7 +107,7 @@ def columns_of(call: str, data: Any) -> Iterator[Array]:
         if _never_ends(data.node):
             raise InvalidArgumentError(f"{call}.adapt(data): the dataset never ends, take(n) some of its elements")
         with iter(data) as iterator:
-            for block in iterator.blocks():
+            for block in iterator._blocks():
                 if block.structure != LEAF:
                     raise InvalidTypeError(
                         f"{call}.adapt(data) takes elements of one array, got {block.structure}: "

@@ -62,6 +62,7 @@ class StringLookup(IndexLookup):
         oov_token: str | bytes | None = "[UNK]",
         vocabulary: Any = None,
         idf_weights: Any = None,
+        *,
         invert: bool = False,
         output_mode: str = "int",
         pad_to_max_tokens: bool = False,
@@ -80,10 +81,10 @@ class StringLookup(IndexLookup):
             self._special("oov_token", oov_token),
             vocabulary,
             idf_weights,
-            invert,
-            output_mode,
-            pad_to_max_tokens,
-            cache_dir,
+            invert=invert,
+            output_mode=output_mode,
+            pad_to_max_tokens=pad_to_max_tokens,
+            cache_dir=cache_dir,
         )
 
     def _special(self, name: str, token: Any) -> str | None:
@@ -137,6 +138,7 @@ class IntegerLookup(IndexLookup):
         oov_token: int | None = -1,
         vocabulary: Any = None,
         idf_weights: Any = None,
+        *,
         invert: bool = False,
         output_mode: str = "int",
         pad_to_max_tokens: bool = False,
@@ -152,10 +154,10 @@ class IntegerLookup(IndexLookup):
             None if oov_token is None else int(oov_token),
             vocabulary,
             idf_weights,
-            invert,
-            output_mode,
-            pad_to_max_tokens,
-            cache_dir,
+            invert=invert,
+            output_mode=output_mode,
+            pad_to_max_tokens=pad_to_max_tokens,
+            cache_dir=cache_dir,
         )
 
     def _arrow(self, inputs: Any) -> tuple[pa.Array, Shape]:

@@ -76,6 +76,7 @@ class Normalization(LearningLayer):
         axis: int | Sequence[int] | None = -1,
         mean: Any = None,
         variance: Any = None,
+        *,
         invert: bool = False,
     ) -> None:
         axes = () if axis is None else (axis,) if isinstance(axis, (int, np.integer)) else tuple(axis)

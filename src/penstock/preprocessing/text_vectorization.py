@@ -66,6 +66,7 @@ class TextVectorization(LearningLayer):
         ngrams: int | tuple[int, ...] | None = None,
         output_mode: str = "int",
         output_sequence_length: int | None = None,
+        *,
         pad_to_max_tokens: bool = False,
         vocabulary: Any = None,
         idf_weights: Any = None,
@@ -181,9 +182,9 @@ class TextVectorization(LearningLayer):
         """Look words up in this list, array or file from now on; see `StringLookup.set_vocabulary`."""
         self._lookup.set_vocabulary(vocabulary, idf_weights)
 
-    def get_vocabulary(self, include_special_tokens: bool = True) -> list[str]:
+    def get_vocabulary(self, *, include_special_tokens: bool = True) -> list[str]:
         """The words in the order of their indices, with those for padding and for unknown words in front."""
-        return self._lookup.get_vocabulary(include_special_tokens)
+        return self._lookup.get_vocabulary(include_special_tokens=include_special_tokens)
 
     def vocabulary_size(self) -> int:
         """The number of indices: those of padding and of unknown words count."""

@@ -38,6 +38,7 @@ class VocabularyLayer(LearningLayer):
         oov_token: Any = None,
         vocabulary: Any = None,
         idf_weights: Any = None,
+        *,
         invert: bool = False,
         output_mode: str = "int",
         pad_to_max_tokens: bool = False,
@@ -213,7 +214,7 @@ class VocabularyLayer(LearningLayer):
             raise InvalidArgumentError(f"{self._call} has no vocabulary yet: give vocabulary=... or call adapt(data)")
         return self._keys
 
-    def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
+    def get_vocabulary(self, *, include_special_tokens: bool = True) -> list[Any]:
         """The tokens in the order of their indices, with the mask and the token for unknown ones in front."""
         specials = [self.mask_token] * self._mask_first + [self.oov_token] * self.num_oov_indices
         tokens = [] if self._keys is None else self._plain(self._keys.take(np.arange(len(self._keys)))).tolist()

@@ -62,7 +62,7 @@ class DispatchServer:
         'grpc://localhost:...'
     """
 
-    def __init__(self, config: DispatcherConfig | None = None, start: bool = True) -> None:
+    def __init__(self, config: DispatcherConfig | None = None, *, start: bool = True) -> None:
         if config is not None and not isinstance(config, DispatcherConfig):
             raise InvalidTypeError(f"DispatchServer(config) takes a ps.service.DispatcherConfig, got {config!r}")
         self._config = DispatcherConfig() if config is None else config
@@ -113,7 +113,7 @@ class DispatchServer:
         if shell.failure is not None:
             raise shell.failure
 
-    def stop(self, drain: bool = False) -> None:
+    def stop(self, *, drain: bool = False) -> None:
         """Stop listening. What it knew is forgotten, if it has no `work_dir`. Twice does no harm.
 
         Args:
@@ -122,7 +122,7 @@ class DispatchServer:
         """
         self._stopped = True
         if self._shell is not None:
-            self._shell.stop(drain)
+            self._shell.stop(drain=drain)
 
     def __enter__(self) -> "DispatchServer":
         return self
@@ -258,7 +258,7 @@ class _Shell(GuardedServer):
         if self._journal is not None:
             self._journal.close()
 
-    def stop(self, drain: bool = False) -> None:
+    def stop(self, *, drain: bool = False) -> None:
         """End it, and wait until it has ended."""
         if drain and self._journal is None:
             with self._lock:

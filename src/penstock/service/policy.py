@@ -1,6 +1,6 @@
 """How a job's data is divided over workers and consumers: what `ps.service.distribute` is told, checked at the call."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal
 
@@ -56,7 +56,7 @@ class CrossTrainerCache:
     """
 
     trainer_id: str
-    wait_for_slowest: bool = False
+    wait_for_slowest: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.trainer_id, str):

@@ -139,7 +139,7 @@ def spec_of_data(data: Any) -> Any:
     try:
         structure, leaves = data
         specs = [
-            leaf_spec(shape, dtype_of_data(dtype), rank).assuming(axes, assumed)
+            leaf_spec(shape, dtype_of_data(dtype), rank).assuming(axes, dtype=assumed)
             for shape, dtype, rank, axes, assumed in leaves
         ]
         return _structure_of(structure).unflatten(specs)

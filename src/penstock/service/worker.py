@@ -61,7 +61,7 @@ class WorkerServer:
         'grpc://localhost:...'
     """
 
-    def __init__(self, config: WorkerConfig, start: bool = True) -> None:
+    def __init__(self, config: WorkerConfig, *, start: bool = True) -> None:
         if not isinstance(config, WorkerConfig):
             raise InvalidTypeError(f"WorkerServer(config) takes a ps.service.WorkerConfig, got {config!r}")
         self._config = config
@@ -106,7 +106,7 @@ class WorkerServer:
         if duty.failure is not None:
             raise duty.failure
 
-    def stop(self, drain: bool = False) -> None:
+    def stop(self, *, drain: bool = False) -> None:
         """End it. Twice does no harm.
 
         Args:

@@ -45,7 +45,7 @@ class BatchMethods(Methods):
         return self._then(Batch(self.node, size, drop_remainder, site=user_site()))
 
     def padded_batch(
-        self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
+        self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, *, drop_remainder: bool = False
     ) -> Self:
         """`batch_size` consecutive elements, each leaf padded at the end of its axes to one shape.
 
@@ -70,7 +70,7 @@ class BatchMethods(Methods):
         check_flag("padded_batch", "drop_remainder", drop_remainder)
         return self._then(PaddedBatch(self.node, size, drop_remainder, padded_shapes, padding_values, site=user_site()))
 
-    def ragged_batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
+    def ragged_batch(self, batch_size: int, *, drop_remainder: bool = False) -> Self:
         """`batch_size` consecutive elements; a leaf with axes becomes an object array with one array per row.
 
         Raises:
@@ -99,7 +99,7 @@ class BatchMethods(Methods):
         """
         return self._then(Unbatch(self.node, site=user_site()))
 
-    def rebatch(self, batch_size: int | Sequence[int], drop_remainder: bool = False) -> Self:
+    def rebatch(self, batch_size: int | Sequence[int], *, drop_remainder: bool = False) -> Self:
         """The rows of batches in batches of another size; several sizes are used in turn.
 
         Borders of the old batches do not matter.
@@ -119,7 +119,7 @@ class BatchMethods(Methods):
         check_flag("rebatch", "drop_remainder", drop_remainder)
         return self._then(Rebatch(self.node, checked, drop_remainder, site=user_site()))
 
-    def window(self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False) -> Self:
+    def window(self, size: int, shift: int | None = None, stride: int = 1, *, drop_remainder: bool = False) -> Self:
         """Datasets of `size` elements that are `stride` apart.
 
         A new one begins every `shift` elements (by default `size`).
@@ -232,6 +232,7 @@ class BatchMethods(Methods):
         bucket_batch_sizes: Sequence[int],
         padded_shapes: Any = None,
         padding_values: Any = None,
+        *,
         pad_to_bucket_boundary: bool = False,
         no_padding: bool = False,
         drop_remainder: bool = False,

@@ -183,7 +183,7 @@ class ElementMethods(Methods):
         """
         return self._then(TakeWhile(self.node, check_function("take_while", "predicate", predicate), site=user_site()))
 
-    def ignore_errors(self, log: bool = False) -> Self:
+    def ignore_errors(self, *, log: bool = False) -> Self:
         """The elements that can be made: where making one raises an exception, it is left out and counted.
 
         It is about what stands below: above `batch` a whole batch is left out, below it one row. Mistakes of the

@@ -292,11 +292,11 @@ def _padded_spec(row: LeafSpec, shape: Sequence[int | None] | None, value: Any) 
     if dtype.kind in "US" and dtype.itemsize and value is not None:
         dtype = np.result_type(dtype, np.asarray(value))
     if shape is None or len(shape) != len(row.shape):
-        return leaf_spec(row.shape, dtype, row.ragged_rank).assuming(row.assumed_axes, row.assumed_dtype)
+        return leaf_spec(row.shape, dtype, row.ragged_rank).assuming(row.assumed_axes, dtype=row.assumed_dtype)
     given = [None if length == -1 else length for length in shape]
     lengths = [own if length is None else length for own, length in zip(row.shape, given, strict=True)]
     assumed = [axis for axis in row.assumed_axes if given[axis] is None]
-    return TensorSpec(lengths, dtype).assuming(assumed, row.assumed_dtype)
+    return TensorSpec(lengths, dtype).assuming(assumed, dtype=row.assumed_dtype)
 
 
 def _common_dtype(rows: list[Any]) -> np.dtype[Any]:

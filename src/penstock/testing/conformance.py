@@ -1,4 +1,4 @@
-"""Checks that every dataset must pass, for penstock's own operators and for pipelines built on them."""
+"""What holds for every dataset, checked on one."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from penstock.data.dataset import Dataset
 from penstock.data.node import Run
 from penstock.data.plan import make_plan
 from penstock.runtime.threads import Threads
-from penstock.service.check import check
 from penstock.structure import flatten
 
 
@@ -33,8 +32,8 @@ def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> l
         AssertionError: a promise is broken; the message says which and where.
 
     Example:
-        >>> from penstock.testing import check_conformance
-        >>> len(check_conformance(lambda: Dataset.range(20).shuffle(5, seed=1).batch(3)))
+        >>> import penstock as ps
+        >>> len(ps.testing.check_conformance(lambda: ps.Dataset.range(20).shuffle(5, seed=1).batch(3)))
         7
     """
     expected = _elements(iter(make_dataset()), limit)
@@ -45,27 +44,6 @@ def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> l
     if len(expected) < limit:
         _check_end(make_dataset)
     return expected
-
-
-def check_service(dataset: Dataset, limit: int = 1000, kills: int = 2) -> None:
-    """Check that a dataset gives through data services on this machine what it gives in this process.
-
-    With one worker and with three, while workers are killed, and by iterators that are restored from a state.
-
-    Args:
-        limit: how many elements are read.
-        kills: how many workers are killed.
-
-    Raises:
-        AssertionError: something else came; the message says in which run, and which element was the first.
-        InvalidArgumentError: the dataset is distributed already.
-
-    Example:
-        >>> from penstock.testing import check_service
-        >>> check_service(Dataset.range(50).shuffle(10, seed=1).batch(3), kills=0)
-    """
-    differences = check(dataset, limit=limit, kills=kills)
-    assert not differences, "; ".join(map(str, differences))
 
 
 def assert_same_elements(found: Any, expected: Any, what: str = "elements") -> None:
