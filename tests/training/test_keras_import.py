@@ -1,6 +1,6 @@
 """penstock and Keras find each other in either order of imports, on the backend that the user has chosen."""
 
-import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +10,9 @@ import pytest
 
 import penstock as ps
 import penstock.distribute
-from penstock.training.keras_import import _choose_a_backend_that_is_there
+from penstock.cli import main
+from penstock.training import keras_import
+from penstock.training.keras_import import chosen_backend
 
 
 def run(program: str, **environment: str) -> str:
@@ -77,19 +79,34 @@ def test_another_backend_is_left_alone_and_refused_where_jax_is_needed() -> None
     ]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="then TensorFlow is what Keras takes")
 @pytest.mark.parametrize(
-    ("written", "chosen"), [(None, "jax"), ('{"backend": "tensorflow"}', "jax"), ('{"backend": "torch"}', None)]
+    ("named", "written", "chosen"),
+    [
+        ("numpy", '{"backend": "jax"}', "numpy"),
+        ("", '{"backend": "torch"}', "torch"),
+        ("", '{"backend": "jax"}', "jax"),
+        ("", None, "jax"),
+        ("", '{"backend": "tensorflow"}', "jax"),
+        ("tensorflow", None, "tensorflow"),
+    ],
 )
-def test_jax_is_chosen_only_where_keras_would_fail_and_nobody_has_chosen(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, written: str | None, chosen: str | None
+def test_jax_is_taken_unasked_only_where_keras_would_fail_and_nobody_has_chosen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str, written: str | None, chosen: str
 ) -> None:
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    monkeypatch.setenv("KERAS_BACKEND", "numpy")
-    _choose_a_backend_that_is_there()
-    assert os.environ["KERAS_BACKEND"] == "numpy"
-    monkeypatch.setenv("KERAS_BACKEND", "")
+    monkeypatch.setenv("KERAS_BACKEND", named)
     if written is not None:
         (tmp_path / "keras.json").write_text(written)
-    _choose_a_backend_that_is_there()
-    assert os.environ["KERAS_BACKEND"] == (chosen or "")
+    monkeypatch.setattr(keras_import, "find_spec", lambda name: None)  # as where TensorFlow is not installed
+    assert chosen_backend() == chosen
+
+
+@pytest.mark.parametrize(("named", "written"), [("", "torch"), ("torch", "jax")])
+def test_the_demo_leaves_the_backend_alone_too_and_says_that_it_needs_jax(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], named: str, written: str
+) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.setenv("KERAS_BACKEND", named)
+    (tmp_path / "keras.json").write_text(json.dumps({"backend": written}))
+    assert main(["demo"]) == 1
+    assert "the demo needs Keras on JAX, but Keras's backend is torch, by the" in capsys.readouterr().err

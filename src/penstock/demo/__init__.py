@@ -8,10 +8,16 @@ from typing import Any
 
 from penstock.demo.settings import DemoError as DemoError
 from penstock.demo.settings import Settings as Settings
+from penstock.training.keras_import import check_jax, chosen_backend
 
 
 def __getattr__(name: str) -> Any:
-    """`run`, imported with all that it needs when it is first asked for (PEP 562)."""
+    """`run`, imported with all that it needs when it is first asked for (PEP 562).
+
+    Raises:
+        InvalidArgumentError: the user has chosen another backend of Keras than JAX.
+    """
     if name != "run":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    check_jax("the demo", chosen_backend())  # before the import, which could lack that backend's packages
     return import_module("penstock.demo.train").run

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import keras
 import numpy as np
 import numpy.typing as npt
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from penstock.demo.backend import keras
 from penstock.demo.settings import DatasetName, DemoError
 
 Labelled = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]

@@ -5,7 +5,7 @@ One thing differs: the convolutions pad their input, so that the same network al
 
 from typing import Final
 
-from penstock.demo.backend import keras
+import keras
 
 _CLASSES: Final = 10
 _REGULARISATION: Final = 1e-5

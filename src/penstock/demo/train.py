@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import jax
+import keras
 import numpy as np
 
 import penstock as ps
-from penstock.demo.backend import keras
 from penstock.demo.data import Images, Labelled, load
 from penstock.demo.model import create_model
 from penstock.demo.progress import Progress

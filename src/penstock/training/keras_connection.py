@@ -12,8 +12,8 @@ from penstock.distribute.contexts import get_strategy
 from penstock.distribute.framework import register
 from penstock.distribute.host import HostStrategy
 from penstock.distribute.input import DistributedDataset
-from penstock.errors import InvalidArgumentError
 from penstock.training.keras_checks import refusing_averages
+from penstock.training.keras_import import check_jax
 from penstock.training.keras_interface import replace_method, when_made
 from penstock.training.keras_loss_scale import applying_without_state
 from penstock.training.keras_objects import NOTED, note
@@ -43,11 +43,7 @@ def check_backend(what: str) -> None:
     Raises:
         InvalidArgumentError: it has.
     """
-    if keras.config.backend() != "jax":
-        raise InvalidArgumentError(
-            f"{what} needs Keras on JAX, but Keras's backend is {keras.config.backend()}, by the environment variable "
-            "KERAS_BACKEND or the file keras.json: set KERAS_BACKEND=jax before Keras is imported"
-        )
+    check_jax(what, keras.config.backend())
 
 
 def _refuse_in_scope(made: Any) -> None:

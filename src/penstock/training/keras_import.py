@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import penstock.training as training
+from penstock.errors import InvalidArgumentError
 
 
 def connect_when_imported() -> None:
@@ -32,7 +33,8 @@ class _Watch(MetaPathFinder):
         if spec is None or spec.loader is None:
             sys.meta_path.insert(0, self)
             return spec
-        _choose_a_backend_that_is_there()
+        if chosen_backend() == "jax":
+            os.environ["KERAS_BACKEND"] = "jax"
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
@@ -47,15 +49,30 @@ class _Watch(MetaPathFinder):
         return spec
 
 
-def _choose_a_backend_that_is_there() -> None:
-    """Name JAX as Keras's backend where Keras would take TensorFlow and could not.
+def chosen_backend() -> str:
+    """The backend of Keras, if it is imported now: that of KERAS_BACKEND, otherwise that of the file keras.json.
 
-    TensorFlow is what Keras takes where nobody has chosen, and what it then writes into its file of settings by itself.
+    JAX where that is TensorFlow, which could not be imported: Keras takes it where nobody has chosen, and then writes
+    it into its file of settings by itself.
     """
-    if os.environ.get("KERAS_BACKEND") or find_spec("tensorflow") is not None:
-        return
-    if _written_backend() == "tensorflow":
-        os.environ["KERAS_BACKEND"] = "jax"
+    named = os.environ.get("KERAS_BACKEND")
+    if named:
+        return named
+    written = _written_backend()
+    return "jax" if written == "tensorflow" and find_spec("tensorflow") is None else written
+
+
+def check_jax(what: str, backend: str) -> None:
+    """Refuse what needs JAX where Keras has another backend.
+
+    Raises:
+        InvalidArgumentError: it has.
+    """
+    if backend != "jax":
+        raise InvalidArgumentError(
+            f"{what} needs Keras on JAX, but Keras's backend is {backend}, by the environment variable "
+            "KERAS_BACKEND or the file keras.json: set KERAS_BACKEND=jax before Keras is imported"
+        )
 
 
 def _written_backend() -> str:
