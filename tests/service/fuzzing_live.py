@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, get_args
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -26,6 +27,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.data.block import Block
 from penstock.errors import PenstockError
+from penstock.service import reader
 from penstock.service.config import WorkerConfig
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.envelope import JournalEntry, sealed
@@ -138,7 +140,11 @@ def from_dispatcher(times: int) -> None:
     """Any answers of a dispatcher to a reader: its elements, or an error that is one of penstock's."""
     kinds = get_args(FromDispatcher)
     one_of_each = st.fixed_dictionaries({kind: st.deferred(lambda kind=kind: typed.messages(kind)) for kind in kinds})
-    with altering.altering_dispatcher() as dispatcher, altering.workers_of(dispatcher.address):
+    with (
+        altering.altering_dispatcher() as dispatcher,
+        altering.workers_of(dispatcher.address),
+        patch.object(reader, "_HEARTBEAT_SECONDS", 0.005),
+    ):
         _many(st.tuples(one_of_each, st.integers(0, 6), st.integers(0, 1 << 30)), times)(
             lambda drawn: _read_altered(dispatcher, *drawn)
         )
@@ -172,9 +178,14 @@ def _read_altered(dispatcher: Any, replies: dict[type, Any], after: int, seed: i
         dispatcher.alter = altering.plainly
 
 
+def _slowly(x: int) -> int:
+    time.sleep(0.001)
+    return x
+
+
 def _read(address: str, **arguments: Any) -> list[int]:
     mode = random.Random(len(address)).choice(["distributed_epoch", "parallel_epochs"])
-    numbers = ps.Dataset.range(60).map(lambda x: x)
+    numbers = ps.Dataset.range(60).map(_slowly)
     transformation = ps.service.distribute(mode, address, dispatcher_timeout_seconds=0.5, **arguments)
     faulthandler.dump_traceback_later(_LONGEST_SECONDS, exit=True)
     given: list[int] = []
@@ -222,7 +233,7 @@ def from_worker(times: int) -> None:
                     yield other
                     return
 
-        def read(others: list[Any]) -> None:
+        def read_all(others: list[Any]) -> None:
             drawn[:] = others
             numbers = ps.Dataset.range(60).map(lambda x: x)
             transformation = ps.service.distribute("distributed_epoch", dispatcher.address)
@@ -233,7 +244,7 @@ def from_worker(times: int) -> None:
             assert len(given) == 60, f"{len(given)} elements after {others}"
 
         with altering.workers_of(dispatcher.address, [change, None]):
-            _many(st.lists(kinds, min_size=1, max_size=2), times)(read)
+            _many(st.lists(kinds, min_size=1, max_size=2), times)(read_all)
 
 
 def _other_block() -> Block:

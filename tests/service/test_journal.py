@@ -446,3 +446,27 @@ def test_without_a_work_dir_nothing_is_written(tmp_path: Path, monkeypatch: pyte
 def test_a_work_dir_is_a_path(value: object, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=r"DispatcherConfig\(work_dir=\.\.\.\)"):
         DispatcherConfig(work_dir=value)  # type: ignore[arg-type]
+
+
+def test_a_mark_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: object, number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journal_mark.JournalMark, "write", full)
+    with pytest.raises(ps.StorageError, match=r"cannot write .*journal\.mark: .*No space left on device"):
+        Journal(tmp_path, State())
+
+
+def test_what_is_written_holds_where_its_mark_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = Kept(tmp_path)
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kept.journal._mark, "write", full)
+    kept.begin()
+    kept.journal.close()
+    assert "cannot note how far its journal has come: [Errno 28] No space left on device" in caplog.text
+    assert found(tmp_path) == written(kept.machine.state)

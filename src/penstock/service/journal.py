@@ -283,7 +283,11 @@ class Journal:
             )
         if mark.number is None and self.number:
             _logger.warning("%s is missing: the journal beside it may have lost its end without a trace", path)
-        mark.write(self.number)
+        try:
+            mark.write(self.number)
+        except OSError as error:
+            mark.close()
+            raise StorageError(f"the dispatcher cannot write {path}: {error}") from error
         return mark
 
     # Reading
