@@ -10,6 +10,7 @@ import socket
 import stat
 import struct
 import threading
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,9 +71,11 @@ class Doorkeeper:
 
     def _run(self) -> None:
         with _MEMORY.open("rb", buffering=0) if _MEMORY.exists() else nullcontext() as told:
-            memory, waited = _resident_bytes(told), 0.0
+            memory, waited, before = _resident_bytes(told), 0.0, time.monotonic()
             while not self._over.wait(_PAUSE_SECONDS):
-                waited += _PAUSE_SECONDS  # not by the clock: a process that was stopped for a while has seen nobody
+                now = time.monotonic()
+                # A process that was stopped for a while has seen nobody meanwhile, and answered no call.
+                waited, before = waited + min(now - before, _LOOK_SECONDS), now
                 if waited >= _LOOK_SECONDS or _resident_bytes(told) > memory + _GROWTH_BYTES:
                     self._look(waited)
                     memory, waited = _resident_bytes(told), 0.0

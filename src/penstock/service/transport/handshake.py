@@ -25,6 +25,11 @@ def tls_trouble(address: str, credentials: ClientCredentials, *, tls: bool) -> s
         address: "host:port" of a server that could not be reached.
         tls: whether it was tried by TLS.
     """
+    # Twice, as a server that is just ending hangs up too.
+    return _look(address, credentials, tls) and _look(address, credentials, tls)
+
+
+def _look(address: str, credentials: ClientCredentials, tls: bool) -> str:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
@@ -49,7 +54,7 @@ def _of_line(line: socket.socket, host: str, address: str, credentials: ClientCr
     except ssl.SSLCertVerificationError as error:
         return _not_trusted(error, host, credentials)
     except ssl.SSLError as error:
-        if not tls:
+        if not tls or isinstance(error, ssl.SSLEOFError):  # it has ended
             return ""
         if error.reason in _PLAIN:
             return f"it is reached without TLS: say grpc://{address}"
