@@ -83,7 +83,7 @@ class Doorkeeper:
     def _look(self, seconds: float) -> None:
         """Look at all connections, of which the known ones are older by so many seconds."""
         shown, self._shown = self._shown, set()
-        peers = {_peer_of(peer) for peer in shown}
+        peers = {peer_of(peer) for peer in shown}
         found: dict[int, _Visitor | None] = {}
         for name in os.listdir(_FILES):
             try:
@@ -135,7 +135,7 @@ def _resident_bytes(told: BinaryIO | None) -> int:
     return int(os.pread(told.fileno(), 100, 0).split()[1]) * _PAGE if told is not None else 0
 
 
-def _peer_of(peer: str) -> _Peer:
+def peer_of(peer: str) -> _Peer:
     """An address and a port, from "ipv4:127.0.0.1:5000" or "ipv6:[::1]:5000"."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     return (_plain(host.strip("[]")), int(port)) if port.isdecimal() else ("", 0)
