@@ -1,5 +1,7 @@
 """Strings in a batch stay in host memory, and a step on devices is told so only where it uses them."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,8 +12,8 @@ import penstock as ps
 NAMES = np.array(["a", "bb", "ccc", "d", "ee", "f"])
 
 
-def steps_of(strategy: ps.Strategy, batch: int = 4) -> ps.DistributedDataset:
-    dataset = ps.Dataset.from_tensor_slices({"name": NAMES, "number": np.arange(6)})
+def steps_of(strategy: ps.Strategy, batch: int = 4, names: Any = NAMES) -> ps.DistributedDataset:
+    dataset = ps.Dataset.from_tensor_slices({"name": names, "number": np.arange(6)})
     return strategy.distribute_dataset(dataset.batch(batch))
 
 
@@ -43,6 +45,17 @@ def test_a_step_that_uses_them_is_told_where_they_are(replicas: int, use) -> Non
     strategy = mirrored(replicas)
     with pytest.raises(ps.InvalidTypeError, match=r"array of dtype (object|<U3|StringDT).*turn strings into numbers"):
         strategy.run(lambda batch: use(batch["name"]), args=(next(iter(steps_of(strategy))),))
+
+
+def test_strings_of_any_length_are_strings_too() -> None:
+    strategy, names = mirrored(2), NAMES.astype(np.dtypes.StringDType())
+    seen = []
+    for batch in steps_of(strategy, names=names):
+        strategy.run(lambda batch: batch["number"].sum(), args=(batch,))
+        seen += strategy.gather(batch["name"], axis=0).tolist()
+    assert seen == NAMES.tolist()
+    with pytest.raises(ps.InvalidTypeError, match="takes numbers"):
+        strategy.reduce("SUM", ps.PerReplica([names, names]))
 
 
 def test_a_step_with_strings_can_be_compiled_ahead() -> None:

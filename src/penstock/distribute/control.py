@@ -97,7 +97,7 @@ class Control:
 
         Args:
             topic: what is agreed on, in words that an error can show.
-            payload: plain data: numbers, strings, lists of them.
+            payload: plain data: numbers, strings, bytes, lists of them.
             timeout: the seconds to wait for the others; for ever where None.
             closed: asked after `wake`: whether to give up.
 
