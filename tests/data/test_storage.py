@@ -54,7 +54,7 @@ def test_save_and_load_keep_every_kind_of_leaf(tmp_path):
 
 def test_saved_rows_are_read_by_memory_map_without_a_copy(tmp_path):
     ps.Dataset.from_tensor_slices(np.zeros((1000, 64), np.float32)).save(tmp_path / "rows")
-    block = next(iter(iter(ps.Dataset.load(tmp_path / "rows").batch(100)).blocks()))
+    block = next(iter(ps.Dataset.load(tmp_path / "rows").batch(100))._blocks())
     assert not block.columns[0].flags.owndata
     assert not block.columns[0].flags.writeable
 
