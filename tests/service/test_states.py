@@ -201,6 +201,46 @@ def test_what_the_service_reads_and_what_this_process_does_are_parts_of_one_orde
                 assert list(validation_there) == list(validation)
 
 
+def test_a_seed_given_after_distribute_decides_what_was_drawn_before_it(address: str) -> None:
+    def make(seed: int) -> ps.Dataset:
+        shuffled = ps.Dataset.range(30).shuffle(30, reshuffle_each_iteration=False)
+        dataset = shuffled.apply(ps.service.distribute("distributed_epoch", address, ordered=True))
+        return dataset.with_options(ps.Options(seed=seed))
+
+    here = ps.Dataset.range(30).shuffle(30, reshuffle_each_iteration=False).with_options(ps.Options(seed=9))
+    with iter(make(9)) as reader:
+        given = [int(next(reader)) for _ in range(10)]
+        state = json.loads(json.dumps(reader.state_dict()))
+    with iter(make(9)) as resumed:
+        resumed.load_state_dict(state)
+        assert given + [int(x) for x in resumed] == [int(x) for x in here]
+    assert [int(x) for x in make(8)] != [int(x) for x in here]
+
+
+def fails_at_fives(x: int) -> int:
+    if x % 5 == 0:
+        raise ValueError(f"no {x}")
+    return x
+
+
+def test_a_prefetch_below_rows_that_are_left_out_made_a_state_of_the_service_unusable(address: str) -> None:
+    def make(tuned: int) -> ps.Dataset:
+        dataset = ps.Dataset.range(20).map(fails_at_fives)
+        dataset = (dataset.prefetch(2) if tuned == 1 else dataset).with_options(ps.Options(on_error="skip"))
+        dataset = dataset.apply(ps.service.distribute("distributed_epoch", address))
+        return dataset.prefetch(2) if tuned == 2 else dataset
+
+    for saved, restored in ((0, 1), (1, 0), (0, 2), (2, 0), (1, 2)):
+        with iter(make(saved)) as reader:
+            given = [int(next(reader)) for _ in range(5)]
+            state = json.loads(json.dumps(reader.state_dict()))
+        with iter(make(restored)) as resumed:
+            resumed.load_state_dict(state)
+            resumed.load_state_dict(json.loads(json.dumps(resumed.state_dict())))
+            assert given + [int(x) for x in resumed] == [x for x in range(20) if x % 5]
+            assert resumed.errors.count == 4
+
+
 def consumed_at(dispatcher: ps.service.DispatchServer) -> set[int]:
     """The positions that the dispatcher knows to be consumed."""
     assert dispatcher._shell is not None

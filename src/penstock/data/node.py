@@ -52,6 +52,7 @@ class Run:
 
     def __init__(self, root: "Node", seed: int, threads: Threads, *, seeded: bool = True) -> None:
         self.seed = seed
+        self.seeded = seeded
         self.threads = threads
         self.live = LiveStreams()
         self.skips: SkipLog | SkipsAhead = SkipLog()

@@ -109,17 +109,23 @@ class Distribute(Node):
     def spec_over(self, *inputs: Any) -> Any:
         return inputs[0] if inputs else None
 
-    def registration(self) -> RegisterDataset:
+    def registration(self, seed: int | None) -> RegisterDataset:
         """The dataset as the dispatcher is told of it now, with the seeds that its nodes have drawn.
+
+        Args:
+            seed: the one that stands in their place, given to a dataset made of this one; None if there is none.
 
         The readers of a named job draw each their own, and read the dataset that came first. A job without a name is
         another one for each seed: what this process makes of the same nodes must fit.
         """
         assert self.definition is not None
         assert self.produced is not None
-        seeds = [drawn.seed for drawn in self.produced.drawn_seeds()]
+        options, seeds = self.options, [drawn.seed for drawn in self.produced.drawn_seeds()]
+        if seeds and seed is not None and options.seed is None:
+            options, seeds = replace(options, seed=seed), [seed]
         # A state that was restored may have brought other seeds than the nodes had when this was defined.
-        definition = self.definition if seeds == list(self.drawn_before) else to_bytes(self.produced, self.options)
+        as_defined = options is self.options and seeds == list(self.drawn_before)
+        definition = self.definition if as_defined else to_bytes(self.produced, options)
         known = f"{self.info.fingerprint} {seeds}" if seeds and self.settings.alone else self.info.fingerprint
         return RegisterDataset(definition=definition, info=msgspec.structs.replace(self.info, fingerprint=known))
 
@@ -159,6 +165,7 @@ class DistributeStream(LiveStream):
         self.key = run.name_of(node, epoch)
         self._node = node
         self._threads: Threads = run.threads
+        self._given_seed = run.seed if run.seeded else None
         self._live = run.live
         self._dataset_id = ""
         self._reader: Reader | None = None
@@ -251,7 +258,7 @@ class DistributeStream(LiveStream):
 
     def _registered(self, dispatcher: DispatcherClient, patience_seconds: float) -> str:
         """The id of the dataset, which the dispatcher knows from then on; it is sent only where it has to be."""
-        registration = self._node.registration()
+        registration = self._node.registration(self._given_seed)
         dataset_id = content_id(registration.definition, registration.info)
         with suppress(InvalidArgumentError):
             dispatcher.ask(GetDataset(dataset_id=dataset_id, with_definition=False), patience_seconds)

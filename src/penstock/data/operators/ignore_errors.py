@@ -49,7 +49,7 @@ class IgnoreErrors(SameElements):
 
 
 class IgnoreErrorsStream(Stream):
-    """The state is the input's, which counts rows and failures.
+    """The state is the input's, which counts rows and failures; that of a live stream counts for itself, as its own.
 
     A block never holds rows from both sides of a failure: all failures before a row are counted when it is given.
     """
@@ -61,7 +61,7 @@ class IgnoreErrorsStream(Stream):
         self._key = run.name_of(node, epoch)
         stream = node.input.open(run, epoch)
         self._cursor = Cursor(stream)
-        # A live stream counts for itself, gives whole blocks, and its state must stay known as its own.
+        # A live stream counts for itself, and gives whole blocks.
         self._live = stream if isinstance(stream, LiveStream) else None
         self._input = self._live or self._cursor
         # States of a live stream before the last block: as `pull` found it, and behind the failures that came first.
@@ -98,9 +98,15 @@ class IgnoreErrorsStream(Stream):
         return self._live.advanced(self._first, rows)
 
     def state(self) -> State:
-        return self._input.state()
+        if self._live is not None:
+            return self._live.state()
+        # With a prefetch or a map over a live stream it is as without: what counts is the number of the element.
+        below, rows, _ = state = self._cursor.state()
+        return {**below, "number": below["number"] + rows} if _is_live(below) else state
 
     def restore(self, state: State) -> None:
+        if self._live is None and _is_live(state):
+            state = [state, 0, state["number"]]
         self._input.restore(state)
 
     def unread(self, rows: int) -> None:
@@ -111,3 +117,7 @@ class IgnoreErrorsStream(Stream):
 
     def close(self) -> None:
         self._input.close()
+
+
+def _is_live(state: State) -> bool:
+    return isinstance(state, dict) and "live" in state
