@@ -108,7 +108,7 @@ def test_the_first_element_of_a_slow_map_does_not_wait_for_others():
 
 
 def test_blocks_grow_for_cheap_elements():
-    blocks = [len(block) for block in iter(ps.Dataset.range(100_000)).blocks()]
+    blocks = [len(block) for block in iter(ps.Dataset.range(100_000))._blocks()]
     assert blocks[0] == 1 and len(blocks) < 60 and sum(blocks) == 100_000
 
 
