@@ -241,6 +241,33 @@ def test_a_prefetch_below_rows_that_are_left_out_made_a_state_of_the_service_unu
             assert resumed.errors.count == 4
 
 
+def test_a_state_of_what_is_read_in_two_places_lost_elements(address: str) -> None:
+    def distributed() -> ps.Dataset:
+        return ps.Dataset.range(8).apply(ps.service.distribute("distributed_epoch", address))
+
+    one = distributed()
+    for twice in (
+        one.concatenate(one),
+        one.take(4).concatenate(one.skip(4)).batch(2),
+        ps.Dataset.zip(one, one.skip(1)),
+    ):
+        with iter(twice) as reader:
+            next(reader)
+            with pytest.raises(ps.InvalidArgumentError, match=r"distribute\(.*test_states\.py:\d+ in several places"):
+                reader.state_dict()
+            assert len(list(reader)) > 1
+
+    def each() -> ps.Dataset:
+        return distributed().take(4).concatenate(distributed().skip(4))
+
+    with iter(each()) as reader:
+        given = [int(next(reader)) for _ in range(5)]
+        state = json.loads(json.dumps(reader.state_dict()))
+    with iter(each()) as resumed:
+        resumed.load_state_dict(state)
+        assert given + [int(x) for x in resumed] == list(range(8))
+
+
 def consumed_at(dispatcher: ps.service.DispatchServer) -> set[int]:
     """The positions that the dispatcher knows to be consumed."""
     assert dispatcher._shell is not None

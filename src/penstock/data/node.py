@@ -51,6 +51,7 @@ class Run:
     """
 
     def __init__(self, root: "Node", seed: int, threads: Threads, *, seeded: bool = True) -> None:
+        self._root = root
         self.seed = seed
         self.seeded = seeded
         self.threads = threads
@@ -93,6 +94,17 @@ class Run:
     def name_of(self, node: "Node", epoch: int) -> str:
         """What one pass over a node is called, in this iteration and in one that is restored from its state."""
         return f"{node.name} {self._places[id(node)][1]} of {self.seed:x}, epoch {epoch}"
+
+    def reads_twice(self, node: "Node") -> bool:
+        """Whether a node is read in several places of the dataset, as one that is zipped with itself."""
+        ways: dict[int, int] = {id(node): 1}
+
+        def to(root: Node) -> int:
+            if id(root) not in ways:
+                ways[id(root)] = sum(map(to, root.inputs))
+            return ways[id(root)]
+
+        return to(self._root) > 1
 
     def first(self, node: "Node") -> int:
         """The number of the first element that is read of a node; above 0 where the run is about a part of an epoch."""

@@ -167,6 +167,7 @@ class DistributeStream(LiveStream):
         self._threads: Threads = run.threads
         self._given_seed = run.seed if run.seeded else None
         self._live = run.live
+        self._read_twice = run.reads_twice(node)
         self._dataset_id = ""
         self._reader: Reader | None = None
         self._began = False
@@ -302,6 +303,11 @@ class DistributeStream(LiveStream):
             self._reader.consumed(number)
 
     def record(self, number: int, *, bare: bool) -> State:
+        if self._read_twice:
+            raise InvalidArgumentError(
+                f"there is no state of a dataset that reads {self._node.where()} in several places: call "
+                "apply(ps.service.distribute(...)) for each of them, so that a state can tell them apart"
+            )
         known = {"consumer": self._consumer, "epoch": self._epoch, "seed": self._seed}
         if self._reader is not None:
             return {**known, **self._reader.record(number, bare=bare)}
