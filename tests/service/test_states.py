@@ -268,6 +268,19 @@ def test_a_state_of_what_is_read_in_two_places_lost_elements(address: str) -> No
         assert given + [int(x) for x in resumed] == list(range(8))
 
 
+def test_the_state_at_the_end_of_a_repeat_that_is_read_ahead_was_refused(address: str) -> None:
+    def make() -> ps.Dataset:
+        one = ps.Dataset.range(5).apply(ps.service.distribute("distributed_epoch", address))
+        return one.repeat(2).prefetch(2)
+
+    with iter(make()) as reader:
+        assert len(list(reader)) == 10
+        state = json.loads(json.dumps(reader.state_dict()))
+    with iter(make()) as resumed:
+        resumed.load_state_dict(state)
+        assert list(resumed) == []
+
+
 def consumed_at(dispatcher: ps.service.DispatchServer) -> set[int]:
     """The positions that the dispatcher knows to be consumed."""
     assert dispatcher._shell is not None

@@ -326,6 +326,8 @@ class DistributeStream(LiveStream):
             self._reader.unread(rows)
 
     def restore(self, state: State) -> None:
+        if self._record is None and state == self.state():
+            return  # it was never read: a thread that reads ahead has opened it, at the end of a repeat, say
         if self._record is None:
             raise StateMismatchError(f"no state of a dataset of the data service: {state!r:.200}")
         self._restore(state["number"])
