@@ -383,3 +383,23 @@ def test_rebatch_of_ragged_batches():
 
 def test_elements_without_leaves_go_through_functions():
     assert values(ps.Dataset.from_tensors(()).repeat(2).filter(lambda *nothing: True).map(lambda *nothing: 1)) == [1, 1]
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_the_order_of_a_shuffle_over_rows_that_fail_does_not_depend_on_a_prefetch(ahead):
+    def fails(x):
+        if x % 5 == 2:
+            raise ValueError(f"row {x}")
+        return x
+
+    dataset = ps.Dataset.from_generator(lambda: iter(range(11))).map(fails)
+    for _ in range(ahead):
+        dataset = dataset.prefetch(2)
+    found = []
+    with iter(dataset.shuffle(7, seed=3)) as iterator:
+        while len(found) < 11:
+            try:
+                found.append(int(next(iterator)))
+            except ValueError as error:
+                found.append(str(error))
+    assert found == [0, 1, 8, "row 7", 5, 3, 4, "row 2", 6, 9, 10]

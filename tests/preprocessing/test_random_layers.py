@@ -68,6 +68,8 @@ def test_a_random_layer_of_keras_is_refused_without_random() -> None:
     calls: Any = lambda image: nested(image[None], training=True)  # noqa: E731
     with pytest.raises(ps.InvalidTypeError, match="the function called Keras's Sequential, whose random numbers"):
         next(iter(ps.Dataset.from_tensor_slices(IMAGES).map(calls)))
+    with pytest.raises(ps.InvalidTypeError, match="the function called Keras's Sequential"):
+        next(iter(ps.Dataset.from_tensor_slices(IMAGES).map(calls).ignore_errors()))  # no row is to blame for it
 
 
 def test_layers_that_draw_nothing_may_be_called() -> None:

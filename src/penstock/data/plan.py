@@ -154,16 +154,19 @@ def _settled(node: Node, options: Options, above: Node | None, moves: list[str],
 
 
 def _sunk(node: Node, moves: list[str], memo: _Memo) -> Node:
-    """The nodes with every shuffle over a stream below the maps it stood above."""
+    """The nodes with every shuffle over a stream below the maps it stood above, and below what reads these ahead.
+
+    A row that fails has its place in the order then; the order must not depend on whether rows are read ahead.
+    """
     node = with_inputs(node, [memo.of(below, partial(_sunk, below, moves, memo)) for below in node.inputs])
-    if (
-        not isinstance(node, Shuffle)
-        or not isinstance(node.input, Map)
-        or node.indexable
-        or node.input.seed is not None
-    ):
+    if not isinstance(node, Shuffle):
         return node
-    inner = node.input
+    below = inner = node.input
+    while isinstance(below, Prefetch):
+        below = below.input
+    if not isinstance(below, Map) or below.seed is not None or below.indexable:
+        return node
+    assert isinstance(inner, (Map, Prefetch))
     moves.append(f"{node.label} moved below {inner.label}")
     return replace(inner, input=_sunk(replace(node, input=inner.input), moves, memo))
 

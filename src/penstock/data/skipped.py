@@ -16,6 +16,7 @@ from typing import Any
 from penstock.errors import (
     CardinalityError,
     ElementError,
+    InvalidTypeError,
     PenstockError,
     PoisonError,
     TooManySkippedError,
@@ -102,9 +103,13 @@ class SkippedRows:
         return "\n".join([_rows(self.count) + " skipped", *rows, *more])
 
 
+class ProgramError(InvalidTypeError):
+    """A mistake of the program that a call of its function shows: every row would fail."""
+
+
 def belongs_to_row(error: Exception) -> bool:
     """Whether an exception tells of a row, rather than of the program, of other processes or of an iterator's end."""
-    if isinstance(error, (Closed, CardinalityError)):
+    if isinstance(error, (Closed, CardinalityError, ProgramError)):
         return False
     if not isinstance(error, PenstockError) or isinstance(error, (ElementError, PoisonError)):
         return True

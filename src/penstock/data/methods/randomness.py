@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.data.at_once import describe_function, draws
+from penstock.data.skipped import ProgramError
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 _SEED_STATE = "seed_generator_state"  # what Keras calls the variable of a SeedGenerator
@@ -51,7 +52,7 @@ class Watched:
         result = self._function(*arguments)
         for (name, state), value in zip(self._states, before, strict=True):
             if not np.array_equal(value, state.value):
-                raise InvalidTypeError(f"the function called Keras's {name}, {_ADVICE}")
+                raise ProgramError(f"the function called Keras's {name}, {_ADVICE}")
         return result
 
     def __reduce__(self) -> Any:
