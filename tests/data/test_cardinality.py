@@ -41,9 +41,13 @@ STEPS = [
     lambda d, other, choice, count, flag: d.batch(2).rebatch(3, drop_remainder=flag).map(lambda batch: batch.sum()),
     lambda d, other, choice, count, flag: d.concatenate(other),
     lambda d, other, choice, count, flag: ps.Dataset.zip(d, other).map(lambda a, b: a + b),
-    lambda d, other, choice, count, flag: ps.Dataset.choose_from_datasets([d, other], choice, flag),
-    lambda d, other, choice, count, flag: ps.Dataset.sample_from_datasets([d, other], None, 1, flag),
-    lambda d, other, choice, count, flag: d.window(2, count + 1, 1, flag).map(lambda window: 0),
+    lambda d, other, choice, count, flag: ps.Dataset.choose_from_datasets(
+        [d, other], choice, stop_on_empty_dataset=flag
+    ),
+    lambda d, other, choice, count, flag: ps.Dataset.sample_from_datasets(
+        [d, other], None, 1, stop_on_empty_dataset=flag
+    ),
+    lambda d, other, choice, count, flag: d.window(2, count + 1, 1, drop_remainder=flag).map(lambda window: 0),
     lambda d, other, choice, count, flag: d.filter(lambda x: x >= 0) if flag else d.enumerate().map(lambda i, x: x),
 ]
 
@@ -73,7 +77,7 @@ ENDLESS = (ps.Dataset.counter(), numbers(2).repeat())
 
 
 def chosen(choice, members=FINITE, *, stop=False):
-    return ps.Dataset.choose_from_datasets(list(members), choice, stop)
+    return ps.Dataset.choose_from_datasets(list(members), choice, stop_on_empty_dataset=stop)
 
 
 @pytest.mark.parametrize(

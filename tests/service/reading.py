@@ -96,7 +96,7 @@ class Checkpoints:
     def __init__(self, directory: Path, iterator: Any) -> None:
         self._directory = directory
         self._model = {"weight": np.zeros((), np.int64)}
-        self._checkpoint = ps.Checkpoint(model=self._model, step=0, iterator=iterator)
+        self._checkpoint = ps.Checkpoint(model=self._model, steps=0, iterator=iterator)
 
     def restore(self) -> int:
         latest = ps.latest_checkpoint(self._directory)
@@ -104,11 +104,11 @@ class Checkpoints:
             return 0
         values = self._checkpoint.restore(latest)
         self._model = values["model"]
-        return int(values["step"])
+        return int(values["steps"])
 
     def save(self, step: int, elements: list[int]) -> None:
         self._model = {"weight": self._model["weight"] + sum(elements)}
-        self._checkpoint.save(self._directory / "ckpt", model=self._model, step=step)
+        self._checkpoint.save(self._directory / "ckpt", model=self._model, steps=step)
         say(weight=int(self._model["weight"]))
 
 

@@ -180,7 +180,7 @@ class Service(RuleBasedStateMachine):
     @rule()
     def add_worker(self) -> None:
         if len(self.workers) < 3:
-            address = f"host:{self.machine.state.next_worker}"
+            address = f"host:{1 + self.machine.state.next_worker}"
             reply = self.machine.tell(WorkerHello(endpoint=Endpoint(address=address)), self.now)
             assert isinstance(reply, WorkerWelcome)
             self.workers.append(reply.worker_id)

@@ -57,8 +57,9 @@ class WorkDirectory:
         """The lock; None where somebody has it who is removing what a dead writer has left, and is soon done."""
         self.path.mkdir(parents=True, exist_ok=True)
         owner = self.path / _OWNER
-        if not owner.exists() and any(self.path.iterdir()):
-            raise StorageError(f"{self.path} is there, and penstock has not made it: remove it, or write elsewhere")
+        with suppress(FileNotFoundError):  # another writer has just removed what it was
+            if not owner.exists() and any(self.path.iterdir()):
+                raise StorageError(f"{self.path} is there, and penstock has not made it: remove it, or write elsewhere")
         with suppress(FileNotFoundError), ExitStack() as undo:
             lock = os.open(owner, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             undo.callback(os.close, lock)
