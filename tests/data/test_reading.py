@@ -170,15 +170,19 @@ def test_threads_end_with_close_with_the_block_and_with_the_iterator():
     iterator = iter(threaded())
     next(iterator)
     del iterator
-    gc.collect()
-    assert penstock_threads() == []
+    assert_threads_end()
 
 
 def test_threads_end_when_a_loop_is_left():
     for _ in threaded():
         break
+    assert_threads_end()
+
+
+def assert_threads_end():
+    """An iterator that is forgotten tells its threads to end, and waits for nothing."""
     gc.collect()
-    for thread in penstock_threads():  # a loop that is left tells them to end, and waits for nothing
+    for thread in penstock_threads():
         thread.join(60)
     assert penstock_threads() == []
 
