@@ -2,6 +2,7 @@
 
 A file imports only files of lower levels, or files of its own level in its own folder, in no circle. There is one way
 around: the `__getattr__` of an `__init__.py` may import what the package offers when it is first asked for (PEP 562).
+Where a method of `data/methods/` says that it returns a `Dataset`, only type checkers import that name.
 """
 
 import ast
@@ -119,6 +120,7 @@ class Import:
     target: str
     line: int
     function: str | None
+    for_types: bool
 
 
 def name_of(path: Path) -> str:
@@ -131,30 +133,37 @@ MODULES = {name_of(path): path for path in sorted(SOURCES.rglob("*.py"))}
 
 @cache
 def imports_of(module: str) -> list[Import]:
-    def visit(node: ast.AST, function: str | None) -> Iterator[Import]:
+    def visit(node: ast.AST, function: str | None, for_types: bool) -> Iterator[Import]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             function = node.name
+        for_types = for_types or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
         if isinstance(node, ast.Import):
-            yield from (Import(alias.name, node.lineno, function) for alias in node.names)
+            yield from (Import(alias.name, node.lineno, function, for_types) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}, line {node.lineno}: a relative import"
             source = str(node.module)
             for alias in node.names:
                 inner = f"{source}.{alias.name}"
-                yield Import(inner if inner in MODULES else source, node.lineno, function)
+                yield Import(inner if inner in MODULES else source, node.lineno, function, for_types)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
             # A name that is only known when the program runs, such as that of a user's class, is nothing to hold here.
             names = [argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)]
-            yield from (Import(str(name), node.lineno, function) for name in names)
+            yield from (Import(str(name), node.lineno, function, for_types) for name in names)
         for child in ast.iter_child_nodes(node):
-            yield from visit(child, function)
+            yield from visit(child, function, for_types)
 
-    return list(visit(ast.parse(MODULES[module].read_text()), None))
+    return list(visit(ast.parse(MODULES[module].read_text()), None, False))
 
 
 def at_import(module: str) -> Iterator[Import]:
     """The imports that run when the file is imported."""
-    return (found for found in imports_of(module) if found.function is None)
+    imports = (found for found in imports_of(module) if found.function is None)
+    return (found for found in imports if not names_the_facade(module, found))
+
+
+def names_the_facade(module: str, found: Import) -> bool:
+    """Whether it is there for type checkers alone, so that a method can say which dataset it returns."""
+    return found.for_types and module.startswith("penstock.data.methods.") and found.target == "penstock.data.dataset"
 
 
 def level_of(module: str) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
+from penstock.cli import main
 from penstock.cli.status_page import page
 from penstock.service.messages import ConsumerStatus, EpochStatus, Status, WorkerStatus
 from penstock.service.subjects import Endpoint, WorkerInfo
@@ -147,6 +148,14 @@ def test_every_command_explains_itself(command: str) -> None:
     assert shown.returncode == 0
     assert f"usage: penstock {command}" in shown.stdout
     assert "%%" not in shown.stdout
+
+
+def test_the_command_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("usage: penstock")
+    for command in ("demo", "launch", "dispatcher", "worker", "status", "stop", "check"):
+        assert f"\n    {command}" in shown
 
 
 def test_the_page_of_a_status() -> None:

@@ -14,14 +14,20 @@ from penstock.cli.servers import add_dispatcher, add_worker
 from penstock.cli.status import add_status, add_stop
 from penstock.errors import InvalidArgumentError, PenstockError
 
+WRONG_USAGE = 2  # the exit status of argparse
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; gives the exit status."""
+    parser = _parser()
     try:
-        options = _parser().parse_args(arguments)
+        options = parser.parse_args(arguments)
+        if options.command is None:
+            parser.print_help(sys.stderr)
+            return WRONG_USAGE
         return int(options.command(options))
     except InvalidArgumentError as error:
-        return failed(str(error), 2)
+        return failed(str(error), WRONG_USAGE)
     except PenstockError as error:
         return failed(str(error))
     except KeyboardInterrupt:
@@ -36,7 +42,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="penstock", description="Training data from storage to every replica of a model."
     )
     parser.add_argument("--version", action="version", version=f"penstock {version('penstock')}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    parser.set_defaults(command=None)
     for add in (add_demo, add_launch, add_dispatcher, add_worker, add_status, add_stop, add_check):
         add(commands)
     return parser

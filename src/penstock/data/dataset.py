@@ -1,15 +1,15 @@
 """`Dataset`: the sources; with the methods of `methods/` everything that follows, and with `ReadMethods` the end."""
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from penstock.data.block import Block, object_column
 from penstock.data.guards import settled
 from penstock.data.iterator import Iterations
-from penstock.data.methods.base import as_numbers, as_signature, check_function, node_of, options_of, user_site
+from penstock.data.methods.base import Element, as_numbers, as_signature, check_function, node_of, options_of, user_site
 from penstock.data.methods.batching import BatchMethods
 from penstock.data.methods.element import ElementMethods
 from penstock.data.methods.order import OrderMethods
@@ -30,9 +30,11 @@ from penstock.rng import DrawnSeed
 from penstock.spec import as_leaf
 from penstock.structure import LEAF, flatten
 
+Result = TypeVar("Result")
+
 
 @DATASET
-class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
+class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Element], ReadMethods[Element]):
     """A sequence of elements, described step by step and read as often as wanted.
 
     Datasets are values: every method gives a new one. Iterating gives NumPy elements; each iteration is one epoch, and
@@ -56,21 +58,21 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         self._iterations = iterations or Iterations(self._options.seed)
         self._spec: Any = None
 
-    def _then(self, node: Node, options: Options | None = None) -> Self:
+    def _then(self, node: Node, options: Options | None = None) -> "Dataset[Any]":
         return type(self)(node, options or self._options)
 
-    def __reduce__(self) -> tuple[type[Self], tuple[Node, Options]]:
+    def __reduce__(self) -> tuple[type["Dataset[Any]"], tuple[Node, Options]]:
         """In another process the iterations begin anew."""
         return type(self), (self.node, self._options)
 
     @classmethod
-    def _of_block(cls, block: Block) -> "Dataset":
+    def _of_block(cls, block: Block) -> "Dataset[Any]":
         return Dataset(Slices("window", block.columns, block.structure, len(block)))
 
     # Sources
 
     @staticmethod
-    def range(*args: int) -> "Dataset":
+    def range(*args: int) -> "Dataset[np.int64]":
         """The int64 numbers of `range(stop)`, `range(start, stop)` or `range(start, stop, step)`.
 
         Raises:
@@ -94,7 +96,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         return Dataset(Range(start, stop, step, site=user_site()))
 
     @staticmethod
-    def from_tensors(tensors: Any) -> "Dataset":
+    def from_tensors(tensors: Any) -> "Dataset[Any]":
         """A dataset of one element.
 
         Example:
@@ -106,7 +108,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         return Dataset(Slices("from_tensors", block.columns, structure, 1, site=user_site()))
 
     @staticmethod
-    def from_tensor_slices(tensors: Any) -> "Dataset":
+    def from_tensor_slices(tensors: Any) -> "Dataset[Any]":
         """The rows along the leading axis of arrays (or lists), in any structure. The arrays are not copied.
 
         A table of Arrow, pandas, polars or Hugging Face stands for the dictionary of its columns, a column of theirs
@@ -147,7 +149,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         return Dataset(Slices("from_tensor_slices", columns, structure, lengths[0], site=user_site()))
 
     @staticmethod
-    def from_list(elements: Sequence[Any]) -> "Dataset":
+    def from_list(elements: Sequence[Any]) -> "Dataset[Any]":
         """The elements of a list, each of one structure; their shapes may differ.
 
         Raises:
@@ -175,7 +177,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         return Dataset(Slices("from_list", block.columns, block.structure, len(block), site=user_site()))
 
     @staticmethod
-    def from_generator(fn: Callable[[], Any], output_signature: Any = None) -> "Dataset":
+    def from_generator(fn: Callable[[], Iterable[Result]], output_signature: Any = None) -> "Dataset[Result]":
         """What `fn()` yields. The generator is run no further than the elements asked for, and anew in every epoch.
 
         A state counts the elements taken: restoring it runs the generator again and drops that many, so it should yield
@@ -205,7 +207,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         return Dataset(Generator(fn, signature, site=user_site()))
 
     @staticmethod
-    def counter(start: int = 0, step: int = 1) -> "Dataset":
+    def counter(start: int = 0, step: int = 1) -> "Dataset[np.int64]":
         """start, start + step, … without end.
 
         Raises:
@@ -223,7 +225,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         return Dataset(Counter(start, step, site=user_site()))
 
     @staticmethod
-    def random(seed: int | None = None, *, rerandomize_each_iteration: bool = True) -> "Dataset":
+    def random(seed: int | None = None, *, rerandomize_each_iteration: bool = True) -> "Dataset[np.int64]":
         """Random int64 numbers in [0, 2**32) without end.
 
         Example:
@@ -242,7 +244,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         pattern: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         shuffle: bool | None = None,
         seed: int | None = None,
-    ) -> "Dataset":
+    ) -> "Dataset[str]":
         """The names of the files that match a pattern, or one of several: sorted, each once.
 
         They are listed now, not when the dataset is read. Their order is that of the names unless `shuffle` is True; in
@@ -275,7 +277,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         return Dataset(Shuffle(node, len(names), seed, site=user_site()) if shuffle else node)
 
     @staticmethod
-    def zip(*datasets: Any) -> "Dataset":
+    def zip(*datasets: Any) -> "Dataset[Any]":
         """Elements of several datasets together: a tuple of one from each, or any structure whose leaves are datasets.
 
         Raises:
@@ -297,8 +299,8 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
 
     @staticmethod
     def choose_from_datasets(
-        datasets: Sequence["Dataset"], choice_dataset: "Dataset", *, stop_on_empty_dataset: bool = True
-    ) -> "Dataset":
+        datasets: Sequence["Dataset[Result]"], choice_dataset: "Dataset[Any]", *, stop_on_empty_dataset: bool = True
+    ) -> "Dataset[Result]":
         """The next element of the dataset whose number `choice_dataset` gives.
 
         Args:
@@ -323,13 +325,13 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
 
     @staticmethod
     def sample_from_datasets(
-        datasets: Sequence["Dataset"],
+        datasets: Sequence["Dataset[Result]"],
         weights: Sequence[float] | None = None,
         seed: int | None = None,
         *,
         stop_on_empty_dataset: bool = False,
         rerandomize_each_iteration: bool = True,
-    ) -> "Dataset":
+    ) -> "Dataset[Result]":
         """Elements of several datasets, the dataset drawn at random for each.
 
         Args:
@@ -366,7 +368,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         return Dataset(sampled, options_of("sample_from_datasets", datasets))
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> "Dataset":
+    def load(path: str | os.PathLike[str]) -> "Dataset[Any]":
         """The dataset that `save` wrote to `path`: read by memory map, at any row.
 
         Raises:
@@ -382,21 +384,21 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         place = local_path(path)
         return Dataset(Saved(place, RowStore(place), site=user_site()))
 
-    def apply(self, transformation: Callable[["Dataset"], Any]) -> Any:
+    def apply(self, transformation: Callable[["Dataset[Element]"], Result]) -> Result:
         """`transformation(self)`.
 
         Example:
             >>> [int(x) for x in Dataset.range(4).apply(lambda dataset: dataset.skip(2))]
             [2, 3]
         """
-        result = check_function("apply", "transformation", transformation)(self)
+        result: Result = check_function("apply", "transformation", transformation)(self)
         if result is None:
             raise InvalidTypeError(
                 f"apply(transformation=...): {describe(transformation)} returned None: does it lack a `return`?"
             )
         return result
 
-    def with_options(self, options: Options) -> "Dataset":
+    def with_options(self, options: Options) -> "Dataset[Element]":
         """The same dataset with these options; what they leave unset stays as it was.
 
         They hold for the whole dataset, above and below, and also for what `zip`, `concatenate`, `choose_from_datasets`
@@ -417,7 +419,7 @@ class Dataset(ElementMethods, BatchMethods, OrderMethods, ReadMethods):
         return Dataset(self.node, self._options.merged(options))
 
 
-def _members(call: str, datasets: Sequence[Dataset]) -> tuple[Node, ...]:
+def _members(call: str, datasets: Sequence[Dataset[Any]]) -> tuple[Node, ...]:
     nodes = tuple(node_of(call, dataset) for dataset in datasets)
     if not nodes:
         raise InvalidArgumentError(f"{call} takes at least one dataset, got none")

@@ -24,7 +24,7 @@ Files = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Dataset
 
 
 @tensorflow_keywords(FILES)
-def TextLineDataset(files: Files, compression_type: str | None = None) -> Dataset:  # noqa: N802  # as TensorFlow has it
+def TextLineDataset(files: Files, compression_type: str | None = None) -> Dataset[str]:  # noqa: N802  # as TensorFlow has it
     r"""The lines of text files as strings, one file after the other.
 
     A line ends with "\n" or "\r\n", which are not part of it; the last line of a file needs no end. Empty lines are
@@ -53,7 +53,7 @@ def TextLineDataset(files: Files, compression_type: str | None = None) -> Datase
 
 
 @tensorflow_keywords(FILES)
-def TFRecordDataset(files: Files, compression_type: str | None = None) -> Dataset:  # noqa: N802  # as TensorFlow has it
+def TFRecordDataset(files: Files, compression_type: str | None = None) -> Dataset[bytes]:  # noqa: N802  # as TensorFlow has it
     r"""The records of TFRecord files as bytes, one file after the other. Both checksums of every record are verified.
 
     Args:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from penstock.data.block import Block
 from penstock.data.guards import guarded_below
 from penstock.data.identity import Identity, identities_of
+from penstock.data.methods.base import Element
 from penstock.data.methods.tensorflow import ITERATOR
 from penstock.data.node import Node, Run
 from penstock.data.plan import Plan, going_on, make_plan
@@ -111,7 +112,7 @@ def _close_all() -> None:
 
 
 @ITERATOR
-class DatasetIterator(Iterator[Any]):
+class DatasetIterator(Iterator[Element]):
     """The elements of one iteration of a dataset.
 
     The state is the position after the last element that `next` gave, whatever threads have read ahead. Use it in
@@ -165,21 +166,21 @@ class DatasetIterator(Iterator[Any]):
         self._left = False
         self._process = os.getpid()
         self._pace = Pace(self._pass.parallelism)
-        self._rows: Iterator[Any] = iter(())
+        self._rows: Iterator[Element] = iter(())
         self._in_block = 0
         self._given = 0
 
-    def __iter__(self) -> "DatasetIterator":
+    def __iter__(self) -> "DatasetIterator[Element]":
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Element:
         with self._lock:
             for element in self._rows:
                 self._given += 1
                 return element
             return self._next_of_new_block()
 
-    def _next_of_new_block(self) -> Any:
+    def _next_of_new_block(self) -> Element:
         block = self._pull()
         if block is None:
             raise StopIteration
@@ -215,7 +216,7 @@ class DatasetIterator(Iterator[Any]):
         """The specification of an element, as the dataset gives it."""
         return self._element_spec()
 
-    def get_next(self) -> Any:
+    def get_next(self) -> Element:
         """The next element, as `next` gives it.
 
         Raises:
@@ -360,7 +361,7 @@ class DatasetIterator(Iterator[Any]):
             "an iterator cannot be copied or sent to another process: send the dataset and iterator.state_dict()"
         )
 
-    def __enter__(self) -> "DatasetIterator":
+    def __enter__(self) -> "DatasetIterator[Element]":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:

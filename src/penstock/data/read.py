@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable
+from html import escape
 from itertools import islice
 from typing import Any
 
 from penstock.data.fingerprint import fingerprint_of
 from penstock.data.iterator import DatasetIterator, Iterations
-from penstock.data.methods.base import Methods, check_function
+from penstock.data.methods.base import Element, Methods, check_function
 from penstock.data.methods.tensorflow import DATASET
 from penstock.data.node import Run
 from penstock.data.operators.keep import Prefetch
@@ -23,17 +24,17 @@ from penstock.structure import map_structure
 
 
 @DATASET
-class ReadMethods(Methods):
+class ReadMethods(Methods[Element]):
     """Reading a dataset, as a whole or element by element."""
 
     _options: Options
     _iterations: Iterations
     _spec: Any
 
-    def __iter__(self) -> DatasetIterator:
+    def __iter__(self) -> DatasetIterator[Element]:
         return DatasetIterator(self.node, self._options, self._iterations, lambda: self.element_spec)
 
-    def as_numpy_iterator(self) -> DatasetIterator:
+    def as_numpy_iterator(self) -> DatasetIterator[Element]:
         """`iter(dataset)`: elements are NumPy's already.
 
         Example:
@@ -43,7 +44,7 @@ class ReadMethods(Methods):
         """
         return iter(self)
 
-    def get_single_element(self) -> Any:
+    def get_single_element(self) -> Element:
         """The element of a dataset of one.
 
         Raises:
@@ -64,7 +65,7 @@ class ReadMethods(Methods):
             raise InvalidArgumentError(f"get_single_element: {self.node.where()} has {count}")
         return found[0]
 
-    def at(self, index: int) -> Any:
+    def at(self, index: int) -> Element:
         """The element at a position of the first epoch, read by index: nothing before it is read.
 
         Raises:
@@ -93,7 +94,8 @@ class ReadMethods(Methods):
         threads = Threads()
         try:
             run = Run(node, self._iterations.seed, threads, seeded=self._iterations.seeded)
-            return next(node.read(run, 0, range(position, position + 1)).rows())
+            element: Element = next(node.read(run, 0, range(position, position + 1)).rows())
+            return element
         finally:
             threads.stop()
             threads.join()
@@ -229,6 +231,19 @@ class ReadMethods(Methods):
                   range(start=0, stop=1000, step=1)  index, 1,000
         """
         return explain(self.node, self._options)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the plan, and what the elements are.
+
+        Where only a user's function tells what they are, it is called once, as for `element_spec`.
+        """
+        try:
+            elements = repr(self.element_spec)
+        except Exception as error:  # of the user's function: a dataset that is looked at raises nothing
+            elements = f"unknown, because the function for the first element failed: {type(error).__name__}: {error}"
+        parts = (("plan", self.explain()), ("elements", elements))
+        shown = "".join(f"<dt>{title}</dt><dd><pre>{escape(text)}</pre></dd>" for title, text in parts)
+        return f"<p>{escape(repr(self))}</p><dl>{shown}</dl>"
 
     def __repr__(self) -> str:
         return f"<penstock.Dataset {self.node.label}, cardinality {self.node.cardinality}>"

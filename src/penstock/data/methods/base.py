@@ -4,7 +4,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Generic
 
 from penstock.data.block import Block
 from penstock.data.node import Node
@@ -13,17 +13,30 @@ from penstock.options import Options, merged_inputs
 from penstock.spec import LeafSpec
 from penstock.structure import flatten, map_structure
 
+# What a dataset's elements are, for type checkers. `ps.Dataset` alone means `ps.Dataset[Any]`, also to those that are
+# strict; `typing` itself has such defaults from Python 3.13 on.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from penstock.data.dataset import Dataset
+
+    Element = TypeVar("Element", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    Element = TypeVar("Element", covariant=True)
+
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "")
 
 
-class Methods(ABC):
+class Methods(ABC, Generic[Element]):
     """A dataset as its methods see it."""
 
     node: Node
     _options: Options
 
     @abstractmethod
-    def _then(self, node: Node, options: Options | None = None) -> Self:
+    def _then(self, node: Node, options: Options | None = None) -> "Dataset[Any]":
         """The dataset whose last step is `node`, with these options in place of this one's."""
 
     @classmethod
@@ -66,7 +79,7 @@ def as_numbers(call: str, name: str, values: object) -> tuple[float, ...]:
         raise InvalidTypeError(f"{call}({name}=...) takes numbers, got {values!r}") from None
 
 
-def options_of(call: str, datasets: Iterable[Methods]) -> Options:
+def options_of(call: str, datasets: Iterable[Methods[Any]]) -> Options:
     """The options of what a call makes of these datasets."""
     return merged_inputs(f"{call} at {user_site()}", (dataset._options for dataset in datasets))
 

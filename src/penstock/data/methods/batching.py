@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock.data.block import Block
-from penstock.data.methods.base import Methods, check_function, user_site
+from penstock.data.methods.base import Element, Methods, check_function, user_site
 from penstock.data.methods.tensorflow import DATASET
 from penstock.data.node import Node, describe
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
@@ -19,12 +19,15 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, check_flag, check_integer
 from penstock.structure import Structure
 
+if TYPE_CHECKING:
+    from penstock.data.dataset import Dataset
+
 
 @DATASET
-class BatchMethods(Methods):
+class BatchMethods(Methods[Element]):
     """batch, padded_batch, ragged_batch, unbatch, rebatch, window, group_by_window, group_by_reducer and others."""
 
-    def batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> "Dataset[Any]":
         """`batch_size` consecutive elements stacked along a new leading axis; the last batch may be shorter.
 
         Args:
@@ -46,7 +49,7 @@ class BatchMethods(Methods):
 
     def padded_batch(
         self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, *, drop_remainder: bool = False
-    ) -> Self:
+    ) -> "Dataset[Any]":
         """`batch_size` consecutive elements, each leaf padded at the end of its axes to one shape.
 
         Args:
@@ -70,7 +73,7 @@ class BatchMethods(Methods):
         check_flag("padded_batch", "drop_remainder", drop_remainder)
         return self._then(PaddedBatch(self.node, size, drop_remainder, padded_shapes, padding_values, site=user_site()))
 
-    def ragged_batch(self, batch_size: int, *, drop_remainder: bool = False) -> Self:
+    def ragged_batch(self, batch_size: int, *, drop_remainder: bool = False) -> "Dataset[Any]":
         """`batch_size` consecutive elements; a leaf with axes becomes an object array with one array per row.
 
         Raises:
@@ -86,7 +89,7 @@ class BatchMethods(Methods):
         check_flag("ragged_batch", "drop_remainder", drop_remainder)
         return self._then(RaggedBatch(self.node, size, drop_remainder, site=user_site()))
 
-    def unbatch(self) -> Self:
+    def unbatch(self) -> "Dataset[Any]":
         """The rows along the leading axis of every element, as elements.
 
         Raises:
@@ -99,7 +102,7 @@ class BatchMethods(Methods):
         """
         return self._then(Unbatch(self.node, site=user_site()))
 
-    def rebatch(self, batch_size: int | Sequence[int], *, drop_remainder: bool = False) -> Self:
+    def rebatch(self, batch_size: int | Sequence[int], *, drop_remainder: bool = False) -> "Dataset[Element]":
         """The rows of batches in batches of another size; several sizes are used in turn.
 
         Borders of the old batches do not matter.
@@ -119,7 +122,9 @@ class BatchMethods(Methods):
         check_flag("rebatch", "drop_remainder", drop_remainder)
         return self._then(Rebatch(self.node, checked, drop_remainder, site=user_site()))
 
-    def window(self, size: int, shift: int | None = None, stride: int = 1, *, drop_remainder: bool = False) -> Self:
+    def window(
+        self, size: int, shift: int | None = None, stride: int = 1, *, drop_remainder: bool = False
+    ) -> "Dataset[Any]":
         """Datasets of `size` elements that are `stride` apart.
 
         A new one begins every `shift` elements (by default `size`).
@@ -148,7 +153,7 @@ class BatchMethods(Methods):
         reduce_func: Callable[[Any, Any], Any],
         window_size: int | None = None,
         window_size_func: Callable[[Any], Any] | None = None,
-    ) -> Self:
+    ) -> "Dataset[Any]":
         """Elements of equal key, collected in windows.
 
         The result has the elements of `reduce_func(key, window)`, a dataset made of each window.
@@ -194,7 +199,7 @@ class BatchMethods(Methods):
             )
         )
 
-    def group_by_reducer(self, key_func: Callable[..., Any], reducer: Reducer) -> Self:
+    def group_by_reducer(self, key_func: Callable[..., Any], reducer: Reducer) -> "Dataset[Any]":
         """One element for each key: what the reducer makes of all elements of that key, in the order of the keys.
 
         Nothing comes before the input has ended. The states of all keys are held; restoring a state reads the input
@@ -236,7 +241,7 @@ class BatchMethods(Methods):
         pad_to_bucket_boundary: bool = False,
         no_padding: bool = False,
         drop_remainder: bool = False,
-    ) -> Self:
+    ) -> "Dataset[Any]":
         """Batches of elements of similar length: bucket i holds the lengths from boundary i - 1 up to below boundary i.
 
         A full bucket is given at once as a padded batch; what is left at the end follows in the order of the buckets.

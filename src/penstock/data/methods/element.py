@@ -1,9 +1,9 @@
 """Methods that call a function for every element."""
 
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.data.methods.base import Methods, as_numbers, as_signature, check_function, user_site
+from penstock.data.methods.base import Element, Methods, as_numbers, as_signature, check_function, user_site
 from penstock.data.methods.randomness import checked_randomness
 from penstock.data.methods.tensorflow import DATASET
 from penstock.data.operators.element import Filter, Map
@@ -14,21 +14,25 @@ from penstock.data.operators.sequence import Scan, TakeWhile
 from penstock.errors import InvalidArgumentError
 from penstock.options import AUTOTUNE, check_flag, check_integer
 
+if TYPE_CHECKING:
+    from penstock.data.dataset import Dataset
+
+Result = TypeVar("Result")
 _CYCLE_LENGTH: Final = 16
 
 
 @DATASET
-class ElementMethods(Methods):
+class ElementMethods(Methods[Element]):
     """map, filter, flat_map, interleave, scan, take_while, rejection_resample."""
 
     def map(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Result],
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
         seed: int | None = None,
         output_signature: Any = None,
-    ) -> Self:
+    ) -> "Dataset[Result]":
         """`fn` of every element.
 
         A tuple element is unpacked into the arguments. The function may return anything whose leaves are numbers,
@@ -73,7 +77,7 @@ class ElementMethods(Methods):
         signature = as_signature("map", output_signature)
         return self._then(Map(self.node, fn, num_parallel_calls, deterministic, seed, signature, site=user_site()))
 
-    def filter(self, predicate: Callable[..., Any]) -> Self:
+    def filter(self, predicate: Callable[..., Any]) -> "Dataset[Element]":
         """The elements for which `predicate` is true.
 
         Raises:
@@ -87,7 +91,7 @@ class ElementMethods(Methods):
         """
         return self._then(Filter(self.node, check_function("filter", "predicate", predicate), site=user_site()))
 
-    def flat_map(self, fn: Callable[..., Any]) -> Self:
+    def flat_map(self, fn: Callable[..., "Dataset[Result]"]) -> "Dataset[Result]":
         """The elements of the datasets that `fn` makes of every element, one dataset after the other.
 
         Raises:
@@ -102,11 +106,11 @@ class ElementMethods(Methods):
 
     def interleave(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., "Dataset[Result]"],
         cycle_length: int = _CYCLE_LENGTH,
         block_length: int = 1,
         num_parallel_calls: int | None = None,
-    ) -> Self:
+    ) -> "Dataset[Result]":
         """The elements of several datasets in turn, each made by `fn` of an element.
 
         `cycle_length` datasets are open at a time, and `block_length` elements are taken from each in turn.
@@ -145,9 +149,9 @@ class ElementMethods(Methods):
     def scan(
         self,
         initial_state: Any,
-        scan_func: Callable[[Any, Any], tuple[Any, Any]],
+        scan_func: Callable[[Any, Any], tuple[Any, Result]],
         output_signature: Any = None,
-    ) -> Self:
+    ) -> "Dataset[Result]":
         """The outputs of `scan_func(state, element) -> (new state, output)`, the state carried from element to element.
 
         The carried state is part of the iterator's state, so it should be small.
@@ -170,7 +174,7 @@ class ElementMethods(Methods):
         signature = as_signature("scan", output_signature)
         return self._then(Scan(self.node, initial_state, scan_func, signature, site=user_site()))
 
-    def take_while(self, predicate: Callable[..., Any]) -> Self:
+    def take_while(self, predicate: Callable[..., Any]) -> "Dataset[Element]":
         """The elements up to the first for which `predicate` is false.
 
         Raises:
@@ -183,7 +187,7 @@ class ElementMethods(Methods):
         """
         return self._then(TakeWhile(self.node, check_function("take_while", "predicate", predicate), site=user_site()))
 
-    def ignore_errors(self, *, log: bool = False) -> Self:
+    def ignore_errors(self, *, log: bool = False) -> "Dataset[Element]":
         """The elements that can be made: where making one raises an exception, it is left out and counted.
 
         It is about what stands below: above `batch` a whole batch is left out, below it one row. Mistakes of the
@@ -211,7 +215,7 @@ class ElementMethods(Methods):
 
     def rejection_resample(
         self, class_func: Callable[..., Any], target_dist: Any, initial_dist: Any = None, seed: int | None = None
-    ) -> Self:
+    ) -> "Dataset[tuple[Any, Element]]":
         """(class, element) pairs, with elements dropped at random so that classes come in given proportions.
 
         Args:

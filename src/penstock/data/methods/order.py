@@ -1,9 +1,11 @@
 """Methods that choose elements by position, and keep them."""
 
 import os
-from typing import Self
+from typing import TYPE_CHECKING, Any
 
-from penstock.data.methods.base import Methods, node_of, options_of, user_site
+import numpy as np
+
+from penstock.data.methods.base import Element, Methods, node_of, options_of, user_site
 from penstock.data.methods.tensorflow import DATASET
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.combine import Concatenate, check_one_kind
@@ -24,14 +26,17 @@ from penstock.options import (
 from penstock.paths import local_path
 from penstock.rng import DrawnSeed
 
+if TYPE_CHECKING:
+    from penstock.data.dataset import Dataset
+
 
 @DATASET
-class OrderMethods(Methods):
+class OrderMethods(Methods[Element]):
     """shuffle, repeat, take, skip, shard, concatenate, enumerate, assert_cardinality, unique, cache, prefetch."""
 
     def shuffle(
         self, buffer_size: int | None = None, seed: int | None = None, reshuffle_each_iteration: bool = True
-    ) -> Self:
+    ) -> "Dataset[Element]":
         """The elements in a random order, none of them more than `buffer_size` - 1 places early.
 
         A buffer as large as the dataset gives a full shuffle. Over what can be read by index only indices move: a full
@@ -74,7 +79,7 @@ class OrderMethods(Methods):
             )
         return max(1, self.node.cardinality)
 
-    def repeat(self, count: int | None = None) -> Self:
+    def repeat(self, count: int | None = None) -> "Dataset[Element]":
         """The dataset's epochs one after the other: `count` of them, or without end (None or -1).
 
         An epoch without elements ends it. So a dataset of unknown length, repeated without end, is said to be infinite,
@@ -92,7 +97,7 @@ class OrderMethods(Methods):
             count = check_integer("repeat", "count", count, minimum=-1)
         return self._then(Repeat(self.node, None if count == -1 else count, site=user_site()))
 
-    def take(self, count: int) -> Self:
+    def take(self, count: int) -> "Dataset[Element]":
         """The first `count` elements; all of them for -1.
 
         Raises:
@@ -106,7 +111,7 @@ class OrderMethods(Methods):
         count = check_integer("take", "count", count, minimum=-1)
         return self._then(Take(self.node, EVERYTHING if count == -1 else count, site=user_site()))
 
-    def skip(self, count: int) -> Self:
+    def skip(self, count: int) -> "Dataset[Element]":
         """All elements but the first `count`; none for -1.
 
         Raises:
@@ -122,7 +127,7 @@ class OrderMethods(Methods):
             return self.take(0)
         return self._then(Skip(self.node, count, site=user_site()))
 
-    def shard(self, num_shards: int | Hint, index: int | Hint) -> Self:
+    def shard(self, num_shards: int | Hint, index: int | Hint) -> "Dataset[Element]":
         """Every `num_shards`-th element, beginning with element `index`.
 
         `shard(ps.SHARD_HINT, ps.SHARD_HINT)` marks the place where `ps.AutoShardPolicy.HINT` shards for each worker.
@@ -147,7 +152,7 @@ class OrderMethods(Methods):
             raise InvalidArgumentError(f"shard(index=...) must be below num_shards = {num_shards}, got {index}")
         return self._then(Shard(self.node, num_shards, index, site=user_site()))
 
-    def concatenate(self, dataset: "Methods") -> Self:
+    def concatenate(self, dataset: "Methods[Any]") -> "Dataset[Element]":
         """All elements of this dataset, then all of the other.
 
         Raises:
@@ -163,7 +168,7 @@ class OrderMethods(Methods):
         check_one_kind("concatenate", (self.node, second))
         return self._then(Concatenate(self.node, second, site=user_site()), options_of("concatenate", [self, dataset]))
 
-    def enumerate(self, start: int = 0) -> Self:
+    def enumerate(self, start: int = 0) -> "Dataset[tuple[np.int64, Element]]":
         """(position, element) pairs, counted from `start`.
 
         Raises:
@@ -177,7 +182,7 @@ class OrderMethods(Methods):
         start = check_integer("enumerate", "start", start, minimum=-EVERYTHING)
         return self._then(Enumerate(self.node, start, site=user_site()))
 
-    def assert_cardinality(self, expected_cardinality: int) -> Self:
+    def assert_cardinality(self, expected_cardinality: int) -> "Dataset[Element]":
         """The same elements, of which there must be so many: for a length that you know and penstock cannot.
 
         With it the dataset has a length, and the number of steps of a distributed one is known beforehand.
@@ -203,7 +208,7 @@ class OrderMethods(Methods):
             raise InvalidArgumentError(f"assert_cardinality: expected elements {wanted}, {self.node.where()} {found}")
         return self._then(AssertCardinality(self.node, expected, site=user_site()))
 
-    def unique(self) -> Self:
+    def unique(self) -> "Dataset[Element]":
         """The elements that have not come before. It remembers all of them; restoring a state reads the input again.
 
         Example:
@@ -213,7 +218,7 @@ class OrderMethods(Methods):
         """
         return self._then(Unique(self.node, site=user_site()))
 
-    def cache(self, filename: str | os.PathLike[str] = "") -> Self:
+    def cache(self, filename: str | os.PathLike[str] = "") -> "Dataset[Element]":
         """The elements, kept once they were read: in memory, or in the directory `filename`.
 
         Over what can be read by index each row is kept when it is first read; over a stream, when a pass reaches the
@@ -234,7 +239,7 @@ class OrderMethods(Methods):
             raise InvalidTypeError(f"cache(filename=...) takes a path, got {filename!r}")
         return self._then(Cache(self.node, local_path(filename), kept=Kept(), site=user_site()))
 
-    def prefetch(self, buffer_size: int = AUTOTUNE) -> Self:
+    def prefetch(self, buffer_size: int = AUTOTUNE) -> "Dataset[Element]":
         """The same elements, made by a thread up to `buffer_size` of them before they are asked for.
 
         Args:
