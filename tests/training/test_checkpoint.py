@@ -17,7 +17,7 @@ import pytest
 
 import penstock as ps
 import penstock.training.checkpoint as checkpoint_module
-from penstock.training.checkpoint_files import UNFINISHED
+from penstock.training.checkpoint_folders import UNFINISHED
 
 
 def mirrored(replicas: int) -> ps.MirroredStrategy:

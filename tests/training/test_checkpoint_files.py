@@ -1,18 +1,21 @@
 """Where checkpoints lie: which is the newest, which are kept, and directories that other processes change."""
 
+import itertools
 import os
 import shutil
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
 import penstock as ps
-from penstock.training.checkpoint_folders import UNFINISHED
+from penstock.training.checkpoint_folders import INDEX_FILE, UNFINISHED
 
 
 def names(directory: Path) -> list[str]:
@@ -100,8 +103,9 @@ def test_the_step_is_the_number(tmp_path: Path) -> None:
     assert checkpoint.save(tmp_path / "ckpt", step=40, x=1) == f"{tmp_path}/ckpt-40"
     assert checkpoint.save(tmp_path / "ckpt", step=np.int64(8), x=1) == f"{tmp_path}/ckpt-8"
     assert checkpoint.save(tmp_path / "ckpt", x=1) == f"{tmp_path}/ckpt-41"
-    with pytest.raises(ps.StorageError, match=f"there is a checkpoint {tmp_path}/ckpt-8 already: save another step"):
-        checkpoint.save(tmp_path / "ckpt", step=8, x=1)
+    (tmp_path / "ckpt-7").mkdir()
+    with pytest.raises(ps.StorageError, match=f"{tmp_path}/ckpt-7 is there already, and is no checkpoint: delete it"):
+        checkpoint.save(tmp_path / "ckpt", step=7, x=1)
     with pytest.raises(ps.InvalidTypeError, match="takes a whole number, got 1.5"):
         checkpoint.save(tmp_path / "ckpt", step=1.5, x=1)
     with pytest.raises(ps.InvalidArgumentError, match="must be at least 0, got -1"):
@@ -109,6 +113,102 @@ def test_the_step_is_the_number(tmp_path: Path) -> None:
     with_step = ps.Checkpoint(step=0)
     assert with_step.restore(with_step.save(tmp_path / "ckpt", step=100)) == {"step": 100}
     assert ps.latest_checkpoint(tmp_path) == f"{tmp_path}/ckpt-100"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_step_can_be_saved_again_after_going_back(
+    tmp_path: Path, asynchronous: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    for place in (str(tmp_path), f"memory://{tmp_path.name}-{asynchronous}"):
+        prefix = f"{place}/ckpt"
+        with ps.Checkpoint(x=0, max_to_keep=3, asynchronous=asynchronous) as checkpoint:
+            paths = [checkpoint.save(prefix, step=step, metric=1.0, x=step) for step in (10, 20, 30)]
+            assert checkpoint.restore(paths[0]) == {"x": 10}
+            assert not caplog.records
+            for step in (15, 20):
+                path = checkpoint.save(prefix, step=step, metric=2.0, x=-step)
+                assert checkpoint.restore(path) == {"x": -step}
+                assert f"{path} is saved, and there is one with a higher number, 30" in caplog.messages[-1]
+            assert ps.latest_checkpoint(prefix) == f"{prefix}-30"
+            assert ps.best_checkpoint(prefix, "max") == f"{prefix}-20"
+            checkpoint.save(prefix, step=30, metric=3.0, x=-30)
+            checkpoint.wait()
+            assert ps.latest_checkpoint(prefix) == ps.best_checkpoint(prefix, "max") == f"{prefix}-30"
+            assert checkpoint.restore(f"{prefix}-30") == {"x": -30}
+            caplog.clear()
+    assert names(tmp_path) == ["ckpt-15", "ckpt-20", "ckpt-30"]
+    assert fsspec.filesystem("memory").glob(f"/{tmp_path.name}-{asynchronous}/*") == [
+        f"/{tmp_path.name}-{asynchronous}/ckpt-{step}" for step in (15, 20, 30)
+    ]
+
+
+class Killed(BaseException):
+    """As a signal that cannot be caught: what comes after it is not done any more."""
+
+
+def killed_at(patch: pytest.MonkeyPatch, owners: dict[str, Any], number: int) -> None:
+    """Let these functions raise `Killed` from the call with this number on, before they do anything.
+
+    Files that are not an index do not count: checkpoints that lack some of them are all alike.
+    """
+    calls = iter([False] * (number - 1))
+
+    def fatal(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if (function.__name__ != "put_file" or arguments[1].endswith(INDEX_FILE)) and next(calls, True):
+                raise Killed
+            return function(*arguments, **keywords)
+
+        return call
+
+    for name, owner in owners.items():
+        patch.setattr(owner, name, fatal(getattr(owner, name)))
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_kill_while_a_checkpoint_is_replaced_leaves_the_old_or_the_new(tmp_path: Path, remote: bool) -> None:
+    system = fsspec.filesystem("memory")
+    owners = {"put_file": system, "rm_file": system, "rm": system} if remote else {"rename": Path, "rmtree": shutil}
+    seen = []
+    for number in itertools.count(1):
+        place = f"memory://{tmp_path.name}-{number}" if remote else f"{tmp_path}/{number}"
+        checkpoint = ps.Checkpoint(x=0)
+        path = checkpoint.save(f"{place}/ckpt", step=3, metric=0, x=0)
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                killed_at(patch, owners, number)
+                checkpoint.save(f"{place}/ckpt", step=3, metric=1, x=1)
+        except (Killed, ps.StorageError):
+            checkpoint = ps.Checkpoint(x=0)  # that of the next process
+            seen.append(checkpoint.restore(path)["x"])
+            assert ps.latest_checkpoint(place) == ps.latest_checkpoint(f"{place}/ckpt") == path
+            assert ps.best_checkpoint(place, "max") == path
+            checkpoint.save(f"{place}/ckpt", step=4, metric=2, x=2)
+            assert checkpoint.restore(path)["x"] == seen[-1]
+            checkpoint.save(f"{place}/ckpt", step=3, metric=3, x=3)
+            assert checkpoint.restore(path)["x"] == 3
+            left = system.glob(f"/{tmp_path.name}-{number}/*") if remote else names(tmp_path / str(number))
+            assert [name.rpartition("/")[2] for name in left] == ["ckpt-3", "ckpt-4"]
+        else:
+            break
+    assert seen == sorted(seen)
+    assert set(seen) == {0, 1}
+
+
+def test_a_checkpoint_that_was_replaced_while_it_was_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"w": np.zeros(3)}
+    path = ps.Checkpoint(values=values).save(tmp_path / "ckpt", step=1, values=values)
+    read = ocp.Checkpointer.restore
+
+    def replace(*arguments: Any, **keywords: Any) -> Any:
+        monkeypatch.setattr(ocp.Checkpointer, "restore", read)
+        ps.Checkpoint(values=values).save(tmp_path / "ckpt", step=1, values={"w": np.ones(3)})
+        return read(*arguments, **keywords)
+
+    monkeypatch.setattr(ocp.Checkpointer, "restore", replace)
+    np.testing.assert_array_equal(ps.Checkpoint(values=values).restore(path)["values"]["w"], [1, 1, 1])
 
 
 def test_every_nth_is_kept(tmp_path: Path) -> None:
@@ -162,7 +262,6 @@ def test_a_remote_directory_is_written_to_and_read_from(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_in_a_remote_directory_is_no_checkpoint(tmp_path: Path) -> None:
-    fsspec = pytest.importorskip("fsspec")
     prefix = f"memory://{tmp_path.name}/run/ckpt"
     fsspec.filesystem("memory").pipe_file(f"{prefix}-1/arrays/manifest", b"")
     assert ps.latest_checkpoint(prefix) is None

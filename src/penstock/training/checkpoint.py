@@ -10,9 +10,9 @@ from typing import Any, Self
 import jax
 
 from penstock.distribute.contexts import refuse_in_replica
-from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError
+from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError, StorageError
 from penstock.paths import local_path
-from penstock.training.checkpoint_files import Numbered
+from penstock.training.checkpoint_files import Numbered, is_replaced, version_at
 from penstock.training.checkpoint_folders import LocalFolder
 from penstock.training.checkpoint_index import Index, Item, check_names, index_at, read_index
 from penstock.training.checkpoint_keep import Keep
@@ -42,7 +42,8 @@ class Checkpoint:
     With several workers make it inside `strategy.scope()`, and make every call on all workers.
 
     Args:
-        max_to_keep: after each `save`, delete all but so many of the newest checkpoints of its prefix.
+        max_to_keep: after each `save`, delete all but so many checkpoints of its prefix: those with the highest
+            numbers, and the one that was just saved.
         keep_every_n: do not delete those whose numbers are multiples of this.
         best: "max" or "min": keep the `max_to_keep` with the largest or smallest `metric` instead of the newest, and
             the newest one.
@@ -106,8 +107,9 @@ class Checkpoint:
         Args:
             prefix: a directory, which is made, and the beginning of a name in it: "run/ckpt". A directory with a
                 protocol, such as "gs://bucket/run/ckpt", is written to through fsspec.
-            step: the number, which no other checkpoint of the prefix has. If None it follows the highest there is. An
-                object of this name that is a value is saved too.
+            step: the number. A checkpoint of this number is replaced: whenever the process is killed there is the old
+                one or the new one. If None the number follows the highest there is. An object of this name that is a
+                value is saved too.
             metric: how good the checkpoint is, for `best` and `ps.best_checkpoint`. An object of this name that is a
                 value is saved too.
             values: the present value of every object that is made of arrays, numbers and strings, by its name.
@@ -116,7 +118,7 @@ class Checkpoint:
             InvalidArgumentError: values that are missing, too many, or do not fit their templates; a Keras object that
                 is not built yet; an array that was donated.
             InvalidTypeError: a step that is no whole number, or a metric that is no number.
-            StorageError: the directory or the checkpoint cannot be written, or there is one of this number.
+            StorageError: the directory or the checkpoint cannot be written, or what has its name is no checkpoint.
             ClosedError: the checkpoint was closed.
         """
         refuse_in_replica("checkpoint.save")
@@ -134,9 +136,9 @@ class Checkpoint:
             )
         own, told = self._workers.call("checkpoint.save", lambda: self._taken(prefix, number, values))
         items, arrays, files = own
-        path = str(told[0][0])
-        index = index_of(items, [states for _, states in told], score)
-        self._write(files, path, arrays, index, started)
+        path, target = map(str, told[0][:2])
+        index = index_of(items, [states for *_, states in told], score)
+        self._write(files, path, target, arrays, index, started)
         self._under_way = True
         if not self._asynchronous:
             self.wait()
@@ -145,7 +147,10 @@ class Checkpoint:
     def _taken(
         self, prefix: str | os.PathLike[str], number: int | None, values: dict[str, Any]
     ) -> tuple[tuple[dict[str, list[Item]], dict[str, Any], Numbered | None], Any]:
-        """This worker's items and arrays, and, on worker 0, where they belong; for all workers the path and states."""
+        """This worker's items and arrays, and, on worker 0, where they belong.
+
+        For all workers the path of the checkpoint, that to which they write it together, and states.
+        """
         self._check_values(values)
         items: dict[str, list[Item]] = {}
         arrays: dict[str, Any] = {}
@@ -153,17 +158,18 @@ class Checkpoint:
             items[name], own = one.taken(values.get(name))
             arrays |= own
         if self._workers.index != 0:
-            return (items, arrays, None), ["", states_of(items)]
+            return (items, arrays, None), ["", "", states_of(items)]
         files = Numbered(prefix)
-        if _is_shared(arrays) and not isinstance(files.folder, LocalFolder):
-            raise InvalidArgumentError(
-                f"checkpoint.save({os.fspath(prefix)!r}): arrays of which several workers hold different parts are "
-                "written to a directory that is mounted by all of them, not to a remote one"
-            )
-        place = files.folder.place(files.next(number))
-        if _is_shared(arrays):  # the others write at once, too
-            files.clear()
-        return (items, arrays, files), [place, states_of(items)]
+        name, target = files.next(number), ""
+        if _is_shared(arrays):
+            if not isinstance(files.folder, LocalFolder):
+                raise InvalidArgumentError(
+                    f"checkpoint.save({os.fspath(prefix)!r}): arrays of which several workers hold different parts are "
+                    "written to a directory that is mounted by all of them, not to a remote one"
+                )
+            files.clear()  # the others write at once, too
+            target = str(files.folder.target(name))
+        return (items, arrays, files), [files.folder.place(name), target, states_of(items)]
 
     def _check_values(self, values: dict[str, Any]) -> None:
         for name, one in self._objects.items():
@@ -182,20 +188,25 @@ class Checkpoint:
                     f"checkpoint.save got {name!r}, expected only what ps.Checkpoint was made of: {list(self._objects)}"
                 )
 
-    def _write(self, files: Numbered | None, path: str, arrays: dict[str, Any], index: Index, started: float) -> None:
+    def _write(
+        self, files: Numbered | None, path: str, target: str, arrays: dict[str, Any], index: Index, started: float
+    ) -> None:
         """Begin to write; on worker 0 alone, unless every worker has parts of its own."""
-        together = write(Path(path), arrays, index, everybody=True) if _is_shared(arrays) else None
+        together = write(Path(target), arrays, index, everybody=True) if _is_shared(arrays) else None
+        saved = os.path.basename(path)
 
         def finish() -> None:
             if together is not None:
                 together()
+                if files is not None and isinstance(files.folder, LocalFolder):
+                    files.folder.put(saved)
             elif files is not None:
                 files.clear()
-                with files.folder.writing(os.path.basename(path)) as local:
+                with files.folder.writing(saved) as local:
                     write(local, arrays, index)()
             if files is not None:
                 folder = files.folder
-                files.keep(lambda names: self._keep.of(names, lambda name: index_at(folder, name).metric))
+                files.keep(saved, lambda names: self._keep.of(names, lambda name: index_at(folder, name).metric))
                 size, seconds = sum(array.nbytes for array in arrays.values()), time.perf_counter() - started
                 _logger.info("saved %s: %d bytes of arrays in %.3f seconds", path, size, seconds)
 
@@ -253,7 +264,7 @@ class Checkpoint:
         return {name: one.restored(stored[name], arrays) for name, one in self._objects.items()}
 
     def _checked(self, path: str, partial: bool) -> tuple[Index, dict[str, Any]]:
-        index = read_index(path)
+        version, index = version_at(path), read_index(path)
         check_names(path, index, self._objects, partial=partial)
         for name, one in self._objects.items():
             one.prepare(index.objects[name])
@@ -263,7 +274,12 @@ class Checkpoint:
             raise StateMismatchError(f"the checkpoint {path} has {', and '.join(others)}")
         needed = [entry for name, one in self._objects.items() for entry in one.needed(index.objects[name])]
         shardings = {name: where for one in self._objects.values() for name, where in one.shardings().items()}
-        return index, read_arrays(path, index, needed, shardings)
+        try:
+            return index, read_arrays(path, index, needed, shardings)
+        except StorageError:
+            if is_replaced(path, version):
+                return self._checked(path, partial)
+            raise
 
     def _ready(self) -> None:
         if self._closed:

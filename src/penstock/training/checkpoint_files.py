@@ -3,16 +3,22 @@
 A local checkpoint is written under a name with a suffix and renamed when it is complete; to be deleted it gets that
 suffix again first. So a directory whose name is only a prefix and a number is complete, whenever a process was killed.
 In a remote directory, where nothing can be renamed, a checkpoint's index is written last and deleted first.
+
+One that replaces another is first complete beside it, under a name with another suffix, and is that checkpoint from the
+moment at which the other one goes.
 """
 
+import logging
 import os
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
-from penstock.training.checkpoint_folders import UNFINISHED, Folder
+from penstock.training.checkpoint_folders import Folder
 from penstock.training.checkpoint_remote import folder_of
+
+_logger = logging.getLogger(__name__)
 
 _NUMBERED = re.compile(r"(?P<prefix>.+)-(?P<number>[0-9]+)", re.DOTALL)
 
@@ -99,6 +105,18 @@ def located(path: str | os.PathLike[str]) -> tuple[Folder, str]:
     return folder_of(os.fspath(path)).split()
 
 
+def version_at(path: str) -> tuple[str, float]:
+    """What is another one when a checkpoint has taken the place of the one that was at a path."""
+    folder, name = located(path)
+    return folder.stands_at(name), folder.written(name)
+
+
+def is_replaced(path: str, version: tuple[str, float]) -> bool:
+    """Whether another checkpoint has taken the place of the one at a path since that had this version."""
+    folder, name = located(path)
+    return folder.exists(name) and version_at(path) != version
+
+
 def damaged(path: str, why: str) -> StorageError:
     """The error for a checkpoint that cannot be read; it names the one before, which nothing has happened to."""
     folder, name = located(path)
@@ -146,29 +164,44 @@ class Numbered:
             number: its number; if None, that after the highest there is.
 
         Raises:
-            StorageError: there is one with this number.
+            StorageError: something else has this name.
         """
         names = self.folder.names()
+        numbers = [self._number(name) for name in names if self._is_own(name)]
+        highest = max(numbers, default=0)
         if number is None:
-            matches = [_NUMBERED.fullmatch(name) for name in names]
-            numbers = [int(match["number"]) for match in matches if match and match["prefix"] == self._name]
-            number = max(numbers, default=0) + 1
+            number = highest + 1
         name = f"{self._name}-{number}"
-        if name in names:
-            raise StorageError(
-                f"there is a checkpoint {self.folder.place(name)} already: save another step, or delete it before"
+        if self.folder.is_taken(name):
+            raise StorageError(f"{self.folder.place(name)} is there already, and is no checkpoint: delete it before")
+        if number < highest:
+            _logger.warning(
+                "%s is saved, and there is one with a higher number, %d, which ps.latest_checkpoint still gives: "
+                "delete those with higher numbers if the training goes on from an earlier one",
+                self.folder.place(name),
+                highest,
             )
         return name
 
     def clear(self) -> None:
         """Delete what a killed process has left unfinished."""
-        for name in self.folder.names():
-            match = _NUMBERED.fullmatch(name.removesuffix(UNFINISHED))
-            if match and match["prefix"] == self._name and self.folder.is_unfinished(name):
-                self.folder.delete(name)
+        self.folder.clear(self._is_own)
 
-    def keep(self, kept: Callable[[dict[int, str]], set[int]]) -> None:
-        """Delete what is not to be kept; `kept` is given the names of all complete ones by their numbers."""
+    def keep(self, saved: str, kept: Callable[[dict[int, str]], set[int]]) -> None:
+        """Delete what is not to be kept.
+
+        Args:
+            saved: the name of the newest one, which stays, whatever its number.
+            kept: is given the names of all complete ones by their numbers, and gives the numbers that stay.
+        """
         names = {one.number: one.name for one in complete(self.folder) if one.prefix == self._name}
         for number in names.keys() - kept(names):
-            self.folder.delete(names[number])
+            if names[number] != saved:
+                self.folder.delete(names[number])
+
+    def _is_own(self, name: str) -> bool:
+        match = _NUMBERED.fullmatch(name)
+        return match is not None and match["prefix"] == self._name
+
+    def _number(self, name: str) -> int:
+        return int(name[len(self._name) + 1 :])

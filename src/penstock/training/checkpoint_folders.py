@@ -3,7 +3,7 @@
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -13,6 +13,11 @@ from penstock.paths import local_path
 UNFINISHED = ".orbax-checkpoint-tmp"
 """What Orbax adds to the name of a checkpoint that is not complete."""
 
+REPLACEMENT = ".penstock-replacement"
+"""What is added to the name of a complete checkpoint that is to take the place of another one of that name.
+
+It is that checkpoint as soon as the other one is gone."""
+
 INDEX = "index"
 """The part of every checkpoint of penstock's that says what is in it."""
 
@@ -21,7 +26,7 @@ INDEX_FILE = "index/metadata"
 
 
 class Folder(ABC):
-    """A directory; names are those of checkpoints in it."""
+    """A directory; names are those of checkpoints in it, whether they stand there or under that of a replacement."""
 
     @abstractmethod
     def split(self) -> tuple["Folder", str]:
@@ -60,8 +65,12 @@ class Folder(ABC):
         """Whether it is a complete checkpoint."""
 
     @abstractmethod
-    def is_unfinished(self, name: str) -> bool:
-        """Whether it is what is left of a checkpoint that was being written or deleted."""
+    def is_taken(self, name: str) -> bool:
+        """Whether something has this name that is no checkpoint, and that nobody but its owner may delete."""
+
+    @abstractmethod
+    def stands_at(self, name: str) -> str:
+        """The path of what stands for a name at this moment: that, or its replacement."""
 
     @abstractmethod
     def written(self, name: str) -> float:
@@ -77,11 +86,25 @@ class Folder(ABC):
 
     @abstractmethod
     def writing(self, name: str) -> AbstractContextManager[Path]:
-        """A local directory to write a checkpoint to, all at once; afterwards it is there under its name."""
+        """A local directory to write a checkpoint to, all at once; afterwards it is there under its name.
+
+        It takes the place of another one of that name: at any moment there is the one or the other.
+        """
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Delete a checkpoint, or what is left of one.
+        """Delete a checkpoint.
+
+        Raises:
+            StorageError: it cannot be deleted.
+        """
+
+    @abstractmethod
+    def clear(self, own: Callable[[str], bool]) -> None:
+        """Delete what is left of checkpoints that were being written, replaced or deleted.
+
+        Args:
+            own: whether a name is one of those to look at.
 
         Raises:
             StorageError: it cannot be deleted.
@@ -110,7 +133,7 @@ class LocalFolder(Folder):
 
     def names(self) -> list[str]:
         try:
-            return os.listdir(self._path)
+            return list({entry.removesuffix(REPLACEMENT) for entry in os.listdir(self._path)})
         except FileNotFoundError:
             return []
 
@@ -121,40 +144,80 @@ class LocalFolder(Folder):
             return 0
 
     def exists(self, name: str) -> bool:
-        return os.path.lexists(self._path / name)
+        return os.path.lexists(self._at(name))
 
     def is_file(self, name: str) -> bool:
         return (self._path / name).is_file()
 
     def is_complete(self, name: str) -> bool:
-        return not name.endswith(UNFINISHED) and (self._path / name / INDEX).is_dir()
+        return not name.endswith(UNFINISHED) and (self._at(name) / INDEX).is_dir()
 
-    def is_unfinished(self, name: str) -> bool:
-        return name.endswith(UNFINISHED)
+    def is_taken(self, name: str) -> bool:
+        return os.path.lexists(self._path / name) and not self.is_complete(name)
+
+    def stands_at(self, name: str) -> str:
+        return str(self._at(name))
 
     def written(self, name: str) -> float:
         try:
-            return (self._path / name).stat().st_mtime_ns
+            return self._at(name).stat().st_mtime_ns
         except FileNotFoundError:  # another process has deleted it meanwhile
             return -1
 
     def index(self, name: str) -> bytes:
-        return (self._path / name / INDEX_FILE).read_bytes()
+        return (self._at(name) / INDEX_FILE).read_bytes()
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Path]:
-        yield self._path / name
+        yield self._at(name)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
-        yield self._path / name
+        yield self.target(name)
+        self.put(name)
+
+    def target(self, name: str) -> Path:
+        """The directory to write a checkpoint to, before `put`."""
+        return self._path / (f"{name}{REPLACEMENT}" if os.path.lexists(self._path / name) else name)
+
+    def put(self, name: str) -> None:
+        """Let a checkpoint that was written to its `target` take the place of the one that was there before.
+
+        Raises:
+            StorageError: it cannot.
+        """
+        path, new = self._path / name, self._path / f"{name}{REPLACEMENT}"
+        if not new.exists():
+            return
+        try:
+            path.rename(f"{path}{UNFINISHED}")
+            new.rename(path)
+        except OSError as error:
+            raise StorageError(f"the checkpoint {path} cannot be replaced: {error}") from error
+        self._remove(Path(f"{path}{UNFINISHED}"))
 
     def delete(self, name: str) -> None:
-        path = self._path / name
+        self._remove(self._at(name))
+
+    def clear(self, own: Callable[[str], bool]) -> None:
+        for entry in os.listdir(self._path):
+            name = entry.removesuffix(UNFINISHED).removesuffix(REPLACEMENT)
+            if name == entry or not own(name):
+                continue
+            if entry.endswith(UNFINISHED) or os.path.lexists(self._path / name):
+                self._remove(self._path / entry)
+            else:
+                (self._path / entry).rename(self._path / name)
+
+    def _at(self, name: str) -> Path:
+        path, new = self._path / name, self._path / f"{name}{REPLACEMENT}"
+        return path if os.path.lexists(path) or not os.path.lexists(new) else new
+
+    def _remove(self, path: Path) -> None:
         try:
             if path.is_symlink():
                 path.unlink()  # who moved a checkpoint elsewhere keeps it there
             else:
-                shutil.rmtree(path if name.endswith(UNFINISHED) else path.rename(f"{path}{UNFINISHED}"))
+                shutil.rmtree(path if path.name.endswith(UNFINISHED) else path.rename(f"{path}{UNFINISHED}"))
         except OSError as error:
             raise StorageError(f"the checkpoint {path} cannot be deleted: {error}") from error

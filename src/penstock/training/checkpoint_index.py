@@ -13,7 +13,7 @@ import google_crc32c
 import msgspec
 
 from penstock.errors import StateMismatchError, StorageError
-from penstock.training.checkpoint_files import damaged, located
+from penstock.training.checkpoint_files import damaged, is_replaced, located, version_at
 from penstock.training.checkpoint_folders import INDEX, Folder
 
 VERSION = 2
@@ -126,10 +126,12 @@ def index_at(folder: Folder, name: str) -> Index:
         StorageError: it is damaged.
         StateMismatchError: it is of another version.
     """
-    path = folder.place(name)
+    path, version = folder.place(name), version_at(folder.place(name))
     try:
         data = json.loads(folder.index(name))
     except (OSError, ValueError) as error:
+        if is_replaced(path, version):
+            return index_at(folder, name)
         raise damaged(path, f"its index cannot be read: {error}") from error
     return decoded(data, path)
 

@@ -1,17 +1,18 @@
 """Checkpoints in remote directories, such as "gs://bucket/run": written here first, and copied there through fsspec.
 
-Object stores cannot rename. So the index is copied last, and deleted first: a checkpoint with an index is complete.
+Object stores cannot rename. So the index is copied last, and deleted first: a checkpoint with an index is complete. One
+that replaces another is copied twice, first as its replacement, which stands for it until it is complete itself.
 """
 
 import posixpath
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from penstock import formats
 from penstock.errors import StorageError
-from penstock.training.checkpoint_folders import INDEX_FILE, Folder, LocalFolder
+from penstock.training.checkpoint_folders import INDEX_FILE, REPLACEMENT, Folder, LocalFolder
 
 
 def folder_of(place: str) -> Folder:
@@ -48,6 +49,9 @@ class RemoteFolder(Folder):
             raise StorageError(f"the directory of checkpoints {self._url} cannot be made: {error}") from error
 
     def names(self) -> list[str]:
+        return list({entry.removesuffix(REPLACEMENT) for entry in self._entries()})
+
+    def _entries(self) -> list[str]:
         self._system.invalidate_cache()
         try:
             found = self._system.ls(self._path, detail=False)
@@ -59,30 +63,33 @@ class RemoteFolder(Folder):
         return 0
 
     def exists(self, name: str) -> bool:
-        return bool(self._system.exists(self._of(name)))
+        return bool(self._system.exists(self._of(self._at(name))))
 
     def is_file(self, name: str) -> bool:
         return bool(self._system.isfile(self._of(name)))
 
     def is_complete(self, name: str) -> bool:
-        return bool(self._system.isfile(self._of(name, INDEX_FILE)))
+        return self._has_index(self._at(name))
 
-    def is_unfinished(self, name: str) -> bool:
-        return not self.is_complete(name)
+    def is_taken(self, name: str) -> bool:
+        return False  # what has no index there was left by a save that was killed
+
+    def stands_at(self, name: str) -> str:
+        return self.place(self._at(name))
 
     def written(self, name: str) -> float:
         try:
-            return float(self._system.modified(self._of(name, INDEX_FILE)).timestamp())
+            return float(self._system.modified(self._of(self._at(name), INDEX_FILE)).timestamp())
         except (FileNotFoundError, NotImplementedError):
             return -1
 
     def index(self, name: str) -> bytes:
-        return bytes(self._system.cat_file(self._of(name, INDEX_FILE)))
+        return bytes(self._system.cat_file(self._of(self._at(name), INDEX_FILE)))
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="penstock-checkpoint-") as directory:
-            self._system.get(f"{self._of(name)}/", f"{directory}/{name}/", recursive=True)
+            self._system.get(f"{self._of(self._at(name))}/", f"{directory}/{name}/", recursive=True)
             yield Path(directory, name)
 
     @contextmanager
@@ -90,19 +97,44 @@ class RemoteFolder(Folder):
         with tempfile.TemporaryDirectory(prefix="penstock-checkpoint-") as directory:
             local = Path(directory, name)
             yield local
-            files = [str(file.relative_to(local)) for file in sorted(local.rglob("*")) if file.is_file()]
-            for file in files:
-                if file != INDEX_FILE:
-                    self._system.put_file(str(local / file), self._of(name, file))
-            self._system.put_file(str(local / INDEX_FILE), self._of(name, INDEX_FILE))
+            new = f"{name}{REPLACEMENT}"
+            if self._has_index(name):
+                self._copy(local, new)
+                self._remove(name)
+            self._copy(local, name)
+            if self._has_index(new):
+                self._remove(new)
+
+    def _copy(self, local: Path, entry: str) -> None:
+        files = [str(file.relative_to(local)) for file in sorted(local.rglob("*")) if file.is_file()]
+        for file in files:
+            if file != INDEX_FILE:
+                self._system.put_file(str(local / file), self._of(entry, file))
+        self._system.put_file(str(local / INDEX_FILE), self._of(entry, INDEX_FILE))
 
     def delete(self, name: str) -> None:
+        self._remove(self._at(name))
+
+    def clear(self, own: Callable[[str], bool]) -> None:
+        for entry in self._entries():
+            name = entry.removesuffix(REPLACEMENT)
+            if own(name) and (not self._has_index(entry) or entry != name and self._has_index(name)):
+                self._remove(entry)
+
+    def _at(self, name: str) -> str:
+        new = f"{name}{REPLACEMENT}"
+        return name if self._has_index(name) or not self._has_index(new) else new
+
+    def _has_index(self, entry: str) -> bool:
+        return bool(self._system.isfile(self._of(entry, INDEX_FILE)))
+
+    def _remove(self, entry: str) -> None:
         try:
-            if self.is_complete(name):
-                self._system.rm_file(self._of(name, INDEX_FILE))
-            self._system.rm(self._of(name), recursive=True)
+            if self._has_index(entry):
+                self._system.rm_file(self._of(entry, INDEX_FILE))
+            self._system.rm(self._of(entry), recursive=True)
         except OSError as error:
-            raise StorageError(f"the checkpoint {self.place(name)} cannot be deleted: {error}") from error
+            raise StorageError(f"the checkpoint {self.place(entry)} cannot be deleted: {error}") from error
 
     def _of(self, *names: str) -> str:
         return posixpath.join(self._path, *names)
