@@ -1,6 +1,7 @@
-"""What looking strings up costs, against Arrow's own lookup, and random flips against NumPy, in the same run."""
+"""What looking strings up costs, against Arrow's lookup, and random flips and crops against NumPy, in the same run."""
 
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +21,8 @@ def measure() -> list[Figure]:
     keys = [f"token{number}" for number in range(KEYS)]
     strings = np.array(keys, dtype=object)[np.random.default_rng(0).integers(0, KEYS, STRINGS)]
     layer = ps.preprocessing.StringLookup(vocabulary=keys)
-    flips = [flipped(2048, 32, goal=0.4), flipped(256, 224, goal=1)]
-    return [*lookups(layer, keys, strings), in_file(keys, strings), mapped(layer, strings), *flips]
+    images = [flipped(2048, 32), flipped(256, 224), cropped(2048, 32)]
+    return [*lookups(layer, keys, strings), in_file(keys, strings), mapped(layer, strings), *images]
 
 
 def lookups(layer: ps.preprocessing.StringLookup, keys: list[str], strings: np.ndarray) -> list[Figure]:
@@ -77,19 +78,44 @@ def mapped(layer: ps.preprocessing.StringLookup, strings: np.ndarray) -> Figure:
     )
 
 
-def flipped(count: int, size: int, goal: float) -> Figure:
-    """Images flipped at random in map, each by its own generator, against a loop with one generator for all."""
-    images = np.random.default_rng(0).integers(0, 255, (count, size, size, 3)).astype(np.uint8)
-    dataset = ps.Dataset.from_tensor_slices(images).map(ps.preprocessing.RandomFlip("horizontal"), seed=1).batch(64)
-    batch = np.empty((64, size, size, 3), np.uint8)
+def flipped(count: int, size: int) -> Figure:
+    """Images flipped at random in map, each by its own numbers, against a loop with one generator for all."""
     generator = np.random.default_rng(1)
+
+    def by_hand(image: np.ndarray) -> np.ndarray:
+        return image[:, ::-1] if generator.random() < 0.5 else image
+
+    layer = ps.preprocessing.RandomFlip("horizontal")
+    return changed(f"map(RandomFlip) of {size} x {size} images / NumPy by hand", layer, by_hand, (count, size, size))
+
+
+def cropped(count: int, size: int) -> Figure:
+    """Images of which a part is taken at random, likewise."""
+    generator = np.random.default_rng(1)
+    larger = size * 5 // 4
+
+    def by_hand(image: np.ndarray) -> np.ndarray:
+        top, left = generator.integers(0, larger - size + 1, 2)
+        return image[top : top + size, left : left + size]
+
+    layer = ps.preprocessing.RandomCrop(size, size)
+    return changed(f"map(RandomCrop) to {size} x {size} / NumPy by hand", layer, by_hand, (count, larger, larger))
+
+
+def changed(
+    question: str, layer: object, by_hand: Callable[[np.ndarray], np.ndarray], shape: tuple[int, int, int]
+) -> Figure:
+    """A layer over images in batches of 64, against a function called for each of them."""
+    images = np.random.default_rng(0).integers(0, 255, (*shape, 3)).astype(np.uint8)
+    dataset = ps.Dataset.from_tensor_slices(images).map(layer, seed=1).batch(64)
+    batch = np.empty((64, *by_hand(images[0]).shape), np.uint8)
 
     def ours() -> None:
         for _ in dataset:
             pass
 
-    def by_hand() -> None:
+    def theirs() -> None:
         for place, image in enumerate(images):
-            batch[place % 64] = image[:, ::-1] if generator.random() < 0.5 else image
+            batch[place % 64] = by_hand(image)
 
-    return Figure(f"map(RandomFlip) of {size} x {size} images / NumPy by hand", speed_ratio(ours, by_hand), goal)
+    return Figure(question, speed_ratio(ours, theirs), 1)

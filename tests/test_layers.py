@@ -29,6 +29,7 @@ LEVELS: dict[str, float] = {
     "penstock.structure": 0,
     "penstock.spec": 0,
     "penstock.rng": 0,
+    "penstock.row_generators": 0,
     "penstock.paths": 0,
     "penstock.printing": 0,
     "penstock.sharding": 1,

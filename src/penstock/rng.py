@@ -10,7 +10,6 @@ falls inside the range (Black and Rogaway, 2002).
 
 import secrets
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -147,22 +146,3 @@ def _feistel(key: int, length: int, positions: Indices) -> Indices:
         result[outside] = moved
         outside = outside[moved >= length]
     return result.astype(np.int64)
-
-
-class KeyedGenerator:
-    """A NumPy generator that can be set to any (key, position) at once: counter-based Philox (Salmon et al., SC 2011).
-
-    `at(position)` gives the same generator object each time, set to the start of that position's own stream of random
-    numbers.
-    """
-
-    def __init__(self, key: int) -> None:
-        self._bits = np.random.Philox(key=key)
-        self._generator = np.random.Generator(self._bits)
-        self._state: Any = self._bits.state
-
-    def at(self, position: int) -> np.random.Generator:
-        # Word 2 of the counter: 2**128 draws lie between two positions.
-        self._state["state"]["counter"][2] = position
-        self._bits.state = self._state
-        return self._generator

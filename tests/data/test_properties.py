@@ -4,11 +4,12 @@ import math
 from itertools import chain
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.rng import hash_positions, mix, permuted, uniform_positions
+from penstock.row_generators import RowGenerators
 
 lengths = st.integers(0, 200)
 sizes = st.integers(1, 60)
@@ -186,3 +187,16 @@ def test_random_numbers_are_the_same_on_every_machine():
     assert mix(1, 2, 3) == 15020427595393229491
     assert permuted(mix(0), 8, range(8)).tolist() == [0, 3, 2, 4, 5, 1, 7, 6]
     assert permuted(mix(0), 10**9, range(4)).tolist() == [798550113, 417182804, 885967347, 144582423]
+
+
+@given(
+    key=st.integers(0, 2**64 - 1),
+    positions=st.lists(st.integers(0, 2**62), min_size=1, max_size=90),
+    count=st.integers(1, 11),
+)
+@example(key=2**64 - 1, positions=list(range(200)), count=2)
+def test_numbers_of_many_rows_are_those_of_each_rows_generator(key: int, positions: list[int], count: int) -> None:
+    rows = RowGenerators(key, positions)
+    assert rows.uniform(count).tolist() == [generator.random(count).tolist() for generator in rows]
+    first = np.random.Philox(key=key, counter=[0, 0, positions[0], 0])
+    assert rows.uniform(count)[0].tolist() == np.random.Generator(first).random(count).tolist()

@@ -50,6 +50,17 @@ def test_random_images_are_the_same_in_parallel_after_a_restore_and_in_other_pro
     assert any(not np.array_equal(expected[0] - expected[0].mean(), row - row.mean()) for row in expected[1:])
 
 
+@pytest.mark.parametrize("layer", [RandomFlip(), RandomFlip("horizontal"), RandomCrop(2, 3)], ids=repr)
+@pytest.mark.parametrize("shape", [(3, 4, 2), (3, 3, 4, 2)], ids=["images", "batches"])
+def test_many_small_images_are_changed_as_each_of_them_alone(layer: Any, shape: tuple[int, ...]) -> None:
+    images = np.arange(300 * np.prod(shape), dtype=np.int32).reshape(300, *shape)
+    dataset = ps.Dataset.from_tensor_slices(images)
+    expected = taken(dataset.map(lambda image, generator: layer(image, generator), seed=3))
+    assert np.array_equal(taken(dataset.map(layer, seed=3)), expected)
+    assert np.array_equal(np.concatenate(taken(dataset.map(layer, seed=3).batch(150))), expected)
+    assert np.array_equal(taken(dataset.map(layer, seed=3).skip(70)), expected[70:])
+
+
 def test_the_hidden_state_of_a_layer_of_keras_stays_as_it_is() -> None:
     layer = keras.layers.RandomFlip(seed=1)
     function = random(layer)

@@ -1,6 +1,6 @@
 """A user's function applied to the rows of a block, each result written straight into its slot of the output block."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -101,7 +101,7 @@ def checked_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
 
 
 def call_rows_with_randomness(
-    function: Callable[..., Any], block: Block, generators: Iterator[np.random.Generator]
+    function: Callable[..., Any], block: Block, generators: Iterable[np.random.Generator]
 ) -> Iterator[Any]:
     """As `call_rows`, with the generator of each row as the last argument."""
     unpack = block.structure.kind == "tuple"

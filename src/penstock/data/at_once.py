@@ -3,22 +3,22 @@
 Such a function has a method `_map_block`. Its arguments are those of a call for one row, each as a column: an array
 whose leading axis counts the rows, or an object column where rows differ in shape. It returns its results in that form
 too. A function with `draws = True` draws random numbers: the last argument of a call for one row is that row's
-generator, and that of `_map_block` an iterator over the generators of all rows. Each is valid until the next is taken.
+generator, and that of `_map_block` the `RowGenerators` of all rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from penstock.data.block import Block
 from penstock.errors import ElementError
-from penstock.rng import KeyedGenerator
+from penstock.row_generators import RowGenerators
 from penstock.runtime.threads import failures
 from penstock.structure import flatten
 
 
-def map_at_once(function: Callable[..., Any], block: Block, generators: Iterator[Any] | None) -> Block | None:
+def map_at_once(function: Callable[..., Any], block: Block, generators: RowGenerators | None) -> Block | None:
     """All results by one call, or None where the function must be called row by row.
 
     Args:
@@ -56,10 +56,3 @@ def draws(function: Callable[..., Any]) -> bool:
 def describe_function(function: Callable[..., Any]) -> str:
     """The name of the function, or of the class of a callable object."""
     return str(getattr(function, "__qualname__", type(function).__name__))
-
-
-def generators_of(key: int, positions: Any) -> Iterator[np.random.Generator]:
-    """The generator of each of these rows; it is one object, set to the row when it is asked for."""
-    generator = KeyedGenerator(key)
-    for position in positions:
-        yield generator.at(int(position))

@@ -1,7 +1,6 @@
 """Flips and crops of images, in NumPy: CenterCrop, RandomCrop and RandomFlip."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,11 +10,16 @@ from penstock.data.block import Column, column_of, is_ragged
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 from penstock.preprocessing.layer import ArrayLayer, Layer, check_choice
+from penstock.row_generators import RowGenerators
+from penstock.runtime.memory import empty
 
 Images = npt.NDArray[Any]
+Numbers = npt.NDArray[np.float64]
 
 _FORMATS = ("channels_last", "channels_first")
 _MODES = ("horizontal", "vertical", "horizontal_and_vertical")
+# What is copied by a list of rows lies in a temporary array: it should stay in the cache.
+_BYTES_AT_ONCE = 1 << 16
 
 
 class CenterCrop(ArrayLayer):
@@ -57,12 +61,12 @@ class RandomImageLayer(Layer):
     data_format: str
 
     @abstractmethod
-    def _decide(self, shape: tuple[int, ...], generator: np.random.Generator) -> Any:
-        """What to do with an image or a batch of this shape."""
+    def _draws(self, shape: tuple[int, ...]) -> int:
+        """How many random numbers an image or a batch of this shape takes."""
 
     @abstractmethod
-    def _changed(self, images: Images, decisions: list[Any]) -> Images:
-        """Rows of images, or of batches, each changed by its decision."""
+    def _changed(self, images: Images, numbers: Numbers) -> Images:
+        """Rows of images, or of batches, each changed as its row of numbers says; these are in [0, 1)."""
 
     def __call__(self, inputs: Any, generator: np.random.Generator) -> Images:
         """The images, changed at random, in their own dtype.
@@ -72,14 +76,15 @@ class RandomImageLayer(Layer):
             generator: what decides; `map(..., seed=...)` gives one for each element.
         """
         images = _as_images(type(self).__name__, inputs, 0)
-        return self._changed(images[None], [self._decide(images.shape, generator)])[0]  # type: ignore[no-any-return]
+        numbers = generator.random((1, self._draws(images.shape)))
+        return self._changed(images[None], numbers)[0]  # type: ignore[no-any-return]
 
-    def _map_block(self, column: Column, generators: Iterator[np.random.Generator]) -> Column:
+    def _map_block(self, column: Column, generators: RowGenerators) -> Column:
         """The results for all rows of a column, each by its own generator."""
         if is_ragged(column):
             return column_of([self(*row) for row in zip(column, generators, strict=True)])
         images = _as_images(type(self).__name__, column, 1)
-        return self._changed(images, [self._decide(images.shape[1:], generator) for generator in generators])
+        return self._changed(images, generators.uniform(self._draws(images.shape[1:])))
 
 
 class RandomCrop(RandomImageLayer):
@@ -106,14 +111,14 @@ class RandomCrop(RandomImageLayer):
         self.width = check_integer("RandomCrop", "width", width, minimum=1)
         self.data_format = check_choice("RandomCrop", "data_format", data_format, _FORMATS)
 
-    def _decide(self, shape: tuple[int, ...], generator: np.random.Generator) -> tuple[int, int]:
-        rows, columns = _places_left(self, shape)
-        down, across = generator.random(2).tolist()
-        return int(down * (rows + 1)), int(across * (columns + 1))
+    def _draws(self, shape: tuple[int, ...]) -> int:
+        return 2
 
-    def _changed(self, images: Images, decisions: list[Any]) -> Images:
-        output = np.empty(_cropped(self, images, 0, 0).shape, images.dtype)
-        for row, place, (top, left) in zip(images, output, decisions, strict=True):
+    def _changed(self, images: Images, numbers: Numbers) -> Images:
+        rows, columns = _places_left(self, images.shape)
+        corners = (numbers * (rows + 1, columns + 1)).astype(np.int64)
+        output = empty(_cropped(self, images, 0, 0).shape, images.dtype)
+        for row, place, (top, left) in zip(images, output, corners.tolist(), strict=True):
             place[...] = _cropped(self, row, top, left)
         return output
 
@@ -144,31 +149,42 @@ class RandomFlip(RandomImageLayer):
         self.mode = check_choice("RandomFlip", "mode", mode, _MODES)
         self.data_format = check_choice("RandomFlip", "data_format", data_format, _FORMATS)
 
-    def _decide(self, shape: tuple[int, ...], generator: np.random.Generator) -> npt.NDArray[np.float64]:
-        return generator.random((shape[0] if len(shape) > 3 else 1, 2))
+    def _draws(self, shape: tuple[int, ...]) -> int:
+        return 2 * (shape[0] if len(shape) > 3 else 1)
 
-    def _changed(self, images: Images, decisions: list[Any]) -> Images:
-        output = np.empty(images.shape, images.dtype)
-        flips = np.concatenate(decisions) < 0.5
-        if self.mode != "horizontal_and_vertical":
-            flips[:, 1 if self.mode == "horizontal" else 0] = False
-        single = (-1, *images.shape[-3:])
-        pairs = images.reshape(single), output.reshape(single)
-        if self.data_format == "channels_last":
-            pairs = _pixels(pairs[0]), _pixels(pairs[1])
-        for image, place, (mirrored, upside_down) in zip(*pairs, flips.tolist(), strict=True):
-            flipped = image[..., ::-1, :] if upside_down else image
-            place[...] = flipped[..., ::-1] if mirrored else flipped
+    def _changed(self, images: Images, numbers: Numbers) -> Images:
+        mirrored, upside_down = numbers.reshape(-1, 2).T < 0.5
+        output = empty(images.shape, images.dtype)
+        output[...] = images
+        before, after = (array.reshape(-1, *images.shape[-3:]) for array in (images, output))
+        if self.data_format == "channels_first":
+            before, after = (np.moveaxis(array, 1, -1) for array in (before, after))
+        if self.mode == "horizontal":
+            _copy_rows(before[:, :, ::-1], after, mirrored)
+        elif self.mode == "vertical":
+            _copy_rows(before[:, ::-1], after, upside_down)
+        else:
+            _copy_rows(before[:, :, ::-1], after, mirrored & ~upside_down)
+            _copy_rows(before[:, ::-1], after, upside_down & ~mirrored)
+            _copy_rows(before[:, ::-1, ::-1], after, mirrored & upside_down)
         return output
 
     def get_config(self) -> dict[str, Any]:
         return {"mode": self.mode, "data_format": self.data_format}
 
 
-def _pixels(images: Images) -> Images:
-    """Images without the axis of channels, each pixel one item that is moved as a whole."""
-    whole = np.ascontiguousarray(images)
-    return whole.view(np.dtype((np.void, whole.itemsize * whole.shape[-1])))[..., 0]
+def _copy_rows(source: Images, target: Images, chosen: npt.NDArray[np.bool_]) -> None:
+    """Copy the chosen ones of the images, which have their channels last, from one array to another."""
+    rows = np.flatnonzero(chosen)
+    channels = source.shape[-1]
+    # NumPy moves pixels of a few bytes one at a time; the values of one channel it moves in one loop.
+    planes = [slice(channel, channel + 1) for channel in range(channels)] if channels <= 4 else [slice(None)]
+    at_once = max(1, _BYTES_AT_ONCE // max(1, source[:1].nbytes))
+    for start in range(0, len(rows), at_once):
+        some = rows[start : start + at_once]
+        where = some if at_once > 1 else slice(some[0], some[0] + 1)
+        for plane in planes:
+            target[where, ..., plane] = source[where, ..., plane]
 
 
 def _as_images(call: str, inputs: Any, leading: int) -> Images:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.apply import Failure, Layout, call_rows, call_rows_with_randomness, checked_rows, map_rows, note
-from penstock.data.at_once import generators_of, map_at_once
+from penstock.data.at_once import map_at_once
 from penstock.data.block import Block, Indices
 from penstock.data.node import OneInput, Run
 from penstock.data.promise import Promise
@@ -18,6 +18,7 @@ from penstock.data.unordered import Unordered
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY
 from penstock.rng import mix
+from penstock.row_generators import RowGenerators
 from penstock.runtime.threads import failures
 
 
@@ -108,8 +109,8 @@ class Map(OneInput):
             return call_rows(self.function, block)
         return call_rows_with_randomness(self.function, block, self._generators(run, epoch, positions))
 
-    def _generators(self, run: Run, epoch: int, positions: Any) -> Iterator[np.random.Generator]:
-        return generators_of(mix(run.key(self, self.seed), epoch), positions)
+    def _generators(self, run: Run, epoch: int, positions: Any) -> RowGenerators:
+        return RowGenerators(mix(run.key(self, self.seed), epoch), positions)
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         block = self.input.read(run, epoch, indices)
