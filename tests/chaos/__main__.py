@@ -10,11 +10,15 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 
 from network import go_inside
-from schedule import Schedule, draw
+from schedule import MODES, Schedule, draw, kinds
 from trial import Trial
 from waits import Wait, table
 
@@ -24,7 +28,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, metavar="N", help="of the first trial (default: a random one)")
     parser.add_argument("--trials", type=int, metavar="N", default=200, help="how many (default: 200)")
     parser.add_argument("--at-once", type=int, metavar="N", default=3, help="how many at the same time (default: 3)")
-    parser.add_argument("--mode", help="only trials of this mode: ordered, shared, …")
+    parser.add_argument("--mode", metavar="MODE", help="only trials of this mode: ordered, shared, …")
+    parser.add_argument("--kind", metavar="KIND", help="only trials with one of this kind: damage, version, older, …")
     parser.add_argument("--dispatcher", action="store_true", help="let the dispatcher die too")
     parser.add_argument(
         "--network", action="store_true", help="give every process a network namespace, and cut some off at times"
@@ -38,39 +43,74 @@ def main() -> int:
         go_inside()
     first = random.randrange(1 << 30) if options.seed is None else options.seed
     print(f"seed {first}, {options.trials} trials", flush=True)
-    drawn = (
-        draw(
+    schedules = list(islice(_drawn(options, first), options.trials))
+    with ThreadPoolExecutor(options.at_once) as pool:
+        found = list(pool.map(_outcome, schedules))
+    print("How long readers waited in trials with one fault:")
+    print(table(wait for outcome in found for wait in outcome.waits))
+    print("Trials with each kind, and how many of them held:")
+    print(_kinds_table(found))
+    failed = sum(not outcome.held for outcome in found)
+    print(f"{len(schedules)} trials, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+def _drawn(options: argparse.Namespace, first: int) -> Iterator[Schedule]:
+    """The schedules that are asked for, by their seeds, without an end."""
+    possible = kinds(dispatcher=options.dispatcher, network=options.network)
+    if options.kind is not None and options.kind not in possible:
+        raise SystemExit(f"--kind: got {options.kind!r}, expected one of {', '.join(filter(None, possible))}")
+    if options.mode is not None and options.mode not in MODES:
+        raise SystemExit(f"--mode: got {options.mode!r}, expected one of {', '.join(MODES)}")
+    for seed in count(first):
+        schedule = draw(
             seed,
             dispatcher=options.dispatcher,
             network=options.network,
             faults=options.faults,
             default_times=options.default_times,
         )
-        for seed in range(first, first + options.trials)
-    )
-    schedules = [schedule for schedule in drawn if options.mode in (None, schedule.mode)]
-    with ThreadPoolExecutor(options.at_once) as pool:
-        found = list(pool.map(_waits, schedules))
-    failed = sum(waits is None for waits in found)
-    print("How long readers waited in trials with one fault:")
-    print(table(wait for waits in found if waits for wait in waits))
-    print(f"{len(schedules)} trials, {failed} failed", flush=True)
-    return 1 if failed else 0
+        if options.mode in (None, schedule.mode) and options.kind in (None, schedule.kind):
+            yield schedule
 
 
-def _waits(schedule: Schedule) -> list[Wait] | None:
-    """How long readers waited in a trial; None where something did not come as it must. Says which."""
+@dataclass(frozen=True)
+class _Outcome:
+    """What came of a trial.
+
+    Attributes:
+        happened: the kinds of what went wrong in it.
+        held: whether everything came as it must.
+        waits: how long readers waited.
+    """
+
+    happened: frozenset[str]
+    held: bool
+    waits: Sequence[Wait] = ()
+
+
+def _outcome(schedule: Schedule) -> _Outcome:
+    """Carry out a trial, and say what came of it."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
     begun = time.monotonic()
+    trial = None
     try:
-        waits = Trial(schedule, folder).run()
+        trial = Trial(schedule, folder)
+        waits = trial.run()
     except Exception as error:
         what = f"{type(error).__name__}: {error}" if not isinstance(error, AssertionError) else str(error)
         print(f"seed {schedule.seed} FAILED, {schedule}\n    {what}\n    logs in {folder}", flush=True)
-        return None
+        return _Outcome(frozenset(trial.happened if trial is not None else ()), held=False)
     print(f"seed {schedule.seed} held in {time.monotonic() - begun:.1f} s, {schedule}", flush=True)
     shutil.rmtree(folder)
-    return waits
+    return _Outcome(frozenset(trial.happened), held=True, waits=waits)
+
+
+def _kinds_table(outcomes: Sequence[_Outcome]) -> str:
+    """A line for each kind that went wrong anywhere."""
+    trials = Counter(kind for outcome in outcomes for kind in outcome.happened)
+    held = Counter(kind for outcome in outcomes if outcome.held for kind in outcome.happened)
+    return "\n".join(f"{kind:<20} {trials[kind]:>4} {held[kind]:>4}" for kind in sorted(trials))
 
 
 if __name__ == "__main__":

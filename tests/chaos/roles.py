@@ -20,22 +20,34 @@ from network import Home
 from pipelines import pipeline
 
 import penstock as ps
+from penstock.service import envelope
+
+FOREIGN_VERSION = "9.9"
+"""That of the penstock of those who speak another protocol."""
 
 
 def run_dispatcher(
-    folder: Path, home: Home, port: int, places: Sequence[str], times: dict[str, float], ready: Connection
+    folder: Path,
+    home: Home,
+    port: int,
+    places: Sequence[str],
+    times: dict[str, float],
+    journal: Path,
+    newer: int,
+    ready: Connection,
 ) -> None:
-    """A dispatcher; tells its port when it listens."""
+    """A dispatcher; tells its port when it listens, or why it does not go on from what is in its journal."""
     _write_to(folder / "dispatcher.log")
+    _speak(newer)
     home.enter()
     config = ps.service.DispatcherConfig(
-        port=port,
-        work_dir=folder / "journal",
-        worker_addresses=places,
-        **times,
-        **home.as_server(),
+        port=port, work_dir=journal, worker_addresses=places, **times, **home.as_server()
     )
-    server = ps.service.DispatchServer(config)
+    try:
+        server = ps.service.DispatchServer(config)
+    except ps.StorageError as error:
+        ready.send(str(error))
+        return
     _drain_at_sigterm(server)
     ready.send(server.port)
     server.join()
@@ -45,16 +57,39 @@ def run_worker(folder: Path, home: Home, service: str) -> None:
     """A worker. One that finds all places taken tries again: the lost one whose place it takes is still missed."""
     _write_to(folder / f"worker-{os.getpid()}.log")
     home.enter()
-    config = ps.service.WorkerConfig(
-        dispatcher_address=service, worker_address=f"{home.name}:%port%", **home.as_server()
-    )
     while True:
         with suppress(ps.ServiceError):
-            server = ps.service.WorkerServer(config)
+            server = ps.service.WorkerServer(_worker_config(home, service))
             _drain_at_sigterm(server)
             server.join()
             return
         time.sleep(0.1)
+
+
+def run_foreign_worker(folder: Path, home: Home, service: str, newer: int, result: Path) -> None:
+    """A worker of another version; writes how it has ended."""
+    _write_to(folder / f"worker-{os.getpid()}.log")
+    _speak(newer)
+    home.enter()
+    try:
+        ps.service.WorkerServer(_worker_config(home, service)).join()
+        result.write_text("done")
+    except ps.ServiceError as error:
+        result.write_text(_said(error))
+
+
+def _worker_config(home: Home, service: str) -> ps.service.WorkerConfig:
+    return ps.service.WorkerConfig(dispatcher_address=service, worker_address=f"{home.name}:%port%", **home.as_server())
+
+
+def _speak(newer: int) -> None:
+    """Let this process be of a version whose protocol's number is so much higher."""
+    if newer:
+        vars(envelope).update(PROTOCOL=envelope.PROTOCOL + newer, _version=lambda: FOREIGN_VERSION)
+
+
+def _said(error: ps.PenstockError) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _drain_at_sigterm(server: ps.service.DispatchServer | ps.service.WorkerServer) -> None:
@@ -74,6 +109,7 @@ class Trainer:
         older: whether from the one before the newest, as if that had been damaged.
         pace: how long it takes for a row.
         idle: for how long it does nothing after its first element.
+        newer: by how much its protocol's number is higher than that of the others.
     """
 
     name: str
@@ -89,6 +125,7 @@ class Trainer:
     older: bool = False
     pace: float = 0.0
     idle: float = 0.0
+    newer: int = 0
 
     @property
     def log(self) -> Path:
@@ -121,6 +158,7 @@ class Trainer:
 def run_trainer(trainer: Trainer) -> None:
     """Read to the end, and note every element at once; a checkpoint is taken every now and then."""
     _write_to(trainer.folder / f"{trainer.name}.log")
+    _speak(trainer.newer)
     trainer.home.enter()
     try:
         while not _read(trainer):
@@ -128,7 +166,7 @@ def run_trainer(trainer: Trainer) -> None:
         trainer.result.write_text("done")
     except ps.PenstockError as error:
         logging.exception("failed")
-        trainer.result.write_text(f"{type(error).__name__}: {error}")
+        trainer.result.write_text(_said(error))
 
 
 def _read(trainer: Trainer) -> bool:

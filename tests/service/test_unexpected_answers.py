@@ -12,13 +12,16 @@ import msgspec
 import pytest
 
 import penstock as ps
+from penstock.errors import LostDataWorkerError
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.envelope import PROTOCOL, JournalEntry, ProtocolError, sealed
 from penstock.service.fetching import End, Failed
+from penstock.service.interfaces import UnreachedDataWorkerError
 from penstock.service.messages import (
     ConsumerNews,
     Done,
     EpochOpened,
+    GetDataset,
     GetStatus,
     Leased,
     RegisterDataset,
@@ -27,6 +30,7 @@ from penstock.service.messages import (
     WorkerWelcome,
 )
 from penstock.service.subjects import DatasetInfo, Endpoint, Pass, Span, WorkerInfo
+from penstock.service.transport.refusals import raise_refused, refusal_of
 
 
 def _loaded() -> Any:
@@ -123,6 +127,32 @@ def test_a_reader_whose_dispatcher_comes_back_in_another_version_ends(
             dispatcher.alter = alter
             with pytest.raises(ProtocolError, match=message):
                 sum(1 for _ in iterator)
+
+
+@pytest.mark.parametrize("protocol", ["in_process", "flight"])
+def test_a_worker_that_meets_another_version_when_it_asks_for_the_dataset_ends_no_reader(
+    dispatcher: Any, protocol: str
+) -> None:
+    """The reader was told that its own dispatcher had another version, in the words of the worker."""
+    refused = []
+
+    def alter(message: Any, reply: Any, entry: JournalEntry) -> bytes:
+        if not isinstance(message, GetDataset) or not message.with_definition or refused:
+            return sealed(reply, entry)
+        refused.append(message)
+        return of_another_protocol(message, reply, entry)
+
+    with altering.workers_of(dispatcher.address):
+        dispatcher.alter = alter
+        transformation = ps.service.distribute("distributed_epoch", dispatcher.address, data_transfer_protocol=protocol)
+        with iter(ps.Dataset.range(100).map(lambda x: x).apply(transformation)) as iterator:
+            assert [int(x) for x in iterator] == list(range(100))
+    assert refused
+
+
+def test_a_worker_that_says_itself_that_it_cannot_answer_has_not_ended_over_an_element() -> None:
+    with pytest.raises(UnreachedDataWorkerError, match="it is ending"):
+        raise_refused(refusal_of(LostDataWorkerError("it is ending")))
 
 
 def test_two_answers_to_one_message_are_an_error(dispatcher: Any, monkeypatch: pytest.MonkeyPatch) -> None:

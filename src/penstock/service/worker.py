@@ -9,20 +9,13 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final, Literal
 
-from penstock.errors import (
-    ClosedError,
-    InvalidArgumentError,
-    InvalidTypeError,
-    LostDataWorkerError,
-    PenstockError,
-    ServiceError,
-    StorageError,
-)
+from penstock.errors import ClosedError, InvalidTypeError, PenstockError, ServiceError, StorageError
 from penstock.service.address import PROTOCOL, TLS_PROTOCOL
 from penstock.service.config import PORT_WILDCARD
 from penstock.service.config import WorkerConfig as WorkerConfig
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.envelope import ProtocolError
+from penstock.service.interfaces import UnreachedDataWorkerError
 from penstock.service.messages import GetDataset, WorkerHeartbeat, WorkerHello, WorkerNews
 from penstock.service.production import Production
 from penstock.service.worker_endpoints import Endpoints
@@ -158,9 +151,10 @@ class _Duty:
         self._dispatcher.connect_anew()  # what comes will be run
         try:
             found = self._dispatcher.ask(GetDataset(dataset_id=dataset_id), patience_seconds=_PATIENCE_SECONDS)
-        except InvalidArgumentError as error:
-            # Its reader has it from a dispatcher that was there before: it will hear so, and register it anew.
-            raise LostDataWorkerError(f"this data worker cannot get the dataset: {error}") from error
+        except PenstockError as error:
+            # Not the reader's trouble: its own dispatcher may be another one, or be back by then. Where this one has
+            # forgotten the dataset, the reader will hear so, and register it anew.
+            raise UnreachedDataWorkerError(f"this data worker cannot get the dataset: {error}") from error
         return bytes(found.definition)
 
     def _register(self) -> float:

@@ -4,8 +4,9 @@ import traceback
 from typing import NoReturn
 
 from penstock import errors
-from penstock.errors import PenstockError, ServiceError
+from penstock.errors import LostDataWorkerError, PenstockError, ServiceError
 from penstock.printing import many_lines, one_line
+from penstock.service.interfaces import UnreachedDataWorkerError
 from penstock.service.subjects import Refused
 
 
@@ -22,6 +23,8 @@ def refusal_of(error: BaseException) -> Refused:
 def raise_refused(refused: Refused) -> NoReturn:
     """Raise the error that was refused with: one of `penstock.errors`, no other."""
     kind = getattr(errors, refused.kind, None)
+    if kind is LostDataWorkerError:  # who says so itself has not ended over what it was asked
+        raise UnreachedDataWorkerError(many_lines(refused.reason))
     if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
         raise ServiceError(f"{one_line(refused.kind)}: {many_lines(refused.reason)}")
     raise kind(many_lines(refused.reason))
