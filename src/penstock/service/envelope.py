@@ -15,7 +15,7 @@ from penstock.errors import ServiceError
 from penstock.service.subjects import UNDECODABLE
 
 PROTOCOL: Final = 1
-"""Raised by one whenever a message or its meaning changes."""
+"""Raised by one whenever a message or its meaning changes: `tests/service/test_protocol.py` knows what they were."""
 
 
 class ProtocolError(ServiceError):
