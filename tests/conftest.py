@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("penstock")
 
-# A program, which needs TensorFlow.
-collect_ignore = ["list_tensorflow_names.py"]
+# A program, which needs TensorFlow; and what tests import.
+collect_ignore = ["list_tensorflow_names.py", "support"]
 
 # Threads and files that libraries open once and keep: JAX's and hypothesis's own pools, font and locale files, …
 _OUR_THREADS = "penstock-"

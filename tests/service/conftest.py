@@ -1,10 +1,7 @@
 """Workers for tests: in this process, and in one of their own."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Forked
 
 from penstock.launch.ports import free_port
 from penstock.service.subjects import Endpoint
@@ -22,10 +20,9 @@ collect_ignore = ["altering.py", "fuzzing.py", "fuzzing_live.py", "producing.py"
 
 
 @contextmanager
-def worker_process(*arguments: str) -> Iterator[tuple[Endpoint, "subprocess.Popen[str]"]]:
+def worker_process(*arguments: str) -> Iterator[tuple[Endpoint, Forked]]:
     """A worker in a process of its own, and how to reach it."""
-    command = [sys.executable, str(PRODUCING), *arguments]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = Forked(str(PRODUCING), *arguments, pipes=("stdin", "stdout"))
     assert process.stdin is not None and process.stdout is not None
     try:
         yield Endpoint(**json.loads(process.stdout.readline())), process
@@ -62,19 +59,6 @@ def producing() -> Any:
     return module
 
 
-def send_sigstop(process: "subprocess.Popen[Any]") -> None:
-    """Stop a child process; it has stopped when this returns, which the signal alone does not say."""
-    process.send_signal(signal.SIGSTOP)
-    _, status = os.waitpid(process.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status)
-
-
-@pytest.fixture
-def pause() -> Callable[["subprocess.Popen[Any]"], None]:
-    """Stops a child process until it gets SIGCONT or SIGKILL."""
-    return send_sigstop
-
-
 class DispatcherProcess:
     """A dispatcher in a process of its own, that can be killed and started again at the same port.
 
@@ -87,9 +71,8 @@ class DispatcherProcess:
         self._process = self._started(str(free_port()))
         self.address = self._greeting()
 
-    def _started(self, port: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", "penstock", "dispatcher", "--port", port, *self._arguments]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    def _started(self, port: str) -> Forked:
+        return Forked("-m", "penstock", "dispatcher", "--port", port, *self._arguments, pipes=("stdout",))
 
     def _greeting(self) -> str:
         assert self._process.stdout is not None
@@ -111,7 +94,7 @@ class DispatcherProcess:
 
     def stop_for(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after so many seconds."""
-        send_sigstop(self._process)
+        self._process.pause()
         time.sleep(seconds)
         self._process.send_signal(signal.SIGCONT)
 

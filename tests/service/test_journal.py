@@ -6,8 +6,6 @@ import shutil
 import signal
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from forked import Forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -333,17 +332,17 @@ def test_a_journal_that_others_could_read_is_read_by_them_no_more(
 # Processes
 
 
-def dispatcher(directory: Path, *arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "penstock", "dispatcher", "--port", "0", "--work-dir", str(directory), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def dispatcher(directory: Path) -> Forked:
+    command = ("-m", "penstock", "dispatcher", "--port", "0", "--work-dir", str(directory))
+    return Forked(*command, pipes=("stdout", "stderr"))
 
 
-def address_of(process: "subprocess.Popen[str]") -> str:
+def address_of(process: Forked) -> str:
     assert process.stdout is not None
     return process.stdout.readline().split("://")[1].strip()
 
 
-def killed_at_once(process: "subprocess.Popen[str]") -> None:
+def killed_at_once(process: Forked) -> None:
     process.kill()
     process.communicate()
 

@@ -2,21 +2,18 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from forked import Forked
 
 import penstock as ps
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.messages import GetStatus
-
-Pause = Callable[["subprocess.Popen[bytes]"], None]
 
 
 class Fleet:
@@ -25,12 +22,12 @@ class Fleet:
     def __init__(self) -> None:
         self.dispatcher = ps.service.DispatchServer(ps.service.DispatcherConfig(heartbeat_seconds=0.2))
         self.target = self.dispatcher.target
-        self._workers: list[subprocess.Popen[bytes]] = []
+        self._workers: list[Forked] = []
 
-    def add(self) -> subprocess.Popen[bytes]:
+    def add(self) -> Forked:
         """Start a worker; it comes when it comes."""
         address = self.target.split("://")[1]
-        worker = subprocess.Popen([sys.executable, "-m", "penstock", "worker", "--dispatcher", address])
+        worker = Forked("-m", "penstock", "worker", "--dispatcher", address)
         self._workers.append(worker)
         return worker
 
@@ -71,24 +68,24 @@ def through(dataset: ps.Dataset, fleet: Fleet, mode: str = "distributed_epoch", 
 
 @pytest.mark.parametrize("killed", [True, False], ids=["killed", "stopped"])
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_worker_that_is_lost_costs_no_element(fleet: Fleet, pause: Pause, ordered: bool, killed: bool) -> None:
+def test_a_worker_that_is_lost_costs_no_element(fleet: Fleet, ordered: bool, killed: bool) -> None:
     lost, _ = fleet.add(), fleet.add()
     dataset = through(ps.Dataset.range(600).map(slowly), fleet, ordered=ordered)
     given = []
     for number in numbers(dataset):
         given.append(number)
         if len(given) == 100:
-            lost.kill() if killed else pause(lost)
+            lost.kill() if killed else lost.pause()
     assert (given if ordered else sorted(given)) == list(range(600))
 
 
-def test_a_worker_that_goes_on_after_it_was_given_up_delivers_nothing_twice(fleet: Fleet, pause: Pause) -> None:
+def test_a_worker_that_goes_on_after_it_was_given_up_delivers_nothing_twice(fleet: Fleet) -> None:
     slow, _ = fleet.add(), fleet.add()
     given = []
     for number in numbers(through(ps.Dataset.range(1500).map(slowly), fleet, ordered=False)):
         given.append(number)
         if len(given) == 50:
-            pause(slow)
+            slow.pause()
         if len(given) == 900:
             os.kill(slow.pid, signal.SIGCONT)
     assert sorted(given) == list(range(1500))

@@ -1,8 +1,6 @@
 """Trainers as processes that are killed and go on from their states: what they are made of is exact in the end."""
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Forked
 
 import penstock as ps
 from penstock.service.dispatcher_client import DispatcherClient
@@ -50,7 +49,6 @@ class Trainer:
         directory.mkdir(exist_ok=True)
         self._states = directory / "state"
         self._command = [
-            sys.executable,
             str(READING),
             str(directory),
             address,
@@ -75,11 +73,11 @@ class Trainer:
     def launch(self) -> None:
         """Start its process, which does not read yet."""
         self._ready = False
-        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = Forked(*self._command, pipes=("stdin", "stdout"))
         self._thread = threading.Thread(target=self._listen, args=(self._process,))
         self._thread.start()
 
-    def _listen(self, process: "subprocess.Popen[str]") -> None:
+    def _listen(self, process: Forked) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             if line.endswith("\n"):  # otherwise it was killed while it wrote

@@ -224,9 +224,7 @@ def test_a_killed_worker_is_lost_at_once(new_worker: Any, protocol: str, monkeyp
         connection.close()
 
 
-def test_a_worker_that_has_fallen_silent_is_lost(
-    new_worker: Any, pause: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_has_fallen_silent_is_lost(new_worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a host that was cut off: its connections stay open, and nothing comes."""
     monkeypatch.setattr(flight_client, "_QUIET_SECONDS", 0.1)
     monkeypatch.setattr(flight_client, "_ANSWER_SECONDS", 0.3)
@@ -234,7 +232,7 @@ def test_a_worker_that_has_fallen_silent_is_lost(
         connection = connect(endpoint, "flight")
         answers = connection.fetch(request("large", 1_000_000))
         next(answers)
-        pause(process)
+        process.pause()
         with pytest.raises(LostDataWorkerError, match="cannot be reached: .*Deadline Exceeded"):
             for _ in answers:
                 pass
@@ -244,7 +242,7 @@ def test_a_worker_that_has_fallen_silent_is_lost(
 
 @pytest.mark.parametrize("end", ["silence", "close"])
 def test_a_worker_that_falls_silent_before_its_first_block_is_lost(
-    new_worker: Any, pause: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch, end: str
+    new_worker: Any, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """Arrow Flight waits for that without a limit, and cannot be told to stop."""
     if end == "silence":
@@ -253,7 +251,7 @@ def test_a_worker_that_falls_silent_before_its_first_block_is_lost(
     with new_worker() as (endpoint, process), ThreadPoolExecutor(1) as pool:
         connection = connect(endpoint, "flight")
         assert values(connection.fetch(request(stop=1))) == [[0, 1], End(length=1)]
-        pause(process)
+        process.pause()
         waiting = pool.submit(next, connection.fetch(request()))
         if end == "close":
             while not connection._waiting:  # type: ignore[attr-defined]
