@@ -28,5 +28,20 @@ def many_lines(text: str) -> str:
     return "".join(character if character in "\n\t" else _escaped(character) for character in text)
 
 
+def in_bytes(count: int) -> str:
+    """A number of bytes in the largest unit that leaves at least one.
+
+    Example:
+        >>> in_bytes(8000)
+        '8 kB'
+    """
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}"
+        value /= 1000
+    return f"{value:.0f} GB"
+
+
 def _escaped(character: str) -> str:
     return character if character.isprintable() else repr(character)[1:-1]

@@ -25,6 +25,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -40,6 +41,17 @@ from penstock.runtime.threads import Threads
 
 BY_CHANCE = frozenset({"site", "drawn"})
 """Fields of every node in which the same dataset differs from process to process."""
+
+
+class DependsOn(Enum):
+    """On which elements of its input an element of a node depends."""
+
+    ANY = "any elements"
+    """On one element, or on several whichever these are: a part of the data is treated as all data would be."""
+    NEIGHBOURS = "neighbours"
+    """On elements that follow each other: it makes no sense of elements that were picked here and there."""
+    ALL = "all elements"
+    """On how many elements came before, or on what they were: it means something for all data together only."""
 
 
 class Run:
@@ -131,6 +143,24 @@ class Node(ABC):
     name: ClassVar[str]
     """The public method that makes this node."""
 
+    # Facts by which datasets are rewritten, divided, and cut for data workers. What an operator says nothing about is
+    # taken to be what leaves it where it stands.
+
+    reads_once: ClassVar[bool] = False
+    """Whether it only goes forward over a stream: no state makes it read an element below it a second time."""
+    by_position: ClassVar[bool] = False
+    """Whether the positions of its input's elements alone decide which of them it gives, and when."""
+    only_orders: ClassVar[bool] = False
+    """Whether it gives all elements of its input, in whatever order and as often as it likes, and does nothing else."""
+    gives_all: ClassVar[bool] = False
+    """Whether it gives each element of its input once, in whatever order."""
+    keeps_batches: ClassVar[bool] = False
+    """Whether it gives batches as they are, though perhaps not all; a function of the user's is taken to do so."""
+    maps_may_pass: ClassVar[bool] = False
+    """Whether a map without randomness may as well stand below it, without many more calls of its function."""
+    worth_a_worker: ClassVar[bool] = False
+    """Whether it does what is worth another process: everything else only moves rows about."""
+
     def __getstate__(self) -> dict[str, Any]:
         """The fields alone, without what was found out since: equal nodes are equal bytes."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
@@ -180,6 +210,21 @@ class Node(ABC):
     def indexable(self) -> bool:
         """Whether `read` works: the length is known (or infinite) and any row can be read."""
         return False
+
+    @property
+    def depends_on(self) -> DependsOn:
+        """On which elements of its input an element of its own depends."""
+        return DependsOn.ALL
+
+    @property
+    def mode(self) -> str:
+        """How it runs, for `explain()`: by index or as a stream, in which threads."""
+        return "index" if self.indexable else "stream"
+
+    @property
+    def memory(self) -> str:
+        """What it keeps in memory, for `explain()`."""
+        return ""
 
     @property
     def varies(self) -> bool:

@@ -17,27 +17,14 @@ from typing import Any, TypeVar
 
 from penstock.data.identity import places_of
 from penstock.data.node import Node
-from penstock.data.operators.batching import Batching, PaddedBatch, RaggedBatch
-from penstock.data.operators.cardinality import AssertCardinality
-from penstock.data.operators.element import Filter, Map
-from penstock.data.operators.expand import Interleave
-from penstock.data.operators.files import ReadFiles
-from penstock.data.operators.grouping import GroupByWindow
-from penstock.data.operators.ignore_errors import IgnoreErrors
+from penstock.data.operators.batching import Batching
+from penstock.data.operators.element import Map
 from penstock.data.operators.keep import Cache, Prefetch
-from penstock.data.operators.order import Enumerate, Skip, Take
-from penstock.data.operators.rebatching import Unbatch
-from penstock.data.operators.reducing import GroupByReducer
-from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
-from penstock.data.operators.sources import Slices
 from penstock.errors import StateMismatchError
-from penstock.formats.records import CHUNK_BYTES
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
 
 _Result = TypeVar("_Result")
-# Over a stream these go forward only: no state of theirs makes a row below them be read twice.
-_READS_ONCE = (Map, Filter, Batching, Take, Skip, Enumerate, AssertCardinality, Scan, TakeWhile, Prefetch, IgnoreErrors)
 
 
 @dataclass(frozen=True)
@@ -105,7 +92,7 @@ def going_on(node: Node, options: Options, in_flight: str | None) -> Node:
 
     def settled(below: Node, *, once: bool) -> Node:
         nonlocal found
-        once = once and isinstance(below, _READS_ONCE)
+        once = once and below.reads_once
         here = isinstance(below, Map) and once and not found and places[id(below)] == in_flight
         found = found or here
         below_once = once and not here
@@ -135,7 +122,7 @@ def _settled(node: Node, options: Options, above: Node | None, moves: list[str],
     wanted = node.deterministic if isinstance(node, Map) else None
     wanted = options.deterministic if wanted is None else wanted
     unordered = isinstance(node, Map) and above is None and replace(node, deterministic=wanted).unordered
-    below = above if isinstance(node, _READS_ONCE) and not unordered else node
+    below = above if node.reads_once and not unordered else node
     inputs = [memo.of(part, partial(_settled, part, options, below, moves, memo)) for part in node.inputs]
     node = with_inputs(node, inputs)
     if not isinstance(node, Map):
@@ -235,55 +222,13 @@ def _tree(node: Node, indent: str) -> list[tuple[str, Node]]:
 
 
 def _mode(node: Node) -> str:
-    mode = "index" if node.indexable else "stream"
-    if isinstance(node, Prefetch):
-        mode = "thread"
-    elif isinstance(node, Map) and node.parallelism > 1:
-        mode += f", {node.parallelism} threads{' in any order' if node.unordered else ''}"
-    elif isinstance(node, Interleave) and node.num_parallel_calls:
-        mode += f", {node.cycle_length} threads"
     count = {INFINITE_CARDINALITY: "infinite", UNKNOWN_CARDINALITY: "unknown"}.get(
         node.cardinality, f"{node.cardinality:,}"
     )
-    return f"{mode}, {count}"
+    return f"{node.mode}, {count}"
 
 
 def _remarks(node: Node) -> str:
     """What the node keeps in memory, and whether what its elements are must be assumed from one call."""
-    remarks = (_memory(node), "element_spec assumed" if node.spec_from_call else "")
+    remarks = (node.memory, "element_spec assumed" if node.spec_from_call else "")
     return ", ".join(filter(None, remarks))
-
-
-def _memory(node: Node) -> str:
-    """What the node keeps in memory."""
-    if isinstance(node, Slices):
-        return f"holds {_size(sum(column.nbytes for column in node.columns))}"
-    if isinstance(node, Shuffle):
-        if node.indexable:
-            rows = min(node.buffer_size, max(node.cardinality, 0) or node.buffer_size)
-            return "moves indices only" + (f", holds {_size(8 * rows)}" if rows <= 1 << 17 else ", holds nothing")
-        return f"holds up to {2 * node.buffer_size:,} rows"
-    if isinstance(node, Cache):
-        return f"keeps every row in {node.filename or 'memory'}"
-    if isinstance(node, Prefetch):
-        return "holds two blocks" if node.buffer_size == AUTOTUNE else f"holds up to {node.buffer_size:,} elements"
-    if isinstance(node, ReadFiles):
-        return f"holds {_size(CHUNK_BYTES)} of one file"
-    if isinstance(node, Unique):
-        return "remembers every element"
-    if isinstance(node, GroupByWindow):
-        return "holds one window for each key"
-    if isinstance(node, GroupByReducer):
-        return "holds one state for each key"
-    if isinstance(node, (PaddedBatch, RaggedBatch, Unbatch)):
-        return "copies rows"
-    return ""
-
-
-def _size(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            return f"{value:.0f} {unit}"
-        value /= 1000
-    raise AssertionError

@@ -10,25 +10,20 @@ from penstock.data.apply import checked_rows
 from penstock.data.block import Block, Indices
 from penstock.data.node import Node, Run, SameElements
 from penstock.data.operators.batching import Batching
-from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.keep import Cache, Prefetch
-from penstock.data.operators.order import ShardHint, Take
+from penstock.data.operators.order import Take
 from penstock.data.operators.reducing import GroupByReducer
 from penstock.data.operators.sequence import Scan
-from penstock.data.operators.shuffle import Shuffle
 from penstock.data.plan import with_inputs
 from penstock.data.stream import OneInputStream, State, Stream
 from penstock.errors import ElementError
 from penstock.runtime.threads import Threads
 from penstock.spec import LeafSpec
 from penstock.structure import flatten, map_structure
-
-# Any element does, so nothing needs to be put in order, read ahead, kept or counted.
-_NOT_NEEDED = (AssertCardinality, Cache, Prefetch, ShardHint, Shuffle)
 
 
 def element_spec(node: Node) -> Any:
@@ -181,7 +176,7 @@ class _Samples:
         if node.divided:  # what is read of a service is read for good
             raise _Nothing(node)
         inputs = [self._watched(below, made) for below in node.inputs]
-        if isinstance(node, _NOT_NEEDED):
+        if node.gives_all:  # any element does
             return inputs[0]
         if not node.spec_from_call:
             return with_inputs(node, inputs)

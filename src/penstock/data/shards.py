@@ -9,23 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.data.dataset import Dataset
-from penstock.data.node import Node, OneInput
-from penstock.data.operators.cardinality import AssertCardinality
-from penstock.data.operators.combine import Choose, Zip
+from penstock.data.node import DependsOn, Node, OneInput
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.files import ReadFiles
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.keep import Cache, Kept, Prefetch
-from penstock.data.operators.order import Enumerate, Repeat, Shard, ShardHint, Skip, Take
-from penstock.data.operators.reducing import GroupByReducer
-from penstock.data.operators.sequence import Scan, TakeWhile, Unique
-from penstock.data.operators.shuffle import Shuffle
+from penstock.data.operators.keep import Cache, Kept
+from penstock.data.operators.order import Shard, ShardHint
 from penstock.data.plan import with_inputs
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY
-
-# These mean something for all data together, and something else for the files of one part.
-_COUNTING = (Take, Skip, Shard, Enumerate, AssertCardinality, GroupByReducer, TakeWhile, Scan, Unique, Zip, Choose)
 
 
 class NotByFile(Exception):
@@ -88,7 +80,7 @@ def divided_by_file(node: Node, share: Callable[[OneInput], Node]) -> Node:
             return below
         if not below.inputs:
             raise NotByFile(f"{below.where()} reads no files")
-        if isinstance(below, _COUNTING) or (isinstance(below, Cache) and below.filename):
+        if below.depends_on is DependsOn.ALL:
             raise NotByFile(f"{below.where()} is about the data of all workers together")
         return None
 
@@ -129,8 +121,8 @@ def readers_of(node: Node) -> list[ReadFiles | Interleave]:
 def names_of(reader: OneInput) -> list[Any] | None:
     """What a reader is given in an epoch, in order and without repetition; None where that never ends."""
     source = reader.input
-    while isinstance(source, (Repeat, Shuffle, Prefetch)):
-        source = source.input
+    while source.only_orders:
+        (source,) = source.inputs
     if source.cardinality == INFINITE_CARDINALITY:
         return None
     with iter(Dataset(source)) as names:
@@ -154,8 +146,8 @@ def _makes_readers(node: Interleave) -> bool:
 
 def below_order(names: Node, change: Callable[[Node], Node]) -> Node:
     """`change` applied below what only orders or repeats names: a part's files are then the same in every epoch."""
-    if isinstance(names, (Repeat, Shuffle, Prefetch)):
-        return with_inputs(names, [below_order(names.input, change)])
+    if names.only_orders:
+        return with_inputs(names, [below_order(below, change) for below in names.inputs])
     return change(names)
 
 

@@ -12,13 +12,10 @@ from penstock.data.iterator import Iterations
 from penstock.data.node import Node, scaled
 from penstock.data.operators.batching import Batch, Batching
 from penstock.data.operators.cardinality import AssertCardinality
-from penstock.data.operators.element import Filter, Map
+from penstock.data.operators.element import Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.grouping import GroupByWindow
-from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.keep import Cache, Prefetch
-from penstock.data.operators.order import Repeat, Shard, ShardHint, Skip, Take
-from penstock.data.operators.shuffle import Shuffle
+from penstock.data.operators.keep import Prefetch
 from penstock.data.shards import without_hints
 from penstock.distribute.agreement import Layout, Sizes
 from penstock.distribute.contexts import InputContext
@@ -30,22 +27,6 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
 from penstock.sharding import slice_bounds
 from penstock.structure import flatten
-
-# Above batches these give the same batches, though perhaps not all, and a function is taken to keep their rows.
-_BATCH_KEEPING = (
-    AssertCardinality,
-    Cache,
-    Filter,
-    IgnoreErrors,
-    Map,
-    Prefetch,
-    Repeat,
-    Shard,
-    ShardHint,
-    Shuffle,
-    Skip,
-    Take,
-)
 
 
 @dataclass(frozen=True)
@@ -128,16 +109,16 @@ class Inputs(ABC):
     def batch_size(self) -> int:
         """The size that batches were asked for in; 0 where none is known."""
         node = self.dataset.node
-        while isinstance(node, _BATCH_KEEPING):
-            node = node.input
+        while node.keeps_batches:
+            (node,) = node.inputs
         return node.batch_size if isinstance(node, Batching) else 0
 
     @cached_property
     def exact(self) -> bool:
         """Whether no function that might change their rows stands above the batches."""
         node = self.dataset.node
-        while isinstance(node, _BATCH_KEEPING) and not isinstance(node, Map):
-            node = node.input
+        while node.keeps_batches and not isinstance(node, Map):
+            (node,) = node.inputs
         return isinstance(node, Batching)
 
     @property
@@ -402,8 +383,8 @@ def longest(cardinalities: list[int]) -> int:
 def _lengths(node: Node) -> Lengths | None:
     """How long a node's batches are, where that follows from how they are made."""
     batch = node
-    while isinstance(batch, (AssertCardinality, Prefetch, Take, Skip, Shard, Repeat, Shuffle)):
-        batch = batch.input
+    while batch.by_position:
+        (batch,) = batch.inputs
     if not isinstance(batch, Batch) or UNKNOWN_CARDINALITY in (batch.input.cardinality, node.cardinality):
         return None
     size, total = batch.batch_size, batch.input.cardinality

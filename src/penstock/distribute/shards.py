@@ -9,11 +9,7 @@ from dataclasses import dataclass
 from penstock.data.dataset import Dataset
 from penstock.data.node import Node, OneInput
 from penstock.data.operators.batching import Batch, BatchShare
-from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.files import ReadFiles
-from penstock.data.operators.keep import Prefetch
-from penstock.data.operators.order import Repeat, Shard, Skip, Take
-from penstock.data.operators.shuffle import Shuffle
 from penstock.data.plan import with_inputs
 from penstock.data.shards import (
     NotByFile,
@@ -30,8 +26,6 @@ from penstock.errors import InvalidArgumentError
 from penstock.options import AutoShardPolicy
 
 _BY_FILE = "every source reads files"
-# Above batches these neither look into a batch nor make one of several.
-_BATCH_KEEPING = (AssertCardinality, Take, Skip, Shard, Repeat, Shuffle, Prefetch)
 
 
 @dataclass(frozen=True)
@@ -153,7 +147,7 @@ def _batch_share(node: Node, workers: Workers) -> Node | None:
             len(local),
             site=node.site,
         )
-    if not isinstance(node, _BATCH_KEEPING):
+    if not node.by_position:
         return None
     below = _batch_share(node.inputs[0], workers)
     return None if below is None else with_inputs(node, [below])

@@ -10,34 +10,16 @@ import logging
 from dataclasses import dataclass, replace
 
 from penstock.data.dataset import Dataset
-from penstock.data.node import Node, OneInput
-from penstock.data.operators.cardinality import AssertCardinality
+from penstock.data.node import DependsOn, Node, OneInput
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.files import ReadFiles
-from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.keep import Cache, Prefetch
-from penstock.data.operators.order import Enumerate, Repeat, Shard, Skip, Take
 from penstock.data.operators.rebatching import Unbatch
-from penstock.data.operators.reducing import GroupByReducer
-from penstock.data.operators.resample import RejectionResample
-from penstock.data.operators.sequence import Scan, TakeWhile, Unique, Window
-from penstock.data.operators.shuffle import Shuffle
-from penstock.data.operators.sources import Generator
 from penstock.data.plan import with_inputs
 from penstock.errors import InvalidArgumentError
 from penstock.service.subjects import PassKind
-
-# What is worth a worker: everything else only moves rows about.
-_WORKING = (
-    *(Map, Filter, Interleave, ReadFiles, Generator),
-    *(GroupByWindow, GroupByReducer, RejectionResample, Scan, TakeWhile),
-)
-# Above a job that several consumers share, each sees only the elements that it was given.
-_COUNTING = (Take, Skip, Shard, Enumerate, AssertCardinality, GroupByReducer, TakeWhile, Unique, Scan, Window)
-# A function without randomness gives the same above these and below: only which elements come, and when, is theirs.
-_PASSED_BY_MAPS = (Shuffle, Take, Repeat, AssertCardinality)
 
 _logger = logging.getLogger(__name__)
 
@@ -168,7 +150,7 @@ def check_shared(cut: Cut) -> None:
         InvalidArgumentError: an operator above the cut must see the whole stream; the message names it.
     """
     for step in cut.above:
-        if isinstance(step, _COUNTING) or (isinstance(step, Map) and step.seed is not None):
+        if step.depends_on is not DependsOn.ANY or (isinstance(step, Map) and step.seed is not None):
             raise InvalidArgumentError(
                 f"{step.where()} must see all elements, and the consumers of a shared job see only their own: "
                 f"{cut.reason}. Put it where any row is read by index (before a filter, say), put it after "
@@ -191,7 +173,7 @@ def _whole(node: Node, reason: str) -> Cut:
 
 def _works(*nodes: Node) -> bool:
     """Whether any of these nodes does what is worth another process."""
-    return any(isinstance(node, _WORKING) for node in nodes)
+    return any(node.worth_a_worker for node in nodes)
 
 
 def _shared_caches(node: Node) -> list[Cache]:
@@ -204,7 +186,7 @@ def _maps_below(above: list[OneInput]) -> tuple[list[OneInput], list[OneInput]]:
     moved: list[OneInput] = []
     rest: list[OneInput] = []
     for step in above:
-        if isinstance(step, Map) and step.seed is None and all(isinstance(other, _PASSED_BY_MAPS) for other in rest):
+        if isinstance(step, Map) and step.seed is None and all(other.maps_may_pass for other in rest):
             moved.append(step)
         else:
             rest.append(step)

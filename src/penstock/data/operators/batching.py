@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
-from penstock.data.node import OneInput, Run, scaled
+from penstock.data.node import DependsOn, OneInput, Run, scaled
 from penstock.data.stream import OneInputStream, State
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY
@@ -26,6 +26,8 @@ _COUNT = TensorSpec((), np.int64)
 class Batching(OneInput):
     """What batches have in common: which rows go into which; `batches` says what they become."""
 
+    depends_on = DependsOn.ANY
+    reads_once = True
     batch_size: int
     drop_remainder: bool = False
 
@@ -219,6 +221,10 @@ class PaddedBatch(Batching):
     padded_shapes: Any = None
     padding_values: Any = None
 
+    @property
+    def memory(self) -> str:
+        return "copies rows"
+
     def spec_over(self, *inputs: Any) -> Any:
         rows, structure = flatten(inputs[0])
         shapes = _per_leaf(self.padded_shapes, structure, is_shape=True)
@@ -371,6 +377,10 @@ class RaggedBatch(Batching):
     """
 
     name: ClassVar[str] = "ragged_batch"
+
+    @property
+    def memory(self) -> str:
+        return "copies rows"
 
     def batches(self, block: Block, size: int) -> Block:
         spec = self.input.spec

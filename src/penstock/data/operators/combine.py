@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Indices, dtype_of_rows
-from penstock.data.node import Node, Run, added, surely
+from penstock.data.node import DependsOn, Node, Run, added, surely
 from penstock.data.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -127,6 +127,7 @@ class Concatenate(Node):
     """All elements of the first input, then all of the second."""
 
     name: ClassVar[str] = "concatenate"
+    depends_on = DependsOn.ANY
     first: Node
     second: Node
 

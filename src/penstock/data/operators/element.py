@@ -11,7 +11,7 @@ import numpy as np
 from penstock.data.apply import Failure, Layout, call_rows, call_rows_with_randomness, checked_rows, map_rows, note
 from penstock.data.at_once import map_at_once
 from penstock.data.block import Block, Indices
-from penstock.data.node import OneInput, Run
+from penstock.data.node import DependsOn, OneInput, Run
 from penstock.data.promise import Promise
 from penstock.data.stream import OneInputStream, State, Stream
 from penstock.data.unordered import Unordered
@@ -27,6 +27,10 @@ class Map(OneInput):
     """`function` of every element; with a seed it also gets a generator keyed by (seed, epoch, position)."""
 
     name: ClassVar[str] = "map"
+    depends_on = DependsOn.ANY
+    reads_once = True
+    keeps_batches = True
+    worth_a_worker = True
     function: Callable[..., Any]
     num_parallel_calls: int | None = None
     deterministic: bool | None = None
@@ -34,6 +38,12 @@ class Map(OneInput):
     output_signature: Any = field(default=None, repr=False)
     in_flight: bool = field(default=False, repr=False, kw_only=True)
     """Whether it goes on from a state that names elements by number, because they did not come in order."""
+
+    @property
+    def mode(self) -> str:
+        if self.parallelism == 1:
+            return super().mode
+        return f"{super().mode}, {self.parallelism} threads{' in any order' if self.unordered else ''}"
 
     @property
     def cardinality(self) -> int:
@@ -187,6 +197,10 @@ class Filter(OneInput):
     """The elements for which `predicate` is true."""
 
     name: ClassVar[str] = "filter"
+    depends_on = DependsOn.ANY
+    reads_once = True
+    keeps_batches = True
+    worth_a_worker = True
     predicate: Callable[..., Any]
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 from penstock.data.ahead import Ahead
 from penstock.data.apply import call_rows, note
 from penstock.data.block import Block
-from penstock.data.node import Node, OneInput, Run
+from penstock.data.node import DependsOn, Node, OneInput, Run
 from penstock.data.stream import Cursor, State, Stream
 from penstock.errors import InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
@@ -22,11 +22,17 @@ class Interleave(OneInput):
     again. `flat_map` is the cycle of one slot that is read to its end (`block_length` None).
     """
 
+    depends_on = DependsOn.ANY
+    worth_a_worker = True
     method: str
     function: Callable[..., Any]
     cycle_length: int = 1
     block_length: int | None = None
     num_parallel_calls: int | None = None
+
+    @property
+    def mode(self) -> str:
+        return f"{super().mode}, {self.cycle_length} threads" if self.num_parallel_calls else super().mode
 
     @property
     def identity(self) -> dict[str, Any]:

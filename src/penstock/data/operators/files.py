@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from penstock.data.block import Block
-from penstock.data.node import OneInput, Run
+from penstock.data.node import DependsOn, OneInput, Run
 from penstock.data.stream import State, Stream
 from penstock.errors import InvalidTypeError
-from penstock.formats.records import RecordFormat, RecordReader
+from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader
 from penstock.options import UNKNOWN_CARDINALITY
+from penstock.printing import in_bytes
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF
 
@@ -25,9 +26,15 @@ class ReadFiles(OneInput):
     that file, or to its end if stop is -1.
     """
 
+    depends_on = DependsOn.ANY
+    worth_a_worker = True
     method: str = field(repr=False)
     format: RecordFormat = field(repr=False)
     compression_type: str = ""
+
+    @property
+    def memory(self) -> str:
+        return f"holds {in_bytes(CHUNK_BYTES)} of one file"
 
     @property
     def name(self) -> str:  # type: ignore[override]  # one node serves every format

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.data.apply import checked_rows, integer_key, note
 from penstock.data.axes import UnknownAxes
 from penstock.data.block import Block, own
-from penstock.data.node import Node, OneInput, Run
+from penstock.data.node import DependsOn, Node, OneInput, Run
 from penstock.data.stream import Cursor, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
@@ -28,12 +28,18 @@ class GroupByWindow(OneInput):
     A full window is given at once; what is left at the end of the input follows in the order of the keys.
     """
 
+    depends_on = DependsOn.ANY
+    worth_a_worker = True
     method: str
     key_function: Callable[..., Any]
     reduce_function: Callable[..., Any]
     window_size_function: Callable[[Any], Any] = field(repr=False)
     arguments_text: tuple[str, ...] = ()
     dataset_of: Callable[[Block], Any] = field(repr=False, kw_only=True)
+
+    @property
+    def memory(self) -> str:
+        return "holds one window for each key"
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from penstock.data.block import Block
 from penstock.data.live import LiveStream
-from penstock.data.node import Run, SameElements
+from penstock.data.node import DependsOn, Run, SameElements
 from penstock.data.skipped import Skip, SkippedRow, belongs_to_row
 from penstock.data.stream import Cursor, State, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -21,6 +21,9 @@ class IgnoreErrors(SameElements):
     """
 
     name: ClassVar[str] = "ignore_errors"
+    depends_on = DependsOn.ANY
+    reads_once = True
+    keeps_batches = True
     log: bool = False
     automatic: bool = field(default=False, repr=False)
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.data.ahead import Ahead
 from penstock.data.block import Block, Column, Indices, is_ragged
-from penstock.data.node import Node, OneInput, Run
+from penstock.data.node import DependsOn, Node, OneInput, Run
 from penstock.data.stream import State, Stream
 from penstock.errors import StorageError
 from penstock.formats.row_store import RowStore, RowStoreWriter
@@ -28,7 +28,21 @@ class Prefetch(OneInput):
     """The elements, made by a thread up to `buffer_size` of them before they are asked for."""
 
     name: ClassVar[str] = "prefetch"
+    depends_on = DependsOn.ANY
+    reads_once = True
+    by_position = True
+    only_orders = True
+    gives_all = True
+    keeps_batches = True
     buffer_size: int
+
+    @property
+    def mode(self) -> str:
+        return "thread"
+
+    @property
+    def memory(self) -> str:
+        return "holds two blocks" if self.buffer_size == AUTOTUNE else f"holds up to {self.buffer_size:,} elements"
 
     @property
     def identity(self) -> None:
@@ -118,8 +132,19 @@ class Cache(OneInput):
     """
 
     name: ClassVar[str] = "cache"
+    gives_all = True
+    keeps_batches = True
     filename: str = ""
     kept: "Kept" = field(repr=False, kw_only=True)
+
+    @property
+    def depends_on(self) -> DependsOn:
+        # A directory holds what one process has read.
+        return DependsOn.ALL if self.filename else DependsOn.ANY
+
+    @property
+    def memory(self) -> str:
+        return f"keeps every row in {self.filename or 'memory'}"
 
     @property
     def identity(self) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import Run, SameElements, capped, scaled, surely
+from penstock.data.node import DependsOn, Run, SameElements, capped, scaled, surely
 from penstock.data.stream import OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -26,6 +26,11 @@ class Repeat(SameElements):
     """The epochs of the input one after the other, `count` times or for ever (None)."""
 
     name: ClassVar[str] = "repeat"
+    depends_on = DependsOn.ANY
+    by_position = True
+    only_orders = True
+    keeps_batches = True
+    maps_may_pass = True
     count: int | None
 
     @property
@@ -108,6 +113,10 @@ class Take(SameElements):
     """The first `count` elements."""
 
     name: ClassVar[str] = "take"
+    reads_once = True
+    by_position = True
+    keeps_batches = True
+    maps_may_pass = True
     count: int
 
     @property
@@ -152,6 +161,9 @@ class Skip(SameElements):
     """All elements but the first `count`."""
 
     name: ClassVar[str] = "skip"
+    reads_once = True
+    by_position = True
+    keeps_batches = True
     count: int
 
     @property
@@ -197,6 +209,8 @@ class Shard(SameElements):
     """Every `num_shards`-th element, beginning with element `index`."""
 
     name: ClassVar[str] = "shard"
+    by_position = True
+    keeps_batches = True
     num_shards: int
     index: int
 
@@ -249,6 +263,9 @@ class ShardHint(SameElements):
     """A place where `AutoShardPolicy.HINT` puts each worker's own `shard`; it cannot be read before."""
 
     name: ClassVar[str] = "shard"
+    depends_on = DependsOn.ANY
+    gives_all = True
+    keeps_batches = True
 
     @property
     def cardinality(self) -> int:
@@ -278,6 +295,7 @@ class Enumerate(SameElements):
     """(start + position, element) for every element."""
 
     name: ClassVar[str] = "enumerate"
+    reads_once = True
     start: int = 0
 
     def spec_over(self, *inputs: Any) -> Any:

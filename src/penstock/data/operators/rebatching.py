@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Column, is_ragged
-from penstock.data.node import Node, OneInput, Run, scaled
+from penstock.data.node import DependsOn, Node, OneInput, Run, scaled
 from penstock.data.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -19,6 +19,11 @@ class Unbatch(OneInput):
     """The rows along the leading axis of every element."""
 
     name: ClassVar[str] = "unbatch"
+    depends_on = DependsOn.ANY
+
+    @property
+    def memory(self) -> str:
+        return "copies rows"
 
     @property
     def cardinality(self) -> int:
@@ -91,6 +96,7 @@ class Rebatch(OneInput):
     """The rows of batches put together again in batches of other sizes, which are used in turn."""
 
     name: ClassVar[str] = "rebatch"
+    depends_on = DependsOn.ANY
     batch_sizes: tuple[int, ...]
     drop_remainder: bool = False
 

@@ -55,10 +55,15 @@ class GroupByReducer(OneInput):
     """For each key, in the order of the keys, what `finalize_function` makes of the elements that were reduced."""
 
     name: ClassVar[str] = "group_by_reducer"
+    worth_a_worker = True
     key_function: Callable[..., Any]
     init_function: Callable[[Any], Any]
     reduce_function: Callable[[Any, Any], Any]
     finalize_function: Callable[..., Any]
+
+    @property
+    def memory(self) -> str:
+        return "holds one state for each key"
 
     @property
     def identity(self) -> dict[str, Any]:

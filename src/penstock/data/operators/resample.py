@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.data.apply import checked_rows, note
 from penstock.data.block import Block
-from penstock.data.node import OneInput, Run
+from penstock.data.node import DependsOn, OneInput, Run
 from penstock.data.stream import OneInputStream, State
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -25,6 +25,8 @@ class RejectionResample(OneInput):
     """(class, element) pairs, with elements dropped at random so that the classes come in the target proportions."""
 
     name: ClassVar[str] = "rejection_resample"
+    depends_on = DependsOn.ANY
+    worth_a_worker = True
     class_function: Callable[..., Any]
     target_distribution: tuple[float, ...]
     initial_distribution: tuple[float, ...] | None

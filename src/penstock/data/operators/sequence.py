@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.data.apply import Layout, checked_rows, note
 from penstock.data.block import Block, object_column, own
-from penstock.data.node import OneInput, Run, scaled
+from penstock.data.node import DependsOn, OneInput, Run, scaled
 from penstock.data.promise import Promise
 from penstock.data.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
@@ -25,6 +25,8 @@ class Scan(OneInput):
     """`function(state, element)` gives the next state and an output; the outputs are the elements."""
 
     name: ClassVar[str] = "scan"
+    reads_once = True
+    worth_a_worker = True
     initial_state: Any = field(repr=False)
     function: Callable[[Any, Any], tuple[Any, Any]]
     output_signature: Any = field(default=None, repr=False)
@@ -120,6 +122,8 @@ class TakeWhile(OneInput):
     """The elements up to the first for which `predicate` is false."""
 
     name: ClassVar[str] = "take_while"
+    reads_once = True
+    worth_a_worker = True
     predicate: Callable[..., Any]
 
     @property
@@ -180,6 +184,10 @@ class Unique(OneInput):
     """The elements that have not come before."""
 
     name: ClassVar[str] = "unique"
+
+    @property
+    def memory(self) -> str:
+        return "remembers every element"
 
     @property
     def cardinality(self) -> int:
@@ -246,6 +254,7 @@ class Window(OneInput):
     """Datasets of `size` elements each, `stride` apart; a new one begins every `shift` elements."""
 
     name: ClassVar[str] = "window"
+    depends_on = DependsOn.NEIGHBOURS
     size: int
     shift: int
     stride: int

@@ -6,9 +6,10 @@ from typing import ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Indices
-from penstock.data.node import Run, SameElements
+from penstock.data.node import DependsOn, Run, SameElements
 from penstock.data.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
+from penstock.printing import in_bytes
 from penstock.rng import as_positions, mix, permuted
 from penstock.runtime.threads import failures
 
@@ -24,9 +25,22 @@ class Shuffle(SameElements):
     """
 
     name: ClassVar[str] = "shuffle"
+    depends_on = DependsOn.ANY
+    by_position = True
+    only_orders = True
+    gives_all = True
+    keeps_batches = True
+    maps_may_pass = True
     buffer_size: int
     seed: int | None = None
     reshuffle_each_iteration: bool = True
+
+    @property
+    def memory(self) -> str:
+        if not self.indexable:
+            return f"holds up to {2 * self.buffer_size:,} rows"
+        rows = min(self.buffer_size, max(self.cardinality, 0) or self.buffer_size)
+        return "moves indices only" + (f", holds {in_bytes(8 * rows)}" if rows <= 1 << 17 else ", holds nothing")
 
     @property
     def varies(self) -> bool:

@@ -14,6 +14,7 @@ from penstock.data.node import Node, Run
 from penstock.data.stream import State, Stream
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.printing import in_bytes
 from penstock.rng import hash_positions, mix, uniform_positions
 from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec, alike, as_leaf, describe_mismatch, fitted, spec_of
@@ -149,6 +150,10 @@ class Slices(Node):
     length: int = field(repr=False)
 
     @property
+    def memory(self) -> str:
+        return f"holds {in_bytes(sum(column.nbytes for column in self.columns))}"
+
+    @property
     def identity(self) -> dict[str, Any]:
         """Not what the rows hold, as where a `map` makes them."""
         return {"length": self.length}
@@ -192,6 +197,7 @@ class Generator(Node):
     """What a function's iterator yields."""
 
     name: ClassVar[str] = "from_generator"
+    worth_a_worker = True
     function: Callable[[], Any]
     output_signature: Any = None
 
