@@ -15,7 +15,7 @@ ARGS ?=
 # How many processes the tests run in: one for each core.
 JOBS := $(shell python3 -c 'import os; print(os.cpu_count())')
 
-.PHONY: help setup demo test test-lowest check fuzz chaos bench format lock clean
+.PHONY: help setup demo test test-lowest check fuzz chaos bench docs format lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo 'make fuzz     messages of all types, and damaged bytes, for everything that reads those of others, FUZZ_SECONDS=60 for each'
 	@echo 'make chaos    read through a data service while its processes are killed, replaced and cut off, at random'
 	@echo 'make bench    the table of benchmarks, as ratios to hand-written loops'
+	@echo 'make docs     the documents and the reference of all names as a site in build/site'
 	@echo 'make format   put all files into the one format'
 	@echo 'make lock     resolve the development dependencies again into $(LOCK)'
 	@echo 'make clean    remove .venv, caches and what was built'
@@ -74,6 +75,11 @@ chaos: $(VENV)/.with-dev
 bench: $(VENV)/.with-dev
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+# Strict: a broken link, a missing heading and a page that no menu leads to are errors.
+docs: $(VENV)/.with-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+	@echo 'build/site is ready; with search, at http://localhost:8000: $(BIN)/python -m http.server --directory build/site'
+
 format: $(VENV)/.with-dev
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
@@ -81,8 +87,8 @@ format: $(VENV)/.with-dev
 # The oldest supported Python resolves: what it can install, the newer ones can install too.
 lock:
 	@python3.11 -m venv --clear $(VENV)-lock
-	@$(VENV)-lock/bin/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
-	@echo "# Exact versions of everything that extra dev needs, for Python 3.11 to 3.13; written by 'make lock'." > $(LOCK)
+	@$(VENV)-lock/bin/python -m pip install -qq --disable-pip-version-check --editable '.[dev,docs]'
+	@echo "# Exact versions of everything that the extras dev and docs need, for Python 3.11 to 3.13; written by 'make lock'." > $(LOCK)
 	@$(VENV)-lock/bin/python -m pip list --disable-pip-version-check --format freeze \
 		--exclude pip --exclude setuptools --exclude penstock >> $(LOCK)
 	@rm -rf $(VENV)-lock

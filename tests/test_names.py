@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,20 @@ def test_only_public_names_are_shown():
         "testing",
     }
     assert ps.__version__ == importlib.metadata.version("penstock")
+
+
+def names_in(init: Path) -> set[str]:
+    """What an `__init__.py` offers."""
+    imports = [node for node in ast.walk(ast.parse(init.read_text())) if isinstance(node, ast.ImportFrom)]
+    return {alias.asname for node in imports for alias in node.names if alias.asname and alias.asname[0] != "_"}
+
+
+def test_the_reference_has_every_public_name_once():
+    inside = {"keras": "training/keras.py"}  # its names stand in a file of its own
+    expected = []
+    for name in ps.__all__:
+        module = Path(ps.__file__).parent / inside.get(name, f"{name}/__init__.py")
+        expected += [f"{name}.{inner}" for inner in names_in(module)] if module.exists() else [name]
+    pages = (Path(__file__).parent.parent / "docs" / "reference").glob("*.md")
+    found = [name for page in pages for name in re.findall(r"^::: penstock\.(.*)$", page.read_text(), re.MULTILINE)]
+    assert sorted(found) == sorted(expected)

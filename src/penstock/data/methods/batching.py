@@ -250,7 +250,8 @@ class BatchMethods(Methods[Element]):
             element_length_func: the length of an element.
             bucket_boundaries: k rising lengths.
             bucket_batch_sizes: the k + 1 batch sizes.
-            padded_shapes, padding_values: as in `padded_batch`.
+            padded_shapes: as in `padded_batch`.
+            padding_values: as in `padded_batch`.
             pad_to_bucket_boundary: pad to the bucket's boundary - 1 instead of the longest row; an element that is too
                 long for the last boundary is an error. Padded so far are the axes that `padded_shapes` leaves open;
                 without it those that are None in `element_spec`, or where only a user's function could tell, those that
