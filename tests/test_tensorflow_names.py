@@ -35,7 +35,7 @@ SAID = {
     ),
     "filenames": (lambda: ps.TFRecordDataset(filenames=["a"]), r"here it is TFRecordDataset\(files=...\)"),
     "num_parallel_reads": (lambda: ps.TextLineDataset("a", num_parallel_reads=4), r"interleave\("),
-    "parallel batch": (lambda: numbers().batch(2, num_parallel_calls=2), r"num_parallel_calls to the map"),
+    "parallel batch": (lambda: numbers().batch(2, deterministic=False), r"the order is always kept"),
     "options": (lambda: ps.HostStrategy().distribute_dataset(numbers(), options=None), r"input_options=..."),
     "run options": (lambda: ps.HostStrategy().run(abs, (1,), options=None), r"run compiles"),
     "reduce_op": (lambda: ps.HostStrategy().reduce(reduce_op="SUM", value=1), r"here it is reduce\(op=...\)"),

@@ -1,5 +1,7 @@
 """Batches of rows of unequal shape: padded, ragged and by length."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -139,3 +141,54 @@ def test_padded_shapes_may_leave_an_axis_open_by_minus_one():
     dataset = ps.Dataset.from_tensor_slices(np.zeros((2, 3, 2))).padded_batch(2, padded_shapes=(-1, 4))
     assert [batch.shape for batch in dataset] == [(2, 3, 4)]
     assert dataset.element_spec == ps.TensorSpec((2, 3, 4), "float64")
+
+
+LARGE = np.random.default_rng(0).integers(0, 255, (40, 1 << 18)).astype(np.uint8)
+LARGE_SOURCES = {
+    "index": lambda: ps.Dataset.from_tensor_slices((LARGE, np.arange(40))).shuffle(40, seed=1),
+    "stream": lambda: (
+        ps.Dataset.from_tensor_slices((LARGE, np.arange(40))).filter(lambda x, y: True).shuffle(30, seed=1)
+    ),
+    "kept": lambda: ps.Dataset.from_tensor_slices((LARGE, np.arange(40))).map(lambda x, y: (x, y)).cache().shuffle(40),
+    "pieces": lambda: ps.Dataset.from_tensor_slices(LARGE).rebatch(1 << 17).filter(lambda x: True),
+}
+
+
+@pytest.mark.parametrize("source", LARGE_SOURCES)
+def test_threads_copy_the_rows_of_large_batches(source):
+    dataset = LARGE_SOURCES[source]().with_options(ps.Options(seed=3))
+    in_threads = dataset.batch(12, num_parallel_calls=3)
+    iterator = iter(in_threads)
+    found = [next(iterator)]
+    workers = [thread.name for thread in threading.enumerate() if thread.name == "penstock-worker"]
+    assert len(workers) >= 2, "the calling thread copies too"
+    state = iterator.state_dict()
+    found.extend(iterator)
+    expected = list(dataset.batch(12))
+    serial = iter(dataset.batch(12))
+    serial.load_state_dict(state)  # the number of threads changes no element
+    for one, other in [*zip(found, expected, strict=True), *zip(serial, expected[1:], strict=True)]:
+        assert all(map(np.array_equal, one, other)) if isinstance(one, tuple) else np.array_equal(one, other)
+
+
+def test_batches_in_threads_are_shown_and_checked():
+    dataset = ps.Dataset.range(10).batch(2, num_parallel_calls=3)
+    assert (
+        "batch(batch_size=2, num_parallel_calls=3)" in dataset.explain() and "index, 3 threads, 5" in dataset.explain()
+    )
+    assert [batch.tolist() for batch in ps.Dataset.range(3).batch(2, num_parallel_calls=ps.AUTOTUNE)] == [[0, 1], [2]]
+    with pytest.raises(ps.InvalidArgumentError, match=r"batch\(num_parallel_calls=...\) must be at least 1, got 0"):
+        ps.Dataset.range(3).batch(2, num_parallel_calls=0)
+
+
+def test_an_error_below_a_batch_in_threads_costs_that_batch():
+    def rows(x):
+        if x == 4:
+            raise ValueError("no row 4")
+        return np.full(1 << 19, x, np.uint8)
+
+    iterator = iter(ps.Dataset.range(9).map(rows).filter(lambda x: True).batch(3, num_parallel_calls=2))
+    assert next(iterator)[:, 0].tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="no row 4"):
+        next(iterator)
+    assert next(iterator)[:, 0].tolist() == [6, 7, 8]

@@ -97,6 +97,14 @@ OPERATORS = {
     "rejection_resample with initial": lambda d: d.rejection_resample(lambda x: x % 2, [0.8, 0.2], [0.5, 0.5], 1),
     "batch": lambda d: d.batch(5),
     "batch without remainder": lambda d: d.batch(5, drop_remainder=True),
+    "batch in threads": lambda d: d.batch(5, num_parallel_calls=3),
+    "batch of large rows in threads": lambda d: (
+        d.map(lambda x: np.full(1 << 18, x, np.uint8))
+        .cache()
+        .shuffle(9, seed=1)
+        .batch(5, num_parallel_calls=2)
+        .map(lambda rows: rows[:, -1])
+    ),
     "batch of batches": lambda d: d.batch(2).batch(4),
     "padded_batch": lambda d: ragged(d).padded_batch(5),
     "padded_batch of a shape": lambda d: ragged(d).padded_batch(5, padded_shapes=(6,), padding_values=-1),

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ElementError
+from penstock.runtime.copying import Copiers
 from penstock.runtime.memory import output
 from penstock.spec import LeafSpec, TensorSpec, alike, as_leaf, merged_specs, spec_of_leaf
 from penstock.structure import Structure, flatten
@@ -64,9 +65,10 @@ class Block:
         stop = min(stop, self.length)
         return Block(tuple(column[start:stop] for column in self.columns), self.structure, stop - start)
 
-    def take(self, indices: Indices) -> "Block":
-        """The rows at these positions: views for a range, copies for an array."""
-        return Block(tuple(take_rows(column, indices) for column in self.columns), self.structure, len(indices))
+    def take(self, indices: Indices, copiers: Copiers | None = None) -> "Block":
+        """The rows at these positions: views for a range, copies for an array, which `copiers` make together."""
+        columns = tuple(take_rows(column, indices, copiers) for column in self.columns)
+        return Block(columns, self.structure, len(indices))
 
     def repeated(self, count: int) -> "Block":
         """A block of one row as `count` equal rows, without copying it."""
@@ -98,8 +100,8 @@ class Block:
         return Block(columns, structure, len(rows))
 
     @staticmethod
-    def concatenate(blocks: Sequence["Block"]) -> "Block":
-        """The rows of all blocks (at least one), in order.
+    def concatenate(blocks: Sequence["Block"], copiers: Copiers | None = None) -> "Block":
+        """The rows of all blocks (at least one), in order, which `copiers` copy together.
 
         Raises:
             ElementError: the blocks differ in structure or dtype.
@@ -113,20 +115,21 @@ class Block:
                     f"elements of one dataset must have one structure, got {first.structure} and {other.structure}"
                 )
         columns = zip(*(block.columns for block in blocks), strict=True)
-        return Block(tuple(map(_joined, columns)), first.structure, sum(map(len, blocks)))
+        joined = tuple(_joined(parts, copiers) for parts in columns)
+        return Block(joined, first.structure, sum(map(len, blocks)))
 
     @staticmethod
-    def scattered(parts: Iterable[tuple[npt.NDArray[np.intp], "Block"]]) -> "Block":
+    def scattered(parts: Iterable[tuple[npt.NDArray[np.intp], "Block"]], copiers: Copiers | None = None) -> "Block":
         """Blocks put together so that row k of a part stands at the k-th of the positions it comes with."""
         positions, blocks = zip(*parts, strict=True)
         if len(blocks) == 1:
             return blocks[0]  # type: ignore[no-any-return]  # zip loses the types
         order = np.empty(sum(map(len, blocks)), dtype=np.int64)
         order[np.concatenate(positions)] = np.arange(len(order))
-        return Block.concatenate(blocks).take(order)
+        return Block.concatenate(blocks, copiers).take(order, copiers)
 
 
-def take_rows(column: Column, indices: Indices) -> Column:
+def take_rows(column: Column, indices: Indices, copiers: Copiers | None = None) -> Column:
     """Rows of a column: a view for a range, a copy for an array."""
     if isinstance(indices, range):
         if len(indices) == 0:
@@ -137,8 +140,16 @@ def take_rows(column: Column, indices: Indices) -> Column:
     out = output((len(indices), *column.shape[1:]), column.dtype)
     if out is None:
         return column.take(indices, axis=0)
-    # The mode that checks nothing writes straight into `out`; operators give positions that exist.
-    return column.take(indices, axis=0, out=out, mode="clip")
+
+    def copy(start: int, stop: int) -> None:
+        # The mode that checks nothing writes straight into `out`; operators give positions that exist.
+        column.take(indices[start:stop], axis=0, out=out[start:stop], mode="clip")
+
+    if copiers is None:
+        copy(0, len(out))
+    else:
+        copiers.copy(copy, len(out), out.nbytes)
+    return out
 
 
 def column_of(leaves: Sequence[Any]) -> Column:
@@ -199,7 +210,7 @@ def spec_of_column(column: Column) -> LeafSpec:
         return TensorSpec(column.shape[1:], object)
 
 
-def _joined(columns: Sequence[Column]) -> Column:
+def _joined(columns: Sequence[Column], copiers: Copiers | None) -> Column:
     first = columns[0]
     if any(is_ragged(column) for column in columns) or any(column.shape[1:] != first.shape[1:] for column in columns):
         return column_of([row if isinstance(row, np.ndarray) else as_leaf(row) for column in columns for row in column])
@@ -208,7 +219,24 @@ def _joined(columns: Sequence[Column]) -> Column:
             raise ElementError(f"rows of one leaf must have one dtype, got {first.dtype} and {other.dtype}")
     if first.dtype.kind in "US":
         return np.concatenate(columns)  # as wide as the widest
-    return np.concatenate(columns, out=output((sum(map(len, columns)), *first.shape[1:]), first.dtype))
+    out = output((sum(map(len, columns)), *first.shape[1:]), first.dtype)
+    if out is None:
+        return np.concatenate(columns)
+    if copiers is None or copiers.count == 1:
+        return np.concatenate(columns, out=out)
+    ends = np.cumsum([len(column) for column in columns])
+
+    def copy(start: int, stop: int) -> None:
+        number = int(np.searchsorted(ends, start, side="right"))
+        while start < stop:
+            column, end = columns[number], int(ends[number])
+            until = min(stop, end)
+            skipped = len(column) - end
+            out[start:until] = column[start + skipped : until + skipped]
+            start, number = until, number + 1
+
+    copiers.copy(copy, len(out), out.nbytes)
+    return out
 
 
 def _bytes_of(column: Column) -> int:

@@ -37,6 +37,7 @@ from penstock.data.skipped import SkipLog, SkipsAhead
 from penstock.data.stream import CountingCursor, Cursor, IndexStream, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import DrawnSeed, mix
+from penstock.runtime.copying import Copiers
 from penstock.runtime.threads import Threads
 
 BY_CHANCE = frozenset({"site", "drawn"})
@@ -67,6 +68,7 @@ class Run:
         self.seed = seed
         self.seeded = seeded
         self.threads = threads
+        self.copiers = Copiers(threads)
         self.live = LiveStreams()
         self.skips: SkipLog | SkipsAhead = SkipLog()
         # What becomes of a dataset that a function made, before it is opened.
@@ -102,6 +104,14 @@ class Run:
         run = copy.copy(self)
         run.skips = skips
         return run, skips
+
+    def copying(self, parallelism: int) -> "Run":
+        """This run for what is read below a node that has so many threads copy rows."""
+        if parallelism == self.copiers.count:
+            return self
+        run = copy.copy(self)
+        run.copiers = Copiers(self.threads, parallelism)
+        return run
 
     def name_of(self, node: "Node", epoch: int) -> str:
         """What one pass over a node is called, in this iteration and in one that is restored from its state."""

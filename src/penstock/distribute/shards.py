@@ -142,6 +142,7 @@ def _batch_share(node: Node, workers: Workers) -> Node | None:
             node.input,
             node.batch_size,
             node.drop_remainder,
+            node.num_parallel_calls,
             workers.replicas_in_sync,
             local.start,
             len(local),

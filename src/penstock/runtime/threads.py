@@ -6,11 +6,13 @@ for them is a call of its own, `join`, for where somebody can wait.
 """
 
 import itertools
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
+from penstock.options import AUTOTUNE
 from penstock.runtime.channel import Closed
 
 _FAILURES: Final = (Exception, SystemExit, GeneratorExit)
@@ -23,6 +25,11 @@ def failures() -> tuple[type[BaseException], ...]:
     """
     in_main = threading.current_thread() is threading.main_thread()
     return _FAILURES if in_main else (*_FAILURES, KeyboardInterrupt)
+
+
+def threads_of(num_parallel_calls: int | None) -> int:
+    """How many threads `num_parallel_calls` means."""
+    return os.cpu_count() or 1 if num_parallel_calls == AUTOTUNE else num_parallel_calls or 1
 
 
 class Threads:

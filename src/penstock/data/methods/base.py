@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from penstock.data.block import Block
 from penstock.data.node import Node
 from penstock.errors import InvalidTypeError
-from penstock.options import Options, merged_inputs
+from penstock.options import AUTOTUNE, Options, check_integer, merged_inputs
 from penstock.spec import LeafSpec
 from penstock.structure import flatten, map_structure
 
@@ -58,6 +58,12 @@ def check_function(call: str, name: str, function: object) -> Callable[..., Any]
     if not callable(function):
         raise InvalidTypeError(f"{call}({name}=...) takes a function, got {function!r}")
     return function
+
+
+def check_parallel_calls(call: str, number: int | None) -> None:
+    """`num_parallel_calls` is None, AUTOTUNE, or at least 1."""
+    if number is not None and number != AUTOTUNE:
+        check_integer(call, "num_parallel_calls", number, minimum=1)
 
 
 def as_signature(call: str, signature: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock.data.block import Block
-from penstock.data.methods.base import Element, Methods, check_function, user_site
+from penstock.data.methods.base import Element, Methods, check_function, check_parallel_calls, user_site
 from penstock.data.methods.tensorflow import DATASET
 from penstock.data.node import Node, describe
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
@@ -27,15 +27,20 @@ if TYPE_CHECKING:
 class BatchMethods(Methods[Element]):
     """batch, padded_batch, ragged_batch, unbatch, rebatch, window, group_by_window, group_by_reducer and others."""
 
-    def batch(self, batch_size: int, drop_remainder: bool = False) -> "Dataset[Any]":
+    def batch(
+        self, batch_size: int, drop_remainder: bool = False, num_parallel_calls: int | None = None
+    ) -> "Dataset[Any]":
         """`batch_size` consecutive elements stacked along a new leading axis; the last batch may be shorter.
 
         Args:
             batch_size: rows of a batch.
             drop_remainder: leave a shorter last batch out.
+            num_parallel_calls: threads that copy the rows of a batch together, where rows are copied: below a shuffle,
+                say, which hands them out from all over an array; `ps.AUTOTUNE` for one per core. It is for batches of
+                many megabytes: less than one is copied by one thread.
 
         Raises:
-            InvalidArgumentError: `batch_size` below 1.
+            InvalidArgumentError: `batch_size` or `num_parallel_calls` below 1.
             ElementError: while iterating, rows of unequal shape; the message names both.
 
         Example:
@@ -45,7 +50,8 @@ class BatchMethods(Methods[Element]):
         """
         size = check_integer("batch", "batch_size", batch_size, minimum=1)
         check_flag("batch", "drop_remainder", drop_remainder)
-        return self._then(Batch(self.node, size, drop_remainder, site=user_site()))
+        check_parallel_calls("batch", num_parallel_calls)
+        return self._then(Batch(self.node, size, drop_remainder, num_parallel_calls, site=user_site()))
 
     def padded_batch(
         self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, *, drop_remainder: bool = False

@@ -3,7 +3,15 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.data.methods.base import Element, Methods, as_numbers, as_signature, check_function, user_site
+from penstock.data.methods.base import (
+    Element,
+    Methods,
+    as_numbers,
+    as_signature,
+    check_function,
+    check_parallel_calls,
+    user_site,
+)
 from penstock.data.methods.randomness import checked_randomness
 from penstock.data.methods.tensorflow import DATASET
 from penstock.data.operators.element import Filter, Map
@@ -246,12 +254,6 @@ class ElementMethods(Methods[Element]):
         if seed is not None:
             check_integer("rejection_resample", "seed", seed, minimum=0)
         return self._then(RejectionResample(self.node, class_func, target, initial, seed, site=user_site()))
-
-
-def check_parallel_calls(call: str, number: int | None) -> None:
-    """`num_parallel_calls` is None, AUTOTUNE, or at least 1."""
-    if number is not None and number != AUTOTUNE:
-        check_integer(call, "num_parallel_calls", number, minimum=1)
 
 
 def _distribution(name: str, values: Any) -> tuple[float, ...]:

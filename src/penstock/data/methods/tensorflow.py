@@ -5,15 +5,11 @@ from penstock.tensorflow_names import Names, NotHere, TensorFlowNames
 _IN_ORDER = NotHere("the order is always kept, and threads change the speed alone")
 _ONE_FORMAT = NotHere("there is one format, which is read by memory map and not compressed")
 _ONE_WRITER = NotHere("one process writes all elements in their order, each once")
-_COPIED_ONCE = NotHere(
-    "a batch is one copy of its rows at most; give num_parallel_calls to the map that makes them, and "
-    "prefetch makes batches ahead"
-)
 
 DATASET = TensorFlowNames(
     keywords={
         "apply": {"transformation_func": "transformation"},
-        "batch": {"num_parallel_calls": _COPIED_ONCE, "deterministic": _COPIED_ONCE},
+        "batch": {"deterministic": _IN_ORDER},
         "counter": {"dtype": NotHere("the numbers are int64; another dtype comes from .map(numpy.float32), say")},
         "flat_map": {"map_func": "fn"},
         "from_generator": {

@@ -14,7 +14,7 @@ from penstock.data.stream import OneInputStream, State
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.rng import as_positions
-from penstock.runtime.threads import failures
+from penstock.runtime.threads import failures, threads_of
 from penstock.sharding import slice_bounds
 from penstock.spec import LeafSpec, TensorSpec, as_leaf, cast, leaf_spec
 from penstock.structure import LEAF, PAIR, Structure, flatten, map_structure
@@ -30,6 +30,11 @@ class Batching(OneInput):
     reads_once = True
     batch_size: int
     drop_remainder: bool = False
+
+    @property
+    def parallelism(self) -> int:
+        """The number of threads that copy the rows of a batch together."""
+        return 1
 
     @property
     def cardinality(self) -> int:
@@ -61,6 +66,7 @@ class Batching(OneInput):
         """A block of n · size rows as a block of n batches."""
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        run = run.copying(self.parallelism)
         length = self.input.cardinality
         if length == INFINITE_CARDINALITY or len(indices) == 0:
             return self._read_full(run, epoch, indices)
@@ -98,7 +104,9 @@ class BatchStream(OneInputStream):
 
     def __init__(self, node: Batching, run: Run, epoch: int) -> None:
         self._node = node
+        run = run.copying(node.parallelism)
         self._input = node.input.cursor(run, epoch)
+        self._copiers = run.copiers
 
     def pull(self, need: int, allow: int) -> Block | None:
         size = self._node.batch_size
@@ -113,7 +121,7 @@ class BatchStream(OneInputStream):
         while count < size and (part := self._pulled(size - count, size - count, count)) is not None:
             parts.append(part)
             count += len(part)
-        rows = Block.concatenate(parts)
+        rows = Block.concatenate(parts, self._copiers)
         if len(rows) < size and self._node.drop_remainder:
             return None
         return self._node.batches(rows, len(rows))
@@ -141,6 +149,19 @@ class Batch(Batching):
     """`batch_size` consecutive elements stacked along a new leading axis."""
 
     name: ClassVar[str] = "batch"
+    num_parallel_calls: int | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return self._arguments_without("num_parallel_calls")
+
+    @property
+    def parallelism(self) -> int:
+        return threads_of(self.num_parallel_calls)
+
+    @property
+    def mode(self) -> str:
+        return super().mode if self.parallelism == 1 else f"{super().mode}, {self.parallelism} threads"
 
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(lambda leaf: leaf.batched(self.rows), inputs[0])
@@ -180,7 +201,7 @@ class BatchShare(Batch):
 
     @property
     def identity(self) -> dict[str, Any]:
-        return self._arguments_without("replicas", "first", "count")
+        return self._arguments_without("num_parallel_calls", "replicas", "first", "count")
 
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(lambda leaf: leaf.batched(None), inputs[0]), _COUNT

@@ -1,6 +1,5 @@
 """Operators that call the user's function once per element: map and filter."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,10 +15,10 @@ from penstock.data.promise import Promise
 from penstock.data.stream import OneInputStream, State, Stream
 from penstock.data.unordered import Unordered
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY
+from penstock.options import UNKNOWN_CARDINALITY
 from penstock.rng import mix
 from penstock.row_generators import RowGenerators
-from penstock.runtime.threads import failures
+from penstock.runtime.threads import failures, threads_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +90,7 @@ class Map(OneInput):
     @property
     def parallelism(self) -> int:
         """The number of threads that call the function at the same time."""
-        if self.num_parallel_calls == AUTOTUNE:
-            return os.cpu_count() or 1
-        return self.num_parallel_calls or 1
+        return threads_of(self.num_parallel_calls)
 
     def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
         """The function's results for a block of input, up to the first row at which it raises."""

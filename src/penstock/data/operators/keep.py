@@ -20,6 +20,7 @@ from penstock.formats.row_store import RowStore, RowStoreWriter
 from penstock.options import AUTOTUNE
 from penstock.paths import link_of_others
 from penstock.rng import as_positions, mix
+from penstock.runtime.copying import Copiers
 from penstock.runtime.threads import failures
 
 
@@ -106,21 +107,17 @@ class Saved(Node):
         return False
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        return self.read_store(indices)
-
-    def read_store(self, indices: Indices) -> Block:
-        """The rows at these positions."""
-        return read_store(self.store, indices)
+        return read_store(self.store, indices, run.copiers)
 
 
-def read_store(store: RowStore, indices: Indices) -> Block:
+def read_store(store: RowStore, indices: Indices, copiers: Copiers | None = None) -> Block:
     """The rows at these positions of a store, as one block."""
     assert store.structure is not None
     parts = []
     for where, columns, rows in store.pieces(indices):
         block = Block(columns, store.structure, len(columns[0]) if columns else len(rows))
-        parts.append((where, block.take(rows)))
-    return Block.scattered(parts)
+        parts.append((where, block.take(rows, copiers)))
+    return Block.scattered(parts, copiers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +182,7 @@ class Cache(OneInput):
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         rows = self.kept.rows(self.seed(run), self.filename, self.cardinality)
-        return rows.read(indices, lambda missing: self.input.read(run, 0, missing))
+        return rows.read(indices, lambda missing: self.input.read(run, 0, missing), run.copiers)
 
     def stream(self, run: Run, epoch: int) -> "CacheStream":
         return CacheStream(self, run)
@@ -374,13 +371,13 @@ class _MemoryRows:
         self._has = np.zeros(length, dtype=bool)
         self._kept: Block | None = None
 
-    def read(self, indices: Indices, load: Callable[[Indices], Block]) -> Block:
+    def read(self, indices: Indices, load: Callable[[Indices], Block], copiers: Copiers) -> Block:
         positions = as_positions(indices)
         missing = np.unique(positions[~self._has[positions]])
         if missing.size:
             self._put(missing, load(missing))
         assert self._kept is not None
-        return self._kept.take(indices).read_only()
+        return self._kept.take(indices, copiers).read_only()
 
     def _put(self, positions: npt.NDArray[np.int64], block: Block) -> None:
         with self._lock:
@@ -429,9 +426,9 @@ class _FileRows:
         self._has = np.zeros(length, dtype=bool)
         self._order: list[npt.NDArray[np.int64]] = []
 
-    def read(self, indices: Indices, load: Callable[[Indices], Block]) -> Block:
+    def read(self, indices: Indices, load: Callable[[Indices], Block], copiers: Copiers) -> Block:
         if self._store is not None:
-            return read_store(self._store, indices)
+            return read_store(self._store, indices, copiers)
         block = load(indices)
         with self._lock:
             if self._store is None:

@@ -104,6 +104,7 @@ class ShuffleStream(OneInputStream):
     def __init__(self, node: Shuffle, run: Run, epoch: int) -> None:
         self._key = node.key(run, epoch)
         self._buffer = node.buffer_size
+        self._copiers = run.copiers
         self._first = node.first_window(self._key)
         self._input = node.input.counting_cursor(run, epoch)
         self._collected: list[Block] = []
@@ -170,7 +171,7 @@ class ShuffleStream(OneInputStream):
         if not self._collected:
             self._begin, self._given = self._input.state(), 0
             return False
-        rows = Block.concatenate(self._collected)
+        rows = Block.concatenate(self._collected, self._copiers)
         self._begin, self._collected = self._collected_begin, []
         key = mix(self._key, 2, number)
         if number == 0 and len(rows) <= self._buffer:
@@ -181,7 +182,7 @@ class ShuffleStream(OneInputStream):
         order = permuted(key, len(rows), np.arange(len(rows)))[self._given :]
         # In pieces, so that the memory of a window goes as its rows go.
         size = max(1, -(-len(rows) // self._PIECES))
-        self._pieces = [rows.take(order[start : start + size]) for start in range(0, len(order), size)]
+        self._pieces = [rows.take(order[start : start + size], self._copiers) for start in range(0, len(order), size)]
         return True
 
     def state(self) -> State:

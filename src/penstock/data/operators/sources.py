@@ -185,7 +185,7 @@ class Slices(Node):
         block = Block(self.columns, self.structure, self.length)
         if self.length == 1:  # one row, however often: no copies of it
             return block.repeated(len(indices)).read_only()
-        block = block.take(indices)
+        block = block.take(indices, run.copiers)
         if not isinstance(indices, range):
             return Block(tuple(map(locked_entries, block.columns)), block.structure, len(block))
         # Rows taken by a range share their memory with the user's arrays.
