@@ -2,10 +2,10 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 import penstock as ps
@@ -29,8 +29,7 @@ if __name__ == "__main__":
 
 def run(tmp_path: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     (tmp_path / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "penstock", "check", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
+    return forked.run("-m", "penstock", "check", *arguments, directory=tmp_path)
 
 
 def test_a_sound_pipeline_is_the_same_through_every_service(tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from forked import Forked, run
 from pyarrow import flight
 
 import penstock as ps
+from penstock.cli import main
 from penstock.cli.status_page import page
 from penstock.service import credentials as ways
 from penstock.service.credentials import (
@@ -73,10 +75,22 @@ def status(service: str, credentials: ClientCredentials | None = None, patience:
 
 
 @contextmanager
-def command(*arguments: str, **more: Any) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+def command(*arguments: str) -> Iterator[tuple[Forked, str]]:
     """A command that goes on, and where it listens."""
+    with listening(Forked("-m", "penstock", *arguments, pipes=("stdout", "stderr"))) as found:
+        yield found
+
+
+@contextmanager
+def started(*arguments: str, **more: Any) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """As `command`, in a process that is started as a user's shell does."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([*PENSTOCK, *arguments], **pipes, **more)
+    with listening(subprocess.Popen([*PENSTOCK, *arguments], **pipes, **more)) as found:
+        yield found
+
+
+@contextmanager
+def listening(process: Any) -> Iterator[tuple[Any, str]]:
     try:
         assert process.stdout is not None and process.stderr is not None
         line = process.stdout.readline()
@@ -441,13 +455,11 @@ def test_names_have_a_length_limit() -> None:
 
 def test_tokens_are_in_no_process_list_no_log_and_no_status(tmp_path: Path) -> None:
     token_file = secret_file(tmp_path / "token", TOKEN)
-    with command("dispatcher", "--port", "0", "--token-file", token_file) as (dispatcher, service):
+    with started("dispatcher", "--port", "0", "--token-file", token_file) as (dispatcher, service):
         address = service.split("://")[1]
-        with command("worker", "--dispatcher", address, "--token-file", token_file) as (worker, _):
+        with started("worker", "--dispatcher", address, "--token-file", token_file) as (worker, _):
             environment = {**os.environ, "PENSTOCK_TOKEN_FILE": token_file}
-            shown = subprocess.run(
-                [*PENSTOCK, "status", address], env=environment, capture_output=True, text=True, check=True
-            )
+            shown = run("-m", "penstock", "status", address, env=environment)
             assert "1 data worker" in shown.stdout
             lists = [Path(f"/proc/{process.pid}/{name}").read_text() for process in (dispatcher, worker)
                      for name in ("cmdline", "environ")]  # fmt: skip
@@ -525,13 +537,9 @@ def test_who_is_insecure_on_purpose_is_told_so(caplog: pytest.LogCaptureFixture,
     assert "without TLS, so that its token can be read on the way" in caplog.text
 
 
-def test_the_command_refuses_to_let_other_machines_in() -> None:
-    done = subprocess.run(
-        [*PENSTOCK, "dispatcher", "--port", "0", "--host", "0.0.0.0"], capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "lets other machines in, who could run their programs here: give --token-file" in done.stderr
+def test_the_command_refuses_to_let_other_machines_in(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dispatcher", "--port", "0", "--host", "0.0.0.0"]) == 2
+    assert "lets other machines in, who could run their programs here: give --token-file" in capsys.readouterr().err
 
 
 # TLS
@@ -765,8 +773,8 @@ def test_a_thousand_silent_clients_do_not_stop_a_service() -> None:
         pytest.skip("so few files may be open here that a thousand lines have no room")
     few: dict[str, Any] = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))}
     with ExitStack() as stack:
-        dispatcher, service = stack.enter_context(command("dispatcher", "--port", "0", **few))
-        worker, reached = stack.enter_context(command("worker", "--dispatcher", service, **few))
+        dispatcher, service = stack.enter_context(started("dispatcher", "--port", "0", **few))
+        worker, reached = stack.enter_context(started("worker", "--dispatcher", service, **few))
         silent = connected(int(service.rpartition(":")[2]), 1000) + connected(int(reached.rpartition(":")[2]), 1000)
         for line in silent:
             stack.callback(line.close)

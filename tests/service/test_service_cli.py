@@ -1,4 +1,7 @@
-"""The commands of the data service, as processes of their own."""
+"""The commands of the data service: what they print, which signals and mistakes end them, and with which status.
+
+The first test starts them as a user does; the others fork them, and what ends before it does anything runs right here.
+"""
 
 import os
 import re
@@ -12,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from forked import Forked
 
 import penstock as ps
 from penstock.cli import main
@@ -22,10 +26,21 @@ from penstock.service.subjects import Endpoint, WorkerInfo
 PENSTOCK = [sys.executable, "-m", "penstock"]
 
 
+Process = Forked | subprocess.Popen[str]
+
+
+def started(*arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen([*PENSTOCK, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def forked(*arguments: str) -> Forked:
+    return Forked("-m", "penstock", *arguments, pipes=("stdout", "stderr"))
+
+
 @contextmanager
-def running(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+def running(*arguments: str, start: Callable[..., Process] = forked) -> Iterator[tuple[Process, str]]:
     """A command that goes on, and the first line that it writes."""
-    process = subprocess.Popen([*PENSTOCK, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = start(*arguments)
     try:
         assert process.stdout is not None and process.stderr is not None
         yield process, process.stdout.readline()
@@ -46,9 +61,9 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_service_of_processes_from_its_beginning_to_its_end() -> None:
-    with running("dispatcher", "--port", "0", "--heartbeat-seconds", "0.2") as (dispatcher, line):
+    with running("dispatcher", "--port", "0", "--heartbeat-seconds", "0.2", start=started) as (dispatcher, line):
         address = re.fullmatch(r"penstock: dispatcher at grpc://(localhost:\d+)\n", line)[1]  # type: ignore[index]
-        with running("worker", "--dispatcher", address) as (worker, line):
+        with running("worker", "--dispatcher", address, start=started) as (worker, line):
             assert re.fullmatch(rf"penstock: data worker at grpc://localhost:\d+, dispatcher at {address}\n", line)
             dataset = ps.Dataset.range(10).map(lambda x: (x, os.getpid()))
             dataset = dataset.apply(ps.service.distribute("distributed_epoch", address, job_name="job"))
@@ -103,7 +118,7 @@ def test_servers_end_on_signals(how: signal.Signals, status: int) -> None:
 
 
 def test_a_worker_waits_for_its_dispatcher_and_says_so() -> None:
-    process = subprocess.Popen([*PENSTOCK, "worker", "--dispatcher", "localhost:1"], stderr=subprocess.PIPE, text=True)
+    process = Forked("-m", "penstock", "worker", "--dispatcher", "localhost:1", pipes=("stderr",))
     assert process.stderr is not None
     said = process.stderr.readline()
     assert "waiting for the dispatcher, for 3600 s at most: the dispatcher at localhost:1 cannot be reached" in said
@@ -136,18 +151,27 @@ def test_a_worker_waits_for_its_dispatcher_and_says_so() -> None:
         (["worker"], 2, "the following arguments are required: --dispatcher"),
     ],
 )
-def test_what_cannot_work_is_said_with_a_status(arguments: list[str], status: int, message: str) -> None:
-    done = run(*arguments)
-    assert done.returncode == status
-    assert message in done.stderr
+def test_what_cannot_work_is_said_with_a_status(
+    arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of_main(*arguments) == status
+    assert message in capsys.readouterr().err
+
+
+def status_of_main(*arguments: str) -> int:
+    """The status with which a process that runs the command ends."""
+    with pytest.raises(SystemExit) as ended:  # as argparse does it too
+        raise SystemExit(main(arguments))
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
 
 
 @pytest.mark.parametrize("command", ["dispatcher", "worker", "status", "stop"])
-def test_every_command_explains_itself(command: str) -> None:
-    shown = run(command, "--help")
-    assert shown.returncode == 0
-    assert f"usage: penstock {command}" in shown.stdout
-    assert "%%" not in shown.stdout
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of_main(command, "--help") == 0
+    shown = capsys.readouterr().out
+    assert f"usage: penstock {command}" in shown
+    assert "%%" not in shown
 
 
 def test_the_command_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,8 +236,7 @@ def test_the_page_of_a_status() -> None:
 
 def test_a_page_that_is_no_longer_read_ends_the_command_in_silence() -> None:
     with ps.service.DispatchServer() as dispatcher:
-        command = [*PENSTOCK, "status", "--watch", "--interval", "0", f"localhost:{dispatcher.port}"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = forked("status", "--watch", "--interval", "0", f"localhost:{dispatcher.port}")
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline().startswith("dispatcher localhost:")
         process.stdout.close()

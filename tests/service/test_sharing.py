@@ -1,7 +1,5 @@
 """Several readers of one job: in step, each with everything, or each with its share."""
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import Forked
 
 import penstock as ps
 from penstock.service.dispatcher_client import DispatcherClient
@@ -233,17 +232,17 @@ def test_a_reader_beside_its_worker_has_what_belongs_to_that_worker(policy: str,
     config = ps.service.DispatcherConfig(worker_addresses=("localhost", "localhost"))
     with ps.service.DispatchServer(config) as dispatcher:
         address = dispatcher.target.split("://")[1]
-        command = [sys.executable, "-m", "penstock", "worker", "--quiet", "--dispatcher", address]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as elsewhere:
-            try:
-                with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)):
-                    await_workers(dispatcher.target, 2)
-                    mode = ps.service.distribute(
-                        ps.service.ShardingPolicy[policy], dispatcher.target, target_workers="LOCAL"
-                    )
-                    given = [int(x) for x in ps.Dataset.range(12).apply(mode)]
-            finally:
-                elsewhere.terminate()
+        elsewhere = Forked("-m", "penstock", "worker", "--quiet", "--dispatcher", address)
+        try:
+            with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)):
+                await_workers(dispatcher.target, 2)
+                mode = ps.service.distribute(
+                    ps.service.ShardingPolicy[policy], dispatcher.target, target_workers="LOCAL"
+                )
+                given = [int(x) for x in ps.Dataset.range(12).apply(mode)]
+        finally:
+            elsewhere.terminate()
+            elsewhere.wait()
     assert len(given) == count
     assert given in ([*range(0, 12, 2)], [*range(1, 12, 2)], [*range(12)])
 

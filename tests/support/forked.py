@@ -47,9 +47,17 @@ class Forked:
         arguments: "-m", a module's name and its arguments, or a file and its arguments.
         pipes: which of "stdin", "stdout" and "stderr" are pipes to this process, open in text mode; the others are
             this process's own.
+        env: its environment; None is this process's own.
+        directory: where it runs; None is where this process is.
     """
 
-    def __init__(self, *arguments: str, pipes: tuple[str, ...] = (), env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        pipes: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
+        directory: Path | None = None,
+    ) -> None:
         self.returncode: int | None = None
         self._reports, reports = os.pipe()
         theirs, ends = [], dict[str, IO[str] | None](stdin=None, stdout=None, stderr=None)
@@ -60,7 +68,11 @@ class Forked:
                 theirs.append(other)
             else:
                 theirs.append(os.dup(number))
-        request = {"arguments": arguments, "directory": os.getcwd(), "environment": dict(env or os.environ)}
+        request = {
+            "arguments": arguments,
+            "directory": str(directory or Path.cwd()),
+            "environment": dict(env or os.environ),
+        }
         socket.send_fds(_forking(), [json.dumps(request).encode() + b"\n"], [*theirs, reports])
         for descriptor in (*theirs, reports):
             os.close(descriptor)
