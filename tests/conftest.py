@@ -8,7 +8,6 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +21,7 @@ collect_ignore = ["list_tensorflow_names.py", "support"]
 
 # Threads and files that libraries open once and keep: JAX's and hypothesis's own pools, font and locale files, …
 _OUR_THREADS = "penstock-"
+_DESCRIPTORS = "/proc/self/fd"
 
 # What one process of a test run has compiled none of the others compiles again: Python's own files first, of which
 # some hundred processes would each compile all they import, wherever this variable is set.
@@ -36,6 +36,12 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 
 # A shell starts what runs in its background with Ctrl-C ignored, and programs started by tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which last as long as this process, out of every further collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -61,13 +67,12 @@ def _our_threads() -> set[threading.Thread]:
 
 def _data_files() -> set[str]:
     """The tests' own files that this process has open, where the system tells."""
-    descriptors = Path("/proc/self/fd")
-    if not descriptors.exists():
+    if not os.path.exists(_DESCRIPTORS):
         return set()
     names = set()
-    for entry in descriptors.iterdir():
+    for number in os.listdir(_DESCRIPTORS):
         try:
-            names.add(os.readlink(entry))
+            names.add(os.readlink(f"{_DESCRIPTORS}/{number}"))
         except FileNotFoundError:  # closed meanwhile
             continue
     return {name for name in names if "pytest" in name or name.startswith("/dev/shm")}
