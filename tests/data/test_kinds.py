@@ -110,12 +110,39 @@ def test_datasets_of_unlike_dtypes_are_not_joined_and_both_lines_are_named(join)
     lines = rf"int64.*test_kinds.py:{line} and .*float32.*test_kinds.py:{line + 1}"
     with pytest.raises(ps.InvalidTypeError, match=lines):
         join(numbers, others)
-    for unknown in (numbers.map(lambda x: x), numbers.filter(lambda x: True).map(lambda x: x)):
-        joined = join(unknown, others)  # only the function can tell
-        with pytest.raises(
-            ps.ElementError, match=r"of one kind.*int64.*test_kinds.*float32.*test_kinds|float32.*int64"
-        ):
-            list(joined)
+    joined = join(numbers.filter(lambda x: True).map(lambda x: x), others)  # only reading the stream would tell
+    with pytest.raises(ps.ElementError, match=r"of one kind.*int64.*test_kinds.*float32.*test_kinds|float32.*int64"):
+        list(joined)
+
+
+@pytest.mark.parametrize("join", JOINED.values(), ids=JOINED.keys())
+def test_what_a_function_makes_by_index_is_refused_when_it_is_joined_with_another_kind(join):
+    calls = []
+    numbers, line = ps.Dataset.range(3).map(lambda x: calls.append(int(x)) or x), inspect.currentframe().f_lineno
+    others = ps.Dataset.from_tensor_slices([1.5, 2.5])
+    lines = rf"~int64.*test_kinds.py:{line} and .*float32.*test_kinds.py:{line + 1}"
+    with pytest.raises(ps.InvalidTypeError, match=lines):
+        join(numbers, others)
+    with pytest.raises(ps.InvalidTypeError, match="one kind"):
+        join(numbers.filter(bool), others)
+    with pytest.raises(ps.InvalidTypeError, match="one kind"):
+        join(others, numbers.map(lambda x: {"x": x}))
+    assert set(calls) == {0}, "called with the first element alone"
+    assert len(list(join(numbers, numbers.map(lambda x: [x, x])).take(2))) == 2  # axes are nobody's kind
+    streamed = numbers.filter(bool).map(lambda x: x)
+    assert streamed.element_spec.assumed
+    with pytest.raises(ps.InvalidTypeError, match="one kind"):  # it has been asked for, and so is known
+        join(streamed, others)
+
+
+@pytest.mark.parametrize("join", JOINED.values(), ids=JOINED.keys())
+def test_functions_that_fail_at_once_or_have_no_element_are_joined_all_the_same(join):
+    failing = ps.Dataset.range(3).map(lambda x: 1 // int(x)).ignore_errors()
+    assert join(failing, ps.Dataset.range(2)).element_spec.dtype == np.int64
+    nothing = ps.Dataset.range(0).map(lambda x: "a word")
+    assert set(join(nothing, ps.Dataset.range(2))) <= {0, 1}
+    with pytest.raises(ZeroDivisionError):
+        list(join(ps.Dataset.range(3).map(lambda x: 1 // int(x)), ps.Dataset.range(2)))
 
 
 def test_strings_of_unlike_width_and_rows_of_unlike_shape_are_one_kind():

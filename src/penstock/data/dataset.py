@@ -9,7 +9,16 @@ import numpy as np
 from penstock.data.block import Block, object_column
 from penstock.data.guards import settled
 from penstock.data.iterator import Iterations
-from penstock.data.methods.base import Element, as_numbers, as_signature, check_function, node_of, options_of, user_site
+from penstock.data.methods.base import (
+    Element,
+    as_dataset,
+    as_numbers,
+    as_signature,
+    check_function,
+    node_of,
+    options_of,
+    user_site,
+)
 from penstock.data.methods.batching import BatchMethods
 from penstock.data.methods.element import ElementMethods
 from penstock.data.methods.order import OrderMethods
@@ -420,8 +429,8 @@ class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Eleme
 
 
 def _members(call: str, datasets: Sequence[Dataset[Any]]) -> tuple[Node, ...]:
-    nodes = tuple(node_of(call, dataset) for dataset in datasets)
-    if not nodes:
+    given = [as_dataset(call, dataset) for dataset in datasets]
+    if not given:
         raise InvalidArgumentError(f"{call} takes at least one dataset, got none")
-    check_one_kind(call, nodes)
-    return nodes
+    check_one_kind(call, [dataset._kind() for dataset in given])
+    return tuple(dataset.node for dataset in given)

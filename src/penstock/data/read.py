@@ -10,15 +10,15 @@ from penstock.data.fingerprint import fingerprint_of
 from penstock.data.iterator import DatasetIterator, Iterations
 from penstock.data.methods.base import Element, Methods, check_function
 from penstock.data.methods.tensorflow import DATASET
-from penstock.data.node import Run
+from penstock.data.node import Node, Run
 from penstock.data.operators.keep import Prefetch
 from penstock.data.plan import explain, make_plan
-from penstock.data.sample import element_spec
+from penstock.data.sample import element_spec, tells_by_index
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.row_store import RowStoreWriter
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options, check_integer
 from penstock.paths import local_path
-from penstock.runtime.threads import Threads
+from penstock.runtime.threads import Threads, failures
 from penstock.spec import as_leaf
 from penstock.structure import map_structure
 
@@ -175,6 +175,14 @@ class ReadMethods(Methods[Element]):
         if self._spec is None:
             self._spec = element_spec(self.node)
         return self._spec
+
+    def _kind(self) -> tuple[Node, Any]:
+        if self._spec is None and not tells_by_index(self.node):
+            return self.node, None
+        try:
+            return self.node, self.element_spec
+        except failures():  # no elements, or a function that fails at the first: reading it says so
+            return self.node, None
 
     def cardinality(self) -> int:
         """The number of elements of an epoch, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`.

@@ -41,6 +41,11 @@ def element_spec(node: Node) -> Any:
         ) from None
 
 
+def tells_by_index(node: Node) -> bool:
+    """Whether `element_spec` calls no function, or calls functions with elements that are read by index alone."""
+    return all(asked.indexable for asked in _to_be_read(node))
+
+
 def _seen_or_known(node: Node) -> Any:
     return node.spec if node.spec is not None else _Samples().spec(node)
 

@@ -36,6 +36,10 @@ class Methods(ABC, Generic[Element]):
     _options: Options
 
     @abstractmethod
+    def _kind(self) -> tuple[Node, Any]:
+        """The last node, and what its elements are, where that is known or an element that is read by index tells."""
+
+    @abstractmethod
     def _then(self, node: Node, options: Options | None = None) -> "Dataset[Any]":
         """The dataset whose last step is `node`, with these options in place of this one's."""
 
@@ -92,6 +96,11 @@ def options_of(call: str, datasets: Iterable[Methods[Any]]) -> Options:
 
 def node_of(call: str, dataset: object) -> Node:
     """The node of an argument that must be a dataset."""
+    return as_dataset(call, dataset).node
+
+
+def as_dataset(call: str, dataset: object) -> Methods[Any]:
+    """An argument that must be a dataset."""
     if not isinstance(dataset, Methods):
         raise InvalidTypeError(f"{call} takes a ps.Dataset, got {dataset!r}")
-    return dataset.node
+    return dataset

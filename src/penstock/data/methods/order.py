@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.data.methods.base import Element, Methods, node_of, options_of, user_site
+from penstock.data.methods.base import Element, Methods, as_dataset, options_of, user_site
 from penstock.data.methods.tensorflow import DATASET
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.combine import Concatenate, check_one_kind
@@ -156,17 +156,19 @@ class OrderMethods(Methods[Element]):
         """All elements of this dataset, then all of the other.
 
         Raises:
-            InvalidTypeError: not a dataset, or one whose elements are known to be of another structure or dtype.
-            ElementError: while iterating, such elements where only a user's function could tell.
+            InvalidTypeError: not a dataset, or one whose elements are of another structure or dtype. Where only a
+                function of yours over an index tells, it is called with the first element.
+            ElementError: while iterating, such elements of streams of which only a function of yours could tell.
 
         Example:
             >>> import penstock as ps
             >>> [int(x) for x in ps.Dataset.range(2).concatenate(ps.Dataset.range(5, 7))]
             [0, 1, 5, 6]
         """
-        second = node_of("concatenate", dataset)
-        check_one_kind("concatenate", (self.node, second))
-        return self._then(Concatenate(self.node, second, site=user_site()), options_of("concatenate", [self, dataset]))
+        second = as_dataset("concatenate", dataset)
+        check_one_kind("concatenate", (self._kind(), second._kind()))
+        joined = Concatenate(self.node, second.node, site=user_site())
+        return self._then(joined, options_of("concatenate", [self, dataset]))
 
     def enumerate(self, start: int = 0) -> "Dataset[tuple[np.int64, Element]]":
         """(position, element) pairs, counted from `start`.

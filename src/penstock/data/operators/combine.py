@@ -15,8 +15,8 @@ from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
 from penstock.runtime.threads import failures
-from penstock.spec import LeafSpec, alike
-from penstock.structure import LEAF, Structure, map_structure
+from penstock.spec import LeafSpec, TensorSpec, alike
+from penstock.structure import LEAF, Structure, flatten, map_structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,18 +370,34 @@ def merged_spec(first: Any, second: Any) -> Any:
     return map_structure(LeafSpec.merged, first, second)
 
 
-def check_one_kind(call: str, nodes: Sequence[Node]) -> None:
-    """Raise an InvalidTypeError if the elements of nodes are known to differ in structure, dtype or number of axes."""
-    known = [(node, node.spec) for node in nodes if node.spec is not None]
+def check_one_kind(call: str, kinds: Sequence[tuple[Node, Any]]) -> None:
+    """Raise an InvalidTypeError if the elements of nodes differ in structure or dtype, or surely in the number of axes.
+
+    Args:
+        kinds: the nodes, each with what is known or assumed of its elements, or None.
+    """
+    known = [(node, spec) for node, spec in kinds if spec is not None]
     for node, spec in known[1:]:
         first, merged = known[0]
         try:
-            merged_spec(merged, spec)
+            if _assumed(merged) or _assumed(spec):
+                merged_spec(_without_axes(merged), _without_axes(spec))
+            else:
+                merged_spec(merged, spec)
         except ElementError as error:
             raise InvalidTypeError(
                 f"{call} needs elements of one kind, got {merged} of {first.where()} and {spec} of {node.where()}: "
                 "convert them with map"
             ) from error
+
+
+def _assumed(spec: Any) -> bool:
+    return any(leaf.assumed for leaf in flatten(spec)[0])
+
+
+def _without_axes(spec: Any) -> Any:
+    """The structure and the dtypes alone: one element that was seen does not tell the axes of others."""
+    return map_structure(lambda leaf: TensorSpec((), leaf.dtype), spec)
 
 
 def _of_one_kind(run: Run, node: Node, member: Node, block: Block) -> Block:
