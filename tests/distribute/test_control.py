@@ -80,7 +80,7 @@ def wait_until(control: Control, condition: Callable[[], bool]) -> None:
 def test_a_gather_gives_every_worker_all_values_in_the_workers_order() -> None:
     with connected(3) as controls:
         values = [None, {"rows": [1, 2.5, "three"]}, [[True], []]]
-        assert results(controls, lambda control: control.gather("a", values[control.worker])) == [values] * 3
+        assert results(controls, lambda control: control.gather("a", values[control.worker], Any)) == [values] * 3
         assert [control.sent for control in controls] == [1, 1, 1]
 
 
@@ -88,7 +88,7 @@ def test_turns_of_a_topic_are_taken_in_order_however_far_one_worker_is_ahead() -
     with connected(3) as controls:
 
         def turns(control: Control) -> list[Any]:
-            return [control.gather("a", [turn, control.worker]) for turn in range(50)]
+            return [control.gather("a", [turn, control.worker], list[int]) for turn in range(50)]
 
         expected = [[[turn, worker] for worker in range(3)] for turn in range(50)]
         assert results(controls, turns) == [expected] * 3
@@ -122,7 +122,7 @@ def test_topics_do_not_mix_whatever_order_they_are_asked_in() -> None:
         futures = {
             (control.worker, topic): threads.submit(
                 lambda control=control, topic=topic: [
-                    control.gather(topic, [topic, turn, control.worker]) for turn in range(20)
+                    control.gather(topic, [topic, turn, control.worker], list[str | int]) for turn in range(20)
                 ]
             )
             for control in controls
@@ -135,13 +135,20 @@ def test_topics_do_not_mix_whatever_order_they_are_asked_in() -> None:
 
 def test_a_worker_alone_waits_for_nobody() -> None:
     with connected(1) as (control,):
-        assert control.gather("a", 7) == [7]
+        assert control.gather("a", 7, int) == [7]
 
 
 def test_long_messages_arrive_whole() -> None:
     with connected(2) as controls:
         sizes = [list(range(worker, 200_000)) for worker in range(2)]
-        assert results(controls, lambda control: control.gather("a", sizes[control.worker])) == [sizes] * 2
+        assert results(controls, lambda control: control.gather("a", sizes[control.worker], list[int])) == [sizes] * 2
+
+
+def test_a_worker_that_says_something_else_is_named() -> None:
+    with connected(2) as controls:
+        controls[1].post(Item.of(1, "a", "a word"))
+        with pytest.raises(WorkerError, match=r"worker 1 of 2 said something else than worker 0 of 2 at a \(Expected"):
+            controls[0].gather("a", 1, int)
 
 
 def step_of(rows: int, *all_rows: int) -> HostStep:
@@ -183,14 +190,14 @@ def test_workers_that_should_have_the_same_batches_and_do_not_say_so() -> None:
 def test_a_lost_worker_makes_the_others_raise(lost, caplog) -> None:
     with connected(3) as controls:
         others = [control for control in controls if control.worker != lost]
-        with at_once(others, lambda control: control.gather("a", 1)) as futures:
+        with at_once(others, lambda control: control.gather("a", 1, int)) as futures:
             lose(controls[lost])
             said = {str(future.exception(timeout=30)) for future in futures}
         assert said == {f"worker {lost} of 3 was lost: its process has ended"}
         assert {type(future.exception()) for future in futures} == {WorkerError}
         for control in others:  # and for good
             with pytest.raises(WorkerError, match="was lost"):
-                control.gather("b", 1, timeout=30)
+                control.gather("b", 1, int, timeout=30)
             with pytest.raises(WorkerError, match="was lost"):
                 control.check_in_main()
     assert f"worker {lost} of 3 was lost: its process has ended" in caplog.text
@@ -198,17 +205,17 @@ def test_a_lost_worker_makes_the_others_raise(lost, caplog) -> None:
 
 def test_what_a_lost_worker_has_said_before_still_counts() -> None:
     with connected(2) as controls:
-        controls[1].post(Item(1, "a", "said"))
+        controls[1].post(Item.of(1, "a", "said"))
         lose(controls[1])
         wait_until(controls[0], lambda: controls[0]._failure is not None)
-        assert controls[0].gather("a", "own") == ["own", "said"]
+        assert controls[0].gather("a", "own", str) == ["own", "said"]
         with pytest.raises(WorkerError, match="worker 1 of 2 was lost"):
-            controls[0].gather("a", "own")
+            controls[0].gather("a", "own", str)
 
 
 def test_a_failure_comes_with_its_reason() -> None:
     with connected(3) as controls:
-        with at_once(controls[:2], lambda control: control.gather("a", 1)) as futures:
+        with at_once(controls[:2], lambda control: control.gather("a", 1, int)) as futures:
             controls[2].fail("failed in its input with KeyError: 'x'")
             said = {str(future.exception(timeout=30)) for future in futures}
         assert said == {"worker 2 of 3 failed in its input with KeyError: 'x'"}
@@ -223,17 +230,17 @@ def test_the_first_failure_is_the_one_that_is_told() -> None:
         controls[1].close()
         wait_until(controls[0], lambda: controls[0]._failure is not None)
         with pytest.raises(WorkerError, match="worker 1 of 2 failed first"):
-            controls[0].gather("a", 1)
+            controls[0].gather("a", 1, int)
 
 
 def test_an_input_that_fails_at_a_step_ends_the_others_at_that_step() -> None:
     with connected(2) as controls:
-        with at_once(controls, lambda control: control.gather("iteration 0", control.worker)) as futures:
+        with at_once(controls, lambda control: control.gather("iteration 0", control.worker, int)) as futures:
             assert [future.result(timeout=30) for future in futures] == [[0, 1]] * 2
         controls[1].fail_step("iteration 0", 3, "KeyError: 'x'")
         message = "worker 1 of 2 failed at step 3 of its input with KeyError: 'x'"
         with pytest.raises(WorkerError, match=message):
-            controls[0].gather("iteration 0", 1)
+            controls[0].gather("iteration 0", 1, int)
         for step in range(3):
             controls[0].check_step("iteration 0", step)
         controls[0].check_step("iteration 1", 3)
@@ -243,17 +250,17 @@ def test_an_input_that_fails_at_a_step_ends_the_others_at_that_step() -> None:
 
 def test_a_worker_that_does_not_come_in_time_is_named() -> None:
     with connected(3) as controls:
-        controls[1].post(Item(1, "distribute_dataset (call 1)", 1))
+        controls[1].post(Item.of(1, "distribute_dataset (call 1)", 1))
         wait_until(controls[0], lambda: bool(controls[0]._received["distribute_dataset (call 1)"][1]))
         with pytest.raises(
             WorkerError, match=r"worker 2 of 3 did not come to distribute_dataset \(call 1\) within 0 seconds: every"
         ):
-            controls[0].gather("distribute_dataset (call 1)", 1, timeout=0.05)
+            controls[0].gather("distribute_dataset (call 1)", 1, int, timeout=0.05)
 
 
 def test_a_worker_that_has_ended_is_not_waited_for() -> None:
     with connected(2) as controls:
-        with at_once(controls[:1], lambda control: control.gather("iteration 0", 1)) as futures:
+        with at_once(controls[:1], lambda control: control.gather("iteration 0", 1, int)) as futures:
             controls[1]._leave()
             error = futures[0].exception(timeout=30)
         assert str(error) == (
@@ -273,7 +280,7 @@ def test_all_workers_may_leave_in_any_order() -> None:
 def test_a_gather_that_nobody_wants_any_more_ends() -> None:
     closed = threading.Event()
     with connected(2) as controls:
-        with at_once(controls[:1], lambda control: control.gather("a", 1, closed=closed.is_set)) as futures:
+        with at_once(controls[:1], lambda control: control.gather("a", 1, int, closed=closed.is_set)) as futures:
             controls[0].wake()  # asks, and goes on
             closed.set()
             controls[0].wake()
@@ -289,7 +296,7 @@ def test_to_close_is_to_leave_and_may_be_repeated() -> None:
         controls[1].close()
         controls[1].close()
         with pytest.raises(WorkerError, match="worker 1 of 2 has ended its program, while worker 0 of 2 waits for it"):
-            controls[0].gather("a", 1)
+            controls[0].gather("a", 1, int)
         assert controls[0]._failure is None
 
 
@@ -329,7 +336,7 @@ def stranger(hub: Hub) -> socket.socket:
 
 def agree(controls: list[Control]) -> None:
     expected = [[control.worker for control in controls]] * len(controls)
-    assert results(controls, lambda control: control.gather("a", control.worker)) == expected
+    assert results(controls, lambda control: control.gather("a", control.worker, int)) == expected
 
 
 def test_a_wrong_key_is_refused_and_the_workers_still_meet(caplog) -> None:
@@ -378,9 +385,9 @@ def test_silence_is_no_failure_once_a_worker_has_come(monkeypatch) -> None:
     monkeypatch.setattr(hub_module, "_GREETING_SECONDS", 0.05)
     with connected(2) as controls:
         with pytest.raises(WorkerError, match="did not come"):  # longer than a greeting may take
-            controls[0].gather("a", 0, timeout=0.2)
-        controls[1].post(Item(1, "b", 1))
-        assert controls[0].gather("b", 0) == [0, 1]
+            controls[0].gather("a", 0, int, timeout=0.2)
+        controls[1].post(Item.of(1, "b", 1))
+        assert controls[0].gather("b", 0, int) == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -392,7 +399,7 @@ def test_what_is_no_message_ends_its_sender_alone(said, caplog) -> None:
     with connected(3) as controls:
         controls[2]._connection.send_bytes(said)
         others = controls[:2]
-        for message in errors(others, lambda control: control.gather("a", 1)):
+        for message in errors(others, lambda control: control.gather("a", 1, int)):
             assert message.startswith("WorkerError: worker 2 of 3 was lost: it sent what is no message (")
         assert [control.sent for control in others] == [1, 1]
 
@@ -403,15 +410,15 @@ def test_what_is_no_message_ends_its_sender_alone(said, caplog) -> None:
 def test_what_claims_to_be_endless_ends_its_sender_alone(header) -> None:
     with connected(3) as controls:
         os.write(controls[2]._connection.fileno(), header)
-        for message in errors(controls[:2], lambda control: control.gather("a", 1)):
+        for message in errors(controls[:2], lambda control: control.gather("a", 1, int)):
             assert message == "WorkerError: worker 2 of 3 was lost: its process has ended"
 
 
 def test_a_hub_that_says_what_is_no_message_is_a_failure_and_no_hang(monkeypatch) -> None:
     with connected(2) as controls:
         monkeypatch.setattr(hub_module, "_pass_on", lambda data, others: [one.send_bytes(b"?") for one in others])
-        with at_once(controls[:1], lambda control: control.gather("a", 1)) as futures:
-            controls[1].post(Item(1, "a", 1))
+        with at_once(controls[:1], lambda control: control.gather("a", 1, int)) as futures:
+            controls[1].post(Item.of(1, "a", 1))
             assert "worker 0 of 2 was lost: it sent what is no message" in str(futures[0].exception(timeout=30))
 
 

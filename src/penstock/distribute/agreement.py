@@ -9,14 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
 
 from penstock.distribute.control import Control
+from penstock.distribute.control_messages import RowShape, WorkerStep
 from penstock.distribute.steps import HostStep
 from penstock.errors import WorkerError
 
 Sizes = list[tuple[int, ...]]
-Layout = list[list[Any]]
+Layout = tuple[RowShape, ...]
 
 
 @dataclass(frozen=True)
@@ -125,23 +125,25 @@ class Asked(Agreement):
         self._closed = False
 
     def on(self, number: int, step: HostStep | None) -> StepFacts:
-        said = None if step is None else [list(step.sizes), list(step.all_sizes or ()), step.layout()]
-        told = self._control.gather(self._topic, said, closed=lambda: self._closed)
-        if self._same and any((one is None) != (step is None) or (one and one[1] != told[0][1]) for one in told):
+        own = WorkerStep(None) if step is None else WorkerStep(step.sizes, step.all_sizes or (), step.layout())
+        told = self._control.gather(self._topic, own, WorkerStep, closed=lambda: self._closed)
+        if self._same and any(
+            (one.sizes is None) != (step is None) or one.all_sizes != told[0].all_sizes for one in told
+        ):
             raise WorkerError(
                 f"{self._topic}: the workers read different data: "
                 + ", ".join(
-                    f"worker {worker} has {'no further batch' if one is None else f'a batch of {sum(one[1])} rows'}"
+                    f"worker {worker} has {'no further batch' if one.sizes is None else f'a batch of {one.rows} rows'}"
                     for worker, one in enumerate(told)
                 )
                 + ". Under AutoShardPolicy.DATA the dataset must be the same on every worker: use "
                 "distribute_datasets_from_function for a source of each worker's own"
             )
-        present = [one for one in told if one is not None]
+        present = [one for one in told if one.sizes is not None]
         # Who has no step takes part with empty shares.
-        none = (0,) * (len(present[0][0]) if present else 0)
-        sizes = [none if one is None else tuple(one[0]) for one in told]
-        layout = _common([one[2] for one in present])
+        none = (0,) * (len(present[0].sizes or ()) if present else 0)
+        sizes = [none if one.sizes is None else one.sizes for one in told]
+        layout = _common([one.leaves for one in present])
         return StepFacts(ended=not present, sizes=sizes, regular=layout is not None, layout=layout)
 
     def close(self) -> None:
@@ -152,6 +154,6 @@ class Asked(Agreement):
 def _common(layouts: list[Layout]) -> Layout | None:
     """The one layout of all; None where they differ."""
     first = layouts[0] if layouts else None
-    if first is None or any(layout != first for layout in layouts) or any(shape == "ragged" for _, shape in first):
+    if first is None or any(layout != first for layout in layouts) or any(leaf.shape is None for leaf in first):
         return None
     return first

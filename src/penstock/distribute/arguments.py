@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from penstock.distribute.control_messages import ArrayShape
 from penstock.distribute.device_dtypes import fits_device
 from penstock.distribute.program import Mode, is_per_replica, mode_of
 from penstock.distribute.values import PerReplica
@@ -77,12 +78,12 @@ def specified(spec: LeafSpec, shape: tuple[int | None, ...], sharding: Any) -> j
     return struct(shape, jax.dtypes.canonicalize_dtype(spec.dtype), sharding=sharding)
 
 
-def shape_of(part: Any) -> Any:
-    """Shape and dtype of a number or an array as plain data; None for what devices cannot hold."""
+def shape_of(part: Any) -> ArrayShape | None:
+    """Shape and dtype of a number or an array; None for what devices cannot hold."""
     if not isinstance(part, (*ARRAYS, int, float)):
         return None
     leaf = as_leaf(part)
-    return [list(leaf.shape), str(leaf.dtype)] if fits_device(leaf) else None
+    return ArrayShape(leaf.shape, str(leaf.dtype)) if fits_device(leaf) else None
 
 
 def check_not_given_away(args: Any, kwargs: Any = ()) -> None:

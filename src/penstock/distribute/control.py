@@ -15,7 +15,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Client
-from typing import Any
 
 import msgspec
 
@@ -27,7 +26,9 @@ from penstock.distribute.control_messages import (
     Item,
     Left,
     Message,
+    Said,
     decoded,
+    read,
     send_at_once,
 )
 from penstock.errors import WorkerError
@@ -73,7 +74,7 @@ class Control:
         self._connection.send_bytes(str(worker).encode())
         self._sending = threading.Lock()
         self._changed = threading.Condition()
-        self._received: dict[str, dict[int, deque[Any]]] = defaultdict(lambda: defaultdict(deque))
+        self._received: dict[str, dict[int, deque[msgspec.Raw]]] = defaultdict(lambda: defaultdict(deque))
         self._left: set[int] = set()
         self._input_failures: dict[str, InputFailed] = {}
         self._failure: str | None = None
@@ -91,21 +92,28 @@ class Control:
         atexit.register(self._leave)
 
     def gather(
-        self, topic: str, payload: Any, *, timeout: float | None = None, closed: Callable[[], bool] | None = None
-    ) -> list[Any]:
-        """What each worker gives for its next turn of a topic, in the workers' order; all must call it alike.
+        self,
+        topic: str,
+        own: Said,
+        kind: type[Said],
+        *,
+        timeout: float | None = None,
+        closed: Callable[[], bool] | None = None,
+    ) -> list[Said]:
+        """What each worker says at its next turn of a topic, in the workers' order; all must call it alike.
 
         Args:
             topic: what is agreed on, in words that an error can show.
-            payload: plain data: numbers, strings, bytes, lists of them.
+            own: what this worker says.
+            kind: what every worker says: a message of `control_messages`, or plain data.
             timeout: the seconds to wait for the others; for ever where None.
             closed: asked after `wake`: whether to give up.
 
         Raises:
-            WorkerError: another worker failed, has left, or did not come in time.
+            WorkerError: another worker failed, has left, did not come in time, or said something else.
             Closed: `closed()` says so.
         """
-        self.post(Item(self.worker, topic, payload))
+        self.post(Item.of(self.worker, topic, own))
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             queues = self._received[topic]
@@ -128,10 +136,20 @@ class Control:
                         "every worker must make the same calls in the same order"
                     )
                 self._changed.wait(remaining)
-            told = [payload if worker == self.worker else queues[worker].popleft() for worker in range(self.workers)]
+            said = {worker: queues[worker].popleft() for worker in others}
             if not any(queues.values()):
                 del self._received[topic]
-            return told
+        heard = {worker: self._read(topic, said[worker], kind, worker) for worker in others}
+        return [heard.get(worker, own) for worker in range(self.workers)]
+
+    def _read(self, topic: str, said: msgspec.Raw, kind: type[Said], worker: int) -> Said:
+        try:
+            return read(said, kind)
+        except msgspec.DecodeError as error:
+            raise WorkerError(
+                f"{self._name(worker)} said something else than {self._name(self.worker)} at {topic} ({error}): every "
+                "worker must make the same calls, with the same version of penstock"
+            ) from None
 
     def wake(self) -> None:
         """Let every `gather` ask again whether to give up."""

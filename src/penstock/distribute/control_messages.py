@@ -2,8 +2,10 @@
 
 import os
 import socket
+from collections.abc import Hashable
+from functools import cache
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -18,7 +20,79 @@ class Item(msgspec.Struct, tag="item", array_like=True):
 
     worker: int
     topic: str
-    payload: Any
+    payload: msgspec.Raw
+
+    @classmethod
+    def of(cls, worker: int, topic: str, said: Any) -> "Item":
+        """What a worker says."""
+        return cls(worker, topic, msgspec.Raw(msgspec.msgpack.encode(said)))
+
+
+class ArrayShape(msgspec.Struct, frozen=True, array_like=True):
+    """Shape and dtype of one replica's array."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class RowShape(msgspec.Struct, frozen=True, array_like=True):
+    """Dtype, and shape without the rows, of one leaf of a step; the shape is None where the replicas differ in it."""
+
+    dtype: str
+    shape: tuple[int, ...] | None
+
+
+class WorkerStep(msgspec.Struct, frozen=True, array_like=True):
+    """A worker's next step of an iteration.
+
+    Attributes:
+        sizes: the rows of each of its replicas; None where it has no further step.
+        all_sizes: the rows of each replica of all workers, where it knows them.
+        leaves: the leaves of the step.
+    """
+
+    sizes: tuple[int, ...] | None
+    all_sizes: tuple[int, ...] = ()
+    leaves: tuple[RowShape, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """The rows of the step on all workers."""
+        return sum(self.all_sizes)
+
+
+class WorkerInput(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker is going to read.
+
+    Attributes:
+        labels: what must be the same on all workers.
+        seed: one that it has drawn for all; worker 0's is taken.
+        drawn: the seeds that were drawn when its nodes were made; worker 0's are taken.
+        cardinality: the number of its steps.
+        lengths: how many batches it has, their rows, and the rows of the last one, where that is known.
+        leaves: the leaves of its steps, where these are known.
+    """
+
+    labels: list[str]
+    seed: int
+    drawn: list[int]
+    cardinality: int
+    lengths: tuple[int, int, int] | None
+    leaves: tuple[RowShape, ...] | None
+
+
+class Announced(msgspec.Struct, frozen=True, array_like=True):
+    """How many bytes a worker is going to send, or why it cannot."""
+
+    length: int
+    refused: str | None = None
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True):
+    """A worker has done its part of something that all do together: what it shares with all, or its error."""
+
+    shared: Any = None
+    error: str | None = None
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True):
@@ -45,8 +119,21 @@ class Left(msgspec.Struct, tag="left", array_like=True):
 
 
 Message = Item | Failed | InputFailed | Left
+Said = TypeVar("Said")
+
 decoded = msgspec.msgpack.Decoder(Message).decode
 """The message that some bytes are; raises `msgspec.DecodeError` where they are none."""
+
+
+@cache
+def _decoder_of(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind)
+
+
+def read(said: msgspec.Raw, kind: type[Said]) -> Said:
+    """What a worker has said under a topic; raises `msgspec.DecodeError` where it is no such thing."""
+    found: Said = _decoder_of(cast(Hashable, kind)).decode(said)
+    return found
 
 
 def send_at_once(connection: Connection) -> None:

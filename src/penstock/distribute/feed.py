@@ -97,7 +97,7 @@ class Feed:
         """A step without rows, for a worker that has run dry."""
         self._seen = self._seen or self.template()
         if facts.layout is not None:  # as the others have it: an open length of the specification is theirs
-            leaves = tuple((np.dtype(dtype), tuple(shape)) for dtype, shape in facts.layout)
+            leaves = tuple((np.dtype(leaf.dtype), leaf.shape or ()) for leaf in facts.layout)
             self._seen = Template(self._seen.structure, leaves)
         return self._seen.step(self.source.replicas)
 

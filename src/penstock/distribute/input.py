@@ -18,6 +18,7 @@ from penstock.data.skipped import SkippedRows
 from penstock.distribute.agreement import Agreement, Alone, Asked, Counted
 from penstock.distribute.contexts import refuse_in_replica
 from penstock.distribute.control import Control
+from penstock.distribute.control_messages import WorkerInput
 from penstock.distribute.explain import explain
 from penstock.distribute.feed import Feed, Place
 from penstock.distribute.input_options import InputOptions, PartialBatch
@@ -90,21 +91,21 @@ class DistributedDataset:
                 inputs.settle_alone()
             return self._known(cardinality, inputs.lengths_of_all())
         drawn = inputs.drawn if isinstance(inputs, DividedInput) else []
-        known_lengths = lengths and [lengths.count, lengths.rows, lengths.last]
-        own = [inputs.labels, draw_seed(), known_lengths, layout, cardinality, drawn]
-        told = control.gather(self._call, own, timeout=SETUP_SECONDS)
-        for worker, (labels, *_) in enumerate(told):
-            if labels != told[0][0]:
-                pairs = itertools.zip_longest(told[0][0], labels, fillvalue="nothing")
+        known_lengths = None if lengths is None else (lengths.count, lengths.rows, lengths.last)
+        own = WorkerInput(inputs.labels, draw_seed(), drawn, cardinality, known_lengths, layout)
+        told = control.gather(self._call, own, WorkerInput, timeout=SETUP_SECONDS)
+        for worker, other_input in enumerate(told):
+            if other_input.labels != told[0].labels:
+                pairs = itertools.zip_longest(told[0].labels, other_input.labels, fillvalue="nothing")
                 first, other = next(pair for pair in pairs if pair[0] != pair[1])
                 raise WorkerError(
                     f"{self._call}: the workers distribute different datasets: {first} on worker 0 is {other} on "
                     f"worker {worker}"
                 )
         if isinstance(inputs, DividedInput):
-            inputs.settle(told[0][1], told[0][5])
-        known = all(one[2] and one[3] and one[3] == layout for one in told)
-        return self._known(longest([one[4] for one in told]), [Lengths(*one[2]) for one in told] if known else None)
+            inputs.settle(told[0].seed, told[0].drawn)
+        counted = [Lengths(*one.lengths) for one in told if one.lengths and one.leaves and one.leaves == layout]
+        return self._known(longest([one.cardinality for one in told]), counted if len(counted) == len(told) else None)
 
     def _known(self, cardinality: int, lengths: list[Lengths] | None) -> _AllWorkers:
         inputs = self._inputs

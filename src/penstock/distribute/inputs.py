@@ -19,6 +19,7 @@ from penstock.data.operators.keep import Prefetch
 from penstock.data.shards import without_hints
 from penstock.distribute.agreement import Layout, Sizes
 from penstock.distribute.contexts import InputContext
+from penstock.distribute.control_messages import RowShape
 from penstock.distribute.input_options import InputReplicationMode
 from penstock.distribute.shards import Workers, WorkerShare, share_of_worker
 from penstock.distribute.step_sources import Elements, GlobalBatches, OwnBatches, StepSource
@@ -137,7 +138,7 @@ class Inputs(ABC):
         leaves, _ = flatten(self.dataset.node.spec)
         if any(None in leaf.shape[1:] or leaf.dtype.kind == "O" or leaf.ragged_rank for leaf in leaves):
             return None
-        return [[str(leaf.dtype), list(leaf.shape[1:])] for leaf in leaves]
+        return tuple(RowShape(str(leaf.dtype), leaf.shape[1:]) for leaf in leaves)
 
 
 class DividedInput(Inputs):

@@ -20,6 +20,7 @@ from penstock.distribute.assumptions import Assumptions
 from penstock.distribute.calls import check_call, checked_pair, checked_places
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control import Control
+from penstock.distribute.control_messages import ArrayShape
 from penstock.distribute.device_dtypes import check_width, fits_device
 from penstock.distribute.host_arrays import from_all_workers
 from penstock.distribute.jax_interface import flatten
@@ -39,6 +40,8 @@ from penstock.distribute.tensorflow import STRATEGY
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.spec import LeafSpec, as_leaf
+
+_Shapes = list[ArrayShape | None]
 
 
 @STRATEGY
@@ -291,15 +294,15 @@ class MeshStrategy(Strategy):
         if not loose:
             return jax.tree.map(self._bare_if_single, value, is_leaf=is_per_replica), []
         own = [[shape_of(part) for part in leaf.values] for leaf in loose]
-        told = [own] if self._control is None else self._control.gather(call, own)
+        told = [own] if self._control is None else self._control.gather(call, own, list[_Shapes])
         ragged: list[Shapes] = []
         fates: dict[int, bool] = {}
         for number, leaf in enumerate(loose):
             shapes = [worker[number] for worker in told]
-            distinct = {str(shape) for worker in shapes for shape in worker}
+            distinct = {shape for worker in shapes for shape in worker}
             fates[id(leaf)] = len(distinct) == 1 and shapes[0][0] is not None
             if not fates[id(leaf)]:
-                ragged.append([[tuple(shape[0]) if shape else None for shape in worker] for worker in shapes])
+                ragged.append([[shape.shape if shape else None for shape in worker] for worker in shapes])
 
         def stack(leaf: Any) -> Any:
             return self._of_parts(leaf) if fates.get(id(leaf)) else self._bare_if_single(leaf)
@@ -354,14 +357,15 @@ class MeshStrategy(Strategy):
         self._check_others()
         own = [as_leaf(part) for part in self._parts(leaf)]
         shapes = [shape_of(part) for part in own]
-        told = [shapes] if self._control is None else self._control.gather("strategy.gather", shapes)
+        told = [shapes] if self._control is None else self._control.gather("strategy.gather", shapes, _Shapes)
         everyone = list(itertools.chain(*told))
-        if None in everyone:
+        known = [shape for shape in everyone if shape is not None]
+        if len(known) < len(everyone):
             arrays = [np.asarray(part) for part in own]
             if self._control is not None:
                 arrays = from_all_workers(self._control, "strategy.gather", arrays)
             return joined(tuple(arrays), axis)
-        structs = [struct(tuple(shape), dtype) for shape, dtype in everyone]
+        structs = [struct(shape.shape, shape.dtype) for shape in known]
         check_axes("strategy.gather", structs, (axis,))
         check_equal_shapes("strategy.gather", structs, apart_from=(axis,))
         parts = self._on_first("strategy.gather", leaf)
@@ -373,8 +377,8 @@ class MeshStrategy(Strategy):
     def _shapes_of_all(self, call: str, parts: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
         """The shapes of all replicas' parts, when other workers exist."""
         assert self._control is not None
-        told = self._control.gather(call, [shape_of(part) for part in parts])
-        return tuple(struct(tuple(shape), dtype) for shape, dtype in itertools.chain(*told))
+        told = self._control.gather(call, [shape_of(part) for part in parts], _Shapes)
+        return tuple(struct(shape.shape, shape.dtype) for shape in itertools.chain(*told) if shape is not None)
 
     def _on_first(self, call: str, leaf: Any) -> tuple[Any, ...]:
         """Every replica's part of a leaf, on the first device."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.distribute.control_messages import RowShape
 from penstock.errors import ElementError
 from penstock.spec import LeafSpec
 from penstock.structure import Structure, flatten
@@ -47,14 +48,14 @@ class HostStep:
             shares.whole is not None or len({part.shape[1:] for part in shares.parts}) == 1 for shares in self.leaves
         )
 
-    def layout(self) -> list[list[Any]]:
-        """Dtype and shape without the rows of every leaf, if all replicas agree in them; as plain data."""
-        return [_layout(shares.parts) for shares in self.leaves]
+    def layout(self) -> tuple[RowShape, ...]:
+        """Dtype and shape without the rows of every leaf, if all replicas agree in them."""
+        return tuple(_layout(shares.parts) for shares in self.leaves)
 
 
-def _layout(parts: Sequence[Any]) -> list[Any]:
+def _layout(parts: Sequence[Any]) -> RowShape:
     shapes = {part.shape[1:] for part in parts}
-    return [str(parts[0].dtype), list(shapes.pop()) if len(shapes) == 1 else "ragged"]
+    return RowShape(str(parts[0].dtype), shapes.pop() if len(shapes) == 1 else None)
 
 
 @dataclass(frozen=True)

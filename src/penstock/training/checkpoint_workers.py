@@ -7,6 +7,7 @@ import jax
 
 from penstock.distribute.contexts import get_strategy
 from penstock.distribute.control import Control
+from penstock.distribute.control_messages import Done
 from penstock.errors import InvalidArgumentError, WorkerError
 
 Own = TypeVar("Own")
@@ -48,13 +49,13 @@ class Together:
         try:
             own, shared = work()
         except Exception as error:
-            self._control.gather(name, [f"{type(error).__name__}: {error}", None])
+            self._control.gather(name, Done(error=f"{type(error).__name__}: {error}"), Done)
             raise
-        told = self._control.gather(name, [None, shared])
-        for worker, (said, _) in enumerate(told):
-            if said is not None:
-                raise WorkerError(f"{name} failed on worker {worker} of {self.count}: {said}")
-        return own, [shared for _, shared in told]
+        told = self._control.gather(name, Done(shared), Done)
+        for worker, done in enumerate(told):
+            if done.error is not None:
+                raise WorkerError(f"{name} failed on worker {worker} of {self.count}: {done.error}")
+        return own, [done.shared for done in told]
 
 
 def workers_of(iterators: list[Control | None]) -> Together:

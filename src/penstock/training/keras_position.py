@@ -98,7 +98,7 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         strategy = self._data.strategy
         if strategy is None or strategy._control is None:
             return own
-        return int(strategy._control.gather("KeepPosition", own)[0])
+        return strategy._control.gather("KeepPosition", own, int)[0]
 
     def _iterations(self) -> int:
         return int(self.model.optimizer.iterations.value)
