@@ -17,6 +17,7 @@ from penstock.service.cut import cut
 from penstock.service.definition import to_bytes
 from penstock.service.failures import failed_of, to_exception
 from penstock.service.fetching import Chunk, End, Failed, Fetch
+from penstock.service.interfaces import UnreachedDataWorkerError
 from penstock.service.policy import ShardingPolicy
 from penstock.service.production import Production
 from penstock.service.subjects import Pass, Span
@@ -289,6 +290,18 @@ def test_positions_by_element_count_elements_of_groups(serve):
     assert fetched(production, 4, 7, by_element=True)[0] == elements[4:7]
     assert fetched(production, 1, FAR, stride=2)[0] == elements[1::2]
     assert fetched(production, 1, FAR, by_element=True)[1] == End(length=len(elements))
+
+
+def test_what_may_well_end_the_process_is_not_made_beside_another_such_thing(serve):
+    """Whoever lost its worker over the other one took its own element for the reason."""
+    production = serve(ps.Dataset.range(10))
+    first = production.fetch(request(0, 1, alone=True))
+    next(first)
+    with pytest.raises(UnreachedDataWorkerError, match="an element of another reader that may well end it"):
+        next(production.fetch(request(5, 6, alone=True)))
+    assert fetched(production, 5, 6)[0] == [5]
+    first.close()
+    assert fetched(production, 5, 6, alone=True)[0] == [5]
 
 
 def test_statistics_count_since_they_were_taken_last(serve):

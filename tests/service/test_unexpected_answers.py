@@ -339,6 +339,21 @@ def ending(end: Any) -> Any:
     return first_block(lambda chunk, block: iter([end]))
 
 
+def test_an_element_over_which_workers_were_lost_is_asked_for_alone(dispatcher: Any) -> None:
+    asked = []
+
+    def alter(request: Any, answers: Any) -> Any:
+        if request.span.start <= 57 < request.span.stop:
+            asked.append((request.span.stop - request.span.start == 1, request.alone))
+            if len(asked) < 4:
+                raise LostDataWorkerError("it has ended")
+        yield from answers
+
+    with altering.workers_of(dispatcher.address, [alter] * 4):
+        assert read_all(dispatcher) == list(range(100))
+    assert asked == [(False, False), (False, False), (True, True), (True, True)]
+
+
 WRONG = {
     "a block again": first_block(lambda chunk, block: iter([(chunk, block), (chunk, block)])),
     "a block that is not there": first_block(lambda chunk, block: iter([])),

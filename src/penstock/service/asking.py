@@ -71,7 +71,7 @@ class Reading:
         """Whether something that has arrived is not for the caller."""
         return self.skip_poison and isinstance(item, Raised) and isinstance(item.error, PoisonError)
 
-    def request(self, opened: EpochOpened, part: Pass, span: Span) -> Fetch:
+    def request(self, opened: EpochOpened, part: Pass, span: Span, *, alone: bool = False) -> Fetch:
         """What a worker is asked."""
         return Fetch(
             dataset_id=self.dataset_id,
@@ -85,6 +85,7 @@ class Reading:
             trainer=self.trainer,
             consumer=self.consumer,
             holds_back=self.holds_back,
+            alone=alone,
             codec=self.codec,
         )
 

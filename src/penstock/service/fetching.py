@@ -23,6 +23,8 @@ class Fetch(Message, frozen=True, tag="fetch"):
         trainer: reads through the worker's window of a CrossTrainerCache: from `span.start`, or where the window
             begins if that is later. "" for others.
         consumer: the reader's own name: those of one trainer share what it gets.
+        alone: may well end the worker's process, and is refused while another such request is under way: who loses the
+            worker over it can take its own element for the reason.
         block_bytes: about how large the largest block should be.
         codec: a name of `compression.CODECS`, or "AUTO" for what the worker finds to pay; "" for none.
     """
@@ -38,6 +40,7 @@ class Fetch(Message, frozen=True, tag="fetch"):
     trainer: str = ""
     consumer: str = ""
     holds_back: bool = False
+    alone: bool = False
     block_bytes: int = 1 << 22
     codec: str = ""
 

@@ -17,7 +17,7 @@ from penstock.options import Options
 from penstock.service.definition import from_bytes
 from penstock.service.failures import failed_of
 from penstock.service.fetching import Chunk, End, Fetch, check_fetch
-from penstock.service.interfaces import Answers
+from penstock.service.interfaces import Answers, UnreachedDataWorkerError
 from penstock.service.open_pass import OpenPass, PassKey
 from penstock.service.reading import STOPPED, Gathered, Reader, as_exception
 from penstock.service.subjects import Span
@@ -65,6 +65,7 @@ class Production:
         self._datasets: dict[str, tuple[Node, Options]] = {}
         self._passes: OrderedDict[PassKey, OpenPass] = OrderedDict()
         self._statistics = Statistics()
+        self._dangerous = Lock()  # held by a request that may well end this process
         self._closed = False
 
     def fetch(self, request: Fetch) -> Answers:
@@ -73,9 +74,21 @@ class Production:
         Raises:
             ServiceError: the dataset's definition cannot be loaded here.
             LostDataWorkerError: the production was closed.
+            UnreachedDataWorkerError: it is to be asked alone, and so is another one that is under way.
             InvalidArgumentError: it is no request.
         """
         check_fetch(request)
+        if not request.alone:
+            yield from self._fetch(request)
+            return
+        if not self._dangerous.acquire(blocking=False):
+            raise UnreachedDataWorkerError("it makes an element of another reader that may well end it")
+        try:
+            yield from self._fetch(request)
+        finally:
+            self._dangerous.release()
+
+    def _fetch(self, request: Fetch) -> Answers:
         opened = self._open(request)
         reader: Reader | None = None
         try:

@@ -296,8 +296,9 @@ class Reader:
         """Fetch what is missing of a part, or what a worker gives of it before it is lost."""
         description, reading = self._position.descriptions[part.pass_number], self._reading
         missing = part.missing()
-        request = reading.request(self._opened, description, part.suspicion.next(missing, reading.stride))
+        span = part.suspicion.next(missing, reading.stride)
         alone = part.suspicion.alone
+        request = reading.request(self._opened, description, span, alone=alone)
         worker = self._staff.choose(description.worker_id, lambda: self._stopping, alone=alone)
         if worker is None:
             return
