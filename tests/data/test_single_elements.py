@@ -103,8 +103,11 @@ def test_a_list_gives_its_elements():
     [
         ([], ps.InvalidArgumentError, r"at least one element, got none: use ps.Dataset.range\(0\)"),
         ({1, 2}, ps.InvalidTypeError, "takes a list of elements, got set"),
-        ([1, 2.5], ps.ElementError, "from_list: .*int64.*float32"),
-        ([1, (2, 3)], ps.ElementError, "from_list: .* structure"),
+        ([1, 2.5], ps.ElementError, "from_list: element 1 is float32, where element 0 is int64"),
+        ([1, 2, (2, 3)], ps.ElementError, r"from_list: element 2 is \(int64, int64\), where element 0 is int64"),
+        ([{"a": 1}, {"a": "x"}], ps.ElementError, "element 1 is {'a': object}, where element 0 is {'a': int64}"),
+        ([1, 2, None], ps.ElementError, "element 2 is None, where element 0 is int64: all elements need one structure"),
+        ([[1], [2, [3]]], ps.ElementError, "from_list: element 1: "),
     ],
 )
 def test_a_list_of_unlike_elements_is_refused(elements, error, message):

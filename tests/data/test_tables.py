@@ -110,3 +110,27 @@ def test_tables_and_arrays_stand_together():
     assert elements((table, labels)) == [({"a": 1}, 7), ({"a": 2}, 8)]
     with pytest.raises(ps.InvalidArgumentError, match="of one length"):
         ps.Dataset.from_tensor_slices((table, labels[:1]))
+
+
+class Query(Spoken):
+    """A polars LazyFrame, say."""
+
+    def collect(self):
+        return self._data
+
+
+def test_a_query_is_refused_with_the_way_to_its_rows():
+    query = Query(pa.table({"a": [1, 2]}))
+    with pytest.raises(
+        ps.InvalidTypeError, match=r"got a Query, whose rows have to be computed: call \.collect\(\) on it"
+    ):
+        elements(query)
+    assert [row["a"] for row in elements(query.collect())] == [1, 2]
+
+
+def test_a_table_without_columns_is_refused_by_name():
+    with pytest.raises(ps.InvalidArgumentError, match=r"takes a table with columns, got a Table without any$"):
+        elements(pa.table({}))
+    with pytest.raises(ps.InvalidArgumentError, match=r"got a Table without any at \['x'\]"):
+        elements({"x": pa.table({}), "y": [1]})
+    assert elements(pa.table({"a": pa.array([], pa.int64())})) == []

@@ -36,8 +36,8 @@ from penstock.formats.tables import as_columns
 from penstock.options import Options, check_flag, check_integer
 from penstock.paths import local_path
 from penstock.rng import DrawnSeed
-from penstock.spec import as_leaf
-from penstock.structure import LEAF, flatten
+from penstock.spec import alike, as_leaf, spec_of_leaf
+from penstock.structure import LEAF, Structure, flatten
 
 Result = TypeVar("Result")
 
@@ -182,7 +182,7 @@ class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Eleme
         try:
             block = Block.of_rows(elements)
         except ElementError as error:
-            raise ElementError(f"from_list: {error}") from error
+            raise _first_unlike(elements) or ElementError(f"from_list: {error}") from error
         return Dataset(Slices("from_list", block.columns, block.structure, len(block), site=user_site()))
 
     @staticmethod
@@ -426,6 +426,29 @@ class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Eleme
         if not isinstance(options, Options):
             raise InvalidTypeError(f"with_options takes ps.Options, got {options!r}")
         return Dataset(self.node, self._options.merged(options))
+
+
+def _first_unlike(elements: Sequence[Any]) -> ElementError | None:
+    """The error that names the first element that differs from element 0 in structure or dtype."""
+    expected = None
+    for number, element in enumerate(elements):
+        try:
+            dtypes, own = _kind_of(element)
+        except ElementError as error:
+            return ElementError(f"from_list: element {number}: {error}")
+        first, structure = expected = expected or (dtypes, own)
+        if own != structure or not all(map(alike, dtypes, first)):
+            kinds = own.shown(map(str, dtypes)), structure.shown(map(str, first))
+            return ElementError(
+                f"from_list: element {number} is {kinds[0]}, where element 0 is {kinds[1]}: all elements need one "
+                "structure and one dtype for each leaf (object stands for strings, bytes and other Python objects)"
+            )
+    return None
+
+
+def _kind_of(element: Any) -> tuple[list[np.dtype[Any]], Structure]:
+    leaves, structure = flatten(element)
+    return [spec_of_leaf(as_leaf(leaf)).dtype for leaf in leaves], structure
 
 
 def _members(call: str, datasets: Sequence[Dataset[Any]]) -> tuple[Node, ...]:

@@ -28,10 +28,25 @@ def as_columns(value: Any, path: str = "") -> Any:
 
     Raises:
         InvalidArgumentError: a column with nulls, or two of one name.
-        InvalidTypeError: a column of a type that NumPy has no place for, or a data set that can only be iterated.
+        InvalidTypeError: a column of a type that NumPy has no place for, or rows that are not there yet: those of a
+            query, or of a data set that can only be iterated.
     """
     if isinstance(value, (np.ndarray, np.generic, list, str, bytes, int, float)):
         return value
+    if callable(getattr(value, "collect", None)) and not hasattr(value, "__len__"):
+        raise InvalidTypeError(
+            f"from_tensor_slices takes rows that are there, got a {type(value).__name__}, whose rows have to be "
+            "computed: call .collect() on it"
+        )
+    columns = _columns(value, path)
+    if isinstance(columns, dict) and columns is not value and not columns:
+        raise InvalidArgumentError(
+            f"from_tensor_slices takes a table with columns, got a {type(value).__name__} without any{_at(path)}"
+        )
+    return columns
+
+
+def _columns(value: Any, path: str) -> Any:
     if _is_of_pandas(value):
         if not hasattr(value, "columns"):
             return _of_series(value, path)
