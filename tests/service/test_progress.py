@@ -126,8 +126,7 @@ def test_in_order_only_the_first_part_is_handed_on_from() -> None:
     delivery, passes = InOrder(), {0: progress}
     second.arrive(arrived(5, 5), "rows", 1)
     assert delivery.next_part(passes) is None
-    assert delivery.awaits(first, passes)
-    assert not delivery.awaits(second, passes)
+    assert delivery.awaited(passes) == [first]
     first.arrive(arrived(0, 1), "rows", 1)
     assert delivery.next_part(passes) is first
 
@@ -147,10 +146,10 @@ def test_in_order_no_pass_is_kept_waiting_by_another() -> None:
     delivery, given_out = InOrder(), []
     second.arrive(arrived(5, 5), "rows", 1)
     assert delivery.next_part(passes) is None
-    assert [delivery.awaits(part, passes) for part in (first, second, other)] == [True, False, True]
+    assert delivery.awaited(passes) == [first, other]
     for part, rows in ((first, (0, 1)), (first, (1, 4)), (other, (0, 5))):
         part.arrive(arrived(*rows), "rows", 1)
-    assert not delivery.awaits(first, passes)  # something else can be handed on
+    assert not delivery.awaited(passes)  # something else can be handed on
     while (part := delivery.next_part(passes)) is not None:
         item = delivery.take(part)
         assert isinstance(item, Arrived)

@@ -13,6 +13,7 @@ from penstock.service.transport import line
 DIGESTS = {
     1: "780bc56eaceeb3cb",
     2: "0d5fbcbb61d26256",
+    3: "38e959c32aff1721",
 }
 """What the messages of each protocol are, by its number."""
 

@@ -4,13 +4,14 @@ A worker answers a `Fetch` with the elements of its span, each once and in order
 good as lost: what it should have given is asked of another one.
 """
 
+import time
 from collections.abc import Generator
 from contextlib import closing
 from math import inf
 from typing import Final
 
 from penstock.data.block import Block
-from penstock.service.fetching import Chunk, End, Failed, Fetch
+from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
 from penstock.service.interfaces import Answer, Answers, WrongAnswerError
 from penstock.service.subjects import PassKind, Place
 
@@ -35,6 +36,8 @@ def checked(answers: Answers, request: Fetch, kind: PassKind, length: int) -> Ge
                     asked.check_end(answer)
                 case Failed():
                     asked.check_failure(answer)
+                case Pause():
+                    asked.check_pause()
                 case chunk, block:
                     asked.check_block(chunk, block)
             yield answer
@@ -52,6 +55,9 @@ class _Asked:
         span = request.span
         self._next: Place = span.first if self._by_place else (span.start + span.skip * self._stride, 0)
         self._came = False
+        self._wait_seconds = request.wait_seconds
+        self._looks_in = request.looks_in
+        self._begun = time.monotonic()
 
     def check_block(self, chunk: Chunk, block: Block) -> None:
         """Compare a block with what was to come."""
@@ -99,3 +105,11 @@ class _Asked:
         after, last = failed.next.first, max(self._span.stop, self._next[0] + self._stride)
         if not self._next < after or after[0] > last or after[1] < 0 or after[1] > _FARTHEST:
             raise WrongAnswerError(f"an element that failed at {self._next} is said to be followed by {after}")
+
+    def check_pause(self) -> None:
+        """Compare a pause with what was asked: a worker that never waits would be asked without a pause."""
+        waited = time.monotonic() - self._begun
+        if self._wait_seconds == 0:
+            raise WrongAnswerError("a pause came where the whole answer was asked for")
+        if not self._came and waited < self._wait_seconds / 2 and not self._looks_in:
+            raise WrongAnswerError(f"a pause came after {waited:.3f} s, and {self._wait_seconds} s were to be waited")

@@ -71,8 +71,17 @@ class Reading:
         """Whether something that has arrived is not for the caller."""
         return self.skip_poison and isinstance(item, Raised) and isinstance(item.error, PoisonError)
 
-    def request(self, opened: EpochOpened, part: Pass, span: Span, *, alone: bool = False) -> Fetch:
-        """What a worker is asked."""
+    def request(
+        self,
+        opened: EpochOpened,
+        part: Pass,
+        span: Span,
+        *,
+        alone: bool = False,
+        wait_seconds: float = 0.0,
+        looks_in: bool = False,
+    ) -> Fetch:
+        """What a worker is asked; see `Fetch`."""
         return Fetch(
             dataset_id=self.dataset_id,
             epoch=opened.epoch,
@@ -87,6 +96,8 @@ class Reading:
             holds_back=self.holds_back,
             alone=alone,
             codec=self.codec,
+            wait_seconds=wait_seconds,
+            looks_in=looks_in,
         )
 
     def poison(self, pass_number: int, position: int) -> PoisonError:

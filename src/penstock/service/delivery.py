@@ -1,8 +1,9 @@
 """In which order a consumer gets what has arrived: that of the positions, as it comes, or from each pass in turn."""
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.service.fetching import Chunk
 from penstock.service.progress import Arrived, Part, PassProgress, Raised
@@ -21,8 +22,8 @@ class Delivery(ABC):
         """The part to hand on from, or None while what is next has not arrived."""
 
     @abstractmethod
-    def awaits(self, part: Part, passes: Passes) -> bool:
-        """Whether nothing can be handed on before something of this part arrives."""
+    def awaited(self, passes: Passes) -> Sequence[Part]:
+        """The parts of one of which something must arrive before anything can be handed on."""
 
     def arrived(self, part: Part) -> None:  # noqa: B027  # most look at the parts themselves
         """Note that an item of a part has arrived."""
@@ -44,18 +45,19 @@ class InOrder(Delivery):
     def next_part(self, passes: Passes) -> Part | None:
         return next((part for part in self._heads(passes) if part.items), None)
 
-    def awaits(self, part: Part, passes: Passes) -> bool:
-        heads = self._heads(passes)
-        return part in heads and not any(head.items for head in heads)
+    def awaited(self, passes: Passes) -> Sequence[Part]:
+        heads = list(self._heads(passes))
+        return [] if any(head.items for head in heads) else heads
 
     def take(self, part: Part) -> Arrived | Raised:
         self._last = part.pass_number
         return part.items.popleft()
 
-    def _heads(self, passes: Passes) -> list[Part]:
+    def _heads(self, passes: Passes) -> Iterator[Part]:
         """The first part of each pass, those of the passes after the one that was last before the others."""
-        heads = [progress.open[0] for _, progress in sorted(passes.items()) if progress.open]
-        return sorted(heads, key=lambda part: part.pass_number <= self._last)
+        numbers = sorted(passes)
+        start = bisect_right(numbers, self._last)
+        return (passes[number].open[0] for number in (*numbers[start:], *numbers[:start]) if passes[number].open)
 
 
 class AsItComes(Delivery):
@@ -67,8 +69,8 @@ class AsItComes(Delivery):
     def next_part(self, passes: Passes) -> Part | None:
         return self._ready.popleft() if self._ready else None
 
-    def awaits(self, part: Part, passes: Passes) -> bool:
-        return not self._ready
+    def awaited(self, passes: Passes) -> Sequence[Part]:
+        return [] if self._ready else [part for progress in passes.values() for part in progress.open]
 
     def arrived(self, part: Part) -> None:
         self._ready.append(part)
@@ -89,9 +91,9 @@ class InTurns(Delivery):
             return None
         return progress.open[0]
 
-    def awaits(self, part: Part, passes: Passes) -> bool:
+    def awaited(self, passes: Passes) -> Sequence[Part]:
         progress = self._in_turn(passes)
-        return progress is not None and part in progress.open[:1]
+        return [] if progress is None else progress.open[:1]
 
     def take(self, part: Part) -> Arrived | Raised:
         self.turn = part.pass_number + 1
@@ -104,10 +106,11 @@ class InTurns(Delivery):
         return Arrived(Chunk(position=chunk.position, skip=0, rows=1), item.block.slice(0, 1))
 
     def _in_turn(self, passes: Passes) -> PassProgress | None:
-        going = [number for number in sorted(passes) if not passes[number].ended]
-        if not going:
-            return None
-        return passes[next((number for number in going if number >= self.turn), going[0])]
+        numbers = sorted(passes)
+        start = bisect_left(numbers, self.turn)
+        return next(
+            (passes[number] for number in (*numbers[start:], *numbers[:start]) if not passes[number].ended), None
+        )
 
 
 class Again(Delivery):
@@ -129,8 +132,8 @@ class Again(Delivery):
             return self._parts[0] if self._parts[0].items else None
         return self._later.next_part(passes)
 
-    def awaits(self, part: Part, passes: Passes) -> bool:
-        return part is self._parts[0] if self._parts else self._later.awaits(part, passes)
+    def awaited(self, passes: Passes) -> Sequence[Part]:
+        return [self._parts[0]] if self._parts else self._later.awaited(passes)
 
     def arrived(self, part: Part) -> None:
         if not part.again:

@@ -10,6 +10,7 @@ from penstock.service.policy import ShardingPolicy
 from penstock.service.subjects import Message, Pass, Refused, Span
 
 _FARTHEST: Final = (1 << 62) + 1
+LONGEST_WAIT_SECONDS: Final = 60.0
 
 
 class Fetch(Message, frozen=True, tag="fetch"):
@@ -27,6 +28,9 @@ class Fetch(Message, frozen=True, tag="fetch"):
             worker over it can take its own element for the reason.
         block_bytes: about how large the largest block should be.
         codec: a name of `compression.CODECS`, or "AUTO" for what the worker finds to pay; "" for none.
+        wait_seconds: one piece is wanted, a `Chunk` or what comes in place of one, if it comes within this time. Then
+            follows a `Pause`, and the worker goes on making the rest. 0 for everything, however long it takes.
+        looks_in: nothing is wanted now: the reader says that it is still there.
     """
 
     dataset_id: str
@@ -43,6 +47,8 @@ class Fetch(Message, frozen=True, tag="fetch"):
     alone: bool = False
     block_bytes: int = 1 << 22
     codec: str = ""
+    wait_seconds: float = 0.0
+    looks_in: bool = False
 
 
 def check_fetch(request: Fetch) -> None:
@@ -60,6 +66,7 @@ def check_fetch(request: Fetch) -> None:
         and 0 <= span.skip < _FARTHEST
         and 1 <= request.stride < _FARTHEST
         and 1 <= request.block_bytes < _FARTHEST
+        and 0 <= request.wait_seconds <= LONGEST_WAIT_SECONDS
     ):
         raise InvalidArgumentError(f"a data worker was asked for what cannot be: {request!r:.1000}")
 
@@ -112,4 +119,8 @@ class Failed(Message, frozen=True, tag="failed"):
     said: str = ""
 
 
-FromWorker = Chunk | End | Failed | Refused
+class Pause(Message, frozen=True, tag="pause"):
+    """What was waited for has come, or did not come in time: the reader asks again for what is missing."""
+
+
+FromWorker = Chunk | End | Failed | Pause | Refused

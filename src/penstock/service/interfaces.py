@@ -5,10 +5,10 @@ from typing import Protocol
 
 from penstock.data.block import Block
 from penstock.errors import LostDataWorkerError, ServiceError
-from penstock.service.fetching import Chunk, End, Failed, Fetch
+from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
 
-Answer = tuple[Chunk, Block] | End | Failed
-"""A piece of the answer to a `Fetch`: blocks, and last either an end or a failure of the user's function."""
+Answer = tuple[Chunk, Block] | End | Failed | Pause
+"""A piece of the answer to a `Fetch`: blocks, and last an end, a failure of the user's function, or a pause."""
 
 Answers = Generator[Answer, None, None]
 """The answer to a `Fetch`, as it comes; closing it early stops whoever computes it."""

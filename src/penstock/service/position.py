@@ -160,9 +160,17 @@ class Position:
         """The part to hand on from, or None while what is next has not arrived."""
         return self.delivery.next_part(self.passes)
 
-    def awaits(self, part: Part) -> bool:
-        """Whether nothing can be handed on before something of this part arrives."""
-        return self.delivery.awaits(part, self.passes)
+    def awaited(self) -> Sequence[Part]:
+        """The parts of one of which something must arrive before anything can be handed on."""
+        return self.delivery.awaited(self.passes)
+
+    def begin_all(self) -> Iterator[Part]:
+        """A part of each pass that nobody has begun, up to its end, after those that were begun and wait."""
+        while (part := self.waiting()) is not None:
+            yield part
+        for progress in self.passes.values():
+            if progress.frontier < ENDLESS and not progress.all_begun:
+                yield progress.begin(ENDLESS - progress.frontier)
 
     def hand_on(self, part: Part) -> Arrived | Raised:
         """Take the next item of a part."""

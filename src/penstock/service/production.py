@@ -20,6 +20,7 @@ from penstock.service.fetching import Chunk, End, Fetch, check_fetch
 from penstock.service.interfaces import Answers, UnreachedDataWorkerError
 from penstock.service.open_pass import OpenPass, PassKey
 from penstock.service.reading import STOPPED, Gathered, Reader, as_exception
+from penstock.service.standing import StandingAnswers
 from penstock.service.subjects import Span
 
 _OPEN_PASSES = 32
@@ -66,6 +67,7 @@ class Production:
         self._passes: OrderedDict[PassKey, OpenPass] = OrderedDict()
         self._statistics = Statistics()
         self._dangerous = Lock()  # held by a request that may well end this process
+        self._standing = StandingAnswers(self._answer)
         self._closed = False
 
     def fetch(self, request: Fetch) -> Answers:
@@ -78,17 +80,19 @@ class Production:
             InvalidArgumentError: it is no request.
         """
         check_fetch(request)
+        answer = self._standing.turn if request.wait_seconds else self._answer
         if not request.alone:
-            yield from self._fetch(request)
+            yield from answer(request)
             return
         if not self._dangerous.acquire(blocking=False):
             raise UnreachedDataWorkerError("it makes an element of another reader that may well end it")
         try:
-            yield from self._fetch(request)
+            yield from answer(request)
         finally:
             self._dangerous.release()
 
-    def _fetch(self, request: Fetch) -> Answers:
+    def _answer(self, request: Fetch) -> Answers:
+        """All of it."""
         opened = self._open(request)
         reader: Reader | None = None
         try:
@@ -170,6 +174,7 @@ class Production:
             old = [self._passes.pop(key) for key in gone]
         for opened in old:
             opened.close()
+        self._standing.close_idle()
 
     def _dataset(self, dataset_id: str) -> tuple[Node, Options]:
         with self._lock:
@@ -197,6 +202,7 @@ class Production:
             old = list(self._passes.values())
             self._passes.clear()
             self._datasets = {}
+        self._standing.close()
         for opened in old:
             opened.end()
         for opened in old:

@@ -54,6 +54,9 @@ class Part:
         complete: whether everything has arrived.
         unused: how many were handed on that the caller may not have used yet.
         wrong_answers: how many workers in a row have answered something else.
+        came: how many elements and failures came the last time that it was fetched; 1 before that.
+        fetched_at: when that was, by `time.monotonic`.
+        looks_in: nothing is fetched this time: its worker is told that its reader is there.
     """
 
     span: Span
@@ -67,6 +70,9 @@ class Part:
     complete: bool = False
     unused: int = 0
     wrong_answers: int = 0
+    came: int = 1
+    fetched_at: float = 0.0
+    looks_in: bool = False
     suspicion: Suspicion = field(default_factory=Suspicion)
     items: deque[Arrived | Raised] = field(default_factory=deque)
 
@@ -143,6 +149,7 @@ class Part:
         return item.chunk.rows
 
     def _came(self, count: int) -> None:
+        self.came += count
         if self.limit is not None:
             self.limit -= count
             self.complete = self.complete or self.limit == 0

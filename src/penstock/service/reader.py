@@ -1,7 +1,8 @@
 """The consumer's end of the service: lanes fetch spans from workers, the caller takes what has arrived.
 
 A lane is a thread that takes a part, asks a worker for it, and asks another one for the rest of it if that worker is
-lost. A steward keeps in touch with the dispatcher. All of them end soon after `stop`, which waits for nothing.
+lost. Of passes that are fetched in one go each has a lane; where they are many, each has its turn (`turns.py`).
+A steward keeps in touch with the dispatcher. All of them end soon after `stop`, which waits for nothing.
 """
 
 import logging
@@ -9,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import Condition, Lock, RLock
 from typing import Any
 
@@ -23,23 +25,22 @@ from penstock.service.asking import Reading
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.envelope import ProtocolError
 from penstock.service.failures import to_exception
-from penstock.service.fetching import End, Failed
+from penstock.service.fetching import End, Failed, Fetch, Pause
 from penstock.service.interfaces import Answer, WrongAnswerError
 from penstock.service.leases import Holding, Leases
 from penstock.service.machine.spans import count
 from penstock.service.messages import ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.pace import SpanPace, Usage
 from penstock.service.position import Position
-from penstock.service.progress import ENDLESS, Arrived, Part, Raised
+from penstock.service.progress import Arrived, Part, Raised
 from penstock.service.pulse import Pulse
 from penstock.service.staff import Staff
 from penstock.service.subjects import Pass, Span, WorkerInfo
+from penstock.service.turns import LOOK_SECONDS, MOST_LANES, TURN_SECONDS, Turns
 
 _logger = logging.getLogger(__name__)
 
 _LANES_PER_WORKER = 2
-_MOST_LANES = 128
-"""Threads of one reader: with more workers than that keep busy, a reader asks each of them in turn."""
 _HEARTBEAT_SECONDS = 1.0
 _NEWS_SECONDS = 0.2
 """How often the dispatcher is asked while no worker can be."""
@@ -81,8 +82,10 @@ class Reader:
         lock = RLock()
         # One for each that waits, so that an element wakes only the caller.
         self._changed, self._arrived, self._steward = Condition(lock), Condition(lock), Condition(lock)
+        self._turn = Condition(lock)
         self._position = position
         self._leases = Leases(opened.consumer_id, dispatcher, self._holding) if opened.leased else None
+        self._turns = Turns(reading.holds_back) if reading.endless and not opened.leased else None
         self._usage = Usage()
         self._pace = SpanPace(reading.limit, self._usage if opened.leased or reading.trainer else None)
         self._lanes = 0
@@ -125,6 +128,7 @@ class Reader:
             while (part := self._awaited_part()) is not None:
                 item = self._hand_on(part)
                 self._changed.notify_all()
+                self._turn.notify()
                 if isinstance(item, Arrived):
                     return item.block
                 if not self._reading.leaves_out(item):
@@ -144,6 +148,7 @@ class Reader:
             if self._stopping:
                 raise ClosedError("this iterator was closed while an element was waited for")
             self._waiting = True
+            self._turn.notify()
             self._arrived.wait(_SILENCE_SECONDS)
             self._waiting = False
             if time.monotonic() > said + _SILENCE_SECONDS:
@@ -217,6 +222,7 @@ class Reader:
         """Let the lanes and the caller look at what has changed."""
         self._changed.notify_all()
         self._arrived.notify_all()
+        self._turn.notify_all()
 
     # The lanes
 
@@ -230,6 +236,37 @@ class Reader:
         finally:
             with self._changed:
                 self._lanes -= 1
+
+    def _lane_of_turns(self, turns: Turns) -> None:
+        """As `_lane`, where a part that is not complete may have to wait for others."""
+        try:
+            while (part := self._take_turn(turns)) is not None:
+                while not part.complete and not self._stopping and self._failure is None:
+                    self._fetch(part)
+                    if turns.crowded:
+                        break
+                with self._changed:
+                    turns.over(part)
+                    self._turn.notify(1 if turns.crowded else MOST_LANES)
+        except Exception as error:  # nobody else would hear of it
+            self._fail(error)
+
+    def _take_turn(self, turns: Turns) -> Part | None:
+        """The part whose turn it is, when there is room for what it gives; None where there are more lanes than parts.
+
+        A lane that gets none ends, and is counted no more.
+        """
+        with self._changed:
+            while not self._stopping and self._failure is None and turns.count >= self._lanes:
+                part = turns.next(
+                    self._lanes, lambda rows: self._pace.holds(self._buffered + rows), self._position.awaited
+                )
+                if part is not None:
+                    self._turn.notify()
+                    return part
+                self._turn.wait(LOOK_SECONDS if self._reading.holds_back else None)
+            self._lanes -= 1
+            return None
 
     def _fail(self, error: Exception) -> None:
         """Let the caller meet an error that ends the reader."""
@@ -247,8 +284,6 @@ class Reader:
                 if part is not None:
                     return part
                 if self._leases is None or not self._leases.begin(self._pace, self._lanes, self._under_way()):
-                    if self._reading.endless and self._leases is None:
-                        return None
                     self._changed.wait(None if self._leases is None else self._leases.pause)
                     continue
             reply = self._leases.ask()
@@ -281,8 +316,6 @@ class Reader:
         for progress in sorted(self._position.passes.values(), key=lambda progress: progress.frontier):
             if progress.all_begun:
                 continue
-            if self._reading.endless:
-                return progress.begin(ENDLESS - progress.frontier)
             size = self._pace.size(progress.remaining, self._lanes, self._under_way())
             return progress.begin(size) if size else None
         return None
@@ -295,10 +328,13 @@ class Reader:
     def _fetch(self, part: Part) -> None:
         """Fetch what is missing of a part, or what a worker gives of it before it is lost."""
         description, reading = self._position.descriptions[part.pass_number], self._reading
-        missing = part.missing()
-        span = part.suspicion.next(missing, reading.stride)
+        span = part.suspicion.next(part.missing(), reading.stride)
+        wait_seconds = TURN_SECONDS if self._turns is not None and self._turns.crowded else 0.0
+        looks_in = part.looks_in and wait_seconds > 0
         alone = part.suspicion.alone
-        request = reading.request(self._opened, description, span, alone=alone)
+        request = reading.request(
+            self._opened, description, span, alone=alone, wait_seconds=wait_seconds, looks_in=looks_in
+        )
         worker = self._staff.choose(description.worker_id, lambda: self._stopping, alone=alone)
         if worker is None:
             return
@@ -307,7 +343,7 @@ class Reader:
             length = self._position.passes[part.pass_number].length if request.stride == 1 else UNKNOWN_CARDINALITY
             for answer in checked(self._staff.fetch(worker, request), request, reading.kind, length):
                 part.wrong_answers = 0
-                if not self._take_in(part, answer, request.span.stop):
+                if not self._take_in(part, answer, request):
                     break
         except LostDataWorkerError as error:
             if not self._stopping:
@@ -362,8 +398,11 @@ class Reader:
             self._position.delivery.arrived(part)
             self._wake()
 
-    def _take_in(self, part: Part, answer: Answer, stop: int) -> bool:
-        """Note a piece of an answer, for which positions up to `stop` were asked; False if no more of it is wanted."""
+    def _take_in(self, part: Part, answer: Answer, request: Fetch) -> bool:
+        """Note a piece of an answer; False if no more of it is wanted."""
+        stop, in_turn = request.span.stop, request.wait_seconds > 0
+        if isinstance(answer, Pause):
+            return False
         with self._changed:
             if part.done:  # the rest of it was given back
                 return False
@@ -386,13 +425,14 @@ class Reader:
             else:
                 chunk, block = answer
                 self._pace.arrived(chunk.rows, block.nbytes)
-                if not self._has_room(part, chunk.rows):
+                if not in_turn and not self._has_room(part, chunk.rows):
                     return False
                 self._buffered += part.arrive(Arrived(chunk, block), self._reading.kind, self._reading.stride)
                 self._pace.measured(max(0, part.fetch_position - before), block.nbytes, chunk.seconds)
                 self._position.delivery.arrived(part)
                 self._arrived.notify_all()
-            return not self._stopping and not part.complete
+            more = in_turn or self._turns is None or not self._turns.crowded
+            return more and not self._stopping and not part.complete
 
     def _has_room(self, part: Part, rows: int) -> bool:
         """Wait until more may be buffered; gives whether it is still wanted."""
@@ -400,8 +440,9 @@ class Reader:
             lambda: (
                 self._stopping
                 or part.done
+                or (self._turns is not None and self._turns.crowded)
                 or self._pace.holds(self._buffered + rows)
-                or (not part.items and self._position.awaits(part))
+                or (not part.items and part in self._position.awaited())
             )
         )
         return not part.done
@@ -538,11 +579,14 @@ class Reader:
             new = self._position.update([part for part in self._passes if self._reads(part)])
             if self._stopping:
                 missing = 0
-            elif self._reading.endless and self._leases is None:  # a lane for each pass, which ends with it
-                missing = new
+            elif self._turns is not None:
+                for part in self._position.begin_all():
+                    self._turns.add(part)
+                missing = min(new, MOST_LANES - self._lanes)
             else:
-                missing = max(0, min(_MOST_LANES, max(1, workers) * _LANES_PER_WORKER) - self._lanes)
+                missing = max(0, min(MOST_LANES, max(1, workers) * _LANES_PER_WORKER) - self._lanes)
             self._lanes += missing
             self._wake()
+        lane = self._lane if self._turns is None else partial(self._lane_of_turns, self._turns)
         for _ in range(missing):
-            self._threads.start(self._lane, "service-lane")
+            self._threads.start(lane, "service-lane")

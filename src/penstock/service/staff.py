@@ -105,6 +105,10 @@ class Staff:
         begun, warned = time.monotonic(), False
         with self._changed:
             while not stopped() and not self._closed:
+                wanted = self._workers.get(preferred)  # where there are many, it takes time to look at them all
+                if wanted is not None and preferred not in self._suspects and preferred not in self._alone:
+                    self._give(preferred, alone)
+                    return wanted
                 well = [worker for worker in self._well() if worker.worker_id not in self._alone]
                 if well := self._quick(well) or well:
                     chosen = next(

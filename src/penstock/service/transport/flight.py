@@ -21,7 +21,7 @@ from penstock.data.block import Block
 from penstock.errors import InvalidArgumentError
 from penstock.service.compression import AUTO, AutomaticCodec, compress
 from penstock.service.credentials import ServerCredentials, server_credentials
-from penstock.service.fetching import Chunk, End, Failed, Fetch
+from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
 from penstock.service.interfaces import Produce
 from penstock.service.subjects import UNDECODABLE, Refused
 from penstock.service.transport.guard import ALIVE, GuardedServer
@@ -157,6 +157,6 @@ def _batch(names: Sequence[str], buffers: Sequence[Buffer]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_schema(names))
 
 
-def _last(message: End | Failed | Refused, names: Sequence[str]) -> tuple[pa.RecordBatch, bytes]:
+def _last(message: End | Failed | Pause | Refused, names: Sequence[str]) -> tuple[pa.RecordBatch, bytes]:
     arrays = [pa.array([], pa.large_binary()) for _ in names]
     return pa.RecordBatch.from_arrays(arrays, schema=_schema(names)), msgspec.msgpack.encode(message)

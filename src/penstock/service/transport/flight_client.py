@@ -17,7 +17,7 @@ from penstock.runtime.freed_memory import keep_freed_memory
 from penstock.runtime.memory import Memory
 from penstock.service.compression import AUTO, decompress
 from penstock.service.credentials import ClientCredentials, client_credentials
-from penstock.service.fetching import End, Failed, Fetch
+from penstock.service.fetching import End, Failed, Fetch, Pause
 from penstock.service.interfaces import (
     Answer,
     Answers,
@@ -39,7 +39,7 @@ _ANSWER_SECONDS = 8.0
 _JOIN_SECONDS = 2.0
 _OFFSET_BYTES = 8
 
-_decoder = msgspec.msgpack.Decoder(BlockFrame | End | Failed | Refused)
+_decoder = msgspec.msgpack.Decoder(BlockFrame | End | Failed | Pause | Refused)
 
 
 class FlightConnection:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from penstock.service.fetching import Chunk, End, Failed, Fetch
+from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
 from penstock.service.interfaces import WrongAnswerError
 from penstock.service.private_files import private_directory
 from penstock.service.subjects import UNDECODABLE, Refused
@@ -80,7 +80,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 FromConsumer = Fetch | Credit | Stop
-FromWorker = BlockFrame | End | Failed | Refused
+FromWorker = BlockFrame | End | Failed | Pause | Refused
 from_consumer = msgspec.msgpack.Decoder(FromConsumer)
 from_worker = msgspec.msgpack.Decoder(FromWorker)
 

@@ -19,7 +19,7 @@ from penstock.data.block import Block
 from penstock.errors import ServiceError
 from penstock.runtime.memory import LARGE, allocate_from, no_longer_from
 from penstock.runtime.shared_memory import Arena, Segment, place_of
-from penstock.service.fetching import Chunk, End, Failed, Fetch
+from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
 from penstock.service.interfaces import Produce
 from penstock.service.transport.entrance import Entrance
 from penstock.service.transport.line import (
@@ -169,7 +169,7 @@ class _ServerLine:
                 return False
         return not self._stopped
 
-    def send(self, message: End | Failed) -> None:
+    def send(self, message: End | Failed | Pause) -> None:
         """Send what is no block."""
         send(self._line, message)
 
