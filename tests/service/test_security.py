@@ -599,7 +599,7 @@ def signed(directory: Path, name: str, by: tuple[str, str], names: str = "DNS:lo
 
 
 def test_each_mistake_with_certificates_is_named_in_one_line(
-    tmp_path: Path, token_file: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, token_file: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ours, theirs = certificate(tmp_path, "ours"), certificate(tmp_path, "theirs")
     host, elsewhere = signed(tmp_path, "host", ours), signed(tmp_path, "elsewhere", ours, names="DNS:elsewhere")
@@ -644,6 +644,15 @@ def test_each_mistake_with_certificates_is_named_in_one_line(
          f"the key {foreign[1]} is not that of the certificate {client[0]}"),
     ):  # fmt: skip
         assert message.startswith(expected) and "\n" not in message
+    # What a server's operator sees of those who were turned away: gRPC's words, on standard error.
+    for protocol, shown, expected in (
+        ("grpc+tls", {}, "peer did not return a certificate"),
+        ("grpc+tls", {"cert": foreign[0], "key": foreign[1]}, "certificate verify failed"),
+        ("grpc", {}, "wrong version number"),
+    ):
+        capfd.readouterr()
+        said(host, protocol, **mutual, **shown)
+        assert f"::{expected}" in capfd.readouterr().err
 
 
 def test_a_certificate_that_has_expired_is_not_shown(tmp_path: Path, token_file: str) -> None:
