@@ -174,16 +174,20 @@ class Cast:
     def begin_again(self, lease_seconds: float) -> None:
         """A dispatcher that knows nothing takes the place of the last one, and all trainers of a shared job come back.
 
-        Those without checkpoints begin a new run.
+        Where one of them had nothing to save yet, they begin a new run: a dispatcher that knows nothing may take it for
+        the first reader of a new job, and give it what others will say is theirs.
 
         Args:
             lease_seconds: of the dispatchers from now on; all trainers must be there within this time.
         """
-        for trainer, process in self.trainers.values():
+        for _, process in self.trainers.values():
             process.kill()
             process.join()
-            if not trainer.checkpoints:
+        checkpoints = [trainer.saved() for trainer, _ in self.trainers.values()]
+        if not all(saved and saved[0]["given"] for saved in checkpoints):
+            for trainer, _ in self.trainers.values():
                 trainer.log.unlink(missing_ok=True)
+                trainer.checkpoint.unlink(missing_ok=True)
         self.dead.clear()
         self._times["lease_seconds"] = lease_seconds
         self.start_dispatcher()

@@ -143,6 +143,13 @@ class Trainer:
     def result(self) -> Path:
         return self.folder / f"{self.name}.result"
 
+    def saved(self) -> list[dict[str, Any]]:
+        """The checkpoint from which it goes on; none where it begins."""
+        if not self.checkpoints or not self.checkpoint.exists():
+            return []
+        found = json.loads(self.checkpoint.read_text())
+        return list(found[:1] if self.older else found[-1:])
+
     def dataset(self) -> ps.Dataset:
         dataset = pipeline(self.shape, self.elements)
         if self.count is not None:
@@ -182,12 +189,9 @@ def _read(trainer: Trainer) -> bool:
 
 def _read_once(trainer: Trainer) -> None:
     log, times = (os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND) for file in (trainer.log, trainer.times))
-    given = 0
-    saved: list[dict[str, Any]] = []
+    given, saved = 0, trainer.saved()
     with iter(trainer.dataset()) as iterator:
-        if trainer.checkpoints and trainer.checkpoint.exists():
-            found = json.loads(trainer.checkpoint.read_text())
-            saved = found[:1] if trainer.older else found[-1:]
+        if saved:
             given = saved[-1]["given"]
             iterator.load_state_dict(saved[-1]["state"])
         elif trainer.checkpoints:  # one that dies before its first element begins anew too
