@@ -15,7 +15,7 @@ ARGS ?=
 # How many processes the tests run in: one for each core.
 JOBS := $(shell python3 -c 'import os; print(os.cpu_count())')
 
-.PHONY: help setup demo test test-lowest check fuzz chaos bench docs format lock clean
+.PHONY: help setup demo test test-lowest check fuzz chaos properties bench docs format lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo 'make check    format, lint, types and the fast tests: run it before every commit'
 	@echo 'make fuzz     messages of all types, and damaged bytes, for everything that reads those of others, FUZZ_SECONDS=60 for each'
 	@echo 'make chaos    read through a data service while its processes are killed, replaced and cut off, at random'
+	@echo 'make properties  the tests of properties with a thousand examples each, where make test draws 25'
 	@echo 'make bench    the table of benchmarks, as ratios to hand-written loops'
 	@echo 'make docs     the documents and the reference of all names as a site in build/site'
 	@echo 'make format   put all files into the one format'
@@ -71,6 +72,9 @@ fuzz: $(VENV)/.with-dev
 chaos: $(VENV)/.with-dev
 	@$(BIN)/python tests/chaos $(ARGS)
 	@$(BIN)/pytest -m long
+
+properties: $(VENV)/.with-dev
+	@$(BIN)/pytest -n $(JOBS) --hypothesis-profile many -m hypothesis --timeout 3600 $(ARGS)
 
 bench: $(VENV)/.with-dev
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says how busy the machine is, not whether the example holds.
-settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("penstock", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("many", settings.get_profile("penstock"), max_examples=1000)  # `make properties`
 settings.load_profile("penstock")
 
 # A program, which needs TensorFlow; and what tests import.

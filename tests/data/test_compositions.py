@@ -8,8 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -109,26 +108,8 @@ SOURCES = {
 }
 
 
-compositions = given(
-    source=st.sampled_from(sorted(SOURCES)), steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5)
-)
-
-
-@compositions
-@settings(max_examples=60)
+@given(source=st.sampled_from(sorted(SOURCES)), steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5))
 def test_any_composition_conforms(source, steps):
-    _conforms(source, steps)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-@compositions
-@settings(max_examples=1000)
-def test_any_of_many_compositions_conforms(source, steps):
-    _conforms(source, steps)
-
-
-def _conforms(source, steps):
     def make():
         return _composed(SOURCES[source](), steps).with_options(ps.Options(seed=9))
 
@@ -162,7 +143,6 @@ def drain(iterator, limit):
     failing=st.sampled_from(sorted(FAILING)),
     after=st.lists(st.sampled_from(sorted(STEPS)), max_size=2),
 )
-@settings(max_examples=60)
 def test_a_failure_is_met_once_wherever_the_state_is_taken(source, before, failing, after):
     def make():
         dataset = FAILING[failing](_composed(SOURCES[source](), before))
@@ -199,7 +179,6 @@ def test_a_failure_is_met_once_wherever_the_state_is_taken(source, before, faili
     failing=st.sampled_from(sorted(FAILING)),
     after=st.lists(st.sampled_from(sorted(STEPS)), max_size=2),
 )
-@settings(max_examples=60)
 def test_no_row_fails_and_each_is_counted_once_wherever_the_state_is_taken(source, before, failing, after):
     def make():
         dataset = FAILING[failing](_composed(SOURCES[source](), before))

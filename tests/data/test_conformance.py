@@ -235,8 +235,9 @@ def test_source_conforms(name):
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_streams_give_what_indices_give(name):
-    over_index = check_conformance(lambda: seeded(OPERATORS[name](numbers())), limit=40)
-    over_stream = itertools.islice(seeded(OPERATORS[name](streamed())), 40)
+    over_index, over_stream = (
+        itertools.islice(seeded(OPERATORS[name](source())), 40) for source in (numbers, streamed)
+    )
     if "window" not in name:
         assert_same_elements(over_stream, over_index)
 

@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -112,7 +112,6 @@ def without_assumptions(spec, found):
 
 
 @given(source=st.sampled_from(sorted(SOURCES)), steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=4))
-@settings(max_examples=250)
 def test_every_element_of_any_pipeline_fits_the_specification(source, steps):
     dataset = SOURCES[source]()
     for step in steps:

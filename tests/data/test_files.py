@@ -14,7 +14,7 @@ import zlib
 import google_crc32c
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -129,7 +129,6 @@ def test_the_writer_writes_what_the_format_defines(tmp_path, compression):
     compression=st.sampled_from([None, "GZIP", "ZLIB"]),
     start=st.integers(0, 13),
 )
-@settings(max_examples=150)
 def test_what_was_written_is_read_at_any_chunk_size(tmp_path_factory, records, chunk, compression, start):
     path = tmp_path_factory.mktemp("files") / "a"
     with ps.TFRecordWriter(path, compression) as writer:
@@ -146,7 +145,6 @@ def test_what_was_written_is_read_at_any_chunk_size(tmp_path_factory, records, c
 
 
 @given(text=st.text(max_size=80), chunk=st.integers(1, 100))
-@settings(max_examples=150)
 def test_lines_are_those_of_python_at_any_chunk_size(tmp_path_factory, text, chunk):
     content = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode()
     path = written(tmp_path_factory.mktemp("files") / "a", content)

@@ -4,7 +4,7 @@ import math
 from itertools import chain
 
 import numpy as np
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -22,7 +22,6 @@ def numbers(count, streamed):
 
 
 @given(key=st.integers(0, 2**64 - 1), length=st.integers(1, 300_000), start=st.integers(0, 299_000))
-@settings(max_examples=30)
 def test_a_permutation_covers_and_can_be_entered_anywhere(key, length, start):
     order = permuted(key, length, range(length))
     assert np.array_equal(np.sort(order), np.arange(length))
@@ -89,7 +88,6 @@ def test_windows_hold_what_arithmetic_says(length, size, shift, stride, drop):
     block=st.integers(1, 5),
     threads=st.sampled_from([None, 2]),
 )
-@settings(max_examples=50)
 def test_interleave_gives_every_element_and_keeps_each_datasets_order(parts, cycle, block, threads):
     dataset = ps.Dataset.from_tensor_slices(parts).enumerate()
     mixed = dataset.interleave(
@@ -131,7 +129,6 @@ def test_positions_are_plain_arithmetic(a, b, take, skip, repeats, start):
     given_=st.integers(0, 80),
     streamed=st.booleans(),
 )
-@settings(max_examples=60)
 def test_a_pipeline_resumes_anywhere(length, buffer, size, repeats, given_, streamed):
     def make():
         return (

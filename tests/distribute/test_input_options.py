@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -352,7 +352,6 @@ def leaf_specs(spec: Any, mode: str) -> list[list[ps.TensorSpec]]:
     st.sampled_from(["ragged", "pad", "drop"]),
     st.sampled_from(["DATA", "OFF", "HINT", "function"]),
 )
-@settings(max_examples=250)
 def test_the_specification_promises_what_every_step_keeps(rows, size, workers, replicas, make, mode, source) -> None:
     def numbers() -> ps.Dataset:
         return ps.Dataset.from_tensor_slices(np.zeros((rows, 3), np.float32))

@@ -68,7 +68,7 @@ def no_memory_by_others_word() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore:Data type alias:DeprecationWarning")
 @pytest.mark.parametrize("name", fuzzing.TARGETS)
 def test_damaged_bytes_are_refused(name: str) -> None:
-    @settings(max_examples=60, suppress_health_check=list(HealthCheck))
+    @settings(suppress_health_check=list(HealthCheck))
     @given(damaged(fuzzing.seeds(name)))
     def run(content: bytes) -> None:
         fuzzing.TARGETS[name](content)

@@ -158,7 +158,7 @@ def test_nothing_that_was_answered_is_lost_with_the_process(copied: tuple[Path, 
     assert found(copied[0]) == copied[1][-1]
 
 
-QUICK = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @QUICK

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -313,5 +314,8 @@ class Service(RuleBasedStateMachine):
         return reply
 
 
+@pytest.mark.hypothesis  # as those with `given` are: `make properties` runs it
 def test_every_element_goes_to_exactly_one_reader_whoever_dies_and_returns() -> None:
-    run_state_machine_as_test(Service, settings=settings(max_examples=200, stateful_step_count=50))
+    run_state_machine_as_test(
+        Service, settings=settings(max_examples=4 * settings.default.max_examples, stateful_step_count=50)
+    )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -149,7 +149,6 @@ def composed(source, names):
 @example(source="range", names=["shuffle", "filter", "shuffle", "flat_map shuffled"], edges=[3, 7], picks=[1, 0])
 @example(source="slices", names=["map with randomness", "filter", "map with randomness"], edges=[5], picks=[1, 0])
 @example(source="files", names=["filter", "shuffle", "map", "repeat", "batch and sum"], edges=[1, 2], picks=[0, 1])
-@settings(max_examples=120)
 def test_spans_in_any_order_from_any_worker_are_the_pipeline(source, names, edges, picks):
     dataset = composed(source, names)
     part = cut(dataset.node, ordered=True)
@@ -169,7 +168,6 @@ def test_spans_in_any_order_from_any_worker_are_the_pipeline(source, names, edge
 
 
 @given(source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, edges=edges, picks=picks)
-@settings(max_examples=60)
 def test_without_an_order_the_same_elements_come(source, names, edges, picks):
     dataset = composed(source, names)
     part = cut(dataset.node)
@@ -198,7 +196,6 @@ def places(production, start, stop, **more):
 @given(source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, start=st.integers(0, 4))
 @example(source="range", names=["flat_map shuffled", "filter", "map in threads"], start=2)
 @example(source="files", names=["filter", "flat_map"], start=0)
-@settings(max_examples=80)
 def test_a_span_is_resumed_exactly_at_any_element(source, names, start):
     dataset = composed(source, names)
     part = cut(dataset.node)
@@ -220,7 +217,6 @@ def test_a_span_is_resumed_exactly_at_any_element(source, names, start):
 @given(
     source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, count=st.integers(1, 3), stride=st.integers(1, 3)
 )
-@settings(max_examples=60)
 def test_consumers_in_turns_get_the_elements_of_each_part(source, names, count, stride):
     """Coordinated reads: each worker has its part of what is read by index, and each consumer every n-th element."""
     dataset = composed(source, names)

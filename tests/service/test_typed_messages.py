@@ -121,7 +121,7 @@ class Kept:
         return again.state
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_message_makes_a_journal_that_cannot_be_read(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as directory:

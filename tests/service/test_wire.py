@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -119,7 +119,6 @@ def blocks(draw: st.DrawFn) -> Block:
 
 
 @given(block=blocks())
-@settings(max_examples=150)
 def test_every_block_crosses_as_it_is(block: Block) -> None:
     found = crossed(block)
     assert len(found) == len(block) and found.structure == block.structure
@@ -202,7 +201,6 @@ def test_addresses_never_come_over_the_wire() -> None:
 
 
 @given(element=elements, leaf=st.tuples(dtypes, st.lists(st.none() | st.integers(0, 5), max_size=3)))
-@settings(max_examples=50)
 def test_specifications_cross(element: Any, leaf: Any) -> None:
     leaves, structure = flatten(element)
     spec = structure.unflatten([ps.TensorSpec(leaf[1], leaf[0])] * len(leaves))
@@ -232,7 +230,6 @@ def test_an_unknown_dtype_is_a_clear_error() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(content=st.binary(max_size=2000), times=st.integers(1, 50))
-@settings(max_examples=30)
 def test_codecs_give_back_what_they_were_given(codec: str, content: bytes, times: int) -> None:
     buffer: Buffer = np.frombuffer(content * times, np.uint8)
     [compressed] = compress(codec, [buffer])
