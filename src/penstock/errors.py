@@ -7,11 +7,11 @@
     │   └── CardinalityError                    more or fewer elements than `assert_cardinality` says
     ├── StateMismatchError     (ValueError)     a state or checkpoint of something else, or of an unknown version
     ├── ClosedError            (RuntimeError)   use after `close()`
-    ├── WorkerError            (RuntimeError)   another worker was lost, has failed, or does something else
+    ├── WorkerError            (RuntimeError)   another worker was lost, has failed, or takes other steps
     ├── ServiceError           (RuntimeError)   the data service cannot do what it is asked to
-    │   ├── LostDataWorkerError                 a data worker cannot be reached, or any more
+    │   ├── LostDataWorkerError                 a data worker cannot be reached, or no longer answers
     │   ├── PoisonError                         an element ends the process of every data worker that makes it
-    │   └── LostLeaseError                      a reader was silent for so long that others read what it had left
+    │   └── LostLeaseError                      a reader was silent for so long that others got its remaining elements
     ├── MissingExtraError      (ModuleNotFoundError)  a package that an extra brings is not installed
     ├── StorageError           (OSError)        a file that is missing, in use or damaged
     ├── TooManySkippedError    (RuntimeError)   more rows failed than may be left out
@@ -59,7 +59,7 @@ class StorageError(PenstockError, OSError):
 
 
 class WorkerError(PenstockError, RuntimeError):
-    """Another worker was lost, has failed or does not take the same steps: this one cannot go on either."""
+    """Another worker was lost, has failed or does not take the same steps: this one cannot continue either."""
 
 
 class ServiceError(PenstockError, RuntimeError):
@@ -67,7 +67,7 @@ class ServiceError(PenstockError, RuntimeError):
 
 
 class LostDataWorkerError(ServiceError):
-    """A data worker cannot be reached, or any more."""
+    """A data worker cannot be reached, or no longer answers."""
 
 
 class PoisonError(ServiceError):
@@ -85,7 +85,7 @@ class PoisonError(ServiceError):
 
 
 class LostLeaseError(ServiceError):
-    """A reader was not heard of for too long: what it had not consumed went to others."""
+    """A reader did not report for too long: the elements it had not consumed went to other readers."""
 
 
 class TooManySkippedError(PenstockError, RuntimeError):
