@@ -1,6 +1,7 @@
 """Rows that fail are left out where they should be, counted once, named, bounded, and a part of the state."""
 
 import gzip
+import itertools
 import json
 import logging
 import threading
@@ -11,6 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.data.guards import guarded_below
+from penstock.data.node import Run
+from penstock.data.skipped import SkipLog
+from penstock.runtime.threads import Threads
 
 SKIP = ps.Options(on_error="skip")
 
@@ -337,3 +342,53 @@ def test_what_is_left_is_what_the_good_rows_give_at_every_state(name, bad, kind,
             assert resumed.errors == counts[given_elements]
             assert [str(x) for x in resumed] == expected[given_elements:]
             assert resumed.errors == whole
+
+
+COLLECTING = {
+    **ABOVE,
+    "shuffle twice": lambda d: d.shuffle(5, seed=2).shuffle(3, seed=1),
+    "sample": lambda d: ps.Dataset.sample_from_datasets([d, over("generator", 9).map(failing(0, 4))], seed=5),
+    "choose": lambda d: ps.Dataset.choose_from_datasets([d, d.skip(3)], ps.Dataset.range(40).map(lambda x: x % 2)),
+    "zip": lambda d: ps.Dataset.zip(d, d.filter(lambda x: x % 3 > 0).enumerate()),
+    "group_by_window": lambda d: d.group_by_window(lambda x: x % 2, lambda key, w: w.batch(2), window_size=3),
+    "interleave": lambda d: d.interleave(lambda x: ps.Dataset.range(int(x) % 4).map(failing(1)), 3, 2),
+}
+
+
+@pytest.mark.parametrize("name", COLLECTING)
+@given(
+    bad=st.sets(st.integers(0, 13)),
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    kind=st.sampled_from(["stream", "generator"]),
+    cut=st.integers(0, 9),
+)
+@settings(max_examples=10)
+def test_at_which_element_a_row_counts_depends_neither_on_blocks_nor_on_restoring(name, bad, sizes, kind, cut):
+    def counts(sizes, stop=1000, state=None):
+        """What was counted when each block began, by its place; and a state after about `stop` elements."""
+        node = COLLECTING[name](over(kind, 14).map(failing(*bad)).ignore_errors()).with_options(SKIP).node
+        run = Run(node, 1, Threads())
+        run.skips, run.prepare = SkipLog(), guarded_below
+        cursor = node.cursor(run, 0)
+        place, found = 0, {}
+        if state is not None:
+            place, position, skipped = state
+            if skipped:
+                run.skips.restore(skipped)
+            cursor.restore(position)
+        for size in itertools.cycle(sizes):
+            if place >= stop:
+                break
+            block = cursor.pull(size, size)
+            found[place if block is not None else "the end"] = run.skips.rows.count
+            if block is None:
+                break
+            place += len(block)
+        state = place, cursor.state(), run.skips.snapshot()
+        cursor.close()
+        return found, state
+
+    single, _ = counts([1])
+    blocks, state = counts(sizes, cut)
+    rest, _ = counts(sizes, state=json.loads(json.dumps(state)))
+    assert {place: single[place] for place in (blocks | rest)} == blocks | rest

@@ -33,7 +33,7 @@ import numpy as np
 
 from penstock.data.block import Block, Indices
 from penstock.data.live import LiveStreams
-from penstock.data.skipped import SkipLog, SkipsAhead
+from penstock.data.skipped import SkipLog, Skips, SkipsAhead
 from penstock.data.stream import CountingCursor, Cursor, IndexStream, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import DrawnSeed, mix
@@ -70,7 +70,7 @@ class Run:
         self.threads = threads
         self.copiers = Copiers(threads)
         self.live = LiveStreams()
-        self.skips: SkipLog | SkipsAhead = SkipLog()
+        self.skips: Skips = SkipLog()
         # What becomes of a dataset that a function made, before it is opened.
         self.prepare: Callable[[Node], Node] = _as_it_is
         # A node's place is its number among those of its name, so that adding a prefetch, say, changes no order.
@@ -99,11 +99,15 @@ class Run:
         return [self._drawn[id(drawn)] for drawn in node.drawn_seeds() if id(drawn) in self._drawn]
 
     def ahead(self) -> tuple["Run", SkipsAhead]:
-        """This run for a thread that reads ahead, and what that leaves out, which the consumer counts later."""
+        """This run for what reads ahead, and what that leaves out, which the consumer counts later."""
         skips = SkipsAhead(self.skips)
+        return self.leaving_to(skips), skips
+
+    def leaving_to(self, skips: Skips) -> "Run":
+        """This run with another place to tell what it leaves out."""
         run = copy.copy(self)
         run.skips = skips
-        return run, skips
+        return run
 
     def copying(self, parallelism: int) -> "Run":
         """This run for what is read below a node that has so many threads copy rows."""

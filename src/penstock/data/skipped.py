@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.errors import (
     CardinalityError,
@@ -118,19 +118,75 @@ def belongs_to_row(error: Exception) -> bool:
 
 @dataclass(frozen=True)
 class Skip:
-    """One row that was left out.
+    """Rows that were left out at one place: one, or all that another process has left out before an element.
 
     Attributes:
         key: names the pass.
-        number: how many rows and failures the pass has met, this one included.
-        row: what it was.
-        log: whether the log should tell.
+        number: how many rows and failures the pass has met, these included; no two places have the same.
+        rows: what the first of them were, at least one.
+        logged: for each of these, whether the log should tell. The last one speaks for those that follow.
+        more: how many there are besides.
     """
 
     key: str
     number: int
-    row: SkippedRow
-    log: bool
+    rows: tuple[SkippedRow, ...]
+    logged: tuple[bool, ...]
+    more: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return len(self.rows) + self.more
+
+
+class Skips(Protocol):
+    """Takes what an iteration leaves out.
+
+    Attributes:
+        limit: the most rows that may be left out; None for any number.
+    """
+
+    limit: int | None
+
+    def knows(self, key: str, number: int) -> bool:
+        """Whether a place of a pass was counted already."""
+
+    def add(self, skip: Skip) -> None:
+        """Count rows, unless their place was counted already.
+
+        Raises:
+            TooManySkippedError: they are more than the limit.
+        """
+
+
+class KnownPasses:
+    """How far each pass was counted, of those that failed last."""
+
+    def __init__(self) -> None:
+        self._numbers: OrderedDict[str, int] = OrderedDict()
+
+    def know(self, key: str, number: int) -> bool:
+        """Whether a place of a pass was counted already."""
+        return number <= self._numbers.get(key, 0)
+
+    def note(self, key: str, number: int) -> None:
+        """A pass is counted up to this place."""
+        self._numbers[key] = number
+        self._numbers.move_to_end(key)
+        while len(self._numbers) > _KNOWN_PASSES:
+            self._numbers.popitem(last=False)
+
+    def snapshot(self) -> dict[str, int]:
+        """How far they were counted, as plain data."""
+        return dict(self._numbers)
+
+    @staticmethod
+    def of(snapshot: Any) -> "KnownPasses":
+        """What a snapshot tells."""
+        known = KnownPasses()
+        known._numbers.update((str(key), int(number)) for key, number in snapshot.items())
+        return known
 
 
 class SkipLog:
@@ -145,7 +201,7 @@ class SkipLog:
         self._lock = Lock()
         self._count = 0
         self._rows: list[SkippedRow] = []
-        self._passes: OrderedDict[str, int] = OrderedDict()
+        self._passes = KnownPasses()
         self._logged = 0
         self._untold = 0
         self._snapshot: Any = None
@@ -157,32 +213,35 @@ class SkipLog:
             return SkippedRows(self._count, tuple(self._rows))
 
     def knows(self, key: str, number: int) -> bool:
-        """Whether a row of a pass was counted already."""
-        return number <= self._passes.get(key, 0)
+        """Whether a place of a pass was counted already."""
+        return self._passes.know(key, number)
 
     def add(self, skip: Skip) -> None:
-        """Count a row, unless it was counted already.
+        """Count rows, unless their place was counted already.
 
         Raises:
-            TooManySkippedError: it is more than the limit.
+            TooManySkippedError: they are more than the limit.
         """
         with self._lock:
             if self.knows(skip.key, skip.number):
                 return
-            self._passes[skip.key] = skip.number
-            self._passes.move_to_end(skip.key)
-            while len(self._passes) > _KNOWN_PASSES:
-                self._passes.popitem(last=False)
-            self._count += 1
-            if len(self._rows) < KEPT_ROWS:
-                self._rows.append(skip.row)
+            self._passes.note(skip.key, skip.number)
+            self._count += skip.count
+            self._rows.extend(skip.rows[: KEPT_ROWS - len(self._rows)])
             self._snapshot = None
-        if skip.log:
-            self._tell(skip.row)
+        self._tell(skip)
         if self.limit is not None and self._count > self.limit:
             raise too_many(self.limit, self._rows)
 
-    def _tell(self, row: SkippedRow) -> None:
+    def _tell(self, skip: Skip) -> None:
+        for row, log in zip(skip.rows, skip.logged, strict=True):
+            if log:
+                self._tell_of(row)
+        if skip.logged[-1]:
+            self._logged += skip.more
+            self._untold += skip.more
+
+    def _tell_of(self, row: SkippedRow) -> None:
         self._logged += 1
         if self._logged <= LOGGED_ROWS:
             _logger.warning("skipped %s", row)
@@ -202,31 +261,31 @@ class SkipLog:
         with self._lock:
             if self._snapshot is None and self._count:
                 rows = [[row.node, row.site, row.position, row.error] for row in self._rows]
-                self._snapshot = {"count": self._count, "rows": rows, "passes": dict(self._passes)}
+                self._snapshot = {"count": self._count, "rows": rows, "passes": self._passes.snapshot()}
             return self._snapshot
 
     def restore(self, snapshot: Any) -> None:
         """Continue from a snapshot."""
         self._count = int(snapshot["count"])
         self._rows = [SkippedRow(*row) for row in snapshot["rows"]]
-        self._passes = OrderedDict((str(key), int(number)) for key, number in snapshot["passes"].items())
+        self._passes = KnownPasses.of(snapshot["passes"])
         self._logged = self._count
 
 
 class SkipsAhead:
     """What a thread that reads ahead leaves out. It counts when the consumer has come there."""
 
-    def __init__(self, consumer: "SkipLog | SkipsAhead") -> None:
+    def __init__(self, consumer: Skips) -> None:
         self._consumer = consumer
         self._pending: list[Skip] = []
         self.limit: int | None = consumer.limit
 
     def knows(self, key: str, number: int) -> bool:
-        """Whether a row of a pass was counted already."""
+        """Whether a place of a pass was counted already."""
         return self._consumer.knows(key, number)
 
     def add(self, skip: Skip) -> None:
-        """Note a row, unless it was counted already.
+        """Note rows, unless their place was counted already.
 
         Raises:
             TooManySkippedError: the rows since the last `taken` alone are more than the limit.
@@ -234,8 +293,8 @@ class SkipsAhead:
         if self.knows(skip.key, skip.number):
             return
         self._pending.append(skip)
-        if self.limit is not None and len(self._pending) > self.limit:
-            raise too_many(self.limit, [skip.row for skip in self._pending])
+        if self.limit is not None and sum(skip.count for skip in self._pending) > self.limit:
+            raise too_many(self.limit, [row for skip in self._pending for row in skip.rows])
 
     def taken(self) -> list[Skip]:
         """What was noted since this was called last."""

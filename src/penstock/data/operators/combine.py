@@ -10,8 +10,9 @@ import numpy as np
 
 from penstock.data.block import Block, Indices, dtype_of_rows
 from penstock.data.node import DependsOn, Node, Run, added, surely
+from penstock.data.skipped import Skip, SkipsAhead
 from penstock.data.stream import Cursor, OneInputStream, State, Stream
-from penstock.errors import ElementError, InvalidTypeError
+from penstock.errors import ElementError, InvalidTypeError, TooManySkippedError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
 from penstock.runtime.threads import failures
@@ -266,13 +267,22 @@ class Choose(Node):
 
 
 class ChooseStream(Stream):
-    """The state is that of every input and of the choice, and which inputs have ended."""
+    """The state is that of every input and of the choice, and which inputs have ended.
+
+    What a member leaves out counts at the element for which it was read: a block begins there.
+    """
 
     def __init__(self, node: Choose, run: Run, epoch: int) -> None:
         self._node = node
         self._run = run
         self._ahead = all(member.indexable for member in node.inputs)
-        self._members = [member.cursor(run, epoch) for member in node.members]
+        self._members: list[Cursor] = []
+        self._skips: list[SkipsAhead] = []
+        self._left_out: list[list[Skip]] = [[] for _ in node.members]
+        for member in node.members:
+            own, skips = run.ahead()
+            self._members.append(member.cursor(own, epoch))
+            self._skips.append(skips)
         self._choice = node.choice.cursor(run, epoch)
         self._ended = [False] * len(self._members)
         self._stopped = False
@@ -288,6 +298,8 @@ class ChooseStream(Stream):
             if block is not None:
                 return block
         self._stopped = True
+        for skips, left_out in zip(self._skips, self._left_out, strict=True):
+            skips.count(left_out)
         return None
 
     def _checked(self, drawn: Block) -> Any:
@@ -313,14 +325,17 @@ class ChooseStream(Stream):
                 try:
                     block = self._members[number].pull(1, len(where))
                 except failures() as error:
+                    self._left_out[number] += self._skips[number].taken()
                     if where[0] > 0:  # what was drawn before it comes first
                         self._members[number].withhold(error)
                         usable = min(usable, int(where[0]))
                         continue
-                    for other, rows in pulled.items():
-                        self._members[other].give_back(len(rows))
-                    self._choice.give_back(len(numbers))
+                    self._give_back(numbers, pulled)
+                    self._skips[number].count(self._left_out[number])
                     raise
+            self._left_out[number] += self._skips[number].taken()
+            if self._left_out[number] and where[0] > 0:
+                usable = min(usable, int(where[0]))
             if block is not None:
                 pulled[int(number)] = block
                 if len(block) < len(where):
@@ -329,6 +344,7 @@ class ChooseStream(Stream):
             self._ended[number] = True
             if self._node.stop_on_empty_dataset:
                 usable = min(usable, int(where[0]))
+        self._count_left_out(numbers, pulled)
         self._choice.give_back(len(numbers) - usable)
         self._stopped = self._node.stop_on_empty_dataset and usable < len(numbers) and self._ended[numbers[usable]]
         parts = []
@@ -339,6 +355,20 @@ class ChooseStream(Stream):
                 _of_one_kind(self._run, self._node, self._node.members[number], block)
                 parts.append((where, block.slice(0, where.size)))
         return _in_order(parts)
+
+    def _count_left_out(self, numbers: Any, pulled: dict[int, Block]) -> None:
+        """Count what was left out before the first of these draws."""
+        first = int(numbers[0])
+        try:
+            self._skips[first].count(self._left_out[first])
+        except TooManySkippedError:  # the elements come with the next pull
+            self._give_back(numbers, pulled)
+            raise
+
+    def _give_back(self, numbers: Any, pulled: dict[int, Block]) -> None:
+        for member, rows in pulled.items():
+            self._members[member].give_back(len(rows))
+        self._choice.give_back(len(numbers))
 
     def state(self) -> State:
         return [[cursor.state() for cursor in (*self._members, self._choice)], list(self._ended), self._stopped]

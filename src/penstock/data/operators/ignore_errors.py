@@ -91,7 +91,7 @@ class IgnoreErrorsStream(Stream):
             number = self._cursor.met
         else:
             self._first, number = self._live.state(), self._live.number
-        self._skips.add(Skip(self._key, number, row, self._node.log))
+        self._skips.add(Skip(self._key, number, (row,), (self._node.log,)))
         if self._threads.stopped:  # nobody waits for a row any more, and there may never be one
             raise Closed
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from penstock.data.block import Block, Indices
 from penstock.data.node import DependsOn, Run, SameElements
+from penstock.data.skipped import Skip
 from penstock.data.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
 from penstock.printing import in_bytes
@@ -91,7 +92,8 @@ class Shuffle(SameElements):
 class ShuffleStream(OneInputStream):
     """The same order over a stream.
 
-    While one window is handed out, the rows of the next are collected, so that none has to be waited for.
+    While one window is handed out, the rows of the next are collected, one for each, so that none has to be waited for.
+    What is left out among them counts at the row for which it was read: at the same one, whatever the size of blocks.
 
     The state is where the window begins in the input, its number, and how many of its rows were handed out: at most two
     buffers are read again.
@@ -106,7 +108,10 @@ class ShuffleStream(OneInputStream):
         self._buffer = node.buffer_size
         self._copiers = run.copiers
         self._first = node.first_window(self._key)
-        self._input = node.input.counting_cursor(run, epoch)
+        own, self._skips = run.ahead()
+        self._input = node.input.counting_cursor(own, epoch)
+        # What was left out among the collected rows, and after how many of them.
+        self._left_out: list[tuple[int, list[Skip]]] = []
         self._collected: list[Block] = []
         self._collected_begin: State = None
         self._second_begin: State = None
@@ -116,6 +121,8 @@ class ShuffleStream(OneInputStream):
         self._window = 0
         self._opened = False
         self._given = 0
+        # How many rows of the next window had been collected when the first of this one was handed out.
+        self._start = 0
         self._pieces: list[Block] = []
         # A failure met while the next window is collected. It comes when that window begins: where among the rows it
         # comes must not depend on how many rows are asked for at a time.
@@ -127,8 +134,9 @@ class ShuffleStream(OneInputStream):
             if not self._advance():
                 return None
         piece = self._pieces[0]
-        rows = min(allow, len(piece))
-        self._collect(min(self._buffer, sum(map(len, self._collected)) + rows))
+        first = self._start + self._given
+        self._collect(min(self._buffer, first + min(allow, len(piece))))
+        rows = min(allow, len(piece), self._count_left_out(first))
         if rows == len(piece):
             self._pieces.pop(0)
         else:
@@ -136,17 +144,26 @@ class ShuffleStream(OneInputStream):
         self._given += rows
         return piece.slice(0, rows)
 
+    def _count_left_out(self, collected: int) -> int:
+        """Count what was left out among so many collected rows, or at the next one; gives how many come before more."""
+        while self._left_out and self._left_out[0][0] <= collected:
+            self._skips.count(self._left_out[0][1])
+            self._left_out.pop(0)
+        return self._left_out[0][0] - collected if self._left_out else self._buffer
+
     def _collect(self, rows: int) -> None:
         """Read until `rows` rows of the next window are there, or the input has ended."""
         if not self._collected:
             self._collected_begin = self._input.state()
         left = rows - sum(map(len, self._collected))
         while left > 0 and self._failure is None:
+            block = None
             try:
                 block = self._input.pull(left, left)
             except failures() as error:
                 self._failure = error
-                return
+            if left_out := self._skips.taken():
+                self._left_out.append((rows - left, left_out))
             if block is None:
                 return
             self._collected.append(block)
@@ -161,6 +178,7 @@ class ShuffleStream(OneInputStream):
                 self._second_begin = self._input.state()
             # One row more than fits tells whether the input is longer than the buffer.
             self._collect(self._buffer + 1)
+        self._count_left_out(self._buffer + 1)
         self._known = self._input.known
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -173,11 +191,13 @@ class ShuffleStream(OneInputStream):
             return False
         rows = Block.concatenate(self._collected, self._copiers)
         self._begin, self._collected = self._collected_begin, []
+        self._start = 0
         key = mix(self._key, 2, number)
         if number == 0 and len(rows) <= self._buffer:
             key = mix(self._key, 0)
         elif number == 0:
             self._collected, self._collected_begin = [rows.slice(self._first, len(rows))], self._second_begin
+            self._start = len(rows) - self._first
             rows = rows.slice(0, self._first)
         order = permuted(key, len(rows), np.arange(len(rows)))[self._given :]
         # In pieces, so that the memory of a window goes as its rows go.
