@@ -9,14 +9,24 @@ from penstock.errors import StateMismatchError
 from penstock.service.asking import Reading
 from penstock.service.delivery import AsItComes, InOrder, InTurns
 from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.fetching import Chunk
+from penstock.service.fetching import Chunk, LeftOut, RowLeftOut
 from penstock.service.leases import Leases
 from penstock.service.machine.spans import merged
 from penstock.service.messages import Leased
 from penstock.service.pace import SpanPace, Usage
 from penstock.service.policy import ShardingPolicy
 from penstock.service.position import GivenUp, Position
-from penstock.service.progress import ENDLESS, Arrived, Part, PassProgress, Raised, SharedProgress, after, past_of
+from penstock.service.progress import (
+    ENDLESS,
+    Arrived,
+    Behind,
+    Part,
+    PassProgress,
+    Raised,
+    SharedProgress,
+    after,
+    past_of,
+)
 from penstock.service.subjects import Pass, Span
 
 
@@ -316,6 +326,52 @@ def test_what_is_counted_behind_the_last_position_is_fetched_after_it_and_named_
     blocks, failures = ([item for item in part.items if isinstance(item, kind)] for kind in (Arrived, Raised))
     assert [after(item.chunk, item.chunk.rows, "groups", 1) for item in blocks] == [(4, 3), (5, 3), (5, 6)]
     assert [item.next for item in failures] == [(5, 4)]
+
+
+def left_out(count: int) -> LeftOut:
+    row = RowLeftOut(node="map", site="file.py:1", position=count, error="ValueError")
+    return LeftOut(count=count, rows=[row])
+
+
+def test_what_was_left_out_behind_a_span_comes_last_or_with_what_is_counted_behind_it() -> None:
+    part = Part(Span(pass_number=0, start=3, stop=5))
+    part.arrive(group(4, 1, range(2)), "groups", 1)
+    part.arrive_behind(left_out(2), (5, 0))
+    part.ends_at(5, 0)
+    assert part.items.pop() == Behind(left_out(2), (5, 0))
+    part = Part(Span(pass_number=0, start=3, stop=5, more=2))
+    part.arrive_behind(left_out(2), (5, 0))
+    part.ends_at(5, 0)
+    assert not part.items
+    part.arrive(Arrived(Chunk(position=5, skip=0, rows=2, left_out=left_out(3)), block_of(range(2))), "groups", 1)
+    assert part.complete
+    item = part.items.pop()
+    assert isinstance(item, Arrived)
+    assert item.left_out == LeftOut(count=5, rows=[*left_out(2).rows, *left_out(3).rows])
+
+
+def test_what_was_left_out_behind_elements_is_handed_on_again_and_is_nothing_to_use() -> None:
+    reading = Reading(dataset_id="d", policy=ShardingPolicy.DYNAMIC, kind="sequence", by_element=True, ordered=True)
+    position = Position(reading, shared=False, record=None, number=0)
+    position.update([Pass(number=0)])
+    progress = position.passes[0]
+    part = progress.begin(10)
+    part.arrive(arrived(0, 3), "sequence", 1)
+    part.arrive_behind(left_out(2), reading.behind(part, 10))
+    part.ends_at(4, 0)
+    part.complete = True
+    progress.end_at(4)
+    counted = []
+    for _ in range(2):
+        position.count_left_out(part, lambda number, found: counted.append((number, found.count)))
+        position.hand_on(part)
+        finished = position.finish(part)
+    assert (counted, position.handed_on.number, finished) == ([(3, 2)], 4, False)  # the elements are not used
+    assert position.handed_on.use(3) == [part]
+    assert position.record(3, bare=False)["order"] == [[0, 3, 0, 1, 4]]
+    assert position.record(3, bare=True)["passes"] == {"0": [4, [[3, 10, 0]]]}
+    assert position.handed_on.use(4) == []
+    assert position.record(4, bare=True)["passes"] == {"0": [4, []]}
 
 
 def test_what_is_counted_may_all_have_been_left_out_before() -> None:

@@ -14,6 +14,7 @@ DIGESTS = {
     1: "780bc56eaceeb3cb",
     2: "0d5fbcbb61d26256",
     3: "38e959c32aff1721",
+    4: "9e219fb4bf8ef4c1",
 }
 """What the messages of each protocol are, by its number."""
 

@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.errors import LostDataWorkerError
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.envelope import PROTOCOL, JournalEntry, ProtocolError, sealed
-from penstock.service.fetching import End, Failed
+from penstock.service.fetching import End, Failed, LeftOut, RowLeftOut
 from penstock.service.interfaces import UnreachedDataWorkerError
 from penstock.service.messages import (
     ConsumerNews,
@@ -354,6 +354,7 @@ def test_an_element_over_which_workers_were_lost_is_asked_for_alone(dispatcher: 
     assert asked == [(False, False), (False, False), (True, True), (True, True)]
 
 
+LEFT_OUT = RowLeftOut(node="map", site="file.py:1", position=0, error="ValueError")
 WRONG = {
     "a block again": first_block(lambda chunk, block: iter([(chunk, block), (chunk, block)])),
     "a block that is not there": first_block(lambda chunk, block: iter([])),
@@ -367,6 +368,13 @@ WRONG = {
     "a length of what has not come": ending(End(length=100)),
     "a negative length": ending(End(length=-7)),
     "an end that leaves out": ending(End(skip=3)),
+    "rows left out of which none is named": at(left_out=LeftOut(count=3, rows=[])),
+    "more rows named than left out": at(left_out=LeftOut(count=1, rows=[LEFT_OUT, LEFT_OUT])),
+    "rows left out without number": at(left_out=LeftOut(count=1 << 63, rows=[LEFT_OUT])),
+    "a row left out at no position": at(
+        left_out=LeftOut(count=1, rows=[msgspec.structs.replace(LEFT_OUT, position=-1)])
+    ),
+    "rows left out behind what goes on": ending(End(left_out=LeftOut(count=1, rows=[LEFT_OUT]))),
     "a failure without an end": ending(
         Failed(next=Span(pass_number=0, start=0, stop=100), module="builtins", name="E", arguments=[], notes=[])
     ),

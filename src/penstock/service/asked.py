@@ -11,7 +11,7 @@ from math import inf
 from typing import Final
 
 from penstock.data.block import Block
-from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
+from penstock.service.fetching import Chunk, End, Failed, Fetch, LeftOut, Pause
 from penstock.service.interfaces import Answer, Answers, WrongAnswerError
 from penstock.service.subjects import PassKind, Place
 
@@ -66,6 +66,7 @@ class _Asked:
             raise WrongAnswerError(f"a block of {len(block)} rows came that is said to have {rows}")
         if not 0 <= chunk.seconds < inf:
             raise WrongAnswerError(f"a block came that is said to have taken {chunk.seconds} s")
+        _check_left_out(chunk.left_out)
         last = chunk.position + (0 if self._by_place else (rows - 1) * self._stride)
         if not self._is_next(place) or last >= self._span.stop:
             raise WrongAnswerError(
@@ -87,6 +88,7 @@ class _Asked:
         whole = self._by_place or self._may_jump
         if not 0 <= end.skip <= self._span.skip or not 0 <= end.seconds < inf:
             raise WrongAnswerError(f"an end came that leaves out {end.skip} elements after {end.seconds} s")
+        self._check_left_out_behind(end)
         if end.length == -2:
             if not whole and position < stop:
                 raise WrongAnswerError(f"positions up to {stop} were to come, and the end came at {position}")
@@ -94,14 +96,25 @@ class _Asked:
         if not self._may_jump and end.length != self._length >= 0:
             raise WrongAnswerError(f"a pass of {self._length} positions is said to have {end.length}")
         least = position - self._stride + 1 if self._came and not self._by_place else 0
-        most = stop if whole else min(stop, position)
+        most = stop if whole else min(stop, position + (self._stride if end.left_out is not None else 0))
         if not least <= end.length <= most:
             raise WrongAnswerError(
                 f"a pass is said to have {end.length} positions, of which those up to {position} have come"
             )
 
+    def _check_left_out_behind(self, end: End) -> None:
+        """Compare what was left out behind the last element with where that can be."""
+        if end.left_out is None:
+            return
+        _check_left_out(end.left_out)
+        position = self._next[0]
+        # Where positions are those of elements it stands at one more.
+        if end.skip or (not self._by_place and not position < end.length <= position + self._stride):
+            raise WrongAnswerError(f"rows are said to be left out at the end of {end.length} positions")
+
     def check_failure(self, failed: Failed) -> None:
         """Compare what stands in place of an element with what was to come."""
+        _check_left_out(failed.left_out)
         after, last = failed.next.first, max(self._span.stop, self._next[0] + self._stride)
         if not self._next < after or after[0] > last or after[1] < 0 or after[1] > _FARTHEST:
             raise WrongAnswerError(f"an element that failed at {self._next} is said to be followed by {after}")
@@ -113,3 +126,12 @@ class _Asked:
             raise WrongAnswerError("a pause came where the whole answer was asked for")
         if not self._came and waited < self._wait_seconds / 2 and not self._looks_in:
             raise WrongAnswerError(f"a pause came after {waited:.3f} s, and {self._wait_seconds} s were to be waited")
+
+
+def _check_left_out(left_out: LeftOut | None) -> None:
+    if left_out is None:
+        return
+    if not 1 <= len(left_out.rows) <= left_out.count <= _FARTHEST:
+        raise WrongAnswerError(f"of {left_out.count} rows that are said to be left out {len(left_out.rows)} are named")
+    if any(not 0 <= row.position <= _FARTHEST for row in left_out.rows if row.position is not None):
+        raise WrongAnswerError("a row is said to be left out at a position that cannot be")

@@ -7,8 +7,8 @@ from penstock.service.delivery import AsItComes, Delivery, InOrder, InTurns
 from penstock.service.fetching import Fetch
 from penstock.service.messages import EpochOpened
 from penstock.service.policy import ShardingPolicy
-from penstock.service.progress import Arrived, Raised
-from penstock.service.subjects import Pass, PassKind, Span
+from penstock.service.progress import Item, Part, Raised
+from penstock.service.subjects import Pass, PassKind, Place, Span
 from penstock.service.suspicion import WORKERS
 
 
@@ -67,9 +67,13 @@ class Reading:
         """Whether what follows a position can be had without it."""
         return self.kind != "sequence" and not self.trainer
 
-    def leaves_out(self, item: Arrived | Raised) -> bool:
+    def leaves_out(self, item: Item) -> bool:
         """Whether something that has arrived is not for the caller."""
         return self.skip_poison and isinstance(item, Raised) and isinstance(item.error, PoisonError)
+
+    def behind(self, part: Part, stop: int) -> Place:
+        """The place that follows what was left out behind the last element, where `stop` was asked for."""
+        return (stop, 0) if self.kind == "groups" else (part.fetch_position + self.stride, 0)
 
     def request(
         self,

@@ -19,6 +19,7 @@ from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.rebatching import Unbatch
 from penstock.data.plan import with_inputs
 from penstock.errors import InvalidArgumentError
+from penstock.options import UNKNOWN_CARDINALITY
 from penstock.service.subjects import PassKind
 
 _logger = logging.getLogger(__name__)
@@ -135,12 +136,12 @@ def kind_of(node: Node) -> tuple[PassKind, int]:
     bare = without_prefetch(node)
     base, above = base_of(bare)
     if base is None or _shared_caches(bare):
-        return "sequence", node.cardinality
+        return "sequence", _length_of(node)
     if not above:
         return "rows", base.cardinality
     if len(_groups(above, ordered=True, probing=False)[0]) == len(above):
         return "groups", base.cardinality
-    return "sequence", node.cardinality
+    return "sequence", _length_of(node)
 
 
 def check_shared(cut: Cut) -> None:
@@ -168,7 +169,17 @@ def without_prefetch(node: Node) -> Node:
 
 
 def _whole(node: Node, reason: str) -> Cut:
-    return Cut(node, "sequence", node.cardinality, (), reason)
+    return Cut(node, "sequence", _length_of(node), (), reason)
+
+
+def _length_of(node: Node) -> int:
+    """The number of positions of a sequence; unknown where rows may be left out behind its last element.
+
+    These stand at one position more. What can leave rows out has an unknown number of elements, and only a promise of
+    the user's makes that known again above it.
+    """
+    open_ended = any(below.cardinality == UNKNOWN_CARDINALITY for below in node.walk())
+    return UNKNOWN_CARDINALITY if open_ended else node.cardinality
 
 
 def _works(*nodes: Node) -> bool:

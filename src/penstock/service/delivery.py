@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.service.fetching import Chunk
-from penstock.service.progress import Arrived, Part, PassProgress, Raised
+from penstock.service.progress import Arrived, Item, Part, PassProgress
 
 Passes = Mapping[int, PassProgress]
 
@@ -31,7 +31,10 @@ class Delivery(ABC):
     def gave_up(self, part: Part) -> None:  # noqa: B027  # most look at the parts themselves
         """Note that all items of a part are gone."""
 
-    def take(self, part: Part) -> Arrived | Raised:
+    def put_back(self, part: Part) -> None:  # noqa: B027  # most look at the parts themselves
+        """The part that `next_part` has just given is to be given again."""
+
+    def take(self, part: Part) -> Item:
         """The item to hand on."""
         return part.items.popleft()
 
@@ -49,7 +52,7 @@ class InOrder(Delivery):
         heads = list(self._heads(passes))
         return [] if any(head.items for head in heads) else heads
 
-    def take(self, part: Part) -> Arrived | Raised:
+    def take(self, part: Part) -> Item:
         self._last = part.pass_number
         return part.items.popleft()
 
@@ -75,6 +78,9 @@ class AsItComes(Delivery):
     def arrived(self, part: Part) -> None:
         self._ready.append(part)
 
+    def put_back(self, part: Part) -> None:
+        self._ready.appendleft(part)
+
     def gave_up(self, part: Part) -> None:
         self._ready = deque(ready for ready in self._ready if ready is not part)
 
@@ -95,15 +101,16 @@ class InTurns(Delivery):
         progress = self._in_turn(passes)
         return [] if progress is None else progress.open[:1]
 
-    def take(self, part: Part) -> Arrived | Raised:
+    def take(self, part: Part) -> Item:
         self.turn = part.pass_number + 1
         item = part.items.popleft()
-        if isinstance(item, Raised) or item.chunk.rows == 1:
+        if not isinstance(item, Arrived) or item.chunk.rows == 1:
             return item
         chunk, rest = item.chunk, item.chunk.rows - 1
         left = Chunk(position=chunk.position + self._stride, skip=0, rows=rest)
         part.items.appendleft(Arrived(left, item.block.slice(1, rest + 1)))
-        return Arrived(Chunk(position=chunk.position, skip=0, rows=1), item.block.slice(0, 1))
+        first = Chunk(position=chunk.position, skip=0, rows=1, left_out=chunk.left_out)
+        return Arrived(first, item.block.slice(0, 1))
 
     def _in_turn(self, passes: Passes) -> PassProgress | None:
         numbers = sorted(passes)
@@ -139,10 +146,14 @@ class Again(Delivery):
         if not part.again:
             self._later.arrived(part)
 
+    def put_back(self, part: Part) -> None:
+        if not part.again:
+            self._later.put_back(part)
+
     def gave_up(self, part: Part) -> None:
         self._later.gave_up(part)
 
-    def take(self, part: Part) -> Arrived | Raised:
+    def take(self, part: Part) -> Item:
         if part.again:
             return part.items.popleft()
         item = self._later.take(part)

@@ -14,7 +14,7 @@ import msgspec
 from penstock.errors import ServiceError
 from penstock.service.subjects import UNDECODABLE
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 """Raised by one whenever a message or its meaning changes: `tests/service/test_protocol.py` knows what they were."""
 
 

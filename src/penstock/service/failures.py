@@ -9,14 +9,19 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.errors import ServiceError
-from penstock.service.fetching import Failed
+from penstock.service.fetching import Failed, LeftOut
 from penstock.service.subjects import Span
 
 _LARGEST_INTEGER = 1 << 63
 
 
-def failed_of(error: Exception, following: Span) -> Failed:
-    """The message for an exception; `following` is what of the span comes after the element that failed."""
+def failed_of(error: Exception, following: Span, left_out: LeftOut | None = None) -> Failed:
+    """The message for an exception.
+
+    Args:
+        following: what of the span comes after the element that failed.
+        left_out: what was left out before it.
+    """
     told = traceback.TracebackException.from_exception(error)
     told.__notes__ = None  # they travel by themselves
     where = f"penstock: raised on the data worker with process id {os.getpid()} on {socket.gethostname()}:"
@@ -27,6 +32,7 @@ def failed_of(error: Exception, following: Span) -> Failed:
         arguments=[_plain(argument) for argument in error.args],
         notes=[*map(str, getattr(error, "__notes__", ())), f"{where}\n{''.join(told.format()).rstrip()}"],
         said=_shown(error) or "",
+        left_out=left_out,
     )
 
 

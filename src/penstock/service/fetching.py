@@ -3,11 +3,14 @@
 The answer to a `Fetch` is a stream of blocks, each after a `Chunk`, and last an `End`, a `Failed` or a `Refused`.
 """
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
+
+from penstock.data.skipped import KEPT_ROWS
 from penstock.errors import InvalidArgumentError
 from penstock.service.policy import ShardingPolicy
-from penstock.service.subjects import Message, Pass, Refused, Span
+from penstock.service.subjects import Message, Name, Pass, Refused, Span
 
 _FARTHEST: Final = (1 << 62) + 1
 LONGEST_WAIT_SECONDS: Final = 60.0
@@ -71,6 +74,34 @@ def check_fetch(request: Fetch) -> None:
         raise InvalidArgumentError(f"a data worker was asked for what cannot be: {request!r:.1000}")
 
 
+class RowLeftOut(Message, frozen=True):
+    """A row that the worker has left out: what a `SkippedRow` says of it.
+
+    Attributes:
+        log: whether the trainer's log should tell.
+    """
+
+    node: Name
+    site: Name
+    position: int | None
+    error: Name
+    log: bool = False
+
+
+class LeftOut(Message, frozen=True):
+    """What the worker has left out before an element, since the one before that.
+
+    It belongs to the element as its place does: whoever makes it, with whatever blocks, leaves out the same.
+
+    Attributes:
+        count: how many rows.
+        rows: the first of them.
+    """
+
+    count: int
+    rows: Annotated[list[RowLeftOut], msgspec.Meta(max_length=KEPT_ROWS)]
+
+
 class Chunk(Message, frozen=True, tag="chunk"):
     """Comes with every block.
 
@@ -79,12 +110,14 @@ class Chunk(Message, frozen=True, tag="chunk"):
         skip: how many elements of that position came before it.
         rows: the number of elements.
         seconds: how long it took the worker to produce it.
+        left_out: what was left out before the first element.
     """
 
     position: int
     skip: int
     rows: int
     seconds: float = 0.0
+    left_out: LeftOut | None = None
 
 
 class End(Message, frozen=True, tag="end"):
@@ -93,11 +126,14 @@ class End(Message, frozen=True, tag="end"):
     Attributes:
         skip: how many of the elements that were to be left out come after the span.
         seconds: how long it took the worker to find the end after the last element.
+        left_out: what was left out after the last element of the span. Where positions are those of elements, it
+            stands at a position of its own, the last one of the pass, as a failure would.
     """
 
     length: int = -2
     skip: int = 0
     seconds: float = 0.0
+    left_out: LeftOut | None = None
 
 
 class Failed(Message, frozen=True, tag="failed"):
@@ -109,6 +145,7 @@ class Failed(Message, frozen=True, tag="failed"):
         arguments: its arguments, those that are plain values; others as text.
         notes: PEP 678, with the worker's traceback last.
         said: the exception as text.
+        left_out: what was left out before the element that failed.
     """
 
     next: Span
@@ -117,6 +154,7 @@ class Failed(Message, frozen=True, tag="failed"):
     arguments: list[Any]
     notes: list[str]
     said: str = ""
+    left_out: LeftOut | None = None
 
 
 class Pause(Message, frozen=True, tag="pause"):

@@ -16,6 +16,8 @@ from penstock.data.stream import IndexStream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.service.cut import DrawsNothing, base_of
+from penstock.service.fetching import LeftOut
+from penstock.service.noted import Noted
 from penstock.service.reading import Piece, Reader, pulled
 from penstock.service.subjects import Span
 
@@ -106,23 +108,27 @@ class GroupsReader(Reader):
         self._span = span
         self._length = length
         own = SpanRun(run, span)
+        own.skips = self._noted = Noted(run.skips.limit)
         self._stream = node.cursor(own, epoch)
         self._feed = own.feed
-        self._left_out = 0
+        self._passed = 0
+        self._last_left_out: LeftOut | None = None
 
     def next(self, rows: int) -> Piece | None:
-        while self._left_out < self._span.skip:
-            piece = self._pull(self._span.skip - self._left_out)
+        while self._passed < self._span.skip:
+            piece = self._pull(self._span.skip - self._passed)
             if piece is None:
                 return None
-            self._left_out += _count(piece.found)
+            self._passed += _count(piece.found)
         return self._pull(rows)
 
     def _pull(self, rows: int) -> Piece | None:
         found = pulled(self._stream, rows)
+        left_out = self._noted.taken()
         if found is None:
+            self._last_left_out = left_out
             return None
-        piece = Piece(self._feed.position, self._feed.met, found)
+        piece = Piece(self._feed.position, self._feed.met, found, left_out=left_out)
         self._feed.met += _count(found)
         return piece
 
@@ -136,7 +142,12 @@ class GroupsReader(Reader):
 
     @property
     def skip(self) -> int:
-        return self._span.skip - self._left_out
+        return self._span.skip - self._passed
+
+    @property
+    def left_out(self) -> LeftOut | None:
+        # What comes before an element that is passed over belongs to that.
+        return self._last_left_out if self.skip == 0 else None
 
     def close(self) -> None:
         self._stream.close()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import StateMismatchError
-from penstock.service.progress import ENDLESS, Arrived, Part, Raised, beyond
+from penstock.service.progress import ENDLESS, Arrived, Behind, Item, Part, beyond
 from penstock.service.subjects import PassKind, Place, Span
 
 Entry = Sequence[int]
@@ -18,10 +18,11 @@ Entry = Sequence[int]
 
 @dataclass(frozen=True)
 class _Piece:
-    """Elements that were handed on together, or a failure in place of one.
+    """Elements that were handed on together, or a failure in place of one, or what was left out behind them.
 
     Attributes:
         number: of the first.
+        used: whether the caller has nothing of it to use.
         place: of the first.
         follows: whether it is what comes in its part after the piece before it.
         claimed: whether the state from which the reader was restored says that they are its own.
@@ -33,6 +34,7 @@ class _Piece:
     place: Place
     follows: bool = False
     claimed: bool = False
+    used: bool = False
 
 
 class HandedOn:
@@ -85,7 +87,7 @@ class HandedOn:
     def _beyond(self, place: Place, rows: int) -> Place:
         return beyond(place, rows, self._kind, self._stride)
 
-    def add(self, part: Part, item: Arrived | Raised) -> None:
+    def add(self, part: Part, item: Item) -> None:
         """An item of a part is handed on, which stands at it yet."""
         rows, place = 1, (part.position, part.skip)
         if isinstance(item, Arrived):
@@ -93,13 +95,14 @@ class HandedOn:
         number, self.number = self.number, self.number + rows
         if part.again:
             return
-        part.unused += rows
+        used = isinstance(item, Behind)
+        part.unused += 0 if used else rows
         last = self._pieces[-1] if self._pieces else None
         follows = not self._interrupted and last is not None and last.part is part
         if follows and last is not None and self._kind != "groups":
             follows = self._beyond(last.place, last.rows) == place
         self._interrupted = False
-        self._pieces.append(_Piece(part, number, rows, place, follows))
+        self._pieces.append(_Piece(part, number, rows, place, follows, used=used))
 
     def passed_over(self) -> None:
         """Something was left out: what comes next does not follow what came last."""
@@ -110,7 +113,7 @@ class HandedOn:
         used = []
         while self._pieces and self._pieces[0].number + self._pieces[0].rows <= number:
             piece = self._pieces.popleft()
-            if not piece.claimed:
+            if not piece.claimed and not piece.used:
                 piece.part.unused -= piece.rows
                 if piece.part.done and piece.part.unused == 0:
                     used.append(piece.part)

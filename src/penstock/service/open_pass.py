@@ -7,7 +7,6 @@ from threading import Lock
 from penstock.data.guards import guarded_below
 from penstock.data.node import Node, Run
 from penstock.data.plan import make_plan
-from penstock.data.skipped import SkipLog
 from penstock.data.stream import Cursor
 from penstock.options import Options
 from penstock.runtime.pacing import Pace
@@ -15,9 +14,11 @@ from penstock.runtime.threads import Threads
 from penstock.service.cut import kind_of, without_prefetch
 from penstock.service.fetching import Fetch
 from penstock.service.groups import GroupsReader, SpanRun, over_rows
+from penstock.service.noted import Noted
 from penstock.service.parts import part_of, seed_of
 from penstock.service.policy import ShardingPolicy
 from penstock.service.reading import BLOCK_SECONDS, Reader, RowsReader
+from penstock.service.rounds import RoundsReader
 from penstock.service.sequence import Sequence, SequenceReader
 from penstock.service.subjects import Pass, Span
 from penstock.service.window import SharedReader, SharedWindow
@@ -66,7 +67,7 @@ class OpenPass:
         self._threads = Threads()
         seeded = options.seed is not None
         self._run = Run(self._root, seed_of(key.seed, key.policy, key.part), self._threads, seeded=seeded)
-        self._run.skips = SkipLog(options.max_errors)
+        self._run.skips = Noted(options.max_errors)
         if options.on_error == "skip":
             self._run.prepare = guarded_below
         self._sequence = Sequence(self._from_beginning, recent_bytes, plan.parallelism)
@@ -77,10 +78,12 @@ class OpenPass:
         self._released = time.monotonic()
         self._paces: list[Pace] = []
 
-    def _from_beginning(self) -> Cursor:
-        """All elements of the pass, as one stream."""
+    def _from_beginning(self) -> tuple[Cursor, Noted]:
+        """All elements of the pass, as one stream, and what that leaves out."""
         whole = Span(pass_number=0, start=0, stop=_WITHOUT_END)
-        return self._root.cursor(SpanRun(self._run, whole) if self.kind == "groups" else self._run, self._epoch)
+        noted = Noted(self._run.skips.limit)
+        run = (SpanRun(self._run, whole) if self.kind == "groups" else self._run).leaving_to(noted)
+        return self._root.cursor(run, self._epoch), noted
 
     def reader(self, request: Fetch) -> Reader:
         """A reader of the span that is asked for."""
@@ -91,7 +94,9 @@ class OpenPass:
             return RowsReader(self._root, self._run, self._epoch, span, request.stride)
         if self.kind == "groups" and not request.by_element and request.stride == 1:
             return GroupsReader(self._root, self._length, self._run, self._epoch, span)
-        return SequenceReader(self._sequence, span, request.stride)
+        if request.stride > 1:
+            return RoundsReader(self._sequence, span, request.stride)
+        return SequenceReader(self._sequence, span)
 
     def take_pace(self, block_bytes: int) -> Pace:
         """A pace that knows what the rows of this pass cost, if somebody has read some."""

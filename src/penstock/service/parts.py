@@ -1,14 +1,32 @@
 """What a worker runs for a pass: the pipeline or its part under a policy, and the seed."""
 
-from penstock.data.node import Node
-from penstock.data.operators.order import Shard
+from dataclasses import dataclass
+
+from penstock.data.node import Node, Run
+from penstock.data.operators.order import Shard, ShardStream
 from penstock.data.plan import with_inputs
 from penstock.data.shards import NotByFile, OneOf, divided_at_hints, divided_by_file, hints_of, share_of_files
 from penstock.errors import InvalidArgumentError
 from penstock.rng import mix
 from penstock.service.cut import base_of, without_prefetch
+from penstock.service.noted import Noted
 from penstock.service.policy import ShardingPolicy
 from penstock.service.subjects import Pass
+
+
+@dataclass(frozen=True, eq=False)
+class Share(Shard):
+    """A pass's share of elements that all passes make: the first alone tells what is left out among them."""
+
+    def stream(self, run: Run, epoch: int) -> ShardStream:
+        return super().stream(run if self.index == 0 else run.leaving_to(Noted(run.skips.limit)), epoch)
+
+
+class OnePass(OneOf):
+    """The part of one pass."""
+
+    def of(self, node: Node) -> Node:
+        return Share(node, self.count, self.index)
 
 
 def part_of(node: Node, policy: ShardingPolicy, part: Pass) -> Node:
@@ -17,7 +35,7 @@ def part_of(node: Node, policy: ShardingPolicy, part: Pass) -> Node:
     Raises:
         InvalidArgumentError: the policy does not fit the pipeline; with more parts than files, for these parts only.
     """
-    one = OneOf(part.num_shards, part.shard_index)
+    one = OnePass(part.num_shards, part.shard_index)
     if policy is ShardingPolicy.HINT:
         return divided_at_hints(node, one, "ShardingPolicy.HINT")
     hints = hints_of(node)
@@ -56,7 +74,7 @@ def seed_of(seed: int, policy: ShardingPolicy, part: Pass) -> int:
 def sharded_at_base(node: Node, part: OneOf) -> Node:
     """The pipeline over every n-th row of what it reads by index; where it reads nothing so, of its elements."""
     base, above = base_of(without_prefetch(node))
-    node = Shard(node if base is None else base, part.count, part.index)
+    node = part.of(node if base is None else base)
     for step in above if base is not None else ():
         node = with_inputs(step, [node])
     return node

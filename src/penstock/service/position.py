@@ -1,21 +1,22 @@
 """Where a reader stands: how far it is in each pass, and what it has handed on. Pure bookkeeping without threads."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.errors import ServiceError
+from penstock.errors import ServiceError, TooManySkippedError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.service.asking import Reading
 from penstock.service.delivery import Again
+from penstock.service.fetching import LeftOut
 from penstock.service.handed_on import HandedOn, entries_of
 from penstock.service.progress import (
     ENDLESS,
     Arrived,
+    Item,
     Part,
     PassProgress,
-    Raised,
     SharedProgress,
     State,
     after,
@@ -172,17 +173,31 @@ class Position:
             if progress.frontier < ENDLESS and not progress.all_begun:
                 yield progress.begin(ENDLESS - progress.frontier)
 
-    def hand_on(self, part: Part) -> Arrived | Raised:
+    def count_left_out(self, part: Part, counted: Callable[[int, LeftOut], None]) -> None:
+        """Let what was left out before the next item of a part be counted, with the number of that item.
+
+        Raises:
+            TooManySkippedError: it is too much; the item comes next all the same.
+        """
+        left_out = part.items[0].left_out
+        if left_out is not None:
+            try:
+                counted(self.handed_on.number, left_out)
+            except TooManySkippedError:
+                self.delivery.put_back(part)
+                raise
+
+    def hand_on(self, part: Part) -> Item:
         """Take the next item of a part."""
         item = self.delivery.take(part)
         if self._reading.leaves_out(item):
             self.handed_on.passed_over()
         else:
             self.handed_on.add(part, item)
-        if isinstance(item, Raised):
-            part.position, part.skip = item.next
-        else:
+        if isinstance(item, Arrived):
             part.position, part.skip = after(item.chunk, item.chunk.rows, self._reading.kind, self._reading.stride)
+        else:
+            part.position, part.skip = item.next
         return item
 
     def finish(self, part: Part) -> bool:

@@ -19,7 +19,7 @@ from penstock.service.failures import failed_of
 from penstock.service.fetching import Chunk, End, Fetch, check_fetch
 from penstock.service.interfaces import Answers, UnreachedDataWorkerError
 from penstock.service.open_pass import OpenPass, PassKey
-from penstock.service.reading import STOPPED, Gathered, Reader, as_exception
+from penstock.service.reading import STOPPED, Gathered, Piece, Reader, as_exception
 from penstock.service.standing import StandingAnswers
 from penstock.service.subjects import Span
 
@@ -117,15 +117,14 @@ class Production:
                 piece = gathered.next(pace.start())
                 seconds = time.perf_counter() - begun
                 if piece is None:
-                    yield End(length=reader.length, skip=reader.skip, seconds=seconds)
+                    yield End(length=reader.length, skip=reader.skip, seconds=seconds, left_out=reader.left_out)
                     return
                 if isinstance(piece.found, Exception):
-                    yield failed_of(piece.found, reader.rest())
+                    yield failed_of(piece.found, reader.rest(), piece.left_out)
                     return
                 pace.stop(piece.found.nbytes)
                 self._count(piece.found, 0.0 if piece.kept else seconds, piece.kept if request.trainer else None)
-                chunk = Chunk(position=piece.position, skip=piece.skip, rows=len(piece.found), seconds=seconds)
-                yield chunk, piece.found
+                yield _chunk_of(piece, len(piece.found), seconds), piece.found
             raise LostDataWorkerError(STOPPED)
         finally:
             opened.give_pace_back(pace)
@@ -207,3 +206,7 @@ class Production:
             opened.end()
         for opened in old:
             opened.join(_END_SECONDS)
+
+
+def _chunk_of(piece: Piece, rows: int, seconds: float) -> Chunk:
+    return Chunk(position=piece.position, skip=piece.skip, rows=rows, seconds=seconds, left_out=piece.left_out)

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from penstock.data.block import Block
 from penstock.errors import StateMismatchError
-from penstock.service.fetching import Chunk
+from penstock.service.fetching import Chunk, LeftOut
 from penstock.service.machine.spans import clipped, insert, merged, without
+from penstock.service.noted import together
 from penstock.service.subjects import PassKind, Place, Span
 from penstock.service.suspicion import Suspicion
 
@@ -30,13 +31,31 @@ class Arrived:
     chunk: Chunk
     block: Block
 
+    @property
+    def left_out(self) -> LeftOut | None:
+        """What was left out before it."""
+        return self.chunk.left_out
+
 
 @dataclass(frozen=True)
 class Raised:
-    """A failure of a user's function in place of an element, and the place of what follows it."""
+    """A failure of a user's function in place of an element, the place of what follows it, and what was left out."""
 
     error: Exception
     next: Place
+    left_out: LeftOut | None = None
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What was left out behind the last element that was fetched, and the place of what follows it."""
+
+    left_out: LeftOut
+    next: Place
+
+
+Item = Arrived | Raised | Behind
+"""What is handed on: it comes in the place of elements, and has a number. The caller hears of no `Behind`."""
 
 
 @dataclass(eq=False)
@@ -57,6 +76,7 @@ class Part:
         came: how many elements and failures came the last time that it was fetched; 1 before that.
         fetched_at: when that was, by `time.monotonic`.
         looks_in: nothing is fetched this time: its worker is told that its reader is there.
+        before: what was left out before what arrives next, where another answer told of it.
     """
 
     span: Span
@@ -74,7 +94,8 @@ class Part:
     fetched_at: float = 0.0
     looks_in: bool = False
     suspicion: Suspicion = field(default_factory=Suspicion)
-    items: deque[Arrived | Raised] = field(default_factory=deque)
+    items: deque[Item] = field(default_factory=deque)
+    before: LeftOut | None = None
 
     def __post_init__(self) -> None:
         self.position, self.skip = self.fetch_position, self.fetch_skip = self.span.first
@@ -140,6 +161,8 @@ class Part:
         if self.limit is not None:
             rows = min(item.chunk.rows, self.limit)
             item = Arrived(replace(item.chunk, rows=rows), item.block.slice(0, rows))
+        if self.before is not None:
+            item = Arrived(replace(item.chunk, left_out=self._with_before(item.left_out)), item.block)
         self.fetch_position, self.fetch_skip = after(item.chunk, item.chunk.rows, kind, stride)
         if self._counts:
             position, skip = self._counted
@@ -148,18 +171,33 @@ class Part:
         self._came(item.chunk.rows)
         return item.chunk.rows
 
+    def _with_before(self, left_out: LeftOut | None) -> LeftOut | None:
+        before, self.before = self.before, None
+        return together([before, left_out])
+
     def _came(self, count: int) -> None:
         self.came += count
         if self.limit is not None:
             self.limit -= count
             self.complete = self.complete or self.limit == 0
 
-    def arrive_failure(self, error: Exception, position: int, skip: int) -> None:
-        """Note what was raised in place of an element, and the place of what follows it."""
+    def arrive_failure(self, error: Exception, position: int, skip: int, left_out: LeftOut | None = None) -> None:
+        """Note what was raised in place of an element, the place of what follows, and what was left out before."""
         self.fetch_position, self.fetch_skip = position, skip
         self._came(1)
-        self.items.append(Raised(error, self._counted if self._counts else (position, skip)))
+        following = self._counted if self._counts else (position, skip)
+        self.items.append(Raised(error, following, self._with_before(left_out)))
         self._look_for_end()
+
+    def arrive_behind(self, left_out: LeftOut, following: Place) -> None:
+        """Note what was left out behind the last element that was asked for, and the place of what follows."""
+        if self._counts:  # there were fewer elements than are wanted
+            return
+        if self.span.more:  # more elements are fetched after it
+            self.before = together([self.before, left_out])
+            return
+        self._came(1)
+        self.items.append(Behind(left_out, following))
 
 
 def after(chunk: Chunk, rows: int, kind: PassKind, stride: int) -> Place:

@@ -25,14 +25,14 @@ from penstock.service.asking import Reading
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.envelope import ProtocolError
 from penstock.service.failures import to_exception
-from penstock.service.fetching import End, Failed, Fetch, Pause
+from penstock.service.fetching import End, Failed, Fetch, LeftOut, Pause
 from penstock.service.interfaces import Answer, WrongAnswerError
 from penstock.service.leases import Holding, Leases
 from penstock.service.machine.spans import count
 from penstock.service.messages import ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.pace import SpanPace, Usage
 from penstock.service.position import Position
-from penstock.service.progress import Arrived, Part, Raised
+from penstock.service.progress import Arrived, Behind, Item, Part
 from penstock.service.pulse import Pulse
 from penstock.service.staff import Staff
 from penstock.service.subjects import Pass, Span, WorkerInfo
@@ -61,6 +61,7 @@ class Reader:
     Args:
         reopen: opens the epoch again at a dispatcher that knows nothing of it.
         position: where it stands.
+        left_out: counts what the workers have left out before an element, given its number.
     """
 
     def __init__(
@@ -72,7 +73,9 @@ class Reader:
         staff: Staff,
         threads: Threads,
         position: Position,
+        left_out: Callable[[int, LeftOut], None],
     ) -> None:
+        self._left_out = left_out
         self._reading = reading
         self._opened = opened
         self._reopen = reopen
@@ -122,15 +125,19 @@ class Reader:
 
         Raises:
             ClosedError: the reader was stopped.
+            TooManySkippedError: too many rows were left out; the next elements come after it.
             Exception: what a user's function raised in place of an element; the reader goes on after it.
         """
         with self._changed:
             while (part := self._awaited_part()) is not None:
+                self._position.count_left_out(part, self._left_out)
                 item = self._hand_on(part)
                 self._changed.notify_all()
                 self._turn.notify()
                 if isinstance(item, Arrived):
                     return item.block
+                if isinstance(item, Behind):
+                    continue
                 if not self._reading.leaves_out(item):
                     raise item.error
                 self._pulse.skipped += 1
@@ -158,7 +165,7 @@ class Reader:
         self._pulse.seconds_waited += time.monotonic() - begun
         return part
 
-    def _hand_on(self, part: Part) -> Arrived | Raised:
+    def _hand_on(self, part: Part) -> Item:
         item = self._position.hand_on(part)
         if isinstance(item, Arrived):
             self._buffered -= item.chunk.rows
@@ -410,6 +417,9 @@ class Reader:
             if isinstance(answer, End):
                 end = stop if answer.length < 0 else answer.length
                 self._pace.measured(max(0, end - before), 0, answer.seconds)
+                if answer.left_out is not None:
+                    part.arrive_behind(answer.left_out, self._reading.behind(part, stop))
+                    self._position.delivery.arrived(part)
                 part.ends_at(stop, answer.skip)
                 if answer.length >= 0:
                     part.complete = True
@@ -419,7 +429,8 @@ class Reader:
                 self._finish(part)
                 self._wake()
             elif isinstance(answer, Failed):
-                part.arrive_failure(to_exception(answer), answer.next.start, answer.next.skip)
+                place = answer.next
+                part.arrive_failure(to_exception(answer), place.start, place.skip, answer.left_out)
                 self._position.delivery.arrived(part)
                 self._wake()
             else:

@@ -11,6 +11,7 @@ from penstock.errors import InvalidTypeError, LostDataWorkerError, ServiceError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import failures
+from penstock.service.fetching import LeftOut
 from penstock.service.subjects import Span
 
 STOPPED = "this data worker has stopped"
@@ -28,12 +29,14 @@ class Piece:
         position: of the first.
         skip: how many elements and failures came since the beginning of that position.
         kept: whether it was there already.
+        left_out: what was left out before the first of them.
     """
 
     position: int
     skip: int
     found: Block | Exception
     kept: bool = False
+    left_out: LeftOut | None = None
 
 
 class Reader(ABC):
@@ -63,6 +66,11 @@ class Reader(ABC):
         """At the end of the span, how many of the elements to be left out come after it."""
         return 0
 
+    @property
+    def left_out(self) -> LeftOut | None:
+        """At the end of the span, what was left out after its last element."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Let go of what was opened for this span alone."""
@@ -85,7 +93,7 @@ class Gathered:
         nbytes = first.found.nbytes
         while left > 0 and nbytes < _SMALL_BYTES and time.perf_counter() < until:
             piece = self._next(left)
-            if piece is None or isinstance(piece.found, Exception) or not _alike(piece.found, first.found):
+            if piece is None or isinstance(piece.found, Exception) or not _fits(piece, first.found):
                 self._pending.append(piece)
                 break
             blocks.append(piece.found)
@@ -97,8 +105,12 @@ class Gathered:
         return self._pending.pop() if self._pending else self._reader.next(rows)
 
 
-def _alike(one: Block, other: Block) -> bool:
-    """Whether the rows of two blocks fit into one as they are."""
+def _fits(piece: Piece, first: Block) -> bool:
+    """Whether the rows of a piece fit into one block with others as they are, and nothing was left out before them."""
+    one, other = piece.found, first
+    assert isinstance(one, Block)
+    if piece.left_out is not None:
+        return False
     return one.structure == other.structure and all(
         a.dtype == b.dtype and a.shape[1:] == b.shape[1:] and is_ragged(a) == is_ragged(b)
         for a, b in zip(one.columns, other.columns, strict=True)

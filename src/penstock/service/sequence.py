@@ -1,32 +1,56 @@
 """A pass that one worker produces in order, for consumers at different positions of it.
 
-Position p is the p-th thing that comes: an element, or a failure in place of one.
+Position p is the p-th thing that comes: an element, or a failure in place of one. Where rows were left out behind the
+last of them, these stand at one position more.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
 
-from penstock.data.block import Block
 from penstock.data.stream import Cursor, State
 from penstock.errors import LostDataWorkerError
 from penstock.runtime.pacing import Pace
+from penstock.service.fetching import LeftOut
+from penstock.service.noted import Noted
 from penstock.service.reading import BLOCK_SECONDS, STOPPED, Piece, Reader, pulled
 from penstock.service.subjects import Span
-from penstock.service.window import Window, rows_of
+from penstock.service.window import Behind, Found, Window, rows_of
 
 _HEADS = 4
 _SAVED_STATES = 64
+
+
+Opened = tuple[Cursor, Noted]
+"""A stream, and what it leaves out."""
 
 
 class Gone(Exception):
     """What was asked for has left the window."""
 
 
+@dataclass(frozen=True)
+class Read:
+    """What stands at a position.
+
+    Attributes:
+        position: behind the end the length of the pass.
+        found: with what follows in its block; None behind the end.
+        kept: whether it was there already.
+        left_out: what was left out before it.
+    """
+
+    position: int
+    found: Found | None
+    kept: bool
+    left_out: LeftOut | None = None
+
+
 class Head:
     """One stream through a pass, and the newest of what it gave, up to `window_bytes`.
 
     Args:
-        open: opens the stream, at its beginning.
+        open: opens the stream, at its beginning, with what that leaves out.
         saved: (position, state) to continue from.
         window_bytes: how much is kept; the newest block always is.
         passed: told each (position, state) that could be continued from.
@@ -35,10 +59,10 @@ class Head:
 
     def __init__(
         self,
-        open: Callable[[], Cursor],
+        open: Callable[[], Opened],
         saved: tuple[int, State],
         window_bytes: int,
-        passed: Callable[[int, Cursor], None],
+        passed: Callable[[int, Opened], None],
         parallelism: int,
     ) -> None:
         self._lock = Lock()
@@ -47,7 +71,7 @@ class Head:
         self._window_bytes = window_bytes
         self._passed = passed
         self._pace = Pace(parallelism, BLOCK_SECONDS)
-        self._stream: Cursor | None = None
+        self._stream: Opened | None = None
         self._window = Window(saved[0])
         self._ended = False
         self._retired = False
@@ -62,10 +86,8 @@ class Head:
         """The position that is made next."""
         return self._window.next
 
-    def read(self, position: int, rows: int) -> tuple[Block | Exception | None, bool]:
-        """What stands at `position`, with what follows, up to `rows` rows; None behind the end.
-
-        Also says whether it was there already.
+    def read(self, position: int, rows: int) -> "Read":
+        """What stands at `position`, with what follows, up to `rows` rows.
 
         Raises:
             Gone: it has left the window, or this head was retired.
@@ -77,9 +99,10 @@ class Head:
                     if self._retired or position < self.first:
                         raise Gone
                     if position < self.next:
-                        return self._window.at(position, rows), there
+                        found = self._window.at(position, rows)
+                        return Read(position, found, there, self._window.left_out(position))
                     if self._ended:
-                        return None, there
+                        return Read(self.next, None, there)
                     there = False
                     self._produce(position + rows - self.next)
                 finally:
@@ -90,16 +113,26 @@ class Head:
         if self._stream is None:
             self._stream = self._open()
             if self._saved[1] is not None:
-                self._stream.restore(self._saved[1])
+                self._restore(*self._saved[1])
+        stream, noted = self._stream
         self._passed(self.next, self._stream)
-        found = pulled(self._stream, min(self._pace.start(), wanted))
+        found = pulled(stream, min(self._pace.start(), wanted))
+        left_out = noted.taken()
         if found is None:
             self._ended = True
+            if left_out is not None:
+                self._window.add(Behind(left_out), None)
             return
         self._pace.stop(0 if isinstance(found, Exception) else found.nbytes)
-        self._window.add(found)
+        self._window.add(found, left_out)
         while self._window.nbytes > self._window_bytes and len(self._window) > 1:
             self._window.drop()
+
+    def _restore(self, state: State, known: State) -> None:
+        assert self._stream is not None
+        stream, noted = self._stream
+        noted.restore(known)
+        stream.restore(state)
 
     def retire(self) -> None:
         """Close the stream, after the block that is being made."""
@@ -112,7 +145,7 @@ class Head:
 
     def _close_if_retired(self) -> None:
         if self._retired and self._stream is not None:
-            self._stream.close()
+            self._stream[0].close()
 
 
 class Sequence:
@@ -122,12 +155,12 @@ class Sequence:
     further stream, from the nearest state that was saved on the way.
 
     Args:
-        open: opens a stream at the beginning of the pass.
+        open: opens a stream at the beginning of the pass, with what that leaves out.
         window_bytes: how much of what it gave is kept for each of its streams.
         parallelism: the number of rows that are worth asking for at least.
     """
 
-    def __init__(self, open: Callable[[], Cursor], window_bytes: int, parallelism: int) -> None:
+    def __init__(self, open: Callable[[], Opened], window_bytes: int, parallelism: int) -> None:
         self._lock = Lock()
         self._open = open
         self._window_bytes = window_bytes
@@ -137,15 +170,14 @@ class Sequence:
         self._closed = False
         self._between = 1  # positions from one saved state to the next
 
-    def read(self, position: int, rows: int) -> tuple[int, Block | Exception | None, bool]:
-        """What stands at `position`, as `Head.read` gives it; behind the end None, at the length of the pass."""
+    def read(self, position: int, rows: int) -> Read:
+        """What stands at `position`, as `Head.read` gives it."""
         while True:
             head = self._head_for(position)
             try:
-                found, there = head.read(position, rows)
+                return head.read(position, rows)
             except Gone:
                 continue
-            return (head.next if found is None else position), found, there
 
     def _head_for(self, position: int) -> Head:
         with self._lock:
@@ -165,12 +197,12 @@ class Sequence:
             retired.retire()
         return head
 
-    def _save(self, position: int, stream: Cursor) -> None:
+    def _save(self, position: int, stream: Opened) -> None:
         """Note the state of a stream at a position, every so often."""
         with self._lock:
             if position < max(self._states) + self._between:
                 return
-            self._states[position] = stream.state()
+            self._states[position] = stream[0].state(), stream[1].state()
             if len(self._states) > _SAVED_STATES:
                 self._states = dict(sorted(self._states.items())[::2])
                 self._between *= 2
@@ -187,39 +219,26 @@ class Sequence:
 class SequenceReader(Reader):
     """A span of a sequence."""
 
-    def __init__(self, sequence: Sequence, span: Span, stride: int) -> None:
+    def __init__(self, sequence: Sequence, span: Span) -> None:
         self._sequence = sequence
         self._span = span
-        self._stride = stride
-        self._position = span.start + span.skip * stride
+        self._position = span.start + span.skip
         self._length = -2
+        self._left_out: LeftOut | None = None
 
     def next(self, rows: int) -> Piece | None:
         position = self._position
         if position >= self._span.stop or 0 <= self._length <= position:
             return None
-        wanted = min(rows * self._stride, self._span.stop - position)
-        end, found, kept = self._sequence.read(position, wanted)
-        if found is None:
-            self._length = end
+        read = self._sequence.read(position, min(rows, self._span.stop - position))
+        if isinstance(read.found, Behind):
+            self._length, self._left_out = position + 1, read.found.left_out
             return None
-        if self._stride > 1:
-            if isinstance(found, Block):
-                found = found.take(range(0, len(found), self._stride))
-            last = position + (rows_of(found) - 1) * self._stride
-            if not self._whole_group(last):
-                self._length = last - last % self._stride
-                if rows_of(found) == 1:
-                    return None
-                assert isinstance(found, Block)
-                found = found.slice(0, len(found) - 1)
-        self._position += rows_of(found) * self._stride
-        return Piece(position, 0, found, kept)
-
-    def _whole_group(self, position: int) -> bool:
-        """Whether there is something for each of the consumers that read in step with this one."""
-        _, found, _ = self._sequence.read(position - position % self._stride + self._stride - 1, 1)
-        return found is not None
+        if read.found is None:
+            self._length = read.position
+            return None
+        self._position += rows_of(read.found)
+        return Piece(position, 0, read.found, read.kept, read.left_out)
 
     def rest(self) -> Span:
         return Span(pass_number=self._span.pass_number, start=self._position, stop=self._span.stop)
@@ -227,6 +246,10 @@ class SequenceReader(Reader):
     @property
     def length(self) -> int:
         return self._length
+
+    @property
+    def left_out(self) -> LeftOut | None:
+        return self._left_out
 
     def close(self) -> None:
         """The sequence stays open for others."""

@@ -17,6 +17,7 @@ from penstock.errors import InvalidArgumentError, ServiceError, StateMismatchErr
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
 from penstock.runtime.threads import Threads
 from penstock.service.asking import Reading
+from penstock.service.counting import Counting
 from penstock.service.definition import to_bytes
 from penstock.service.dispatcher_client import FIRST_PATIENCE_SECONDS, DispatcherClient
 from penstock.service.handed_on import entries_of
@@ -167,6 +168,10 @@ class DistributeStream(LiveStream):
         self._threads: Threads = run.threads
         self._given_seed = run.seed if run.seeded else None
         self._live = run.live
+        self._left_out = Counting(run.skips, self.key)
+        # The number before the last block as `pull` found it, and that of its first element: what was left out behind
+        # the elements before it has a number too.
+        self._before = self._first = 0
         self._read_twice = run.reads_twice(node)
         self._dataset_id = ""
         self._reader: Reader | None = None
@@ -181,7 +186,9 @@ class DistributeStream(LiveStream):
     def pull(self, need: int, allow: int) -> Block | None:
         if self._reader is None:
             self._reader = self._start()
+        self._before = self.number
         block = self._reader.next()
+        self._first = self.number - (0 if block is None else len(block))
         if block is None and not self._began and self._record is None:
             self._tell_of_nothing()
         self._began = True
@@ -234,7 +241,7 @@ class DistributeStream(LiveStream):
         reopen = partial(self._open, dispatcher, patience_seconds=settings.dispatcher_timeout_seconds)
         record = self._record or self._rejoined(opened)
         position = Position(reading, shared=opened.leased, record=record, number=self._number)
-        return Reader(reading, opened, dispatcher, reopen, staff, self._threads, position)
+        return Reader(reading, opened, dispatcher, reopen, staff, self._threads, position, self._left_out.count)
 
     def _rejoined(self, opened: EpochOpened) -> State:
         """Of coordinated reads, the place of one that died; None where there is none."""
@@ -297,6 +304,9 @@ class DistributeStream(LiveStream):
     @property
     def number(self) -> int:
         return self._number if self._reader is None else self._reader.number
+
+    def advanced(self, state: State, rows: int) -> State:
+        return super().advanced({**state, "number": self._first} if state["number"] == self._before else state, rows)
 
     def consumed(self, number: int) -> None:
         if self._reader is not None:

@@ -10,6 +10,8 @@ from penstock.data.block import Block
 from penstock.data.stream import Cursor
 from penstock.errors import LostDataWorkerError, ServiceError
 from penstock.runtime.pacing import Pace
+from penstock.service.fetching import LeftOut
+from penstock.service.noted import Noted
 from penstock.service.reading import BLOCK_SECONDS, STOPPED, Piece, Reader, pulled
 from penstock.service.subjects import Span
 
@@ -21,32 +23,50 @@ _ARRIVAL_SECONDS = 0.5
 """Within which time those who have lost a worker come to another one."""
 
 
+@dataclass(frozen=True)
+class Behind:
+    """What was left out behind the last element of a pass; it takes one position, as an exception does."""
+
+    left_out: LeftOut
+
+
+Found = Block | Exception | Behind
+"""What stands at a position of a pass."""
+
+
 class Window:
-    """What stands at the positions from `first` to `next` - 1: blocks, and exceptions that take one position each."""
+    """What stands at the positions from `first` to `next` - 1, and what was left out before these."""
 
     def __init__(self, position: int) -> None:
         self.first = self.next = position
         self.nbytes = 0
         self._starts: list[int] = []
-        self._found: list[Block | Exception] = []
+        self._found: list[Found] = []
+        self._left_out: dict[int, LeftOut] = {}
         self._gone = 0  # pieces at the beginning of the lists that were dropped
 
     def __len__(self) -> int:
         """The number of pieces."""
         return len(self._starts) - self._gone
 
-    def add(self, found: Block | Exception) -> None:
-        """Put what stands at `next`, and behind it, into the window."""
+    def add(self, found: Found, left_out: LeftOut | None) -> None:
+        """Put what stands at `next`, and behind it, into the window, with what was left out before it."""
+        if left_out is not None:
+            self._left_out[self.next] = left_out
         self._starts.append(self.next)
         self._found.append(found)
         self.next += rows_of(found)
         self.nbytes += _bytes_of(found)
 
-    def at(self, position: int, rows: int) -> Block | Exception:
+    def left_out(self, position: int) -> LeftOut | None:
+        """What was left out before a position."""
+        return self._left_out.get(position)
+
+    def at(self, position: int, rows: int) -> Found:
         """What stands at a position, and up to `rows` rows of its block: read-only, for others see them too."""
         number = bisect_right(self._starts, position) - 1
         found = self._found[number]
-        if isinstance(found, Exception):
+        if not isinstance(found, Block):
             return found
         start = position - self._starts[number]
         return found.slice(start, start + rows).read_only()
@@ -57,6 +77,7 @@ class Window:
 
     def drop(self) -> None:
         """Forget the oldest piece."""
+        self._left_out.pop(self.first, None)
         self.first = self.first_stop()
         self.nbytes -= _bytes_of(self._found[self._gone])
         self._found[self._gone] = _DROPPED
@@ -69,12 +90,12 @@ class Window:
 _DROPPED = Exception()
 
 
-def rows_of(found: Block | Exception) -> int:
+def rows_of(found: Found) -> int:
     """How many positions it takes."""
     return len(found) if isinstance(found, Block) else 1
 
 
-def _bytes_of(found: Block | Exception) -> int:
+def _bytes_of(found: Found) -> int:
     return _OVERHEAD_BYTES + (found.nbytes if isinstance(found, Block) else 0)
 
 
@@ -111,7 +132,7 @@ class SharedWindow:
 
     def __init__(
         self,
-        open: Callable[[], Cursor],
+        open: Callable[[], tuple[Cursor, Noted]],
         window_bytes: int,
         parallelism: int,
         clock: Callable[[], float] = time.monotonic,
@@ -124,6 +145,7 @@ class SharedWindow:
         self._pace.aim(min(_BLOCK_BYTES, window_bytes // 8))
         self._clock = clock
         self._stream: Cursor | None = None
+        self._noted: Noted | None = None
         self._producing = False
         self._ended = self._closed = False
         self._places: list[_Place] = []
@@ -170,7 +192,9 @@ class SharedWindow:
                 if self._shares(place):
                     place.position = max(place.position, self._given[place.trainer])
                 if place.position < self._window.next:
-                    piece = Piece(place.position, 0, self._window.at(place.position, rows), kept)
+                    found = self._window.at(place.position, rows)
+                    assert not isinstance(found, Behind)
+                    piece = Piece(place.position, 0, found, kept, self._window.left_out(place.position))
                     stop = place.position + rows_of(piece.found)
                     self._given[place.trainer] = max(self._given[place.trainer], stop)
                     return piece, stop
@@ -230,9 +254,10 @@ class SharedWindow:
         self._producing = True
         self._changed.release()
         try:
-            if self._stream is None:
-                self._stream = self._open()
+            if self._stream is None or self._noted is None:
+                self._stream, self._noted = self._open()
             found = pulled(self._stream, rows)
+            left_out = self._noted.taken()
         finally:
             self._changed.acquire()
             self._producing = False
@@ -240,12 +265,12 @@ class SharedWindow:
         if found is None:
             self._ended = True
         else:
-            self._add(self._checked(found), rows)
+            self._add(self._checked(found), left_out, rows)
         self._close_if_asked()
 
-    def _add(self, found: Block | Exception, asked: int) -> None:
+    def _add(self, found: Block | Exception, left_out: LeftOut | None, asked: int) -> None:
         self._pace.stop(0 if isinstance(found, Exception) else found.nbytes, asked)
-        self._window.add(found)
+        self._window.add(found, left_out)
         needed = self._needed_from()
         while self._window.nbytes > self._window_bytes and len(self._window) > 1:
             if needed < self._window.first_stop():

@@ -88,12 +88,17 @@ class IgnoreErrorsStream(Stream):
             raise error
         row = SkippedRow.of(error, self._node.input.label, self._node.input.site)
         if self._live is None:
-            number = self._cursor.met
+            number = self._number()
         else:
             self._first, number = self._live.state(), self._live.number
         self._skips.add(Skip(self._key, number, (row,), (self._node.log,)))
         if self._threads.stopped:  # nobody waits for a row any more, and there may never be one
             raise Closed
+
+    def _number(self) -> int:
+        """The number of rows and failures so far; over a live stream as that counts, also when restored."""
+        below, rows, met = self._cursor.state()
+        return int(below["number"]) + int(rows) if _is_live(below) else int(met)
 
     def advanced(self, state: State, rows: int) -> State | None:
         if self._live is None or state != self._before:
