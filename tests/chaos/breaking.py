@@ -231,6 +231,7 @@ class Breaking:
         refusal = self._cast.try_dispatcher()
         if not refusal:  # it must have lost nothing: what the readers get says so
             return
+        self.happened.add("damage, refused")
         assert _REMEDIES[damage.remedy] in refusal, f"a dispatcher does not say what to do: {refusal}"
         if damage.remedy == "copy":
             self._cast.journal.bring_back()

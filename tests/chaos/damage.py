@@ -42,6 +42,11 @@ class JournalFolder:
         shutil.rmtree(self.path)
         shutil.copytree(self._copy, self.path)
 
+    @property
+    def begun_anew(self) -> bool:
+        """Whether another folder has taken the place of the first one."""
+        return self._number > 0
+
     def begin_anew(self) -> None:
         """Another folder takes its place."""
         self._number += 1

@@ -32,10 +32,10 @@ def check(schedule: Schedule, finished: Sequence[Sequence[int]], dead: Sequence[
         return
     assert not dead, "a reader died for good"
     if schedule.mode == "coordinated":
-        _any_fits(passes, lambda count: _same(finished, rounds(_parts(schedule, count), schedule.trainers)))
+        _any_fits(schedule.workers, lambda count: _same(finished, rounds(_parts(schedule, count), schedule.trainers)))
     elif schedule.mode == "cross_trainer":
         for numbers in finished:
-            _any_fits(passes, lambda count, numbers=numbers: _in_windows(numbers, _parts(schedule, count)))
+            _any_fits(schedule.workers, lambda count, numbers=numbers: _in_windows(numbers, _parts(schedule, count)))
     elif schedule.mode == "ordered":
         _same(finished, [in_process(schedule)])
     else:
@@ -43,13 +43,13 @@ def check(schedule: Schedule, finished: Sequence[Sequence[int]], dead: Sequence[
         _as_often(numbers, schedule.elements, passes if schedule.mode == "parallel_epochs" else None)
 
 
-def _any_fits(passes: int, fits: Callable[[int], None]) -> None:
-    """There are as many passes as there were workers when the first reader came: a few more may have joined by then."""
-    for count in range(passes + 1, passes + 4):
+def _any_fits(workers: int, fits: Callable[[int], None]) -> None:
+    """There are as many passes as there were workers when the first reader came: not always as many as at first."""
+    for count in range(1, workers + 4):
         with suppress(AssertionError):
             fits(count)
             return
-    fits(passes)
+    fits(workers)
 
 
 def _parts(schedule: Schedule, passes: int) -> list[list[int]]:

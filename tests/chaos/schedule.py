@@ -151,7 +151,7 @@ def draw(seed: int, *, dispatcher: bool, network: bool, faults: int | None, defa
     count = faults or rng.randint(1, 5)
     possible = _possible(dispatcher, network)
     drawn = [_fault(rng, possible, longer) for _ in range(count - 1)]
-    drawn.append(_fault(rng, _of_kind(kind, possible), longer))
+    drawn.append(_fault(rng, _of_kind(kind, possible), longer, latest=0.7))  # before anybody has read all
     return Schedule(
         seed=seed,
         kind=kind,
@@ -214,10 +214,10 @@ def _of_kind(kind: str, possible: _Possible) -> _Possible:
     return [(what, role) for what, role in possible if what == kind] or possible
 
 
-def _fault(rng: random.Random, possible: _Possible, longer: int) -> Fault:
+def _fault(rng: random.Random, possible: _Possible, longer: int, latest: float = 1.5) -> Fault:
     what, role = rng.choice(possible)
     fault = Fault(
-        at=rng.uniform(0.0, 1.5),
+        at=rng.uniform(0.0, latest),
         what=what,
         role=role,
         index=rng.randrange(6),
@@ -226,4 +226,6 @@ def _fault(rng: random.Random, possible: _Possible, longer: int) -> Fault:
     if what == "damage":
         damage = Damage(*rng.choice(_DAMAGES), place=rng.random(), remedy=rng.choice(("copy", "anew")))
         return replace(fault, damage=damage)
-    return replace(fault, newer=rng.choice((-1, 1))) if what == "version" else fault
+    if what == "version":  # never the same one of those who come and of the dispatcher that they may meet
+        return replace(fault, newer=rng.choice((-2, 2) if role == "dispatcher" else (-1, 1)))
+    return fault
