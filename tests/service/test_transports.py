@@ -265,6 +265,15 @@ def test_a_worker_that_falls_silent_before_its_first_block_is_lost(
         connection.close()
 
 
+def test_lines_to_many_workers_are_watched_by_one_thread(worker: Endpoint) -> None:
+    connections = [connect(worker, "flight") for _ in range(5)]
+    for connection in connections:
+        assert len(values(connection.fetch(request()))) == 6
+    assert [thread.name for thread in threading.enumerate()].count("penstock-watch") == 1
+    for connection in connections:
+        connection.close()
+
+
 def test_a_worker_that_computes_for_long_is_not_lost(worker: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight_client, "_QUIET_SECONDS", 0.1)
     connection = connect(worker, "flight")

@@ -2,7 +2,6 @@
 
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -31,6 +30,7 @@ from penstock.service.transport.guard import ALIVE, Line, refused_at_the_door
 from penstock.service.transport.opening import Opening
 from penstock.service.transport.place import this_machine
 from penstock.service.transport.refusals import raise_refused
+from penstock.service.transport.watch import Watch
 from penstock.service.wire import Buffer, unpack
 
 _QUIET_SECONDS = 2.0
@@ -45,8 +45,8 @@ _decoder = msgspec.msgpack.Decoder(BlockFrame | End | Failed | Pause | Refused)
 class FlightConnection:
     """A line to a worker on any host.
 
-    A host that is cut off says nothing, like a worker that computes. So a thread asks the worker whether it is there
-    when nothing has come for a while; one that does not answer in time is lost.
+    A host that is cut off says nothing, like a worker that computes. So the worker is asked whether it is there when
+    nothing has come for a while; one that does not answer in time is lost.
     """
 
     protocol = "flight"
@@ -61,7 +61,7 @@ class FlightConnection:
         self._closed = threading.Event()
         self._reached = False
         self._silent: Exception | None = None
-        self._watch: threading.Thread | None = None
+        self._asking: threading.Thread | None = None
 
     def fetch(self, request: Fetch) -> Answers:
         """As `Connection.fetch`."""
@@ -81,10 +81,7 @@ class FlightConnection:
         with self._lock:
             if self._closed.is_set():
                 raise self._lost(None)
-            if self._watch is None:
-                arguments = (weakref.ref(self), self._closed)
-                self._watch = threading.Thread(target=_watch, args=arguments, name="penstock-watch", daemon=True)
-                self._watch.start()
+            _watch.add(self)
         opening = Opening(partial(self._begin, flight.Ticket(msgspec.msgpack.encode(request))))
         with self._watched(opening):
             return opening.reader()
@@ -147,13 +144,23 @@ class FlightConnection:
         reason = (error and self._line.tls_trouble(error)) or str(error).partition(". gRPC client debug context")[0]
         return kind(f"the worker at {self._address} cannot be reached: {reason}")
 
-    def ask_if_quiet(self) -> None:
-        """Ask the worker whether it is there, if nothing has come for a while; without an answer, end all streams."""
+    def is_quiet(self) -> bool:
+        """As `Watched.is_quiet`."""
         with self._lock:
-            limit = time.monotonic() - _QUIET_SECONDS
-            quiet = [call for call, since in self._waiting.items() if since < limit]
-        if not quiet:
-            return
+            return bool(self._quiet()) and (self._asking is None or not self._asking.is_alive())
+
+    def _quiet(self) -> list[flight.FlightStreamReader | Opening]:
+        limit = time.monotonic() - _QUIET_SECONDS
+        return [call for call, since in self._waiting.items() if since < limit]
+
+    def begin_asking(self) -> None:
+        """As `Watched.begin_asking`; without an answer, all streams end."""
+        self._asking = threading.Thread(target=self._ask, name="penstock-ask", daemon=True)
+        self._asking.start()
+
+    def _ask(self) -> None:
+        with self._lock:
+            quiet = self._quiet()
         try:
             self._ask_whether_it_is_there()
         except (pa.ArrowException, OSError) as error:
@@ -172,19 +179,14 @@ class FlightConnection:
         with self._lock:
             self._closed.set()
             calls = list(self._waiting)
+        _watch.remove(self)
         for call in calls:
             call.cancel()
-        if self._watch is not None:
-            self._watch.join(_JOIN_SECONDS)
+        if self._asking is not None:
+            self._asking.join(_JOIN_SECONDS)
 
 
-def _watch(connection: "weakref.ref[FlightConnection]", closed: threading.Event) -> None:
-    while not closed.wait(_QUIET_SECONDS / 2):
-        watched = connection()
-        if watched is None:
-            return
-        watched.ask_if_quiet()
-        del watched
+_watch = Watch(lambda: _QUIET_SECONDS / 2)
 
 
 def _buffers(batch: pa.RecordBatch, frame: BlockFrame) -> Iterator[Buffer]:
