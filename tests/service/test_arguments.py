@@ -67,6 +67,13 @@ def test_coordinated_reads_of_local_workers() -> None:
         distribute(job_name="job", consumer_index=0, num_consumers=2, target_workers="local")
 
 
+@pytest.mark.parametrize("policy", ["OFF", "FILE", "DATA", "FILE_OR_DATA", "HINT"])
+def test_readers_of_a_job_share_no_parts_of_local_workers(policy: str) -> None:
+    """Each host read the parts of all of them, which those of the job made."""
+    with pytest.raises(ps.InvalidArgumentError, match="readers of the job 'job' share what all workers make: leave"):
+        distribute(ps.service.ShardingPolicy[policy], NOBODY, job_name="job", target_workers="LOCAL")
+
+
 @pytest.mark.parametrize("policy", ["FILE", "DATA", "FILE_OR_DATA", "HINT"])
 def test_coordinated_reads_under_a_static_policy(policy: str) -> None:
     with pytest.raises(ps.InvalidArgumentError, match=f"got {policy}"):

@@ -12,7 +12,8 @@ from forked import Forked
 
 import penstock as ps
 from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.messages import GetStatus
+from penstock.service.messages import GetStatus, WorkerHello
+from penstock.service.subjects import Endpoint
 
 
 @pytest.fixture
@@ -245,6 +246,21 @@ def test_a_reader_beside_its_worker_has_what_belongs_to_that_worker(policy: str,
             elsewhere.wait()
     assert len(given) == count
     assert given in ([*range(0, 12, 2)], [*range(1, 12, 2)], [*range(12)])
+
+
+def test_a_trainer_beside_its_worker_shares_what_that_worker_makes() -> None:
+    with ps.service.DispatchServer() as dispatcher:
+        config = ps.service.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1])
+        client = DispatcherClient(dispatcher.target)
+        with ps.service.WorkerServer(config):
+            client.ask(WorkerHello(endpoint=Endpoint(address="elsewhere:1", process="another")))
+            cache = ps.service.CrossTrainerCache("a")
+            mode = ps.service.distribute(
+                "parallel_epochs", dispatcher.target, job_name="j", cross_trainer_cache=cache, target_workers="LOCAL"
+            )
+            with iter(ps.Dataset.range(4).repeat().apply(mode)) as elements:
+                assert [int(next(elements)) for _ in range(12)] == [0, 1, 2, 3] * 3
+        client.close()
 
 
 def test_without_local_workers_none_are_waited_for() -> None:

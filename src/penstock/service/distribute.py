@@ -67,9 +67,10 @@ def distribute(
         data_transfer_protocol: how elements come; None takes the fastest that both sides have.
         compression: "AUTO" lets each worker measure whether it pays; None; or a codec: "LZ4", "ZSTD", "SNAPPY".
         cross_trainer_cache: share what is produced with other trainers, each of which gets all of it.
-        target_workers: "ANY"; "LOCAL" for the workers in this process only, and without a `job_name` for theirs alone,
-            where each worker has a part of its own, as under all policies but DYNAMIC; "AUTO" leaves out workers on
-            other machines that carry the tag COLOCATED.
+        target_workers: "ANY"; "LOCAL" for the workers in this process only, and for their parts only, where each
+            worker has a part of its own, as under all policies but DYNAMIC. What the readers of a job share has no
+            such parts, so there "LOCAL" is for DYNAMIC. "AUTO" leaves out workers on other machines that carry the tag
+            COLOCATED.
         ordered: whether elements come in the order that they have in process. None: yes, where one dataset reads alone
             under "distributed_epoch", unless its options say deterministic=False.
         skip_poison: an element whose function ends the processes of three data workers, by a crash or for want of

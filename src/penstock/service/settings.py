@@ -52,7 +52,7 @@ class Settings:
     @property
     def own_passes(self) -> bool:
         """Whether a reader leaves the parts of workers that it may not ask to readers beside these workers."""
-        return self.target_workers == "LOCAL" and self.policy is not ShardingPolicy.DYNAMIC and self.alone
+        return self.target_workers == "LOCAL" and self.policy is not ShardingPolicy.DYNAMIC
 
     @property
     def can_be_ordered(self) -> bool:
@@ -137,6 +137,12 @@ def settings_of(
 
 
 def _check_together(call: str, settings: Settings) -> None:
+    if settings.own_passes and not settings.alone and not settings.by_element:
+        raise InvalidArgumentError(
+            f'{call}: target_workers="LOCAL" under ShardingPolicy.{settings.policy.name} gives each reader what the '
+            f"workers in its process make, and readers of the job {settings.job_name!r} share what all workers make: "
+            "leave out job_name (and give shuffles a seed, which all readers then have), or use ShardingPolicy.DYNAMIC"
+        )
     if not settings.by_element:
         return
     what = "coordinated reads need" if settings.coordinated else "a cross_trainer_cache needs"
