@@ -9,6 +9,7 @@ from penstock.errors import StateMismatchError
 from penstock.service.asking import Reading
 from penstock.service.delivery import AsItComes, InOrder, InTurns
 from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.fetched import ENDLESS, Arrived, Behind, Part, Raised, after
 from penstock.service.fetching import Chunk, LeftOut, RowLeftOut
 from penstock.service.leases import Leases
 from penstock.service.machine.spans import merged
@@ -16,17 +17,7 @@ from penstock.service.messages import Leased
 from penstock.service.pace import SpanPace, Usage
 from penstock.service.policy import ShardingPolicy
 from penstock.service.position import GivenUp, Position
-from penstock.service.progress import (
-    ENDLESS,
-    Arrived,
-    Behind,
-    Part,
-    PassProgress,
-    Raised,
-    SharedProgress,
-    after,
-    past_of,
-)
+from penstock.service.progress import PassProgress, SharedProgress, past_of
 from penstock.service.subjects import Pass, Span
 
 

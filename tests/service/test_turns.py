@@ -19,11 +19,11 @@ from penstock.service import standing as standing_module
 from penstock.service import turns as turns_module
 from penstock.service.asked import checked
 from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.fetched import Arrived, Part
 from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
 from penstock.service.interfaces import Answers, WrongAnswerError
 from penstock.service.messages import GetDataset, WorkerHello
 from penstock.service.production import Production
-from penstock.service.progress import Arrived, Part
 from penstock.service.standing import StandingAnswers
 from penstock.service.subjects import Endpoint, Pass, Span
 from penstock.service.transport.in_process import InProcessServer

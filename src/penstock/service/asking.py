@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from penstock.errors import PoisonError
 from penstock.service.delivery import AsItComes, Delivery, InOrder, InTurns
+from penstock.service.fetched import Item, Part, Raised
 from penstock.service.fetching import Fetch
 from penstock.service.messages import EpochOpened
 from penstock.service.policy import ShardingPolicy
-from penstock.service.progress import Item, Part, Raised
 from penstock.service.subjects import Pass, PassKind, Place, Span
 from penstock.service.suspicion import WORKERS
 

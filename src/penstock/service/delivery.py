@@ -5,8 +5,9 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
+from penstock.service.fetched import Arrived, Item, Part
 from penstock.service.fetching import Chunk
-from penstock.service.progress import Arrived, Item, Part, PassProgress
+from penstock.service.progress import PassProgress
 
 Passes = Mapping[int, PassProgress]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import StateMismatchError
-from penstock.service.progress import ENDLESS, Arrived, Behind, Item, Part, beyond
+from penstock.service.fetched import ENDLESS, Arrived, Behind, Item, Part, beyond
 from penstock.service.subjects import PassKind, Place, Span
 
 Entry = Sequence[int]

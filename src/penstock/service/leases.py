@@ -8,10 +8,10 @@ from threading import Lock
 from msgspec.structs import replace
 
 from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.fetched import Part
 from penstock.service.machine.spans import count
 from penstock.service.messages import Lease, Leased
 from penstock.service.pace import SpanPace
-from penstock.service.progress import Part
 from penstock.service.subjects import Span
 
 _FEWEST_SPANS = 4

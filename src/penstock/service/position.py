@@ -9,19 +9,10 @@ from penstock.errors import ServiceError, TooManySkippedError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.service.asking import Reading
 from penstock.service.delivery import Again
+from penstock.service.fetched import ENDLESS, Arrived, Item, Part, after
 from penstock.service.fetching import LeftOut
 from penstock.service.handed_on import HandedOn, entries_of
-from penstock.service.progress import (
-    ENDLESS,
-    Arrived,
-    Item,
-    Part,
-    PassProgress,
-    SharedProgress,
-    State,
-    after,
-    first_of,
-)
+from penstock.service.progress import PassProgress, SharedProgress, State, first_of
 from penstock.service.subjects import Pass, Span
 
 

@@ -25,6 +25,7 @@ from penstock.service.asking import Reading
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.envelope import ProtocolError
 from penstock.service.failures import to_exception
+from penstock.service.fetched import Arrived, Behind, Item, Part
 from penstock.service.fetching import End, Failed, Fetch, LeftOut, Pause
 from penstock.service.interfaces import Answer, WrongAnswerError
 from penstock.service.leases import Holding, Leases
@@ -32,7 +33,6 @@ from penstock.service.machine.spans import count
 from penstock.service.messages import ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.pace import SpanPace, Usage
 from penstock.service.position import Position
-from penstock.service.progress import Arrived, Behind, Item, Part
 from penstock.service.pulse import Pulse
 from penstock.service.staff import Staff
 from penstock.service.subjects import Pass, Span, WorkerInfo

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.service.progress import Part
+from penstock.service.fetched import Part
 
 MOST_LANES: Final = 128
 """Threads of one reader."""
