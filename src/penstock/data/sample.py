@@ -43,7 +43,9 @@ def element_spec(node: Node) -> Any:
 
 def tells_by_index(node: Node) -> bool:
     """Whether `element_spec` calls no function, or calls functions with elements that are read by index alone."""
-    return all(asked.indexable for asked in _to_be_read(node))
+    return all(
+        asked.indexable or (isinstance(asked, (Map, Scan)) and asked.input.indexable) for asked in _to_be_read(node)
+    )
 
 
 def _seen_or_known(node: Node) -> Any:
