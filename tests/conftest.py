@@ -51,7 +51,7 @@ def nothing_is_left() -> Iterator[None]:
     before, earlier = _data_files(), _our_threads()  # servers that several tests share run already
     yield
     # An iterator that was forgotten ends its threads when it is collected; a thread about to end can delay that.
-    for _ in range(5):
+    for _ in range(30):
         if _our_threads() - earlier:
             gc.collect()
         for thread in _our_threads() - earlier:

@@ -78,8 +78,15 @@ class Readers:
             assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("journal", [True, False], ids=["journal", "no journal"])
-@pytest.mark.parametrize("mode", ["distributed_epoch", "parallel_epochs"])
+@pytest.mark.parametrize(
+    ("mode", "journal"),
+    [
+        ("distributed_epoch", True),
+        ("parallel_epochs", False),
+        pytest.param("distributed_epoch", False, marks=pytest.mark.long),
+        pytest.param("parallel_epochs", True, marks=pytest.mark.long),
+    ],
+)
 def test_a_reader_that_reads_alone_notices_nothing(
     start_dispatcher: Callable[..., Any], tmp_path: Path, mode: str, journal: bool
 ) -> None:
@@ -189,7 +196,7 @@ def test_rows_that_make_any_number_of_elements_come_once_too(
         assert sorted([*readers.given[0], *readers.given[1]]) == list(range(0, 3000, 3))
 
 
-@pytest.mark.parametrize("journal", [True, False], ids=["journal", "no journal"])
+@pytest.mark.parametrize("journal", [pytest.param(True, marks=pytest.mark.long), False], ids=["journal", "no journal"])
 def test_coordinated_readers_stay_in_step(start_dispatcher: Callable[..., Any], tmp_path: Path, journal: bool) -> None:
     dispatcher = start_dispatcher(*(["--work-dir", str(tmp_path)] if journal else []))
     with workers(dispatcher.address, 2):

@@ -66,8 +66,15 @@ def through(dataset: ps.Dataset, fleet: Fleet, mode: str = "distributed_epoch", 
     return dataset.apply(ps.service.distribute(mode, fleet.target, **arguments))
 
 
-@pytest.mark.parametrize("killed", [True, False], ids=["killed", "stopped"])
-@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize(
+    ("ordered", "killed"),
+    [
+        (True, True),
+        (False, False),
+        pytest.param(False, True, marks=pytest.mark.long),
+        pytest.param(True, False, marks=pytest.mark.long),
+    ],
+)
 def test_a_worker_that_is_lost_costs_no_element(fleet: Fleet, ordered: bool, killed: bool) -> None:
     lost, _ = fleet.add(), fleet.add()
     dataset = through(ps.Dataset.range(600).map(slowly), fleet, ordered=ordered)

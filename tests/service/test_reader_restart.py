@@ -1,7 +1,11 @@
-"""Trainers as processes that are killed and go on from their states: what they are made of is exact in the end."""
+"""Trainers as processes that are killed and go on from their states: what they are made of is exact in the end.
+
+Plain rows are the simplest kind: with them `tests/chaos` kills trainers too, and here they are marked `long`.
+"""
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -13,16 +17,17 @@ from forked import Forked
 
 import penstock as ps
 from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.messages import GetStatus
+from penstock.service.messages import ConsumerStatus, GetStatus
 
 COUNT = 1200
+HEARTBEAT = 0.2  # seconds
 READING = Path(__file__).parent / "reading.py"
 
 
 @contextmanager
 def service(**config: Any) -> Iterator[str]:
     """A service with two workers, in this process."""
-    with ps.service.DispatchServer(ps.service.DispatcherConfig(heartbeat_seconds=0.2, **config)) as dispatcher:
+    with ps.service.DispatchServer(ps.service.DispatcherConfig(heartbeat_seconds=HEARTBEAT, **config)) as dispatcher:
         address = dispatcher.target.split("://")[1]
         worker = ps.service.WorkerConfig(dispatcher_address=address)
         with ps.service.WorkerServer(worker), ps.service.WorkerServer(worker):
@@ -179,7 +184,10 @@ def start_both(tmp_path: Path) -> Iterator[Callable[..., list[Trainer]]]:
         trainer.kill()
 
 
-@pytest.mark.parametrize("kind", ["rows", "groups"])
+ROWS = pytest.param("rows", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("kind", [ROWS, "groups"])
 def test_a_trainer_that_reads_alone_goes_on_in_its_order(start_trainer: Callable[..., Trainer], kind: str) -> None:
     with service() as address:
         trainer = start_trainer(address, kind=kind)
@@ -192,7 +200,7 @@ def test_a_trainer_that_reads_alone_goes_on_in_its_order(start_trainer: Callable
         assert all(before == after for before, after in trainer.redone)
 
 
-@pytest.mark.parametrize("kind", ["rows", "groups"])
+@pytest.mark.parametrize("kind", [ROWS, "groups"])
 def test_a_shared_job_loses_nothing_and_gives_nothing_twice(
     start_both: Callable[..., list[Trainer]], kind: str
 ) -> None:
@@ -225,7 +233,7 @@ def test_what_a_killed_trainer_had_left_goes_to_others_after_its_lease(
         assert len(set(range(COUNT)) - set(given) - set(gone.elements)) <= 20
 
 
-@pytest.mark.parametrize("kind", ["rows", "shuffled", "strategy"])
+@pytest.mark.parametrize("kind", [ROWS, "shuffled", "strategy"])
 def test_a_trainer_that_comes_back_after_its_lease_goes_on_with_what_is_left(
     start_both: Callable[..., list[Trainer]], kind: str
 ) -> None:
@@ -248,7 +256,7 @@ ELEMENTS = {
 }
 
 
-@pytest.mark.parametrize("kind", ELEMENTS)
+@pytest.mark.parametrize("kind", [ROWS, "uneven groups", "filtered"])
 def test_a_trainer_that_goes_on_from_an_older_state_after_its_lease_misses_nothing(
     start_both: Callable[..., list[Trainer]], kind: str
 ) -> None:
@@ -354,6 +362,7 @@ def test_a_coordinated_trainer_that_comes_back_without_a_state_is_in_step_again(
         await_round(address, 59)  # it has had 60 elements, and has not come for more
         before, first.steps = first.elements, {}
         first.kill()
+        await_silence(address)  # before that its index is its own
         first.start()
         first.await_step(1)
         second.go_on()
@@ -364,10 +373,19 @@ def test_a_coordinated_trainer_that_comes_back_without_a_state_is_in_step_again(
 
 def await_round(address: str, round: int) -> None:
     """Wait until the dispatcher has heard that all consumers are at a round."""
+    await_consumers(address, lambda consumers: all(one.round >= round for one in consumers))
+
+
+def await_silence(address: str) -> None:
+    """Wait until the dispatcher misses a consumer."""
+    await_consumers(address, lambda consumers: any(one.seconds_since_heard > 3 * HEARTBEAT for one in consumers))
+
+
+def await_consumers(address: str, holds: Callable[[list[ConsumerStatus]], bool]) -> None:
     client = DispatcherClient(address)
     try:
-        while any(one.round < round for epoch in client.ask(GetStatus()).epochs for one in epoch.consumers):
-            pass
+        while not holds([one for epoch in client.ask(GetStatus()).epochs for one in epoch.consumers]):
+            time.sleep(0.01)
     finally:
         client.close()
 

@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -115,11 +116,10 @@ def test_the_users_token_can_be_read_by_this_user_only(tmp_path: Path, monkeypat
 
 
 def test_processes_that_begin_at_once_get_one_token(tmp_path: Path) -> None:
-    program = "from penstock.service.credentials import token_of_user; print(token_of_user())"
+    program = tmp_path / "program.py"
+    program.write_text("from penstock.service.credentials import token_of_user; print(token_of_user())")
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
-    started = [
-        subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE) for _ in range(4)
-    ]
+    started = [Forked(str(program), env=environment, pipes=("stdout",)) for _ in range(4)]
     assert len({process.communicate(timeout=30)[0] for process in started}) == 1
     assert [path.name for path in (tmp_path / "penstock").iterdir()] == ["token"]
 
@@ -311,14 +311,10 @@ def as_nobody(program: str) -> str:
         f"import encodings.idna, os, socket\nfrom penstock.cli import main\nos.setgid({NOBODY}); os.setuid({NOBODY})\n"
     )
     environment = {**os.environ, "HOME": "/nonexistent", "XDG_STATE_HOME": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", begin + program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+        file.write(begin + program)
+        file.flush()
+        done = run(file.name, env=environment)
     if made:
         shutil.rmtree(theirs, ignore_errors=True)
     return done.stdout + done.stderr

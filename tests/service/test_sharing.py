@@ -18,7 +18,7 @@ from penstock.service.subjects import Endpoint
 
 @pytest.fixture
 def target() -> Iterator[str]:
-    with ps.service.DispatchServer() as dispatcher:
+    with ps.service.DispatchServer(ps.service.DispatcherConfig(heartbeat_seconds=0.5)) as dispatcher:
         address = dispatcher.target.split("://")[1]
         config = ps.service.WorkerConfig(dispatcher_address=address)
         with ps.service.WorkerServer(config), ps.service.WorkerServer(config):

@@ -81,7 +81,7 @@ def check(
     Example:
         >>> import penstock as ps
         >>> from penstock.service.check import check
-        >>> check(ps.Dataset.range(100).shuffle(10), worker_counts=[2], kills=0)
+        >>> check(ps.Dataset.range(100).shuffle(10), worker_counts=[1], kills=0)
         []
     """
     check_integer("check", "limit", limit, minimum=1)
