@@ -8,7 +8,7 @@ from penstock.errors import InvalidArgumentError
 
 @dataclass(frozen=True, eq=False)
 class Optional:
-    """A value that may not be there; from `iterator.get_next_as_optional()`.
+    """A value that may be missing; from `iterator.get_next_as_optional()`.
 
     Example:
         >>> import penstock as ps

@@ -78,7 +78,7 @@ _TENSORFLOW: Names = {
 @TensorFlowNames(keywords={"__init__": _TENSORFLOW}, attributes=_TENSORFLOW)
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Settings for a whole dataset; what is None was not set.
+    """Settings for a whole dataset; None means not set.
 
     Args:
         auto_shard_policy: how the dataset is divided over several workers: an `AutoShardPolicy`, or its name.

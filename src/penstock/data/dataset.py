@@ -120,9 +120,9 @@ class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Eleme
     def from_tensor_slices(tensors: Any) -> "Dataset[Any]":
         """The rows along the leading axis of arrays (or lists), in any structure. The arrays are not copied.
 
-        A table of Arrow, pandas, polars or Hugging Face stands for the dictionary of its columns, a column of theirs
-        for an array. Numbers of a column in one piece are not copied. NumPy's numbers have no null, so a null is an
-        error; a mask is a column of its own: `{"x": column.fill_null(0), "x_is_valid": column.is_valid()}`.
+        A table of Arrow, pandas, polars or Hugging Face counts as the dictionary of its columns, and a column as an
+        array. Numbers of a column in one piece are not copied. NumPy's numbers have no null, so a null is an error;
+        carry a mask as a column of its own: `{"x": column.fill_null(0), "x_is_valid": column.is_valid()}`.
 
         Raises:
             InvalidArgumentError: no leaves, a leaf without axes, leading axes of unequal length, or a null.
@@ -187,7 +187,7 @@ class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Eleme
 
     @staticmethod
     def from_generator(fn: Callable[[], Iterable[Result]], output_signature: Any = None) -> "Dataset[Result]":
-        """What `fn()` yields. The generator is run no further than the elements asked for, and anew in every epoch.
+        """What `fn()` yields. It is called again in every epoch, and runs no further than the elements that are needed.
 
         A state counts the elements taken: restoring it runs the generator again and drops that many, so it should yield
             the same elements each time.
@@ -262,7 +262,7 @@ class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Eleme
         Args:
             pattern: with `*`, `?`, `[...]`, and `**` for any directories; `~` is an ordinary character. Patterns with a
                 protocol, such as "s3://bucket/*.tfrecord", need fsspec: `pip install 'penstock[cloud]'`.
-            shuffle: another random order in every epoch.
+            shuffle: order the names at random, differently in every epoch.
             seed: of that order; without one the dataset's seed is used.
 
         Raises:
@@ -315,7 +315,7 @@ class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Eleme
         Args:
             datasets: the datasets, with elements of one kind.
             choice_dataset: their numbers, from 0.
-            stop_on_empty_dataset: end when a dataset is chosen that has ended; else such choices are passed over.
+            stop_on_empty_dataset: end when a dataset is chosen that has ended; otherwise skip such choices.
 
         Raises:
             InvalidTypeError: not datasets.
@@ -347,8 +347,8 @@ class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Eleme
             datasets: the datasets, with elements of one kind.
             weights: how often each is drawn, relative to the others; equally often by default.
             seed: of the draws; without one the dataset's seed is used.
-            stop_on_empty_dataset: end when a dataset is drawn that has ended; else the others go on.
-            rerandomize_each_iteration: other draws in every epoch.
+            stop_on_empty_dataset: end when a dataset is drawn that has ended; otherwise continue with the others.
+            rerandomize_each_iteration: draw differently in every epoch.
 
         Raises:
             InvalidArgumentError: no datasets, another number of weights, a negative one, or none above 0.
@@ -408,11 +408,11 @@ class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Eleme
         return result
 
     def with_options(self, options: Options) -> "Dataset[Element]":
-        """The same dataset with these options; what they leave unset stays as it was.
+        """The same dataset with these options; options that are None keep their value.
 
-        They hold for the whole dataset, above and below, and also for what `zip`, `concatenate`, `choose_from_datasets`
-        and `sample_from_datasets` make of it. Of what two of their datasets set, the last one's counts, and a line of
-        the log says so. Datasets that a function of `flat_map` or `interleave` makes keep theirs to themselves.
+        They hold for the whole dataset, above and below, and also for datasets that `zip`, `concatenate`,
+        `choose_from_datasets` and `sample_from_datasets` make of it. If two of these set an option differently, the
+        last one wins, and the log says so. The options of datasets inside `flat_map` or `interleave` stay with them.
 
         Raises:
             InvalidTypeError: not `ps.Options`.

@@ -37,7 +37,7 @@ def TextLineDataset(files: Files, compression_type: str | None = None) -> Datase
     Raises:
         StorageError: a file is missing; while iterating, one that a dataset names is, or one cannot be read. Iterating
             then goes on with the next file.
-        ElementError: while iterating, a line that is not UTF-8. Iterating goes on with the next line.
+        ElementError: while iterating, a line that is not UTF-8. Iterating continues with the next line.
         InvalidArgumentError: another compression type.
         InvalidTypeError: something else than names.
 
@@ -63,7 +63,7 @@ def TFRecordDataset(files: Files, compression_type: str | None = None) -> Datase
 
     Raises:
         StorageError: a file is missing; while iterating, one that a dataset names is, or a record is damaged. If only
-            its data is, iterating goes on with the next record, otherwise with the next file.
+            its data is, iterating continues with the next record, otherwise with the next file.
         InvalidArgumentError: another compression type.
         InvalidTypeError: something else than names.
 

@@ -116,7 +116,7 @@ class DatasetIterator(Iterator[Element]):
     """The elements of one iteration of a dataset.
 
     The state is the position after the last element that `next` gave, whatever threads have read ahead. Use it in
-    `with`, or call `close`, to end it early; being forgotten ends it too.
+    `with`, or call `close`, to end it early; it also ends when it is no longer referenced.
 
     Example:
         >>> import penstock as ps
@@ -239,7 +239,7 @@ class DatasetIterator(Iterator[Element]):
             yield block
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last element given: JSON-able, with a version and what tells the dataset from others.
+        """The position after the last element given, as data for JSON, with a version and what identifies the dataset.
 
         Raises:
             ClosedError: the iterator was closed.
@@ -298,7 +298,7 @@ class DatasetIterator(Iterator[Element]):
         return SkippedRows.of(_apart(position)[1])
 
     def _claim(self) -> None:
-        """Let nobody else be given what the last state says was consumed; returns when that is certain."""
+        """Tell the dispatcher that no other reader may get elements up to the last state; wait until it knows."""
         self._pass.run.live.claim()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -337,7 +337,7 @@ class DatasetIterator(Iterator[Element]):
     def close(self) -> None:
         """End every thread that runs for this iterator, and wait for the calls that are running. May be called again.
 
-        After Ctrl-C nobody waits for them: the threads end by themselves, each after its call.
+        After Ctrl-C it does not wait: each thread ends after its call.
         """
         self._end()
         if not self._left:

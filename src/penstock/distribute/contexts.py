@@ -14,7 +14,7 @@ from penstock.options import as_member, check_integer
 
 
 class ReduceOp(StrEnum):
-    """How the values of several replicas become one; wherever one is asked for, "SUM" and "MEAN" will do."""
+    """How the values of several replicas become one; the names "SUM" and "MEAN" are accepted too."""
 
     SUM = "SUM"
     MEAN = "MEAN"
@@ -114,7 +114,7 @@ class ReplicaContext(ABC):
 
     @abstractmethod
     def all_reduce(self, op: ReduceOp | str, value: Any) -> Any:
-        """The sum or the mean of a value over all replicas; every replica gets it, and every replica must ask for it.
+        """The sum or the mean of a value over all replicas; every replica gets it, and every replica must call this.
 
         Args:
             op: `ps.ReduceOp.SUM` or `ps.ReduceOp.MEAN`, or their names.
@@ -129,7 +129,7 @@ class ReplicaContext(ABC):
 
     @abstractmethod
     def all_gather(self, value: Any, axis: int) -> Any:
-        """The values of all replicas joined along an axis; every replica gets it, and every replica must ask for it.
+        """The values of all replicas joined along an axis; every replica gets them, and every replica must call this.
 
         Args:
             value: an array with at least one axis, or a nested structure of arrays. On devices all replicas' are equal

@@ -56,7 +56,7 @@ class _AllWorkers:
 class DistributedDataset:
     """Steps for the replicas of a strategy; from `distribute_dataset` or `distribute_datasets_from_function`.
 
-    Each `iter` starts the data anew.
+    Each `iter` begins a new epoch.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from penstock.tensorflow_names import Names, NotHere, TensorFlowNames
 
 
 class InputReplicationMode(StrEnum):
-    """How many input pipelines there are; wherever one is asked for, the name will do.
+    """How many input pipelines there are; its name is accepted too.
 
     Attributes:
         PER_WORKER: one on each worker, which feeds all its replicas.
@@ -20,11 +20,11 @@ class InputReplicationMode(StrEnum):
 
 
 class PartialBatch(StrEnum):
-    """What becomes of a batch that does not fill all replicas alike; wherever one is asked for, the name will do.
+    """What happens to a batch that does not fill all replicas equally; its name is accepted too.
 
     Attributes:
-        RAGGED: the replicas get shares of different sizes, empty ones too.
-        PAD: all get shares of one size, filled up with zeros, and a mask that tells the rows from the filling.
+        RAGGED: the replicas get slices of different sizes, some of them empty.
+        PAD: all get slices of one size, padded with zeros, and a mask that tells rows from padding.
         DROP: the step is left out.
     """
 

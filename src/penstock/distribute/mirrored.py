@@ -13,15 +13,15 @@ from penstock.distribute.tensorflow import STRATEGY
 class MirroredStrategy(MeshStrategy):
     """One replica on each local JAX device.
 
-    A step whose shares are equal in size runs as one compiled program on all devices; it is compiled once for each
-    function and each set of shapes. So give `run` the same function object at every step. As under `jax.jit`, the
+    A step whose slices are equal in size runs as one compiled program on all devices, compiled once for each function
+    and each set of shapes. So give `run` the same function object at every step. As under `jax.jit`, the
     function runs only while it is compiled: what it reads from outside its arguments is fixed from then on. A ragged
-    step gives the same numbers by a slower way, on one device.
+    step gives the same numbers more slowly, on one device.
 
     Args:
         devices: JAX devices, or names such as "cpu:0"; all local devices of JAX's default platform where None.
         check_weights: after every step compare the Keras variables that must be equal on all replicas, weights and
-            those of optimisers, and raise an error where they differ. For finding mistakes: every step is waited for.
+            those of optimisers, and raise an error where they differ. For debugging: it waits for every step.
 
     Raises:
         InvalidTypeError: something that is no device.

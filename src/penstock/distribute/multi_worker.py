@@ -31,8 +31,8 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
     worker. JAX must not have been used before, because its devices are fixed then; `jax.distributed` may have been
     initialised already. Every worker must make the same calls in the same order.
 
-    A step of which all shares are equal in size is one compiled program over all devices. Where shares differ, every
-    worker computes the step for all replicas, so that the numbers are the same; where that happens often,
+    A step whose slices are equal in size is one compiled program over all devices. If slices differ, every worker
+    computes the step for all replicas, so that the numbers are the same; if that happens often,
     `ps.InputOptions(partial_batch="pad")` keeps every step in the one program.
 
     A worker that fails or is lost makes the others raise `WorkerError` with its name and its error at their next call;
@@ -45,13 +45,13 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
         num_workers: the number of workers.
         worker_index: the number of this worker, from 0.
         local_device_ids: which of this machine's devices belong to this process, where several share it.
-        failure_timeout_seconds: seconds.
+        failure_timeout_seconds: how long a process that waits on its devices lives after another worker failed.
         check_weights: as of `MirroredStrategy`.
 
     Raises:
         InvalidArgumentError: arguments or an environment that are incomplete, workers with unequal numbers of devices,
             or JAX was used before.
-        WorkerError: another worker did not come.
+        WorkerError: another worker did not start in time.
 
     Example:
         >>> import penstock as ps

@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 @STRATEGY
 class Strategy(ABC):
-    """Runs the same function on several replicas, each with its share of the data.
+    """Runs the same function on several replicas, each with its slice of the data.
 
     In the results of `run` each leaf is a `PerReplica`; with one replica in sync it is the bare value.
     """
@@ -197,7 +197,7 @@ class Strategy(ABC):
         state: Any = None,
         donate_state: bool = False,
     ) -> Any:
-        """Run up to so many steps, each on the iterator's next batch, as `run` would; on devices in one program.
+        """Run up to `steps` steps, each on the iterator's next batch, as `run` would; on devices in one program.
 
         That is faster where a step takes little time. Ragged steps are run too, one by one, with the same numbers. All
         batches are held on the devices at once, and twice while they are put together.

@@ -37,18 +37,18 @@ class Checkpoint:
     - anything with `state_dict()` and `load_state_dict()`, such as the iterator of a dataset, or PyTorch's modules and
       optimizers: restored in place;
     - arrays, numbers and strings. These are values: what is given here is a template that says of which shapes and
-      dtypes they are and where they lie. `save` takes their present values, and `restore` returns the restored ones.
+      dtypes they have and on which devices they are. `save` takes their present values, and `restore` returns them.
 
     With several workers make it inside `strategy.scope()`, and make every call on all workers.
 
     Args:
-        max_to_keep: after each `save`, delete all but so many checkpoints of its prefix: those with the highest
-            numbers, and the one that was just saved.
+        max_to_keep: how many checkpoints of a prefix to keep: those with the highest numbers, and the one that was
+            just saved. `save` deletes the others.
         keep_every_n: do not delete those whose numbers are multiples of this.
         best: "max" or "min": keep the `max_to_keep` with the largest or smallest `metric` instead of the newest, and
             the newest one.
-        asynchronous: let `save` return when the values are copied, and write them in the background. An error is
-            raised by the next call; the program does not end before all is written.
+        asynchronous: let `save` return when the values are copied, and write them in the background. The next call
+            raises an error of the writing; the program does not end before all is written.
         objects: what to save, by name.
 
     Raises:

@@ -75,7 +75,7 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
         self.strategy = strategy
 
     def resume(self, state: Any, skip: int) -> bool:
-        """Go on so many batches behind a state: with the rest of its pass, or, if nothing is left, with the next one.
+        """Resume a number of batches after a state: with the rest of its pass, or if nothing is left, with the next.
 
         Returns:
             Whether there is a rest.

@@ -68,7 +68,7 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         self._restored: int | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Go on where the restored weights have stopped; called by Keras."""
+        """Resume where the restored weights stopped; called by Keras."""
         self._check_data()
         self._rest, self._entered, self._restored = None, False, self._iterations()
         seen = self._batches_seen()
