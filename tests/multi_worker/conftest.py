@@ -1,9 +1,6 @@
 """Real worker processes: a scenario runs in all of them, and the tests look at what each has seen."""
 
-import io
 import json
-import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_workers import run_workers
 
 import penstock as ps
-from penstock.launch import launch
 
 # These run in the workers, where the scenarios find each other by names that do not exist here.
 collect_ignore = ["scenarios", "worker.py", "keras_training.py"]
 
 WORKER = Path(__file__).parent / "worker.py"
-# Keeps the status of every worker: the launcher's own is that of the first one that failed.
-KEEP_STATUS = '"$@"; status=$?; echo $status > status-$PENSTOCK_WORKER_INDEX; exit $status'
 
 # Text files with a number in each line.
 FILES = {
@@ -56,7 +51,7 @@ class Ended:
         return [list(chain(*parts)) for parts in zip(*self.of(case), strict=True)]
 
 
-def run_workers(directory: Path, *arguments: str, workers: int, devices: int, given: Any = None) -> Ended:
+def run_scenario(directory: Path, *arguments: str, workers: int, devices: int, given: Any = None) -> Ended:
     """Run a scenario, or one case of it, in a directory with some files and, as JSON, what is `given`."""
     if given is not None:
         (directory / "given.json").write_text(json.dumps(given))
@@ -65,28 +60,12 @@ def run_workers(directory: Path, *arguments: str, workers: int, devices: int, gi
         with ps.TFRecordWriter(directory / name.replace(".txt", ".tfrecord")) as writer:
             for number in numbers:
                 writer.write(str(number).encode())
-    script = f"cd {directory}; {KEEP_STATUS}"
-    command = ["sh", "-c", script, "sh", sys.executable, "-W", "error", str(WORKER), *arguments]
-    # The workers leave this directory, and must find the same penstock from there.
-    environment = os.environ | {"PYTHONPATH": str(Path(ps.__file__).parents[1])}
-    output, errors = io.BytesIO(), io.BytesIO()
     begin = time.monotonic()
-    launch(
-        command,
-        num_workers=workers,
-        devices_per_worker=devices,
-        environment=environment,
-        grace_seconds=30,
-        stdout=output,
-        stderr=errors,
-    )
+    ended = run_workers(str(WORKER), *arguments, workers=workers, devices=devices, directory=directory)
     seconds = time.monotonic() - begin
-    kept = [directory / f"status-{worker}" for worker in range(workers)]
-    statuses = [int(path.read_text()) if path.exists() else None for path in kept]
-    # stdout is JAX's own: its collectives tell there whom they have met.
     told = [directory / f"seen-{worker}.json" for worker in range(workers)]
     seen = [json.loads(path.read_text()) if path.exists() else None for path in told]
-    return Ended(statuses, errors.getvalue().decode(), seconds, seen)
+    return Ended(ended.statuses, ended.errors, seconds, seen)
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +74,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Ended]:
 
     def run(name: str, *case: str, workers: int = 2, devices: int = 1, given: Any = None) -> Ended:
         directory = tmp_path_factory.mktemp(f"{name}-{workers}x{devices}-")
-        return run_workers(directory, name, *case, workers=workers, devices=devices, given=given)
+        return run_scenario(directory, name, *case, workers=workers, devices=devices, given=given)
 
     return run
 

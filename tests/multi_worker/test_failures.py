@@ -1,5 +1,6 @@
 """A worker that fails, or goes its own way: the others learn of it, by its name and its error, and everything ends."""
 
+import signal
 from typing import Any
 
 import jax
@@ -20,19 +21,17 @@ def disagreements(workers) -> Any:
 
 def test_a_killed_worker_is_named(workers) -> None:
     ended = workers("failures", "killed")
-    assert ended.statuses == [1, 137]
+    assert ended.statuses == [1, -signal.SIGKILL]
     assert "[0] penstock.errors.WorkerError: worker 1 of 2 was lost: its process has ended" in ended.errors
-    assert ended.errors.endswith("penstock: worker 1 failed first: exit status 137\n")
     assert ended.seconds < SECONDS
 
 
 def test_the_others_end_with_worker_0(workers) -> None:
     """JAX sees to that, and may be faster than the exception."""
     ended = workers("failures", "coordinator_killed")
-    assert ended.statuses[0] == 137
-    assert ended.statuses[1] in (1, 134)
-    assert "[1] worker 0 of 2 was lost: its process has ended" in ended.errors or ended.statuses[1] == 134
-    assert ended.errors.endswith("penstock: worker 0 failed first: exit status 137\n")
+    assert ended.statuses[0] == -signal.SIGKILL
+    assert ended.statuses[1] in (1, -signal.SIGABRT)
+    assert "[1] worker 0 of 2 was lost: its process has ended" in ended.errors or ended.statuses[1] == -signal.SIGABRT
     assert ended.seconds < SECONDS
 
 
@@ -42,7 +41,6 @@ def test_a_program_that_fails_is_named_where_others_wait_for_it_in_a_collective(
     assert "[1] RuntimeError: a mistake in the program" in ended.errors
     message = "worker 1 of 2 ended with RuntimeError: a mistake in the program"
     assert f"[0] penstock.errors.WorkerError: {message}\n" in ended.errors
-    assert ended.errors.endswith("penstock: worker 1 failed first: exit status 1\n")
     assert ended.seconds < SECONDS
 
 

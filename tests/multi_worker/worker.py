@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -43,4 +44,5 @@ def main(name: str, only: str | None = None) -> None:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("error")
     main(*sys.argv[1:])

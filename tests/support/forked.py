@@ -1,5 +1,8 @@
 """Processes that are forked from one which has penstock loaded: they start in 0.04 s, where Python takes a second.
 
+With `training=True` that one has JAX, Keras and Orbax loaded too, which takes three seconds of processor time; it has
+not started JAX's backend, whose threads do not survive a fork, and JAX will see the CPU alone.
+
 `Forked(...)` runs a module or a program as `python -m NAME ...` or `python FILE ...` would, in this directory and with
 this environment, and is used as a `subprocess.Popen` in text mode is. Tests that are about starting a process, such as
 which packages it imports, start their own.
@@ -8,6 +11,7 @@ As a program this is the process that forks. It ends, with all that it has forke
 """
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -23,8 +27,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-# What the commands and programs of the tests need, and the functions of tests that run in them: no JAX, which runs
-# threads that do not survive a fork.
+# What the commands and programs of the tests need, and the functions of tests that run in them.
 PRELOADED = (
     "penstock",
     "penstock.cli",
@@ -38,6 +41,8 @@ PRELOADED = (
     "cloudpickle",
     "pytest",
 )
+# Imported alone: a thread that JAX runs once it is used does not survive a fork.
+PRELOADED_FOR_TRAINING = ("penstock.cli", "jax", "keras", "optax", "orbax.checkpoint", "penstock.demo.train")
 
 
 class Forked:
@@ -49,6 +54,7 @@ class Forked:
             this process's own.
         env: its environment; None is this process's own.
         directory: where it runs; None is where this process is.
+        training: whether it trains, with JAX or Keras.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class Forked:
         pipes: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
         directory: Path | None = None,
+        training: bool = False,
     ) -> None:
         self.returncode: int | None = None
         self._reports, reports = os.pipe()
@@ -73,7 +80,7 @@ class Forked:
             "directory": str(directory or Path.cwd()),
             "environment": dict(env or os.environ),
         }
-        socket.send_fds(_forking(), [json.dumps(request).encode() + b"\n"], [*theirs, reports])
+        socket.send_fds(_forking(training), [json.dumps(request).encode() + b"\n"], [*theirs, reports])
         for descriptor in (*theirs, reports):
             os.close(descriptor)
         self.stdin, self.stdout, self.stderr = ends.values()
@@ -148,10 +155,14 @@ def run(*arguments: str, timeout: float = 60, **more: Any) -> "subprocess.Comple
 
 
 @cache
-def _forking() -> socket.socket:
+def _forking(training: bool) -> socket.socket:
     """The way to the process that forks; it is started once for all tests of this process."""
     mine, theirs = socket.socketpair()
-    process = subprocess.Popen([sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    descriptor = theirs.fileno()
+    names = PRELOADED_FOR_TRAINING if training else PRELOADED
+    environment = os.environ | ({"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"} if training else {})
+    command = [sys.executable, __file__, str(descriptor), *names]
+    process = subprocess.Popen(command, pass_fds=[descriptor], env=environment)
     theirs.close()
     atexit.register(_end, mine, process)
     return mine
@@ -261,8 +272,11 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those that it has forked
     control = socket.socket(fileno=int(sys.argv[1]))
-    for name in PRELOADED:
+    for name in sys.argv[2:]:
         importlib.import_module(name)
+    # What is loaded stays: looking for garbage in it, at the end of each process too, would copy it all.
+    gc.collect()
+    gc.freeze()
     Forking(control).serve()
 
 

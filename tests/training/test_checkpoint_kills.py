@@ -1,11 +1,8 @@
 """Real processes that are killed while they save: what is on disk afterwards can always be gone on from."""
 
-import io
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forked import Forked
+from forked_workers import Workers, run_workers
 
 import penstock as ps
-from penstock.launch import launch
 
 SAVING = """
-import os, sys
+import os, sys, warnings
 import numpy as np
 import penstock as ps
 
+warnings.simplefilter("error")
 prefix = sys.argv[1]
 count = 0
 with iter(ps.Dataset.counter()) as iterator:
@@ -37,11 +36,6 @@ with iter(ps.Dataset.counter()) as iterator:
         values = {name: np.full(value.shape, float(count)) for name, value in values.items()}
         print(checkpoint.save(prefix, values=values, count=count), flush=True)
 """
-
-
-def start(program: str, *arguments: object) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-W", "error", "-c", program, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def restored_count(path: str) -> int:
@@ -64,23 +58,26 @@ def test_a_kill_at_any_moment_leaves_the_last_complete_checkpoint(
     tmp_path: Path, rounds: int, surely_unfinished: int
 ) -> None:
     moments = random.Random(7)
+    program, directory = tmp_path / "saving.py", tmp_path / "run"
+    program.write_text(SAVING)
+    directory.mkdir()
     unfinished = 0
     for round_number in range(rounds):
         mode = "asynchronous" if round_number % 2 else "synchronous"
-        with start(SAVING, tmp_path / "ckpt", mode) as process:
-            assert process.stdout is not None
-            # An asynchronous save of before is complete when the next one begins, so two lines make one.
-            said = [process.stdout.readline().strip() for _ in range(2)]
-            time.sleep(moments.uniform(0, 0.1))
-            process.kill()
-            said += process.stdout.read().split()
+        process = Forked(str(program), str(directory / "ckpt"), mode, pipes=("stdout",), training=True)
+        assert process.stdout is not None
+        # An asynchronous save of before is complete when the next one begins, so two lines make one.
+        said = [process.stdout.readline().strip() for _ in range(2)]
+        time.sleep(moments.uniform(0, 0.1))
+        process.kill()
+        said += process.communicate()[0].split()
         assert process.returncode == -signal.SIGKILL
-        latest = ps.latest_checkpoint(tmp_path)
+        latest = ps.latest_checkpoint(directory)
         assert latest is not None
-        assert f"{tmp_path}/ckpt-{restored_count(latest)}" == latest
+        assert f"{directory}/ckpt-{restored_count(latest)}" == latest
         surely = said[-1] if mode == "synchronous" else said[-2]
         assert int(latest.rpartition("-")[2]) >= int(surely.rpartition("-")[2])
-        unfinished += any("tmp" in path.name for path in tmp_path.iterdir())
+        unfinished += any("tmp" in path.name for path in directory.iterdir())
     assert unfinished >= surely_unfinished  # otherwise no kill has met a save
 
 
@@ -103,32 +100,25 @@ KILLS = [
 KILL_OF_ONE = Kill(5, "before saving", (3,), worker=1)
 
 
-def train(*directories: Path, kind: str, workers: int, replicas: int, kill: Kill | None = None) -> tuple[int, str]:
-    """Trains in one directory after the other, and is killed in the last of them.
-
-    Returns:
-        The status, 137 if it was killed, and what it wrote to stderr.
-    """
+def train(*directories: Path, kind: str, workers: int, replicas: int, kill: Kill | None = None) -> Workers:
+    """Trains in one directory after the other, and is killed in the last of them."""
     arguments = (
         ["-", "-", "-"] if kill is None else [kill.step, kill.moment, "-" if kill.worker is None else kill.worker]
     )
     program = Path(__file__).with_name("jax_run.py" if kind == "jax" else "keras_run.py")
-    command = [sys.executable, "-W", "error", program, kind, *arguments, *directories]
-    output, errors = io.BytesIO(), io.BytesIO()
-    status = launch(
-        list(map(str, command)),
-        num_workers=workers,
-        devices_per_worker=replicas // workers,
-        grace_seconds=0.5 if kill else 30,
-        stdout=output,
-        stderr=errors,
-    )
-    return status, errors.getvalue().decode()
+    command = map(str, [program, kind, *arguments, *directories])
+    grace_seconds = 0.5 if kill else 30
+    return run_workers(*command, workers=workers, devices=replicas // workers, grace_seconds=grace_seconds)
+
+
+def train_and_die(*directories: Path, kind: str, workers: int, replicas: int, kill: Kill) -> None:
+    ended = train(*directories, kind=kind, workers=workers, replicas=replicas, kill=kill)
+    assert ended.statuses[kill.worker or 0] == -signal.SIGKILL, ended.errors
 
 
 def complete(directory: Path, kind: str, workers: int, replicas: int) -> None:
-    status, errors = train(directory, kind=kind, workers=workers, replicas=replicas)
-    assert status == 0, errors
+    ended = train(directory, kind=kind, workers=workers, replicas=replicas)
+    assert ended.statuses == [0] * workers, ended.errors
 
 
 def history(directory: Path, worker: int) -> tuple[list[int], list[dict[str, Any]]]:
@@ -172,8 +162,7 @@ def test_a_training_run_that_is_killed_again_and_again_ends_with_the_same_weight
     for number, kill in enumerate(kills):
         # The processes of the first kill have trained to the end before: they need not be started for that alone.
         directories = [stormy] if number else [quiet, stormy]
-        status, errors = train(*directories, kind=kind, workers=workers, replicas=replicas, kill=kill)
-        assert status == 128 + signal.SIGKILL, errors
+        train_and_die(*directories, kind=kind, workers=workers, replicas=replicas, kill=kill)
     complete(stormy, kind, workers, replicas)
     shares = []
     for worker in range(workers):
@@ -201,10 +190,9 @@ def test_a_training_run_goes_on_with_other_numbers_of_workers_and_replicas(tmp_p
     quiet.mkdir()
     moving.mkdir()
     complete(quiet, kind, workers=1, replicas=1)
-    killed = 128 + signal.SIGKILL
     first, second = (Kill(step, "after saving", (step,)) for step in (6, 9))
-    assert train(moving, kind=kind, workers=2, kill=first, replicas=4)[0] == killed
-    assert train(moving, kind=kind, workers=1, kill=second, replicas=2)[0] == killed
+    train_and_die(moving, kind=kind, workers=2, kill=first, replicas=4)
+    train_and_die(moving, kind=kind, workers=1, kill=second, replicas=2)
     complete(moving, kind, workers=1, replicas=1)
     with np.load(quiet / "result-0.npz") as expected, np.load(moving / "result-0.npz") as found:
         for name in expected:

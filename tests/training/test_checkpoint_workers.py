@@ -1,15 +1,13 @@
 """Checkpoints of several workers: one is written, with everybody's place in the data; an error is everybody's."""
 
-import io
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import orbax.checkpoint as ocp
+from forked_workers import run_workers
 
 import penstock as ps
-from penstock.launch import launch
 
 WORKER = """
 import json, sys
@@ -116,10 +114,10 @@ with open(f"{directory}/worker-{worker}.json", "w") as file:
 
 
 def test_two_workers_save_one_checkpoint_together(tmp_path: Path) -> None:
-    output, errors = io.BytesIO(), io.BytesIO()
-    command = [sys.executable, "-c", WORKER, str(tmp_path)]
-    status = launch(command, num_workers=2, devices_per_worker=2, stdout=output, stderr=errors)
-    assert status == 0, errors.getvalue().decode()
+    program = tmp_path / "worker.py"
+    program.write_text(WORKER)
+    ended = run_workers(str(program), str(tmp_path), workers=2, devices=2)
+    assert ended.statuses == [0, 0], ended.errors
     first, second = (json.loads((tmp_path / f"worker-{worker}.json").read_text()) for worker in range(2))
     assert first[0] == second[0] == f"{tmp_path}/ckpt-2" == ps.latest_checkpoint(tmp_path / "ckpt")
     assert (first[1][0] % 2, second[1][0] % 2) == (0, 1)  # each went on with data of its own

@@ -1,7 +1,7 @@
 """Training runs, of which tests kill the last: `jax_run.py KIND STEP MOMENT WORKER DIRECTORY...`, or `keras_run.py`.
 
 A run saves as it goes, in its directory, and goes on from the newest checkpoint there. That in the last directory kills
-itself, or only one worker of several, at a moment of a step, unless the step is "-". `penstock launch` starts them.
+itself, or only one worker of several, at a moment of a step, unless the step is "-".
 
 Every worker keeps a ledger. A run that begins to train writes a line with the step that it goes on after; then each
 step gets a line with the ids of the examples that it used.
@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -84,5 +85,6 @@ def dataset() -> ps.Dataset:
 
 def run(kinds: Mapping[str, Callable[[ps.Dataset], Any]]) -> None:
     """Train in all directories, one after the other."""
+    warnings.simplefilter("error")
     for directory in directories:
         Run(kinds[kind], directory, fatal=directory == directories[-1]).train()
