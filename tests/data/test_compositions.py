@@ -55,7 +55,7 @@ STEPS = {
     "flat_map": lambda d: d.flat_map(lambda x: ps.Dataset.range(int(x) % 3)),
     "flat_map shuffled": lambda d: d.flat_map(lambda x: ps.Dataset.range(int(x), int(x) + 4).shuffle(4).take(2)),
     "interleave": lambda d: d.interleave(lambda x: ps.Dataset.range(int(x) % 4), 2, 1),
-    "batch and unbatch": lambda d: d.batch(3).unbatch(),
+    "batch and unbatch": lambda d: d.batch(3, num_parallel_calls=2).unbatch(),
     "batch and sum": lambda d: d.batch(2).map(lambda batch: batch.sum()),
     "padded": lambda d: d.map(lambda x: [x] * (int(x) % 3 + 1)).padded_batch(2).unbatch().map(lambda row: row.sum()),
     "rebatch": lambda d: d.batch(4).rebatch([1, 2], drop_remainder=True).unbatch(),
