@@ -47,7 +47,7 @@ class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Eleme
     """A sequence of elements, described step by step and read as often as wanted.
 
     Datasets are values: every method gives a new one. Iterating gives NumPy elements; each iteration is one epoch, and
-    what is random differs from epoch to epoch.
+    what is random differs from epoch to epoch. For type checkers `Dataset[T]` gives elements of type T.
 
     Example:
         >>> import penstock as ps
