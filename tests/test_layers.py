@@ -105,6 +105,7 @@ HEAVY = {
     "tqdm": ("penstock.demo.",),
     "keras": ("penstock.training.", "penstock.preprocessing.convert.", "penstock.demo."),
     "orbax": ("penstock.training.",),
+    "tensorstore": ("penstock.training.",),
     "torch": (),
     "fsspec": ("penstock.formats.",),
     "ray": (),

@@ -1,10 +1,12 @@
 """What lies on disk: names, Orbax's own tools, versions, and how much is read of it."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import flax.struct
+import fsspec
 import google_crc32c
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,7 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
+from fsspec.implementations.memory import MemoryFileSystem
 
 import penstock as ps
 
@@ -90,6 +93,61 @@ def test_a_partial_restore_reads_only_its_own(tmp_path: Path) -> None:
     assert bytes_read() - before < 200_000
     ps.Checkpoint(values=values).restore(path)
     assert bytes_read() - before > 7_000_000
+
+
+class Counting(MemoryFileSystem):
+    """Files in memory, and how many bytes of them were read."""
+
+    protocol = "counting"
+    bytes_read = 0
+
+    def cat_file(self, *arguments: Any, **keywords: Any) -> Any:
+        content = super().cat_file(*arguments, **keywords)
+        Counting.bytes_read += len(content)
+        return content
+
+    def get_file(self, rpath: str, *arguments: Any, **keywords: Any) -> None:
+        if self.isfile(rpath):
+            Counting.bytes_read += self.size(rpath)
+        super().get_file(rpath, *arguments, **keywords)
+
+
+def test_a_partial_restore_copies_only_its_own_from_a_remote_directory(tmp_path: Path) -> None:
+    fsspec.register_implementation("counting", Counting, clobber=True)
+    draw = np.random.default_rng(0)
+    a, b, c = (draw.bytes(size) for size in (800_000, 400_000, 200_000))
+    values = {
+        "a": np.frombuffer(a, np.uint8),
+        "b": {"a": np.frombuffer(b, np.uint8), "~/é:0": np.frombuffer(c, np.uint8)},
+    }
+    checkpoint = ps.Checkpoint(values=values | {"step": 0, "none": np.zeros(0)})
+    path = checkpoint.save(f"counting://{tmp_path.name}/ckpt", values=values | {"step": 7, "none": np.zeros(0)})
+    for part, size in (
+        ({"step": 7}, 0),
+        ({"b": {"~/é:0": values["b"]["~/é:0"]}, "none": np.zeros(0)}, 200_000),
+        ({"a": values["a"], "step": 7}, 800_000),
+        ({"b": values["b"]}, 600_000),
+    ):
+        Counting.bytes_read = 0
+        template = jax.tree.map(lambda whole: whole * 0, part)
+        restored = ps.Checkpoint(values=template).restore(path, partial=True)["values"]
+        assert size <= Counting.bytes_read < size + 10_000
+        jax.tree.map(np.testing.assert_array_equal, restored, part)
+    Counting.bytes_read = 0
+    checkpoint.restore(path, partial=True)
+    assert Counting.bytes_read > 1_400_000
+
+
+def test_arrays_that_lie_in_files_of_their_own_are_restored_too(tmp_path: Path) -> None:
+    values = {"a": np.arange(3), "b": np.arange(1000)}
+    path = ps.Checkpoint(values=values).save(tmp_path / "ckpt", values=values)
+    shutil.rmtree(f"{path}/arrays")
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
+        checkpointer.save(f"{path}/arrays", {"values/a": values["a"], "values/b": values["b"]})
+    remote = f"memory://{tmp_path.name}/ckpt-1"
+    fsspec.filesystem("memory").put(path, remote, recursive=True)
+    restored = ps.Checkpoint(values={"a": np.zeros(3, int)}).restore(remote, partial=True)
+    np.testing.assert_array_equal(restored["values"]["a"], [0, 1, 2])
 
 
 class Learner:

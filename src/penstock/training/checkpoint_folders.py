@@ -3,7 +3,7 @@
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -81,8 +81,13 @@ class Folder(ABC):
         """The index of a checkpoint, as JSON."""
 
     @abstractmethod
-    def reading(self, name: str) -> AbstractContextManager[Path]:
-        """A local directory with the content of a checkpoint."""
+    def reading(self, name: str, arrays: Collection[str] | None) -> AbstractContextManager[Path]:
+        """A local directory with the content of a checkpoint.
+
+        Args:
+            name: of the checkpoint.
+            arrays: the names of those that are read; None for all.
+        """
 
     @abstractmethod
     def writing(self, name: str) -> AbstractContextManager[Path]:
@@ -168,7 +173,7 @@ class LocalFolder(Folder):
         return (self._at(name) / INDEX_FILE).read_bytes()
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[Path]:
+    def reading(self, name: str, arrays: Collection[str] | None) -> Iterator[Path]:
         yield self._at(name)
 
     @contextmanager

@@ -6,13 +6,14 @@ that replaces another is copied twice, first as its replacement, which stands fo
 
 import posixpath
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from penstock import formats
 from penstock.errors import StorageError
 from penstock.training.checkpoint_folders import INDEX_FILE, REPLACEMENT, Folder, LocalFolder
+from penstock.training.checkpoint_ranges import copy_arrays
 
 
 def folder_of(place: str) -> Folder:
@@ -87,10 +88,12 @@ class RemoteFolder(Folder):
         return bytes(self._system.cat_file(self._of(self._at(name), INDEX_FILE)))
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[Path]:
+    def reading(self, name: str, arrays: Collection[str] | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="penstock-checkpoint-") as directory:
-            self._system.get(f"{self._of(self._at(name))}/", f"{directory}/{name}/", recursive=True)
-            yield Path(directory, name)
+            remote, local = self._of(self._at(name)), Path(directory, name)
+            if arrays is None or not copy_arrays(self._system, remote, local, arrays):
+                self._system.get(f"{remote}/", f"{local}/", recursive=True)
+            yield local
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:

@@ -97,9 +97,11 @@ def read_arrays(path: str, index: Index, needed: list[Entry], shardings: Mapping
     arrays: dict[str, Any] = {entry.name: _empty(entry) for entry in needed if 0 in entry.shape}
     full = [entry for entry in needed if 0 not in entry.shape]
     parts = {name: sharding for name, sharding in shardings.items() if name not in index.checksums}
+    names = {entry.name for entry in full}
+    some = names if len(names) < sum(0 not in entry.shape for entry in index.entries().values()) else None
     if full:
         try:
-            with folder.reading(name) as local:
+            with folder.reading(name, some) as local:
                 arrays |= _read(local, full, parts)
         except Exception as error:
             raise damaged(path, (str(error).splitlines() or [type(error).__name__])[0]) from error
