@@ -14,6 +14,7 @@ import zlib
 import google_crc32c
 import numpy as np
 import pytest
+from forked import run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -394,14 +395,14 @@ def test_a_fresh_process_continues_in_the_middle_of_the_files(tmp_path):
     for name in "abc":
         written(tmp_path / name, "".join(f"{name}{number}\n" for number in range(10)).encode())
 
-    def run(state, count):
-        command = [sys.executable, "-c", SCRIPT, str(tmp_path / "*"), json.dumps(state), str(count)]
-        return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    def in_a_process(state, count):
+        done = run("-c", SCRIPT, str(tmp_path / "*"), json.dumps(state), str(count))
+        return json.loads(done.stdout)
 
-    expected, _ = run(None, 15)
-    first, state = run(None, 7)
+    expected, _ = in_a_process(None, 15)
+    first, state = in_a_process(None, 7)
     assert len(json.dumps(state)) < 1000
-    assert first + run(state, 8)[0] == expected
+    assert first + in_a_process(state, 8)[0] == expected
     assert sorted(line for lines in expected for line in lines) == [
         f"{name}{number}" for name in "abc" for number in range(10)
     ]

@@ -12,6 +12,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from forked import run
 
 import penstock as ps
 
@@ -361,10 +362,10 @@ def test_deep_pipelines_resume_in_another_process(tmp_path):
                     import os; os._exit(9) if start == 0 else None
     """
     path = str(tmp_path / "state.json")
-    arguments = [sys.executable, "-c", textwrap.dedent(program), path]
-    first = subprocess.run([*arguments, "0", "20"], capture_output=True, text=True, timeout=60)
+    arguments = ["-c", textwrap.dedent(program), path]
+    first = run(*arguments, "0", "20")
     assert first.returncode == 9, first.stderr
-    rest = subprocess.run([*arguments, "1", "-1"], capture_output=True, text=True, timeout=60)
+    rest = run(*arguments, "1", "-1")
     assert rest.returncode == 0, rest.stderr
     seen = [int(float(number)) for number in (first.stdout + rest.stdout).split()]
     assert sorted(seen) == [x for x in range(1000) if x % 3 > 0]

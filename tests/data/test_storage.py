@@ -3,9 +3,6 @@
 import gc
 import os
 import resource
-import signal
-import subprocess
-import sys
 import textwrap
 from collections import namedtuple
 from collections.abc import Iterator
@@ -13,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from forked import Forked, run
 from ml_dtypes import bfloat16
 
 import penstock as ps
@@ -133,12 +131,7 @@ def test_a_file_that_is_cut_while_it_is_mapped_is_an_error_and_not_the_end_of_th
             except ps.StorageError as error:
                 print(error)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "rows")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("-c", textwrap.dedent(program), str(tmp_path / "rows"))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("rows-00000.arrow was cut from 8") == 2
 
@@ -214,14 +207,12 @@ def test_a_second_writer_is_refused_and_a_dead_one_is_replaced(tmp_path):
         sys.stdin.read()
     """
     path = str(tmp_path / "cache")
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program), path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as writer:
-        assert writer.stdout.readline() == "writing\n"
-        with pytest.raises(ps.StorageError, match=f"being written by process {writer.pid}"):
-            next(iter(ps.Dataset.range(5).filter(lambda x: True).cache(path)))
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
+    writer = Forked("-c", textwrap.dedent(program), path, pipes=("stdin", "stdout"))
+    assert writer.stdout.readline() == "writing\n"
+    with pytest.raises(ps.StorageError, match=f"being written by process {writer.pid}"):
+        next(iter(ps.Dataset.range(5).filter(lambda x: True).cache(path)))
+    writer.kill()
+    writer.communicate()
     assert list(map(int, ps.Dataset.range(5).filter(lambda x: True).cache(path))) == list(range(5))
     assert sorted(os.listdir(tmp_path)) == ["cache"]
 

@@ -1,3 +1,5 @@
+"""What a reader has got, handed on and may lose, how much it asks for at a time, and what a state of that says."""
+
 from itertools import pairwise
 
 import pytest
@@ -29,12 +31,18 @@ def arrived(start: int, rows: int) -> Arrived:
     return Arrived(Chunk(position=start, skip=0, rows=rows), block_of(range(start, start + rows)))
 
 
-def hand_on(progress: PassProgress, part: Part) -> None:
-    item = part.items.popleft()
-    assert isinstance(item, Arrived)
-    part.position, part.skip = after(item.chunk, item.chunk.rows, "rows", 1)
-    if part.done:
-        progress.open.remove(part)
+def reader_alone(length: int) -> tuple[Position, PassProgress]:
+    """The position of a reader of one pass, and its progress in that."""
+    position = Position(
+        Reading(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows"), shared=False, record=None, number=0
+    )
+    position.update([Pass(number=0, length=length)])
+    return position, position.passes[0]
+
+
+def hand_on(position: Position, part: Part) -> None:
+    position.hand_on(part)
+    position.finish(part)
 
 
 def unread(state: list, length: int) -> list[int]:
@@ -60,23 +68,23 @@ def test_parts_that_were_begun_and_not_handed_on_are_not_consumed() -> None:
 
 
 def test_a_part_in_the_middle_that_is_missing_is_a_hole() -> None:
-    progress = PassProgress(0, 10)
+    position, progress = reader_alone(10)
     first, second = progress.begin(4), progress.begin(4)
     second.arrive(arrived(4, 4), "rows", 1)
     second.complete = True
-    hand_on(progress, second)
+    hand_on(position, second)
     assert progress.state() == [8, [[0, 4, 0]]]
     first.arrive(arrived(0, 2), "rows", 1)
-    hand_on(progress, first)
+    hand_on(position, first)
     assert progress.state() == [8, [[2, 4, 0]]]
 
 
 def test_the_last_part_may_be_taken_as_if_less_of_it_were_handed_on() -> None:
-    progress = PassProgress(0, 10)
+    position, progress = reader_alone(10)
     part = progress.begin(10)
     part.arrive(arrived(0, 10), "rows", 1)
     part.complete = True
-    hand_on(progress, part)
+    hand_on(position, part)
     assert progress.state() == [10, []]
     assert progress.state({part: (7, 0)}) == [7, []]
 
@@ -89,10 +97,10 @@ def test_in_groups_elements_are_counted_from_where_their_block_begins() -> None:
 
 
 def test_an_endless_part_is_where_it_is() -> None:
-    progress = PassProgress(0, -2)
+    position, progress = reader_alone(-2)
     part = progress.begin(ENDLESS)
     part.arrive(arrived(0, 7), "sequence", 1)
-    hand_on(progress, part)
+    hand_on(position, part)
     assert progress.state() == [7, []]
 
 
@@ -105,7 +113,7 @@ def test_what_is_no_state_is_refused() -> None:
 def test_what_was_handed_on_and_what_a_state_leaves_are_all_positions_once(
     length: int, moves: list[tuple[int, int]]
 ) -> None:
-    progress = PassProgress(0, length)
+    position, progress = reader_alone(length)
     handed: list[int] = []
     for choice, rows in moves:
         if choice == 0 and not progress.all_begun:
@@ -116,7 +124,7 @@ def test_what_was_handed_on_and_what_a_state_leaves_are_all_positions_once(
             start = part.fetch_position
             part.arrive(arrived(start, rows), "rows", 1)
             part.complete = part.fetch_position == part.span.stop
-            hand_on(progress, part)
+            hand_on(position, part)
             handed += range(start, start + rows)
         assert sorted(handed + unread(progress.state(), length)) == list(range(length))
 

@@ -3,9 +3,9 @@
 With `training=True` that one has JAX, Keras and Orbax loaded too, which takes three seconds of processor time; it has
 not started JAX's backend, whose threads do not survive a fork, and JAX will see the CPU alone.
 
-`Forked(...)` runs a module or a program as `python -m NAME ...` or `python FILE ...` would, in this directory and with
-this environment, and is used as a `subprocess.Popen` in text mode is. Tests that are about starting a process, such as
-which packages it imports, start their own.
+`Forked(...)` runs what `python -m NAME ...`, `python -c CODE ...` or `python FILE ...` would, in this directory and
+with this environment, and is used as a `subprocess.Popen` in text mode is. Tests that are about how an interpreter
+starts or ends, such as which packages it imports, start their own.
 
 As a program this is the process that forks. It ends, with all that it has forked, when the process of the tests does.
 """
@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -49,7 +50,7 @@ class Forked:
     """A process that was forked for a command line.
 
     Args:
-        arguments: "-m", a module's name and its arguments, or a file and its arguments.
+        arguments: "-m" and a module's name, "-c" and a program, or a file; and its arguments.
         pipes: which of "stdin", "stdout" and "stderr" are pipes to this process, open in text mode; the others are
             this process's own.
         env: its environment; None is this process's own.
@@ -262,6 +263,12 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
         sys.argv = [module, *arguments]
         sys.path.insert(0, request["directory"])
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+    elif program == "-c":
+        code, *arguments = arguments
+        sys.argv = ["-c", *arguments]
+        sys.path.insert(0, request["directory"])
+        sys.modules["__main__"] = main_module = types.ModuleType("__main__")
+        exec(compile(code, "<string>", "exec"), vars(main_module))
     else:
         sys.argv = [program, *arguments]
         sys.path.insert(0, str(Path(program).parent))
