@@ -1,24 +1,23 @@
-"""`penstock demo` as a user runs it: in a process of its own."""
+"""`penstock demo` as a user runs it, in a process of its own: it learns, says so, and goes on where it was stopped."""
 
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import forked
 import pytest
 
 import penstock as ps
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-DEMO = [sys.executable, "-m", "penstock", "demo", "--dataset", "digits"]
+DEMO = ("-m", "penstock", "demo", "--dataset", "digits")
 RESULT = (
     r"Epoch (?P<epoch>\d+), Loss: (?P<loss>[\d.]+), Accuracy: [\d.]+, "
     r"Test Loss: (?P<test_loss>[\d.]+), Test Accuracy: (?P<test_accuracy>[\d.]+)"
@@ -33,34 +32,25 @@ SHORT = ("--epochs", str(EPOCHS))
 
 
 def demo(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [*DEMO, "--checkpoints", str(directory), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return forked.run(*DEMO, "--checkpoints", str(directory), *arguments, timeout=280, training=True)
 
 
 def stopped(line_before: str, how: signal.Signals, directory: Path, *arguments: str) -> tuple[list[str], int, str]:
     """A demo that gets a signal after a line: what it wrote, how it ended, and what it wrote to stderr."""
-    command = [*DEMO, "--checkpoints", str(directory), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        lines = []
-        for line in process.stdout:
-            lines.append(line.rstrip())
-            if line.startswith(line_before):
-                break
-        process.send_signal(how)
-        hanging = threading.Timer(30, process.kill)
-        hanging.start()
-        rest, errors = process.communicate()
-        hanging.cancel()
-    return lines + rest.splitlines(), process.returncode, errors
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Makes new processes hear Ctrl-C, also if a shell that runs the tests in the background made them deaf to it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+    command = (*DEMO, "--checkpoints", str(directory), *arguments)
+    process = forked.Forked(*command, pipes=("stdout", "stderr"), training=True)
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.rstrip())
+        if line.startswith(line_before):
+            break
+    process.send_signal(how)
+    hanging = threading.Timer(30, process.kill)
+    hanging.start()
+    rest, errors = process.communicate()
+    hanging.cancel()
+    return lines + rest.splitlines(), process.wait(), errors
 
 
 def results(lines: list[str]) -> dict[int, str]:
@@ -89,8 +79,7 @@ def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
     before has told of, and takes a whole one that it has told of too.
     """
     directory = tmp_path_factory.mktemp("disturbed")
-    with interruptible():
-        first, status, errors = stopped("Epoch 10,", signal.SIGINT, directory)
+    first, status, errors = stopped("Epoch 10,", signal.SIGINT, directory)
     assert (status, errors) == (130, "penstock: interrupted\n")
     second, status, _ = stopped("Epoch 12,", signal.SIGKILL, directory)
     assert status == -signal.SIGKILL
@@ -199,13 +188,23 @@ def test_worker_processes_make_the_same_batches(undisturbed, tmp_path: Path) -> 
 @pytest.mark.parametrize("package", ["jax", "orbax"])
 def test_a_missing_package_is_named_with_the_extra_that_brings_it(tmp_path: Path, package: str) -> None:
     arguments = ["demo", "--dataset", "digits", "--checkpoints", str(tmp_path)]
-    without = f"import sys; sys.modules[{package!r}] = None; from penstock.cli import main; sys.exit(main({arguments}))"
-    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False)
+    program = tmp_path / "without.py"
+    program.write_text(
+        f"""
+import sys
+for name in [name for name in sys.modules if name.partition(".")[0] == {package!r}]:
+    del sys.modules[name]
+sys.modules[{package!r}] = None
+from penstock.cli import main
+sys.exit(main({arguments}))
+"""
+    )
+    # The process that has JAX loaded has loaded the demo too, which would not look for it again.
+    done = forked.run(str(program), training=package != "jax")
     assert done.returncode == 1
     assert done.stderr == f"penstock: the demo needs the package {package}: pip install 'penstock[demo]'\n"
 
 
 def test_ctrl_c_ends_it_at_once_with_one_line_also_while_it_compiles(tmp_path: Path) -> None:
-    with interruptible():
-        _, status, errors = stopped("Saves every", signal.SIGINT, tmp_path)
+    _, status, errors = stopped("Saves every", signal.SIGINT, tmp_path)
     assert (status, errors) == (130, "penstock: interrupted\n")
