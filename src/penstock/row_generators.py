@@ -25,6 +25,7 @@ _FACTORS = np.array([[0xD2E7470EE14C6C93], [0xCA5A826395121157]], np.uint64)
 _FACTORS_LOW, _FACTORS_HIGH = _FACTORS & _LOW_HALF, _FACTORS >> _HALF
 # Below so many rows NumPy's generators, set to one row after the other, are faster.
 _MANY_ROWS = 40
+# So many rows that follow each other are computed together: a block of them asks for a part.
 _SPAN = 1024
 
 
@@ -58,14 +59,15 @@ class RowGenerators:
 
         Example:
             >>> rows = RowGenerators(key=7, positions=range(100))
-            >>> bool((rows.uniform(2)[3] == list(rows.uniform(2))[3]).all()), rows.uniform(3).shape
-            (True, (100, 3))
+            >>> rows.uniform(2).tolist() == [generator.random(2).tolist() for generator in rows]
+            True
         """
         rows = len(self._positions)
         if rows < _MANY_ROWS:
             return np.array([generator.random(count) for generator in self]).reshape(rows, count)
         first, last = self._positions[0], self._positions[-1]
-        if last - first != rows - 1 or (np.diff(self._positions) != 1).any():
+        consecutive = last - first == rows - 1 and (np.diff(self._positions) == 1).all()
+        if count > _WORDS_AT_ONCE or not consecutive:
             return _uniform(self._key, self._positions, count)
         spans = [_span(self._key, number, count) for number in range(first // _SPAN, last // _SPAN + 1)]
         start = first % _SPAN
