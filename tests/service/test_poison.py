@@ -1,18 +1,61 @@
-"""Elements whose functions end the process that makes them."""
+"""Elements whose functions end the process that makes them: they cost a few workers, and no other element.
+
+The first test runs in a service as users start it; the others in one whose workers are forked.
+"""
 
 import ctypes
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import Forked
 
 import penstock as ps
+
+
+class Service:
+    """A dispatcher in this process, and worker processes of which a lost one is replaced, as in `ps.service.local`."""
+
+    def __init__(self, num_workers: int) -> None:
+        self._dispatcher = ps.service.DispatchServer()
+        self.target = self._dispatcher.target
+        self._lock = threading.Lock()
+        self._ended = False
+        self._workers: dict[int, Forked] = {}
+        self._threads = [threading.Thread(target=self._keep, args=(number,)) for number in range(num_workers)]
+
+    def _keep(self, number: int) -> None:
+        address = self.target.split("://")[1]
+        while True:
+            with self._lock:
+                if self._ended:
+                    return
+                worker = self._workers[number] = Forked("-m", "penstock", "worker", "--dispatcher", address, "--quiet")
+            worker.wait()
+
+    def __enter__(self) -> "Service":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._ended = True
+            for worker in self._workers.values():
+                if worker.returncode is None:
+                    with suppress(ProcessLookupError):  # it has just ended, and its thread has not heard of it
+                        os.kill(worker.pid, signal.SIGKILL)
+        for thread in self._threads:
+            thread.join()
+        self._dispatcher.stop()
 
 
 def crash() -> None:
@@ -97,7 +140,7 @@ def test_a_worker_that_says_goodbye_costs_no_element(drain: bool, caplog: pytest
 
 def test_memory_that_cannot_be_had_is_an_error_of_the_element_and_costs_no_worker() -> None:
     """Where the function is told, its process goes on."""
-    with ps.service.local(num_workers=1) as service:
+    with Service(num_workers=1) as service:
         makers = ps.Dataset.range(20).map(lambda x: np.empty(1 << 50, np.uint8) if x == 7 else os.getpid())
         with iter(through(makers, service)) as iterator:
             before = [int(next(iterator)) for _ in range(7)]
@@ -108,7 +151,7 @@ def test_memory_that_cannot_be_had_is_an_error_of_the_element_and_costs_no_worke
 
 
 def test_a_poisonous_row_under_a_filter_is_met_at_its_row() -> None:
-    with ps.service.local(num_workers=2) as service:
+    with Service(num_workers=2) as service:
         dataset = ps.Dataset.range(300).filter(lambda x: x % 3 == 0).map(fatal_at(120))
         found = read_past_errors(through(dataset, service))
     assert found == [*range(0, 120, 3), "poison 120", *range(123, 300, 3)]
@@ -116,7 +159,7 @@ def test_a_poisonous_row_under_a_filter_is_met_at_its_row() -> None:
 
 @pytest.mark.parametrize("poison", [0, pytest.param(99, marks=pytest.mark.long)])
 def test_poison_is_left_out_where_that_is_asked_for(poison: int) -> None:
-    with ps.service.local(num_workers=2) as service:
+    with Service(num_workers=2) as service:
         dataset = ps.Dataset.range(100).map(fatal_at(poison, run_out_of_memory))
         found = [int(x) for x in through(dataset, service, skip_poison=True)]
     assert found == [x for x in range(100) if x != poison]
@@ -124,7 +167,7 @@ def test_poison_is_left_out_where_that_is_asked_for(poison: int) -> None:
 
 def test_poison_in_a_stream_ends_it_with_its_place(tmp_path: Path) -> None:
     notes = tmp_path / "ended"
-    with ps.service.local(num_workers=2) as service:
+    with Service(num_workers=2) as service:
         numbers = ps.Dataset.from_generator(lambda: iter(range(100)), output_signature=ps.TensorSpec((), np.int64))
         iterator = iter(through(numbers.map(fatal_and_noted(run_out_of_memory, notes)), service))
         assert [int(next(iterator)) for _ in range(57)] == list(range(57))
@@ -155,7 +198,7 @@ def test_poison_ends_every_trainer_that_shares_a_window_at_its_place(tmp_path: P
                 next(iterator)
         return found, f"poison {raised.value.position}"
 
-    with ps.service.local(num_workers=1) as service, ThreadPoolExecutor(2) as pool:
+    with Service(num_workers=1) as service, ThreadPoolExecutor(2) as pool:
         readers = [pool.submit(read, service, trainer) for trainer in ("first", "second")]
         assert [reader.result() for reader in readers] == [(list(range(57)), "poison 57")] * 2
         healthy = through(ps.Dataset.range(20), service)
@@ -172,7 +215,7 @@ def test_poison_of_coordinated_rows_is_met_in_its_round(tmp_path: Path) -> None:
         dataset = ps.Dataset.range(80).map(fatal_and_noted(run_out_of_memory, notes))
         found[index] = read_past_errors(through(dataset, service, **in_step))
 
-    with ps.service.local(num_workers=1) as service, ThreadPoolExecutor(2) as pool:
+    with Service(num_workers=1) as service, ThreadPoolExecutor(2) as pool:
         for reader in [pool.submit(read, service, index) for index in range(2)]:
             reader.result()
     assert found == {0: list(range(0, 80, 2)), 1: [*range(1, 57, 2), "poison 57", *range(59, 80, 2)]}
@@ -180,7 +223,7 @@ def test_poison_of_coordinated_rows_is_met_in_its_round(tmp_path: Path) -> None:
 
 
 def test_poison_of_one_job_does_not_take_the_workers_from_another() -> None:
-    with ps.service.local(num_workers=2) as service:
+    with Service(num_workers=2) as service:
         healthy = iter(through(ps.Dataset.range(3000), service))
         assert int(next(healthy)) == 0
         assert "poison 7" in read_past_errors(through(ps.Dataset.range(20).map(fatal_at(7)), service))

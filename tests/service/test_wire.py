@@ -1,3 +1,5 @@
+"""What is sent and what comes of it are the same, and bytes that are something else are refused."""
+
 import dataclasses
 import json
 from typing import Any, NamedTuple
