@@ -3,11 +3,12 @@
 import contextlib
 import gc
 import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
+import forked
 import pytest
 
 import penstock as ps
@@ -17,6 +18,12 @@ from penstock.distribute.prefetch import Outcome, Prefetcher
 
 def prefetching() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "penstock-distribute"]
+
+
+def run(tmp_path: Path, program: str) -> "subprocess.CompletedProcess[str]":
+    file = tmp_path / "program.py"
+    file.write_text(textwrap.dedent(program))
+    return forked.run(str(file))
 
 
 def started(strategy: ps.HostStrategy) -> ps.DistributedIterator:
@@ -62,7 +69,7 @@ def test_a_failed_step_does_not_keep_the_iterator_alive() -> None:
 
 
 @pytest.mark.parametrize("ending", ["pass", "raise SystemExit(0)", "gc.disable(); steps.cycle = steps"])
-def test_a_program_ends_with_an_iterator_open(ending: str) -> None:
+def test_a_program_ends_with_an_iterator_open(tmp_path: Path, ending: str) -> None:
     program = f"""
         import gc
         import penstock as ps
@@ -70,13 +77,11 @@ def test_a_program_ends_with_an_iterator_open(ending: str) -> None:
         next(steps)
         {ending}
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run(tmp_path, program)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_program_that_is_interrupted_ends() -> None:
+def test_a_program_that_is_interrupted_ends(tmp_path: Path) -> None:
     program = """
         import os, signal
         import numpy as np
@@ -89,9 +94,7 @@ def test_a_program_that_is_interrupted_ends() -> None:
         for step in ps.HostStrategy(2).distribute_dataset(dataset):
             pass
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run(tmp_path, program)
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
 
 
@@ -179,7 +182,7 @@ def test_close_while_the_first_step_is_asked_for_leaks_no_thread(monkeypatch: py
 
 @pytest.mark.parametrize("buffer_size", [0, 1, 4])
 @pytest.mark.parametrize("kept", [False, True])
-def test_an_interrupted_loop_leaves_nothing(buffer_size: int, kept: bool) -> None:
+def test_an_interrupted_loop_leaves_nothing(tmp_path: Path, buffer_size: int, kept: bool) -> None:
     program = f"""
         import gc, os, signal, threading
         import penstock as ps
@@ -204,7 +207,5 @@ def test_an_interrupted_loop_leaves_nothing(buffer_size: int, kept: bool) -> Non
             thread.join(60)
         print([thread.name for thread in left if thread.is_alive()])
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run(tmp_path, program)
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n[]\n", "")

@@ -3,12 +3,11 @@
 import logging
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import forked
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -206,14 +205,17 @@ def test_an_error_in_the_background_comes_with_the_next_call(tmp_path: Path, mon
 
 
 EXITING = """
-import sys, numpy as np, penstock as ps
+import sys, warnings, numpy as np, penstock as ps
+warnings.simplefilter("error")
 values = np.arange(3_000_000.0)
 ps.Checkpoint(values=values, asynchronous=True).save(sys.argv[1], values=values)
 """
 
 
 def test_the_program_does_not_end_before_all_is_written(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-W", "error", "-c", EXITING, str(tmp_path / "ckpt")], check=True)
+    program = tmp_path / "exiting.py"
+    program.write_text(EXITING)
+    forked.run(str(program), str(tmp_path / "ckpt"), training=True).check_returncode()
     values = ps.Checkpoint(values=np.zeros(3_000_000)).restore(tmp_path / "ckpt-1")["values"]
     assert values[-1] == 2_999_999
 
@@ -356,8 +358,10 @@ def test_bad_paths_are_refused(tmp_path: Path) -> None:
 
 
 NOT_ALLOWED = """
-import os, sys
+import os, sys, warnings
 import penstock as ps
+
+warnings.simplefilter("error")
 
 checkpoint = ps.Checkpoint(x=1, asynchronous=True)
 if os.geteuid() == 0:
@@ -369,11 +373,12 @@ except ps.StorageError as error:
 """
 
 
-def test_a_directory_that_cannot_be_written_to_is_refused_at_once() -> None:
+def test_a_directory_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
+    program = tmp_path / "not_allowed.py"
+    program.write_text(NOT_ALLOWED)
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o555)
-        command = [sys.executable, "-W", "error", "-c", NOT_ALLOWED, directory]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = forked.run(str(program), directory, training=True)
         os.chmod(directory, 0o755)
     assert done.stdout == f"the directory of checkpoints {directory} cannot be written to\n"
 

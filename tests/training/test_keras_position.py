@@ -3,11 +3,10 @@
 import json
 import runpy
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import keras
 import numpy as np
 import pytest
@@ -38,8 +37,7 @@ def assert_every_row_once_an_epoch(variables: list[Any]) -> None:
 
 
 def test_a_killed_fit_goes_on_with_the_next_batch_and_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    command = [sys.executable, str(PROGRAM), str(tmp_path / "killed"), "finite", "7"]
-    killed = subprocess.run(command, capture_output=True, text=True)
+    killed = forked.run(str(PROGRAM), str(tmp_path / "killed"), "finite", "7", timeout=110, training=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     with (tmp_path / "killed/position/position.jsonl").open("a") as file:
         file.write('{"batch": 7, "sta')  # a line that a kill has cut off

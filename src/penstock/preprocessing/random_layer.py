@@ -26,9 +26,9 @@ def random(layer: Any) -> "RandomLayer":
         >>> import keras
         >>> import numpy as np
         >>> import penstock as ps
-        >>> turn = ps.preprocessing.random(keras.layers.RandomRotation(0.1))
+        >>> flip = ps.preprocessing.random(keras.layers.RandomFlip("horizontal"))
         >>> images = ps.Dataset.from_tensor_slices((np.ones((4, 8, 8, 3), np.float32), [0, 1, 0, 1]))
-        >>> dataset = images.map(lambda image, label, generator: (turn(image, generator), label), seed=3)
+        >>> dataset = images.map(lambda image, label, generator: (flip(image, generator), label), seed=3)
         >>> next(iter(dataset.batch(2)))[0].shape
         (2, 8, 8, 3)
     """
