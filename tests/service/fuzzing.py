@@ -28,7 +28,7 @@ from penstock.service.compression import CODECS, compress
 from penstock.service.config import DispatcherConfig
 from penstock.service.credentials import read_token
 from penstock.service.failures import to_exception
-from penstock.service.fetching import Chunk, End, Failed, Fetch
+from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
 from penstock.service.journal import FILE, Journal
 from penstock.service.machine.machine import Machine
 from penstock.service.machine.state import State
@@ -43,7 +43,7 @@ from penstock.structure import flatten
 
 _encode = msgspec.msgpack.encode
 _to_dispatcher = msgspec.msgpack.Decoder(ToDispatcher)
-_to_consumer = msgspec.msgpack.Decoder(flight.BlockFrame | End | Failed | Refused)
+_to_consumer = msgspec.msgpack.Decoder(flight.BlockFrame | End | Failed | Pause | Refused)
 _span = Span(pass_number=0, start=0, stop=3)
 _info = DatasetInfo(kind="rows", length=10, cardinality=10)
 
@@ -151,10 +151,10 @@ def seeds(target: str) -> list[bytes]:
     if target == "socket_requests":
         return [line.frame(_fetch()) + line.frame(line.Credit(blocks=1, returned=(1,))) + line.frame(line.Stop())]
     if target == "socket_answers":
-        return [_socket_block(), line.frame(End(length=1)), line.frame(Refused(kind="ServiceError", reason="x"))]
+        return [_socket_block(), *map(line.frame, (End(length=1), Pause(), Refused(kind="ServiceError", reason="x")))]
     if target == "flight_answers":
         blocks = [_flight_block(_block(), ""), *(_flight_block(_block(3000), codec) for codec in CODECS)]
-        return [*blocks, *(len(m).to_bytes(2, "little") + m for m in map(_encode, (_failed(), End())))]
+        return [*blocks, *(len(m).to_bytes(2, "little") + m for m in map(_encode, (_failed(), End(), Pause())))]
     if target == "specifications":
         spec = {"a": TensorSpec((None, 3), np.dtype(np.float32)), "b": (TensorSpec((), np.dtype("T")),)}
         return [_encode(spec_to_data(spec))]

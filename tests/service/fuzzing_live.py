@@ -32,7 +32,7 @@ from penstock.service.config import WorkerConfig
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.envelope import JournalEntry, sealed
 from penstock.service.failures import to_exception
-from penstock.service.fetching import Chunk, End, Failed, Fetch
+from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
 from penstock.service.journal import Journal
 from penstock.service.machine.state import State
 from penstock.service.messages import FromDispatcher, GetStatus, Stop, ToDispatcher
@@ -131,7 +131,7 @@ def to_worker(times: int) -> None:
                     answers = line.fetch(request)
                     with closing(answers):
                         for _, answer in zip(range(5), answers, strict=False):
-                            assert isinstance(answer, (tuple, End, Failed))
+                            assert isinstance(answer, (tuple, End, Failed, Pause))
 
         _many(typed.messages(Fetch), times)(fetch)
 
@@ -218,7 +218,7 @@ def _closed_after(seconds: float, close: Callable[[], None]) -> Iterator[None]:
 
 def from_worker(times: int) -> None:
     """Any answers of a worker to a reader that has another one: exactly its elements."""
-    kinds = typed.messages(Chunk | End)
+    kinds = typed.messages(Chunk | End | Pause)
     with altering.altering_dispatcher() as dispatcher:
         drawn: list[Any] = []
 

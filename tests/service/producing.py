@@ -14,7 +14,7 @@ from penstock.data.block import Block, object_column
 from penstock.errors import InvalidArgumentError
 from penstock.runtime.memory import empty
 from penstock.runtime.shared_memory import Arena, place_of
-from penstock.service.fetching import Chunk, End, Failed, Fetch
+from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
 from penstock.service.interfaces import Answers
 from penstock.service.subjects import Endpoint, Span
 from penstock.service.transport.flight import FlightServer
@@ -36,6 +36,9 @@ def produce(request: Fetch) -> Answers:
             if position == 3 and name == "fails":
                 rest = Span(pass_number=0, start=4, stop=request.span.stop)
                 yield Failed(next=rest, module="builtins", name="KeyError", arguments=["x"], notes=["in map"])
+                return
+            if position == 1 and name == "turn":
+                yield Pause()
                 return
             if position == 3 and name == "refuses":
                 raise InvalidArgumentError("no such span")

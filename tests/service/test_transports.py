@@ -14,7 +14,7 @@ import pytest
 
 from penstock.data.block import Block
 from penstock.errors import InvalidArgumentError, InvalidTypeError, LostDataWorkerError, ServiceError, StorageError
-from penstock.service.fetching import Chunk, End, Failed, Fetch
+from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
 from penstock.service.interfaces import Answers, Connection
 from penstock.service.subjects import Endpoint, Pass, Refused, Span
 from penstock.service.transport import flight_client
@@ -263,6 +263,11 @@ def test_a_worker_that_falls_silent_before_its_first_block_is_lost(
         finally:
             process.kill()
         connection.close()
+
+
+def test_a_pause_ends_an_answer_and_the_next_one_comes_over_the_same_line(connection: Connection) -> None:
+    for _ in range(3):
+        assert values(connection.fetch(request("turn"))) == [[0, 1], Pause()]
 
 
 def test_lines_to_many_workers_are_watched_by_one_thread(worker: Endpoint) -> None:

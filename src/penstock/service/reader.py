@@ -320,12 +320,12 @@ class Reader:
         if self._leases is not None:
             span = self._leases.next(self._pace.size(None, self._lanes, self._under_way()))
             return None if span is None else self._position.passes[span.pass_number].adopt(span)
-        for progress in sorted(self._position.passes.values(), key=lambda progress: progress.frontier):
-            if progress.all_begun:
-                continue
-            size = self._pace.size(progress.remaining, self._lanes, self._under_way())
-            return progress.begin(size) if size else None
-        return None
+        left = (progress for progress in self._position.passes.values() if not progress.all_begun)
+        progress = min(left, key=lambda progress: progress.frontier, default=None)
+        if progress is None:
+            return None
+        size = self._pace.size(progress.remaining, self._lanes, self._under_way())
+        return progress.begin(size) if size else None
 
     def _under_way(self) -> int:
         """How many elements were asked for and not handed on; of a shared job positions."""
