@@ -31,9 +31,9 @@ class Layer(ABC):
 
     @abstractmethod
     def get_config(self) -> dict[str, Any]:
-        """The arguments that make this very layer again, with what it has learned.
+        """The arguments that rebuild this layer, including what it has learned.
 
-        Plain data that JSON keeps, but for functions of yours.
+        Plain data for JSON, except for functions of yours.
         """
 
     @classmethod

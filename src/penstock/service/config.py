@@ -53,29 +53,29 @@ class DispatcherConfig:
     """How a dispatcher is set up. All times are seconds.
 
     Args:
-        port: where it listens; 0 for one that the system chooses.
+        port: where it listens; 0 lets the system choose one.
         host: the address it listens at: "0.0.0.0" lets other machines reach it, by TLS and with a token.
         worker_addresses: the workers of static sharding policies, in the order of their shards: "host", "host:port" or
             "host:%port%", where any port will do. Empty lets any worker come, and refuses static policies.
         heartbeat_seconds: how often workers report.
-        missed_heartbeats: after how many of them in a row without a word a worker is lost.
-        lease_seconds: how long a reader may say nothing before what it had not consumed goes to others.
-        finished_job_seconds: how long a job that is finished, and has no readers left, is remembered for those that
-            come late; after that its name is free.
+        missed_heartbeats: how many reports in a row a worker may miss before it counts as lost.
+        lease_seconds: how long a reader may be silent before its unconsumed elements go to others.
+        finished_job_seconds: how long a finished job without readers is kept for late readers; after that its name is
+            free.
         job_gc_seconds: the same for a job that is not finished.
-        dataset_gc_seconds: how long a dataset is kept that no job reads and nobody asks for. One that was registered
-            with an id of its own is kept for ever.
+        dataset_gc_seconds: how long an unused dataset is kept. A dataset that was registered with an id of its own is
+            kept for ever.
         worker_gc_seconds: how long a lost worker is shown in `penstock status`.
         max_message_bytes: larger messages are refused, such as a dataset that holds its data itself.
-        work_dir: where it keeps a journal, from which one that is started anew goes on; a directory on a local disk,
-            which one dispatcher at a time can have. None keeps all in memory.
-        token_file: a file with the token that all must know who come; None takes the one that is named in
-            PENSTOCK_TOKEN_FILE, else one of this user's that no other user can read.
-        tls_cert: a file with the certificate by which others know this server, in PEM; then it is reached by TLS.
+        work_dir: where it keeps a journal, from which a restarted dispatcher resumes: a directory on a local disk, used
+            by one dispatcher at a time. None keeps everything in memory.
+        token_file: a file with the token that clients must know; None uses the file named in PENSTOCK_TOKEN_FILE, or
+            else a file of this user that no other user can read.
+        tls_cert: a file with this server's certificate, in PEM; clients then connect by TLS.
         tls_key: a file with the certificate's private key.
-        tls_client_ca: who must have signed the certificates that others show, in PEM; None asks for none.
-        insecure: lets other machines come without `token_file` and `tls_cert`, which is refused otherwise. Whoever can
-            reach the port can then run programs as this user.
+        tls_client_ca: the authority that must have signed clients' certificates, in PEM; None requires none.
+        insecure: accept other machines without `token_file` and `tls_cert`, which is refused otherwise. Everybody who
+            can reach the port can then run programs as this user.
 
     Raises:
         InvalidTypeError: `worker_addresses` that are not strings, a `work_dir` that is no path, a number that is none.
@@ -152,18 +152,18 @@ class WorkerConfig:
 
     Args:
         dispatcher_address: "host:port" of its dispatcher, with or without a protocol in front.
-        port: where it listens; 0 for one that the system chooses.
+        port: where it listens; 0 lets the system choose one.
         host: the address it listens at: "0.0.0.0" lets other machines reach it, by TLS and with a token.
-        worker_address: where consumers reach it; "%port%" stands for the port that it has.
+        worker_address: where consumers reach it; "%port%" is replaced by its port.
         tags: "COLOCATED" leaves it to readers on its own machine, under target_workers="AUTO".
-        heartbeat_seconds: the time between its reports; None for as much as the dispatcher says.
-        dispatcher_timeout_seconds: how long a dispatcher that cannot be reached is tried.
+        heartbeat_seconds: the time between its reports; None uses the dispatcher's.
+        dispatcher_timeout_seconds: how long it tries to reach the dispatcher.
         token_file: as in `DispatcherConfig`; the worker shows the same token to its dispatcher.
-        tls_cert: as in `DispatcherConfig`; shown to a dispatcher too that asks for one.
+        tls_cert: as in `DispatcherConfig`; also shown to a dispatcher that requires one.
         tls_key: as in `DispatcherConfig`.
         tls_client_ca: as in `DispatcherConfig`.
-        tls_root: who must have signed the dispatcher's certificate, in PEM; None takes PENSTOCK_TLS_ROOT, else those
-            that the system trusts.
+        tls_root: the authority that must have signed the dispatcher's certificate, in PEM; None uses PENSTOCK_TLS_ROOT,
+            or else those that the system trusts.
         insecure: as in `DispatcherConfig`.
 
     Raises:

@@ -43,7 +43,7 @@ _decoder = msgspec.msgpack.Decoder(ToDispatcher)
 class DispatchServer:
     """Knows the workers, the datasets and the jobs of a service, and divides the work of a job. It sees no data.
 
-    It is stopped by `stop`, at the end of a `with` block, by `penstock stop`, when it is forgotten, and when the
+    It stops by `stop`, at the end of a `with` block, by `penstock stop`, when it is no longer referenced, and when the
     interpreter ends.
 
     Args:
@@ -72,7 +72,7 @@ class DispatchServer:
             self.start()
 
     def start(self) -> None:
-        """Listen. Where it does already, nothing happens.
+        """Listen; do nothing if it listens already.
 
         Raises:
             ClosedError: it was stopped.
@@ -114,11 +114,11 @@ class DispatchServer:
             raise shell.failure
 
     def stop(self, *, drain: bool = False) -> None:
-        """Stop listening. What it knew is forgotten, if it has no `work_dir`. Twice does no harm.
+        """Stop listening. Without a `work_dir` its knowledge is lost. A second call does nothing.
 
         Args:
-            drain: first let readers come to their end; no epoch can be begun meanwhile. One with a `work_dir` has no
-                need of it, and ends at once: readers and workers wait for the next one with that `work_dir`.
+            drain: first let readers finish; meanwhile no epoch can begin. With a `work_dir` it ends at once: readers
+                and workers wait for the next dispatcher with that `work_dir`.
         """
         self._stopped = True
         if self._shell is not None:

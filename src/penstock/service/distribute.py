@@ -44,10 +44,10 @@ def distribute(
     skip_poison: bool = False,
     dispatcher_timeout_seconds: float = PATIENCE_SECONDS,
 ) -> Callable[[Dataset], Dataset]:
-    """A transformation for `Dataset.apply`: what stands before it runs on the workers of a service, what follows here.
+    """A transformation for `Dataset.apply`: operators before it run on the workers of a service, those after it here.
 
     Under "distributed_epoch" `take`, `skip`, `batch`, `enumerate` and `shuffle` mean what they mean in process, on any
-    number of workers; steps that must see a whole stream run in this process. `Dataset.explain` shows where. User's
+    number of workers; steps that must see a whole stream run in this process. `Dataset.explain` shows where. Your
     functions travel with the dataset.
 
     Args:
@@ -62,9 +62,9 @@ def distribute(
             their elements from the same group of `num_consumers` consecutive elements of the same worker. An incomplete
             group at the end of a worker's elements is left out.
         num_consumers: for coordinated reads, how many there are.
-        max_outstanding_requests: the most elements that may be on their way here or wait here. None, or
-            `ps.AUTOTUNE`: as many as 64 MiB hold.
-        data_transfer_protocol: how elements come; None takes the fastest that both sides have.
+        max_outstanding_requests: the most elements to fetch in advance. None, or `ps.AUTOTUNE`: as many as 64 MiB
+            hold.
+        data_transfer_protocol: how elements travel; None uses the fastest that both sides have.
         compression: "AUTO" lets each worker measure whether it pays; None; or a codec: "LZ4", "ZSTD", "SNAPPY".
         cross_trainer_cache: share what is produced with other trainers, each of which gets all of it.
         target_workers: "ANY"; "LOCAL" for the workers in this process only, and for their parts only, where each
@@ -76,9 +76,9 @@ def distribute(
         skip_poison: an element whose function ends the processes of three data workers, by a crash or for want of
             memory, is left out and counted (`penstock status`). False: a `ps.PoisonError` is raised in its place, after
             which the iterator goes on.
-        dispatcher_timeout_seconds: how long a dispatcher is waited for that cannot be reached, or cannot write its
-            journal, before the iterator raises. Until then the log says what it waits for. One that has never answered
-            is tried for a minute at most.
+        dispatcher_timeout_seconds: how long to wait for a dispatcher that cannot be reached, or cannot write its
+            journal, before the iterator raises. Meanwhile the log says what it waits for. A dispatcher that has never
+            answered is tried for a minute at most.
 
     Returns:
         A function from a dataset to a dataset.
@@ -185,7 +185,7 @@ def register_dataset(
     """Keep a dataset at a service, for `from_dataset_id` in any process.
 
     Args:
-        dataset_id: its name; None lets its content name it, so that equal datasets have one.
+        dataset_id: its name; None derives it from the content, so that equal datasets have the same one.
 
     Returns:
         The dataset's id.

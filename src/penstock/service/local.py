@@ -143,10 +143,10 @@ def _stop_all() -> None:
 
 
 def local(num_workers: int = 2) -> LocalService:
-    """A data service on this machine: `num_workers` processes that run pipelines, beside each other and this one.
+    """A data service on this machine: `num_workers` processes that run pipelines in parallel.
 
-    That is how Python functions that hold the interpreter's lock get more than one core. The processes end at the end
-    of the `with` block, when what is returned is forgotten, and with this process, however that ends. One that
+    So Python functions that hold the interpreter's lock use more than one core. The processes end with the `with`
+    block, when the returned object is no longer referenced, and with this process, however that ends. One that
     is lost is replaced: ten of them at once, further ones every 5 seconds.
 
     Raises:

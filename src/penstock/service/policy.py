@@ -41,10 +41,10 @@ _TARGETS: tuple[TargetWorkers, ...] = ("AUTO", "ANY", "LOCAL")
 
 @dataclass(frozen=True)
 class CrossTrainerCache:
-    """Lets trainers with different ids read what is produced only once.
+    """Lets trainers with different ids read elements that are produced only once.
 
-    Each worker keeps a window of its newest elements; every trainer reads them in order, at its own pace. One that is
-    too slow for the window skips what has left it, unless `wait_for_slowest` holds the others back.
+    Each worker keeps a window of its newest elements; every trainer reads them in order, at its own pace. A
+    trainer that is too slow skips what has left the window, unless `wait_for_slowest` makes the others wait.
 
     Args:
         trainer_id: this trainer's name; consumers with the same name share its elements.

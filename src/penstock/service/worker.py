@@ -34,12 +34,12 @@ _Ending = Literal["stop", "drain"]
 class WorkerServer:
     """Produces elements for the readers of a service.
 
-    It is stopped by `stop`, at the end of a `with` block, when its dispatcher ends, when it is forgotten, and when the
-    interpreter ends.
+    It stops by `stop`, at the end of a `with` block, when its dispatcher ends, when it is no longer referenced, and
+    when the interpreter ends.
 
     Args:
         config: where its dispatcher is, and how it is reached itself.
-        start: whether it registers at once. That waits for the dispatcher, and says so in the log.
+        start: whether it registers at once. It then waits for the dispatcher, and logs that it does.
 
     Raises:
         InvalidTypeError: a `config` of another kind.
@@ -64,7 +64,7 @@ class WorkerServer:
             self.start()
 
     def start(self) -> None:
-        """Listen and register. Where it does already, nothing happens.
+        """Listen and register; do nothing if it has.
 
         Raises:
             ClosedError: it was stopped.
@@ -100,11 +100,11 @@ class WorkerServer:
             raise duty.failure
 
     def stop(self, *, drain: bool = False) -> None:
-        """End it. Twice does no harm.
+        """Stop. A second call does nothing.
 
         Args:
-            drain: first answer what it was asked, for 30 s at most; new requests go to other workers. Otherwise readers
-                ask others for what is missing.
+            drain: first finish its pending requests, for 30 s at most; new ones go to other workers. Otherwise readers
+                request the missing elements from other workers.
         """
         self._stopped = True
         if self._duty is not None:

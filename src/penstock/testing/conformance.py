@@ -17,7 +17,7 @@ from penstock.structure import flatten
 def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> list[Any]:
     """Check the promises that hold for every dataset, on its first `limit` elements; gives those elements.
 
-    * Two datasets made alike give the same elements, in the first epoch and in the second.
+    * Two datasets made in the same way give the same elements, in the first epoch and in the second.
     * The elements do not depend on how many rows are asked for at a time.
     * A state taken at any boundary, before the first element, after the last and after the end included, survives JSON,
       and a fresh iterator restored from it gives exactly the elements that had not been given.
@@ -26,7 +26,7 @@ def check_conformance(make_dataset: Callable[[], Dataset], limit: int = 50) -> l
     * An iterator can be closed at any place.
 
     Args:
-        make_dataset: builds the dataset anew; must build the same one each time, with every seed given.
+        make_dataset: builds the dataset; must build the same one each time, with every seed given.
 
     Raises:
         AssertionError: a promise is broken; the message says which and where.

@@ -5,7 +5,7 @@ from penstock.service.check import check
 
 
 def check_service(dataset: Dataset, limit: int = 1000, kills: int = 2) -> None:
-    """Check that a dataset gives through data services on this machine what it gives in this process.
+    """Check that a dataset gives the same elements through data services on this machine as in this process.
 
     With one worker and with three, while workers are killed, and by iterators that are restored from a state.
 

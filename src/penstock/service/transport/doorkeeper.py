@@ -66,7 +66,7 @@ class Doorkeeper:
         self._shown.add(peer)
 
     def stop(self) -> None:
-        """End it. Twice does no harm."""
+        """Stop. A second call does nothing."""
         self._over.set()
 
     def _run(self) -> None:
