@@ -11,6 +11,8 @@ import pytest
 import penstock as ps
 from penstock.service.check import check
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import os
 import penstock as ps

@@ -15,6 +15,8 @@ from penstock.errors import LostLeaseError
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.messages import GetStatus, Status
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def workers(address: str, count: int) -> Iterator[None]:

@@ -15,6 +15,8 @@ import penstock as ps
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.messages import GetStatus
 
+pytestmark = pytest.mark.slow
+
 
 class Fleet:
     """A dispatcher in this process, and workers in processes of their own."""

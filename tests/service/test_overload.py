@@ -9,6 +9,8 @@ import pytest
 
 import penstock as ps
 
+pytestmark = pytest.mark.slow
+
 MEGABYTE = 1 << 20
 
 

@@ -20,6 +20,8 @@ from forked import Forked
 
 import penstock as ps
 
+pytestmark = pytest.mark.slow
+
 
 class Service:
     """A dispatcher in this process, and worker processes of which a lost one is replaced, as in `ps.service.local`."""

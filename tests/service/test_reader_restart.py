@@ -19,6 +19,8 @@ import penstock as ps
 from penstock.service.dispatcher_client import DispatcherClient
 from penstock.service.messages import ConsumerStatus, GetStatus
 
+pytestmark = pytest.mark.slow
+
 COUNT = 1200
 HEARTBEAT = 0.2  # seconds
 READING = Path(__file__).parent / "reading.py"

@@ -12,6 +12,8 @@ import pytest
 
 import penstock as ps
 
+pytestmark = pytest.mark.slow
+
 ROWS = 150
 
 
