@@ -190,8 +190,8 @@ def test_a_dataset_is_no_iterator(strategy_of) -> None:
         strategy.run_steps(sums, distributed(strategy, 16), 2)
 
 
-def test_results_that_differ_in_shape_from_step_to_step_are_refused(strategy_of) -> None:
-    strategy = strategy_of(2)
+def test_results_that_differ_in_shape_from_step_to_step_are_refused_on_devices() -> None:
+    strategy = mirrored(2)
     with pytest.raises(ps.InvalidArgumentError, match=r"the result.*rows.* has shape \(4,\).*\(1,\).*strategy\.run"):
         strategy.run_steps(lambda rows: {"rows": rows}, iter(distributed(strategy, 10)), 2)
 
@@ -279,3 +279,18 @@ def test_results_as_long_as_the_batch_by_chance_are_welcome(four) -> None:
     iterator = iter(distributed(four, 19))
     results = four.run_steps(lambda rows: jnp.stack([rows.sum(), rows.size]), iterator, 3)
     assert np.asarray(results.values[3]).tolist() == [[13, 2], [29, 2], [0, 0]]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_rows_in_results_of_a_ragged_step_in_host_memory_are_not_lost(replicas: int) -> None:
+    strategy = ps.HostStrategy(replicas)
+    iterator = iter(strategy.distribute_dataset(ps.Dataset.range(10).batch(4)))
+    state, results = strategy.run_steps(lambda total, rows: (total + rows.sum(), rows * 2), iterator, 5, state=0)
+    assert sum(map(int, strategy.local_results(state))) == 45
+    steps = [[part[step].tolist() for part in strategy.local_results(results)] for step in range(3)]
+    whole = [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
+    assert [np.concatenate(parts).tolist() for parts in steps] == whole
+    full = iter(strategy.distribute_dataset(ps.Dataset.range(8).batch(4)))
+    (first, *_) = strategy.local_results(strategy.run_steps(lambda rows: rows, full, 5))
+    assert first.dtype == int
+    assert first.shape == (2, 4 // replicas)

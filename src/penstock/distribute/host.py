@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.distribute.calls import check_call, check_stackable, checked_pair, checked_places
+from penstock.data.block import object_column
+from penstock.distribute.calls import check_call, checked_pair, checked_places
 from penstock.distribute.cluster import find_cluster
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, checked_axis, replica_scope
 from penstock.distribute.nested import taken_apart
@@ -139,10 +140,7 @@ class HostStrategy(Strategy):
         flat = [taken_apart(result) for result in results]
         check_agreement("the function of strategy.run_steps", [structure for _, structure in flat], "step")
         columns = zip(*(leaves for leaves, _ in flat), strict=True)
-        paths = flat[0][1].paths()
-        return state, flat[0][1].put_together(
-            [_stacked(path, column) for path, column in zip(paths, columns, strict=True)]
-        )
+        return state, flat[0][1].put_together([_stacked(column) for column in columns])
 
     def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
         return map_leaves(function, value)
@@ -288,13 +286,15 @@ class _Session:
         raise error
 
 
-def _stacked(path: str, column: tuple[Any, ...]) -> Any:
-    """One leaf of the results of several steps, with a leading axis of steps."""
+def _stacked(column: tuple[Any, ...]) -> Any:
+    """One leaf of the results of several steps, with a leading axis of steps; of different shapes an object column."""
     if isinstance(column[0], PerReplica):
         rows = zip(*(leaf.values for leaf in column), strict=True)
-        return PerReplica([_stacked(path, row) for row in rows])
-    check_stackable(path, [np.shape(part) for part in column])
-    return np.stack([np.asarray(as_leaf(part)) for part in column])
+        return PerReplica([_stacked(row) for row in rows])
+    parts = [np.asarray(as_leaf(part)) for part in column]
+    if any(part.shape != parts[0].shape for part in parts):
+        return object_column(parts)
+    return np.stack(parts)
 
 
 def _number_array(call: str, value: Any) -> Any:

@@ -221,8 +221,8 @@ class Strategy(ABC):
             InvalidTypeError: an iterable in place of an iterator, or a function that does not give what it must.
             InvalidArgumentError: less than one step, results whose shapes differ from step to step, or what `run`
                 refuses. On devices, results with a row for each row of the batch are refused before the first step
-                where a later batch of the distributed dataset may have another number of rows. In host memory only
-                the steps themselves show what they give: results that differ are refused once these were run.
+                where a later batch of the distributed dataset may have another number of rows. In host memory
+                results whose shapes differ are an array of objects, one array for each step.
             Exception: what the iterator raised in place of a batch, after the steps before it were run on a single
                 worker; what these gave is lost.
 
