@@ -14,6 +14,9 @@ from hypothesis.extra import numpy as arrays
 import penstock as ps
 from penstock.preprocessing import CategoryEncoding, Discretization, Normalization, Rescaling
 
+IS_LOWEST = keras.__version__.startswith("3.12.")
+"""Keras 3.12 refuses a mean for the first of two axes, and finds other boundaries in a compressed sketch."""
+
 numbers = st.floats(-1000, 1000, width=32)
 
 
@@ -46,7 +49,8 @@ def test_normalization_learned_from_an_array(axis: Any, invert: bool) -> None:
     ours.adapt(data)
     theirs.adapt(data)
     same(ours(data), theirs(data))
-    same(ours(data), ours.to_keras()(data))
+    if axis != 1 or not IS_LOWEST:
+        same(ours(data), ours.to_keras()(data))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +96,8 @@ def test_boundaries_learned_from_an_array(count: int, bins: int, epsilon: float)
     ours.adapt(data)
     theirs.update_state(data)  # its `adapt` asks for TensorFlow before it comes to this
     theirs.finalize_state()
-    assert ours.bin_boundaries == theirs.bin_boundaries
+    if count < 5000 or not IS_LOWEST:
+        assert ours.bin_boundaries == theirs.bin_boundaries
     assert Discretization.from_config(ours.get_config()).get_config() == ours.get_config()
     same(ours(data), ours.to_keras()(data))
 

@@ -423,6 +423,8 @@ def describe(value: Any) -> str:
         return f"{value.dtype}{list(value.shape)}"
     if callable(value) and not isinstance(value, type):
         name = getattr(value, "__qualname__", None) or type(value).__qualname__
+        if isinstance(value, np.ufunc):  # which has no other name before NumPy 2.2
+            name = value.__name__
         return str(name).replace("<locals>.", "")
     if isinstance(value, (list, tuple)) and len(value) > 8:
         return f"{type(value).__name__}[{len(value)}]"
