@@ -18,7 +18,7 @@ Numbers = npt.NDArray[np.float64]
 
 _FORMATS = ("channels_last", "channels_first")
 _MODES = ("horizontal", "vertical", "horizontal_and_vertical")
-# What is copied by a list of rows lies in a temporary array: it should stay in the cache.
+# Images are flipped on their way through temporary arrays, which should stay in the cache.
 _BYTES_AT_ONCE = 1 << 16
 
 
@@ -157,34 +157,34 @@ class RandomFlip(RandomImageLayer):
         output = empty(images.shape, images.dtype)
         output[...] = images
         before, after = (array.reshape(-1, *images.shape[-3:]) for array in (images, output))
-        if self.data_format == "channels_first":
-            before, after = (np.moveaxis(array, 1, -1) for array in (before, after))
+        down, across = (1, 2) if self.data_format == "channels_last" else (2, 3)
         if self.mode == "horizontal":
-            _copy_rows(before[:, :, ::-1], after, mirrored)
+            _copy_flipped(before, after, mirrored, (across,))
         elif self.mode == "vertical":
-            _copy_rows(before[:, ::-1], after, upside_down)
+            _copy_flipped(before, after, upside_down, (down,))
         else:
-            _copy_rows(before[:, :, ::-1], after, mirrored & ~upside_down)
-            _copy_rows(before[:, ::-1], after, upside_down & ~mirrored)
-            _copy_rows(before[:, ::-1, ::-1], after, mirrored & upside_down)
+            _copy_flipped(before, after, mirrored & ~upside_down, (across,))
+            _copy_flipped(before, after, upside_down & ~mirrored, (down,))
+            _copy_flipped(before, after, mirrored & upside_down, (down, across))
         return output
 
     def get_config(self) -> dict[str, Any]:
         return {"mode": self.mode, "data_format": self.data_format}
 
 
-def _copy_rows(source: Images, target: Images, chosen: npt.NDArray[np.bool_]) -> None:
-    """Copy the chosen ones of the images, which have their channels last, from one array to another."""
+def _copy_flipped(source: Images, target: Images, chosen: npt.NDArray[np.bool_], axes: tuple[int, ...]) -> None:
+    """Copy the chosen ones of the images from one array to another, flipped along these axes."""
     rows = np.flatnonzero(chosen)
-    channels = source.shape[-1]
+    channels = source.shape[-1] if 3 not in axes else 0
     # NumPy moves pixels of a few bytes one at a time; the values of one channel it moves in one loop.
-    planes = [slice(channel, channel + 1) for channel in range(channels)] if channels <= 4 else [slice(None)]
+    planes = [slice(channel, channel + 1) for channel in range(channels)] if 0 < channels <= 4 else [slice(None)]
     at_once = max(1, _BYTES_AT_ONCE // max(1, source[:1].nbytes))
     for start in range(0, len(rows), at_once):
-        some = rows[start : start + at_once]
-        where = some if at_once > 1 else slice(some[0], some[0] + 1)
+        some = source[rows[start : start + at_once]]
+        flipped, result = np.flip(some, axes), np.empty_like(some)
         for plane in planes:
-            target[where, ..., plane] = source[where, ..., plane]
+            result[..., plane] = flipped[..., plane]
+        target[rows[start : start + at_once]] = result
 
 
 def _as_images(call: str, inputs: Any, leading: int) -> Images:
