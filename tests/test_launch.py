@@ -1,4 +1,7 @@
-"""`penstock launch` with real processes, which tell by a pipe how far they are: it ends with its last writer."""
+"""`penstock launch` with real processes, which tell by a pipe how far they are: it ends with its last writer.
+
+The launchers are forked from a process that has penstock loaded; they start the workers as always.
+"""
 
 import io
 import os
@@ -11,12 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forked
 import pytest
 
 from penstock.errors import InvalidArgumentError
 from penstock.launch import launch
 
-LAUNCH = [sys.executable, "-m", "penstock", "launch"]
+LAUNCH = ("-m", "penstock", "launch")
 
 WORKER = """
 import os, signal, subprocess, sys
@@ -48,27 +52,18 @@ def pipe(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Makes new processes hear signals, also if a shell that runs the tests in the background made them deaf."""
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*LAUNCH, *map(str, arguments)], capture_output=True, text=True, check=False)
+    return forked.run(*LAUNCH, *map(str, arguments))
 
 
 @contextmanager
-def running(*arguments: object) -> "Iterator[subprocess.Popen[str]]":
-    command = [*LAUNCH, *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def running(*arguments: object) -> Iterator[forked.Forked]:
+    process = forked.Forked(*LAUNCH, *map(str, arguments), pipes=("stdout", "stderr"))
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def launched(source: str, num_workers: int = 2, **options: object) -> tuple[int, list[str], list[str]]:
@@ -157,7 +152,9 @@ def test_numbers_are_coloured_on_a_terminal_only(program: Path, monkeypatch: pyt
     monkeypatch.delenv("NO_COLOR", raising=False)
     program.write_text("print('hello')")
     terminal, its_end = pty.openpty()
-    with subprocess.Popen([*LAUNCH, "-n", "1", str(program)], stdout=its_end, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, *LAUNCH, "-n", "1", str(program)], stdout=its_end, stderr=subprocess.PIPE
+    ) as process:
         assert os.read(terminal, 100) == b"\x1b[36m[0]\x1b[0m hello\r\n"
     os.close(terminal)
     os.close(its_end)
@@ -208,7 +205,6 @@ def test_others_are_told_to_end_before_they_are_killed(pipe: Path, program: Path
     assert done.stderr == "penstock: worker 1 failed first: exit status 5\n"
 
 
-@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("number", "status", "message"),
     [
@@ -229,7 +225,6 @@ def test_a_signal_ends_everything(pipe: Path, program: Path, number: int, status
     assert_gone([worker for worker, _ in processes])
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_who_does_not_hear_the_signal_is_killed(pipe: Path, program: Path) -> None:
     program.write_text(WORKER + HOLD + "signal.signal(signal.SIGINT, signal.SIG_IGN)\nready()\nsleep()\n")
     with running("-n", 2, "--grace", 0.1, program, pipe) as process, pipe.open() as reader:
@@ -241,7 +236,6 @@ def test_who_does_not_hear_the_signal_is_killed(pipe: Path, program: Path) -> No
     assert_gone([worker for worker, _ in processes])
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_a_second_ctrl_c_kills_at_once(pipe: Path, program: Path) -> None:
     program.write_text(WORKER + HOLD + "signal.signal(signal.SIGINT, lambda *_: print('heard'))\nready()\nsleep()\n")
     with running("-n", 1, "--grace", 1000, program, pipe) as process, pipe.open() as reader:

@@ -253,7 +253,9 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     for number, descriptor in enumerate(standard):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    # As a process in the foreground of a shell has them, however the tests were started.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
