@@ -11,6 +11,7 @@ import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pytest
+from forked import Forked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -211,10 +212,11 @@ print(StringLookup(vocabulary=sys.argv[1])(["token5", "token49999"]).tolist())
 
 def test_processes_that_start_at_once_make_one_index(tmp_path: Path) -> None:
     path = written(tmp_path / "v.txt", [f"token{number}" for number in range(50_000)])
-    command = [sys.executable, "-c", LOOK_UP, path]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    program = tmp_path / "look_up.py"
+    program.write_text(LOOK_UP)
+    processes = [Forked(str(program), path, pipes=("stdout",)) for _ in range(4)]
     assert [process.communicate(timeout=60)[0] for process in processes] == ["[6, 50000]\n"] * 4
-    assert sorted(os.listdir(tmp_path)) == ["v.txt", "v.txt.penstock-index"]
+    assert sorted(os.listdir(tmp_path)) == ["look_up.py", "v.txt", "v.txt.penstock-index"]
 
 
 def test_arrow_arrays_are_looked_up_too(tmp_path: Path) -> None:
