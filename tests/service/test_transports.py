@@ -286,6 +286,14 @@ def test_a_worker_that_computes_for_long_is_not_lost(worker: Endpoint, monkeypat
     connection.close()
 
 
+def test_a_line_that_is_closed_asks_its_worker_nothing_more(worker: Endpoint) -> None:
+    connection: Any = connect(worker, "flight")
+    connection.close()
+    connection.begin_asking()  # the watch may have looked at it just before
+    connection.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "penstock-ask"]
+
+
 def test_nobody_at_an_address_is_a_lost_worker() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

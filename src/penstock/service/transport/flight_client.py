@@ -155,8 +155,11 @@ class FlightConnection:
 
     def begin_asking(self) -> None:
         """As `Watched.begin_asking`; without an answer, all streams end."""
-        self._asking = threading.Thread(target=self._ask, name="penstock-ask", daemon=True)
-        self._asking.start()
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._asking = threading.Thread(target=self._ask, name="penstock-ask", daemon=True)
+            self._asking.start()  # here, so that `close` finds no thread that it cannot wait for
 
     def _ask(self) -> None:
         with self._lock:
