@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ import pytest
 from forked import Forked
 
 import penstock as ps
+from penstock.service.dispatcher_client import DispatcherClient
+from penstock.service.messages import GetStatus
 
 pytestmark = pytest.mark.slow
 
@@ -160,11 +163,24 @@ def test_a_poisonous_row_under_a_filter_is_met_at_its_row() -> None:
 
 
 @pytest.mark.parametrize("poison", [0, pytest.param(99, marks=pytest.mark.long)])
-def test_poison_is_left_out_where_that_is_asked_for(poison: int) -> None:
+def test_poison_is_left_out_and_counted_where_that_is_asked_for(poison: int) -> None:
     with Service(num_workers=2) as service:
         dataset = ps.Dataset.range(100).map(fatal_at(poison, run_out_of_memory))
-        found = [int(x) for x in through(dataset, service, skip_poison=True)]
+        with iter(through(dataset, service, skip_poison=True)) as iterator:
+            found = [int(x) for x in islice(iterator, 99)]
+            await_skipped(service, 1 if poison < 99 else 0)
+            assert next(iterator, None) is None
     assert found == [x for x in range(100) if x != poison]
+
+
+def await_skipped(service: "Service", count: int) -> None:
+    """Wait until the status of the service says that its one reader has left out so many elements."""
+    client = DispatcherClient(service.target.split("://")[1])
+    try:
+        while [one.skipped for epoch in client.ask(GetStatus()).epochs for one in epoch.consumers] != [count]:
+            time.sleep(0.01)
+    finally:
+        client.close()
 
 
 def test_poison_in_a_stream_ends_it_with_its_place(tmp_path: Path) -> None:
