@@ -15,12 +15,19 @@ from multiprocessing.connection import Connection
 
 import penstock as ps
 from benchmarks.timing import Figure, seconds
-from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.journal import Journal
-from penstock.service.machine.machine import Machine
-from penstock.service.machine.state import State
-from penstock.service.messages import ConsumerHeartbeat, Lease, OpenEpoch, RegisterDataset, WorkerHeartbeat, WorkerHello
-from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Message
+from penstock.service.dispatcher.journal import Journal
+from penstock.service.dispatcher.machine.machine import Machine
+from penstock.service.dispatcher.machine.state import State
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import (
+    ConsumerHeartbeat,
+    Lease,
+    OpenEpoch,
+    RegisterDataset,
+    WorkerHeartbeat,
+    WorkerHello,
+)
+from penstock.service.wire.subjects import DatasetInfo, Endpoint, JobParameters, Message
 
 WORKERS = 1000
 READERS = 256

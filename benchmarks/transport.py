@@ -13,13 +13,13 @@ from pyarrow import flight
 from benchmarks.timing import Figure
 from penstock.data.block import Block
 from penstock.runtime.memory import empty
-from penstock.service.fetching import Chunk, End, Fetch
-from penstock.service.interfaces import Answers
-from penstock.service.subjects import Endpoint, Pass, Span
 from penstock.service.transport.connect import connect
 from penstock.service.transport.flight import FlightServer
 from penstock.service.transport.place import this_machine
 from penstock.service.transport.shared_memory_server import SharedMemoryServer
+from penstock.service.wire.interfaces import Answers
+from penstock.service.wire.subjects import Endpoint, Pass, Span
+from penstock.service.wire.worker_messages import Chunk, End, Fetch
 from penstock.structure import LEAF
 
 WORKERS, ROUNDS = 2, 3

@@ -7,7 +7,7 @@ import pytest
 
 import penstock as ps
 from penstock.distribute.contexts import as_reduce_op
-from penstock.service.policy import ShardingPolicy, as_policy
+from penstock.service.wire.policy import ShardingPolicy, as_policy
 
 
 @pytest.mark.parametrize("name", ["DATA", "data", "Data"])

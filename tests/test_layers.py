@@ -2,7 +2,6 @@
 
 A file imports only files of lower levels, or files of its own level in its own folder, in no circle. There is one way
 around: the `__getattr__` of an `__init__.py` may import what the package offers when it is first asked for (PEP 562).
-Where a method of `data/methods/` says that it returns a `Dataset`, only type checkers import that name.
 """
 
 import ast
@@ -17,85 +16,44 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent.parent / "src"
 
-# A name with a dot at its end stands for everything below it, a name without one for that file alone.
-LEVELS: dict[str, float] = {
-    "penstock.errors": 0,
-    "penstock.tensorflow_names": 0,
-    "penstock.optional": 0,
-    "penstock.options": 0,
-    "penstock.extras": 0,
-    "penstock.structure": 0,
-    "penstock.spec": 0,
-    "penstock.rng": 0,
-    "penstock.row_generators": 0,
-    "penstock.paths": 0,
-    "penstock.printing": 0,
-    "penstock.sharding": 1,
-    "penstock.runtime": 1,
-    "penstock.runtime.": 1,
-    "penstock.formats": 1,
-    "penstock.formats.": 1,
-    "penstock.data.": 2,
-    "penstock.data.operators": 3,
-    "penstock.data.operators.": 3,
-    # Between the operators and the facade that is made of them.
-    "penstock.data.methods": 3.5,
-    "penstock.data.methods.": 3.5,
-    "penstock.data.plan": 4,
-    "penstock.data.guards": 4,
-    "penstock.data.iterator": 4,
-    "penstock.data.sample": 4,
-    "penstock.data.read": 4,
-    "penstock.data.dataset": 4,
-    "penstock.data.files": 4,
-    "penstock.data.shards": 4,
-    "penstock.data": 4,
-    "penstock.distribute": 5,
-    "penstock.distribute.": 5,
-    # What all parts of the service stand on, and how blocks get from one to another.
-    "penstock.service.subjects": 4.5,
-    "penstock.service.messages": 4.5,
-    "penstock.service.envelope": 4.5,
-    "penstock.service.answers": 4.5,
-    "penstock.service.asked": 4.5,
-    "penstock.service.fetching": 4.5,
-    "penstock.service.policy": 4.5,
-    "penstock.service.interfaces": 4.5,
-    "penstock.service.arrow_stream": 4.5,
-    "penstock.service.wire": 4.5,
-    "penstock.service.compression": 4.5,
-    "penstock.service.transport": 4.7,
-    "penstock.service.transport.": 4.7,
-    "penstock.service.address": 4.5,
-    "penstock.service.config": 4.5,
-    "penstock.service.credentials": 4.5,
-    "penstock.service.certificates": 4.5,
-    "penstock.service.private_files": 4.5,
-    "penstock.service.machine": 4.8,
-    "penstock.service.machine.": 4.8,
-    "penstock.service": 5,
-    "penstock.service.": 5,
-    # Below the layers that offer it; Keras is behind its `__getattr__`.
-    "penstock.preprocessing.convert": 4.5,
-    "penstock.preprocessing.convert.": 4.5,
-    "penstock.preprocessing": 5,
-    "penstock.preprocessing.": 5,
-    "penstock.training": 6,
-    "penstock.training.": 6,
-    "penstock.testing": 6,
-    "penstock.testing.": 6,
-    "penstock": 7,
-    # The outside, which uses the package as its users do.
-    "penstock.dashboard": 8,
-    "penstock.dashboard.": 8,
-    "penstock.demo": 8,
-    "penstock.demo.": 8,
-    "penstock.launch": 8,
-    "penstock.launch.": 8,
-    "penstock.cli": 9,
-    "penstock.cli.": 9,
-    "penstock.__main__": 10,
-}
+# From the lowest to the highest. A room is named with a stroke at its end, and stands for every file in it that is not
+# named by itself; its `__init__.py` is named without one where it offers what the room holds.
+LEVELS = (
+    "errors tensorflow_names optional options extras structure spec rng row_generators paths printing",
+    "sharding runtime/ formats/",
+    "data/block data/axes data/skipped",
+    "data/streams/",
+    "data/node",
+    "data/functions/",
+    "data/",
+    "data/operators/",
+    "data/arguments data/guards data/iterator data/plan data/randomness data/sample",
+    "data data/dataset data/files data/shards",
+    "distribute/",
+    "distribute/control/",
+    "distribute/feed/",
+    "distribute/strategy",
+    "distribute/host/ distribute/jax/",
+    "distribute",
+    "service/wire/",
+    "service/security/",
+    "service/config service/transport/",
+    "service/dispatcher/machine/",
+    "service/dispatcher/",
+    "service/worker/",
+    "service/reader/",
+    "service/ service",
+    "preprocessing/convert/",
+    "preprocessing/ preprocessing",
+    "training/",
+    "training/keras/",
+    "training/checkpoint/",
+    "keras testing/ testing",
+    "penstock",
+    "demo/ launch/ dashboard/",  # the outside, which uses the package as its users do
+    "cli/",
+    "__main__",
+)
 
 # Heavy packages, and the only parts of penstock that may import them.
 HEAVY = {
@@ -157,21 +115,18 @@ def imports_of(module: str) -> list[Import]:
 
 def at_import(module: str) -> Iterator[Import]:
     """The imports that run when the file is imported."""
-    imports = (found for found in imports_of(module) if found.function is None)
-    return (found for found in imports if not names_the_facade(module, found))
+    return (found for found in imports_of(module) if found.function is None)
 
 
-def names_the_facade(module: str, found: Import) -> bool:
-    """Whether it is there for type checkers alone, so that a method can say which dataset it returns."""
-    return found.for_types and module.startswith("penstock.data.methods.") and found.target == "penstock.data.dataset"
-
-
-def level_of(module: str) -> float:
-    if module in LEVELS:
-        return LEVELS[module]
-    below = [name for name in LEVELS if name.endswith(".") and module.startswith(name)]
-    assert below, f"{module} has no level: add it to the design's table and to LEVELS"
-    return LEVELS[max(below, key=len)]
+def level_of(module: str) -> int:
+    """The place in LEVELS of a file: by its own name, otherwise by that of its room."""
+    name = module.removeprefix("penstock.").replace(".", "/")
+    room = name if MODULES[module].name == "__init__.py" else name.rpartition("/")[0]
+    for known in (name, f"{room}/"):
+        for level, names in enumerate(LEVELS):
+            if known in names.split():
+                return level
+    raise AssertionError(f"{module} has no level: add its room to LEVELS and to the table in CONTRIBUTING.md")
 
 
 def folder_of(module: str) -> Path:
@@ -232,16 +187,16 @@ def test_only_the_definitions_of_the_service_pickle() -> None:
     packages = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
     found = {(module, name.target) for module in MODULES for name in imports_of(module) if name.target in packages}
     assert found == {
-        ("penstock.service.definition", "pickle"),
-        ("penstock.service.definition", "cloudpickle"),
-        ("penstock.service.shipping", "cloudpickle"),  # tries what can be sent
+        ("penstock.service.wire.definitions", "pickle"),
+        ("penstock.service.wire.definitions", "cloudpickle"),
+        ("penstock.service.wire.unpicklable", "cloudpickle"),  # tries what can be sent
         ("penstock.data.fingerprint", "cloudpickle"),  # takes a digest of what is sent, and keeps nothing
     }
 
 
 def test_level_0_knows_numpy_and_the_standard_library_only() -> None:
     allowed = sys.stdlib_module_names | {"numpy", "penstock"}
-    lowest = [module for module in MODULES if LEVELS.get(module) == 0]
+    lowest = [module for module in MODULES if level_of(module) == 0]
     packages = {(module, found.target.partition(".")[0]) for module in lowest for found in imports_of(module)}
     assert {(module, package) for module, package in packages if package not in allowed} == set()
 

@@ -57,19 +57,19 @@ from penstock.options import AutoShardPolicy as AutoShardPolicy
 from penstock.options import Options as Options
 from penstock.spec import RaggedTensorSpec as RaggedTensorSpec
 from penstock.spec import TensorSpec as TensorSpec
-from penstock.training.keras_import import connect_when_imported as _connect_when_imported
+from penstock.training.keras.import_hook import connect_when_imported as _connect_when_imported
 
 if _typing.TYPE_CHECKING:
+    from penstock import keras as keras
     from penstock import preprocessing as preprocessing
     from penstock import service as service
     from penstock import testing as testing
     from penstock.distribute import MirroredStrategy as MirroredStrategy
     from penstock.distribute import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from penstock.distribute import TPUStrategy as TPUStrategy
-    from penstock.training import keras as keras
-    from penstock.training.checkpoint import Checkpoint as Checkpoint
-    from penstock.training.checkpoint_files import latest_checkpoint as latest_checkpoint
-    from penstock.training.checkpoint_keep import best_checkpoint as best_checkpoint
+    from penstock.training.checkpoint.checkpoint import Checkpoint as Checkpoint
+    from penstock.training.checkpoint.keep import best_checkpoint as best_checkpoint
+    from penstock.training.checkpoint.numbered import latest_checkpoint as latest_checkpoint
     from penstock.training.loss import compute_average_loss as compute_average_loss
     from penstock.training.loss import scale_regularization_loss as scale_regularization_loss
 
@@ -78,14 +78,14 @@ _LAZY = {
     "MirroredStrategy": ("penstock.distribute", "jax"),
     "MultiWorkerMirroredStrategy": ("penstock.distribute", "jax"),
     "TPUStrategy": ("penstock.distribute", "jax"),
-    "Checkpoint": ("penstock.training.checkpoint", "checkpoint"),
-    "best_checkpoint": ("penstock.training.checkpoint_keep", None),
-    "latest_checkpoint": ("penstock.training.checkpoint_files", None),
+    "Checkpoint": ("penstock.training.checkpoint.checkpoint", "checkpoint"),
+    "best_checkpoint": ("penstock.training.checkpoint.keep", None),
+    "latest_checkpoint": ("penstock.training.checkpoint.numbered", None),
     "compute_average_loss": ("penstock.training.loss", "jax"),
     "scale_regularization_loss": ("penstock.training.loss", "jax"),
 }
 _LAZY_MODULES = {
-    "keras": ("penstock.training.keras", "keras"),
+    "keras": ("penstock.keras", "keras"),
     "preprocessing": ("penstock.preprocessing", None),
     "service": ("penstock.service", None),
     "testing": ("penstock.testing", None),

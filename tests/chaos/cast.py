@@ -12,9 +12,9 @@ from network import HERE, Machine, Network
 from roles import Trainer, run_dispatcher, run_foreign_worker, run_trainer, run_worker
 from schedule import Schedule
 
-from penstock.service.credentials import client_credentials
-from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.messages import GetStatus
+from penstock.service.security.credentials import client_credentials
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import GetStatus
 
 _processes = get_context("forkserver")
 _processes.set_forkserver_preload(["roles", "penstock.service"])

@@ -20,7 +20,7 @@ from network import Home
 from pipelines import pipeline
 
 import penstock as ps
-from penstock.service import envelope
+from penstock.service.wire import envelope
 
 FOREIGN_VERSION = "9.9"
 """That of the penstock of those who speak another protocol."""

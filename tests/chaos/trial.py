@@ -16,7 +16,7 @@ from roles import FOREIGN_VERSION, Trainer
 from schedule import Schedule
 from waits import Wait, longest
 
-from penstock.service.envelope import PROTOCOL
+from penstock.service.wire.envelope import PROTOCOL
 
 _LEASES = 27
 """After how many leases a trial has failed that has not ended."""

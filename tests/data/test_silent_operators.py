@@ -10,7 +10,7 @@ from penstock.data.dataset import Dataset
 from penstock.data.node import SameElements
 from penstock.data.plan import make_plan
 from penstock.data.shards import NotByFile, OneOf, divided_by_file, share_of_files
-from penstock.service.cut import check_shared, cut
+from penstock.service.worker.cut import check_shared, cut
 
 
 @dataclass(frozen=True, eq=False)

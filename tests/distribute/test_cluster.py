@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-import penstock.distribute.cluster as cluster_module
-from penstock.distribute.cluster import Cluster, find_cluster
+import penstock.distribute.control.cluster as cluster_module
+from penstock.distribute.control.cluster import Cluster, find_cluster
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 PENSTOCK = {

@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.distribute import hub as hub_module
-from penstock.distribute.agreement import Asked
-from penstock.distribute.control import Control
-from penstock.distribute.control_messages import Item
-from penstock.distribute.hub import Hub
-from penstock.distribute.steps import HostStep
+from penstock.distribute.control import hub as hub_module
+from penstock.distribute.control.channel import Control
+from penstock.distribute.control.hub import Hub
+from penstock.distribute.control.messages import Item
+from penstock.distribute.feed.agreement import Asked
+from penstock.distribute.feed.steps import HostStep
 from penstock.errors import WorkerError
 from penstock.runtime.channel import Closed
 from penstock.structure import LEAF
@@ -312,8 +312,8 @@ def test_a_blamed_worker_is_named_where_its_failure_is_known() -> None:
 def test_a_process_that_cannot_be_told_is_ended() -> None:
     program = f"""
         import threading
-        from penstock.distribute.control import Control
-        from penstock.distribute.hub import Hub
+        from penstock.distribute.control.channel import Control
+        from penstock.distribute.control.hub import Hub
         hub = Hub({HOST!r}, 2)
         address = ({HOST!r}, hub.port)
         controls = [Control(address, hub.key, worker, 2, failure_timeout_seconds=0.1) for worker in range(2)]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.distribute.test_control import connected, errors, results
 
-from penstock.distribute import host_arrays
-from penstock.distribute.host_arrays import HostArray, from_all_workers
+from penstock.distribute.jax import host_arrays
+from penstock.distribute.jax.host_arrays import HostArray, from_all_workers
 
 
 def objects(*values: Any) -> Any:

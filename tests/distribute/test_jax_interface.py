@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from penstock.distribute.jax_interface import (
+from penstock.distribute.jax.interface import (
     COMBINING,
     REPLICA_NUMBER,
     applied,
@@ -17,7 +17,7 @@ from penstock.distribute.jax_interface import (
     stands_under,
 )
 
-CHANGED = f"JAX {jax.__version__} has changed what penstock.distribute.jax_interface takes from it: "
+CHANGED = f"JAX {jax.__version__} has changed what penstock.distribute.jax.interface takes from it: "
 
 
 def equations(function):

@@ -12,8 +12,8 @@ import forked
 import pytest
 
 import penstock as ps
-from penstock.distribute import input
-from penstock.distribute.prefetch import Outcome, Prefetcher
+from penstock.distribute.feed import dataset as input
+from penstock.distribute.feed.prefetch import Outcome, Prefetcher
 
 
 def prefetching() -> list[threading.Thread]:

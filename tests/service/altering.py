@@ -9,12 +9,12 @@ import msgspec
 
 import penstock as ps
 from penstock.service.config import DispatcherConfig, WorkerConfig
-from penstock.service.dispatcher import _Shell
-from penstock.service.envelope import JournalEntry, sealed, unsealed
-from penstock.service.fetching import Fetch
-from penstock.service.interfaces import Answers
-from penstock.service.messages import ToDispatcher
+from penstock.service.dispatcher.server import _Shell
 from penstock.service.transport import in_process
+from penstock.service.wire.dispatcher_messages import ToDispatcher
+from penstock.service.wire.envelope import JournalEntry, sealed, unsealed
+from penstock.service.wire.interfaces import Answers
+from penstock.service.wire.worker_messages import Fetch
 
 _messages = msgspec.msgpack.Decoder(ToDispatcher)
 

@@ -13,7 +13,7 @@ import pytest
 from forked import Forked
 
 from penstock.launch.ports import free_port
-from penstock.service.subjects import Endpoint
+from penstock.service.wire.subjects import Endpoint
 
 PRODUCING = Path(__file__).parent / "producing.py"
 collect_ignore = ["altering.py", "fuzzing.py", "fuzzing_live.py", "producing.py", "reading.py", "typed.py"]

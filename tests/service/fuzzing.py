@@ -23,21 +23,28 @@ import numpy as np
 
 from penstock.data.block import Block
 from penstock.errors import PenstockError, ServiceError, StorageError
-from penstock.service import definition
-from penstock.service.compression import CODECS, compress
 from penstock.service.config import DispatcherConfig
-from penstock.service.credentials import read_token
-from penstock.service.failures import to_exception
-from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
-from penstock.service.journal import FILE, Journal
-from penstock.service.machine.machine import Machine
-from penstock.service.machine.state import State
-from penstock.service.machine.updates import DatasetKept
-from penstock.service.messages import GetStatus, Lease, OpenEpoch, RegisterDataset, ToDispatcher, WorkerHello
-from penstock.service.subjects import UNDECODABLE, DatasetInfo, Endpoint, JobParameters, Pass, Refused, Span
+from penstock.service.dispatcher.journal import FILE, Journal
+from penstock.service.dispatcher.machine.machine import Machine
+from penstock.service.dispatcher.machine.state import State
+from penstock.service.dispatcher.machine.updates import DatasetKept
+from penstock.service.security.credentials import read_token
 from penstock.service.transport import flight, flight_client, line
-from penstock.service.transport.refusals import raise_refused
-from penstock.service.wire import pack, spec_of_data, spec_to_data, unpack
+from penstock.service.wire import definitions as definition
+from penstock.service.wire.blocks import pack, spec_of_data, spec_to_data, unpack
+from penstock.service.wire.compression import CODECS, compress
+from penstock.service.wire.dispatcher_messages import (
+    GetStatus,
+    Lease,
+    OpenEpoch,
+    RegisterDataset,
+    ToDispatcher,
+    WorkerHello,
+)
+from penstock.service.wire.failures import to_exception
+from penstock.service.wire.refusals import raise_refused
+from penstock.service.wire.subjects import UNDECODABLE, DatasetInfo, Endpoint, JobParameters, Pass, Refused, Span
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
 from penstock.spec import TensorSpec
 from penstock.structure import flatten
 

@@ -27,18 +27,18 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.data.block import Block
 from penstock.errors import PenstockError
-from penstock.service import reader
 from penstock.service.config import WorkerConfig
-from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.envelope import JournalEntry, sealed
-from penstock.service.failures import to_exception
-from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
-from penstock.service.journal import Journal
-from penstock.service.machine.state import State
-from penstock.service.messages import FromDispatcher, GetStatus, Stop, ToDispatcher
-from penstock.service.subjects import Refused
+from penstock.service.dispatcher.journal import Journal
+from penstock.service.dispatcher.machine.state import State
+from penstock.service.reader import reader
 from penstock.service.transport.connect import PROTOCOLS, connect
-from penstock.service.transport.refusals import raise_refused
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import FromDispatcher, GetStatus, Stop, ToDispatcher
+from penstock.service.wire.envelope import JournalEntry, sealed
+from penstock.service.wire.failures import to_exception
+from penstock.service.wire.refusals import raise_refused
+from penstock.service.wire.subjects import Refused
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
 from penstock.structure import flatten
 
 sys.path.insert(0, str(Path(__file__).parent))

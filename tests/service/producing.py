@@ -14,13 +14,13 @@ from penstock.data.block import Block, object_column
 from penstock.errors import InvalidArgumentError
 from penstock.runtime.memory import empty
 from penstock.runtime.shared_memory import Arena, place_of
-from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
-from penstock.service.interfaces import Answers
-from penstock.service.subjects import Endpoint, Span
 from penstock.service.transport.flight import FlightServer
 from penstock.service.transport.in_process import InProcessServer
 from penstock.service.transport.place import this_machine, this_process
 from penstock.service.transport.shared_memory_server import SharedMemoryServer
+from penstock.service.wire.interfaces import Answers
+from penstock.service.wire.subjects import Endpoint, Span
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
 from penstock.structure import LEAF
 
 LARGE = 1 << 20

@@ -6,10 +6,10 @@ import pytest
 import penstock as ps
 from penstock.data.dataset import Dataset
 from penstock.rng import mix
-from penstock.service.cut import check_shared, cut, kind_of
-from penstock.service.parts import check_policy, part_of, seed_of
-from penstock.service.policy import ShardingPolicy as Policy
-from penstock.service.subjects import Pass
+from penstock.service.wire.policy import ShardingPolicy as Policy
+from penstock.service.wire.subjects import Pass
+from penstock.service.worker.cut import check_shared, cut, kind_of
+from penstock.service.worker.parts import check_policy, part_of, seed_of
 
 
 def odd(x):

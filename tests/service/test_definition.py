@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.service import definition
-from penstock.service.definition import from_bytes, to_bytes
+from penstock.service.wire import definitions as definition
+from penstock.service.wire.definitions import from_bytes, to_bytes
 
 
 def sent(dataset):

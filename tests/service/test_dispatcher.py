@@ -16,11 +16,11 @@ from pyarrow import flight
 
 import penstock as ps
 from penstock.launch.ports import free_port
-from penstock.service.address import parse_service
-from penstock.service.credentials import client_credentials
-from penstock.service.dispatcher_client import ACTION, DispatcherClient
-from penstock.service.envelope import NO_ENTRY, PROTOCOL, unsealed
-from penstock.service.messages import (
+from penstock.service.security.credentials import client_credentials
+from penstock.service.transport.dispatcher_client import ACTION, DispatcherClient
+from penstock.service.transport.guard import Line
+from penstock.service.wire.address import parse_service
+from penstock.service.wire.dispatcher_messages import (
     DatasetFound,
     Done,
     EpochOpened,
@@ -33,8 +33,8 @@ from penstock.service.messages import (
     Status,
     Stop,
 )
-from penstock.service.subjects import DatasetInfo, JobParameters, Refused
-from penstock.service.transport.guard import Line
+from penstock.service.wire.envelope import NO_ENTRY, PROTOCOL, unsealed
+from penstock.service.wire.subjects import DatasetInfo, JobParameters, Refused
 
 INFO = DatasetInfo(kind="rows", length=10, cardinality=10)
 NOBODY = "localhost:1"

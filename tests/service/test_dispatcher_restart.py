@@ -12,8 +12,8 @@ import pytest
 
 import penstock as ps
 from penstock.errors import LostLeaseError
-from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.messages import GetStatus, Status
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import GetStatus, Status
 
 pytestmark = pytest.mark.slow
 

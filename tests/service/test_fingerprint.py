@@ -9,7 +9,7 @@ import numpy as np
 
 import penstock as ps
 from penstock.data.fingerprint import fingerprint
-from penstock.service.definition import to_bytes
+from penstock.service.wire.definitions import to_bytes
 
 # What a user's script holds: sets, whose order is another one in every process, and classes of the main program.
 SCRIPT = """
@@ -17,7 +17,7 @@ import dataclasses
 import enum
 import numpy as np
 import penstock as ps
-from penstock.service.definition import to_bytes
+from penstock.service.wire.definitions import to_bytes
 from penstock.data.fingerprint import fingerprint
 
 STOP_WORDS = {"and", "or", "the", "of", "to", "in"}

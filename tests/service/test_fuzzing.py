@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.formats.columns import encode_column
-from penstock.service.compression import CODECS, compress, decompress
-from penstock.service.wire import BlockHeader, ColumnHeader, unpack
+from penstock.service.wire.blocks import BlockHeader, ColumnHeader, unpack
+from penstock.service.wire.compression import CODECS, compress, decompress
 
 _MOST_BYTES = 1 << 27
 

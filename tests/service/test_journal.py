@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.service import journal_mark
 from penstock.service.config import DispatcherConfig
-from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.journal import FILE, Journal
-from penstock.service.machine.machine import Machine
-from penstock.service.machine.state import State
-from penstock.service.messages import (
+from penstock.service.dispatcher import journal_mark
+from penstock.service.dispatcher.journal import FILE, Journal
+from penstock.service.dispatcher.machine.machine import Machine
+from penstock.service.dispatcher.machine.state import State
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import (
     GetDataset,
     GetStatus,
     Lease,
@@ -36,7 +36,7 @@ from penstock.service.messages import (
     ToDispatcher,
     WorkerHello,
 )
-from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Span
+from penstock.service.wire.subjects import DatasetInfo, Endpoint, JobParameters, Span
 
 FILES = (FILE, f"{FILE}-wal", journal_mark.FILE)
 
@@ -94,7 +94,7 @@ def test_a_journal_gives_the_state_that_was_left(tmp_path: Path) -> None:
 
 
 def test_compaction_keeps_the_state_and_bounds_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.service.journal._FIRST_COMPACTION_BYTES", 2000)
+    monkeypatch.setattr("penstock.service.dispatcher.journal._FIRST_COMPACTION_BYTES", 2000)
     kept = Kept(tmp_path)
     reader = kept.begin()
     for number in range(1, 400):

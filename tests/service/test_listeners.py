@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from penstock.service.transport import listeners
-from penstock.service.transport.listeners import ask_netlink, read_tables, users_listening
+from penstock.service.security import listeners
+from penstock.service.security.listeners import ask_netlink, read_tables, users_listening
 
 NOBODY = 65534
 

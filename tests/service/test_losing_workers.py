@@ -12,8 +12,8 @@ import pytest
 from forked import Forked
 
 import penstock as ps
-from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.messages import GetStatus
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import GetStatus
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 
 from penstock.service.config import DispatcherConfig
-from penstock.service.machine.machine import Machine
-from penstock.service.machine.spans import insert, without
-from penstock.service.machine.story import told
-from penstock.service.machine.updates import Stopping
-from penstock.service.messages import (
+from penstock.service.dispatcher.machine.machine import Machine
+from penstock.service.dispatcher.machine.story import told
+from penstock.service.dispatcher.machine.updates import Stopping
+from penstock.service.wire.dispatcher_messages import (
     ConsumerHeartbeat,
     ConsumerNews,
     DatasetFound,
@@ -30,8 +29,9 @@ from penstock.service.messages import (
     WorkerNews,
     WorkerWelcome,
 )
-from penstock.service.policy import ShardingPolicy
-from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, PassKind, Refused, Span
+from penstock.service.wire.policy import ShardingPolicy
+from penstock.service.wire.spans import insert, without
+from penstock.service.wire.subjects import DatasetInfo, Endpoint, JobParameters, PassKind, Refused, Span
 
 OFF, DYNAMIC, FILE, DATA = ShardingPolicy.OFF, ShardingPolicy.DYNAMIC, ShardingPolicy.FILE, ShardingPolicy.DATA
 

@@ -22,9 +22,8 @@ from hypothesis.stateful import (
 )
 
 from penstock.service.config import DispatcherConfig
-from penstock.service.machine.machine import Machine
-from penstock.service.machine.spans import count, insert, overlap, without
-from penstock.service.messages import (
+from penstock.service.dispatcher.machine.machine import Machine
+from penstock.service.wire.dispatcher_messages import (
     ConsumerHeartbeat,
     DatasetRegistered,
     EpochOpened,
@@ -38,8 +37,9 @@ from penstock.service.messages import (
     WorkerNews,
     WorkerWelcome,
 )
-from penstock.service.policy import ShardingPolicy
-from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Place, Refused, Span
+from penstock.service.wire.policy import ShardingPolicy
+from penstock.service.wire.spans import count, insert, overlap, without
+from penstock.service.wire.subjects import DatasetInfo, Endpoint, JobParameters, Place, Refused, Span
 
 ELEMENTS = 3
 LENGTH = 10

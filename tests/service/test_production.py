@@ -11,16 +11,16 @@ import pytest
 
 import penstock as ps
 from penstock.errors import LostDataWorkerError
-from penstock.service import production as production_module
-from penstock.service import window
-from penstock.service.cut import cut
-from penstock.service.definition import to_bytes
-from penstock.service.failures import failed_of, to_exception
-from penstock.service.fetching import Chunk, End, Failed, Fetch
-from penstock.service.interfaces import UnreachedDataWorkerError
-from penstock.service.policy import ShardingPolicy
-from penstock.service.production import Production
-from penstock.service.subjects import Pass, Span
+from penstock.service.wire.definitions import to_bytes
+from penstock.service.wire.failures import failed_of, to_exception
+from penstock.service.wire.interfaces import UnreachedDataWorkerError
+from penstock.service.wire.policy import ShardingPolicy
+from penstock.service.wire.subjects import Pass, Span
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch
+from penstock.service.worker import production as production_module
+from penstock.service.worker import window
+from penstock.service.worker.cut import cut
+from penstock.service.worker.production import Production
 
 FAR = 1 << 40
 

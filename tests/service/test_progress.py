@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 
 from penstock.data.block import Block
 from penstock.errors import StateMismatchError
-from penstock.service.asking import Reading
-from penstock.service.delivery import AsItComes, InOrder, InTurns
-from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.fetched import ENDLESS, Arrived, Behind, Part, Raised, after
-from penstock.service.fetching import Chunk, LeftOut, RowLeftOut
-from penstock.service.leases import Leases
-from penstock.service.machine.spans import merged
-from penstock.service.messages import Leased
-from penstock.service.pace import SpanPace, Usage
-from penstock.service.policy import ShardingPolicy
-from penstock.service.position import GivenUp, Position
-from penstock.service.progress import PassProgress, SharedProgress, past_of
-from penstock.service.subjects import Pass, Span
+from penstock.service.reader.delivery import AsItComes, InOrder, InTurns
+from penstock.service.reader.fetched import ENDLESS, Arrived, Behind, Part, Raised, after
+from penstock.service.reader.leases import Leases
+from penstock.service.reader.pace import SpanPace, Usage
+from penstock.service.reader.position import GivenUp, Position
+from penstock.service.reader.progress import PassProgress, SharedProgress, past_of
+from penstock.service.reader.requests import Reading
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import Leased
+from penstock.service.wire.policy import ShardingPolicy
+from penstock.service.wire.spans import merged
+from penstock.service.wire.subjects import Pass, Span
+from penstock.service.wire.worker_messages import Chunk, LeftOut, RowLeftOut
 
 
 def block_of(rows: range) -> Block:

@@ -34,7 +34,7 @@ def test_whoever_changes_a_message_raises_the_protocols_number() -> None:
     next_number = max(DIGESTS) + 1
     pytest.fail(
         "processes of different versions would take each other's messages for something else: a message has changed, "
-        f"or PROTOCOL has. Let PROTOCOL in src/penstock/service/envelope.py be {next_number}, and add to DIGESTS in "
+        f"or PROTOCOL has. Let PROTOCOL in src/penstock/service/wire/envelope.py be {next_number}, and add to DIGESTS "
         f'this file the line `{next_number}: "{found}",`'
     )
 

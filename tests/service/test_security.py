@@ -23,25 +23,32 @@ from pyarrow import flight
 import penstock as ps
 from penstock.cli import main
 from penstock.cli.status_page import page
-from penstock.service import credentials as ways
-from penstock.service.credentials import (
+from penstock.service.security import credentials as ways
+from penstock.service.security import doorkeeper
+from penstock.service.security.credentials import (
     ClientCredentials,
     ServerCredentials,
     client_credentials,
     read_token,
     token_of_user,
 )
-from penstock.service.dispatcher_client import ACTION, DispatcherClient
-from penstock.service.fetching import Fetch
-from penstock.service.messages import GetDataset, GetStatus, OpenEpoch, RegisterDataset, Status, WorkerHello
-from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Pass, Span
-from penstock.service.transport import doorkeeper
 from penstock.service.transport.connect import connect
+from penstock.service.transport.dispatcher_client import ACTION, DispatcherClient
 from penstock.service.transport.entrance import MOST_SILENT
 from penstock.service.transport.flight import FlightServer
 from penstock.service.transport.guard import GuardedServer
 from penstock.service.transport.place import this_machine
 from penstock.service.transport.shared_memory_server import SharedMemoryServer
+from penstock.service.wire.dispatcher_messages import (
+    GetDataset,
+    GetStatus,
+    OpenEpoch,
+    RegisterDataset,
+    Status,
+    WorkerHello,
+)
+from penstock.service.wire.subjects import DatasetInfo, Endpoint, JobParameters, Pass, Span
+from penstock.service.wire.worker_messages import Fetch
 
 TOKEN = "a-secret-that-is-long-enough"
 OTHER = "another-secret-that-is-long-enough"
@@ -117,7 +124,7 @@ def test_the_users_token_can_be_read_by_this_user_only(tmp_path: Path, monkeypat
 
 def test_processes_that_begin_at_once_get_one_token(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
-    program.write_text("from penstock.service.credentials import token_of_user; print(token_of_user())")
+    program.write_text("from penstock.service.security.credentials import token_of_user; print(token_of_user())")
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     started = [Forked(str(program), env=environment, pipes=("stdout",)) for _ in range(4)]
     assert len({process.communicate(timeout=30)[0] for process in started}) == 1

@@ -20,8 +20,8 @@ from forked import Forked
 import penstock as ps
 from penstock.cli import main
 from penstock.cli.status_page import page
-from penstock.service.messages import ConsumerStatus, EpochStatus, Status, WorkerStatus
-from penstock.service.subjects import Endpoint, WorkerInfo
+from penstock.service.wire.dispatcher_messages import ConsumerStatus, EpochStatus, Status, WorkerStatus
+from penstock.service.wire.subjects import Endpoint, WorkerInfo
 
 PENSTOCK = [sys.executable, "-m", "penstock"]
 

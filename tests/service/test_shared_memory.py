@@ -21,10 +21,10 @@ from penstock.data.block import Block
 from penstock.errors import LostDataWorkerError
 from penstock.runtime.memory import allocate_from, empty, memory_of, no_longer_from
 from penstock.runtime.shared_memory import Arena, Mapping, Segment, Slot, place_of, slot_size_for
-from penstock.service.fetching import Fetch
-from penstock.service.interfaces import Connection
-from penstock.service.subjects import Endpoint, Pass, Span
 from penstock.service.transport.connect import connect
+from penstock.service.wire.interfaces import Connection
+from penstock.service.wire.subjects import Endpoint, Pass, Span
+from penstock.service.wire.worker_messages import Fetch
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts mappings by /proc")
 
@@ -301,8 +301,8 @@ def test_a_killed_worker_leaves_nothing_but_its_socket_which_the_next_removes(ne
 
 CONSUMER = """
 import sys, msgspec
-from penstock.service.fetching import (Fetch)
-from penstock.service.subjects import (Endpoint, Pass, Span)
+from penstock.service.wire.worker_messages import (Fetch)
+from penstock.service.wire.subjects import (Endpoint, Pass, Span)
 from penstock.service.transport.connect import connect
 connection = connect(msgspec.json.decode(sys.argv[1], type=Endpoint), "shared_memory")
 span = Span(pass_number=0, start=0, stop=1000)

@@ -11,9 +11,9 @@ import pytest
 from forked import Forked
 
 import penstock as ps
-from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.messages import GetStatus, WorkerHello
-from penstock.service.subjects import Endpoint
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import GetStatus, WorkerHello
+from penstock.service.wire.subjects import Endpoint
 
 
 @pytest.fixture

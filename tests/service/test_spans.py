@@ -12,14 +12,14 @@ import penstock as ps
 from penstock.data.block import Block
 from penstock.data.dataset import Dataset
 from penstock.data.node import OneInput
-from penstock.data.stream import Stream
-from penstock.service.cut import cut
-from penstock.service.definition import to_bytes
-from penstock.service.fetching import End, Failed, Fetch
-from penstock.service.parts import part_of
-from penstock.service.policy import ShardingPolicy
-from penstock.service.production import Production
-from penstock.service.subjects import Pass, Span
+from penstock.data.streams.stream import Stream
+from penstock.service.wire.definitions import to_bytes
+from penstock.service.wire.policy import ShardingPolicy
+from penstock.service.wire.subjects import Pass, Span
+from penstock.service.wire.worker_messages import End, Failed, Fetch
+from penstock.service.worker.cut import cut
+from penstock.service.worker.parts import part_of
+from penstock.service.worker.production import Production
 
 _location = Path(__file__).parent.parent / "data" / "test_compositions.py"
 _spec = importlib.util.spec_from_file_location("compositions", _location)

@@ -5,10 +5,10 @@ import time
 import pytest
 
 from penstock.errors import LostDataWorkerError
-from penstock.service import staff as staff_module
-from penstock.service.interfaces import UnreachedDataWorkerError
-from penstock.service.staff import Staff
-from penstock.service.subjects import Endpoint, WorkerInfo
+from penstock.service.reader import workers as staff_module
+from penstock.service.reader.workers import Staff
+from penstock.service.wire.interfaces import UnreachedDataWorkerError
+from penstock.service.wire.subjects import Endpoint, WorkerInfo
 
 
 def workers(count: int) -> list[WorkerInfo]:

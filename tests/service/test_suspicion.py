@@ -1,7 +1,7 @@
 """Which position is taken for the reason that workers are lost."""
 
-from penstock.service.subjects import Span
-from penstock.service.suspicion import Suspicion
+from penstock.service.reader.suspicion import Suspicion
+from penstock.service.wire.subjects import Span
 
 
 def span(start: int, stop: int) -> Span:

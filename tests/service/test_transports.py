@@ -14,15 +14,15 @@ import pytest
 
 from penstock.data.block import Block
 from penstock.errors import InvalidArgumentError, InvalidTypeError, LostDataWorkerError, ServiceError, StorageError
-from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
-from penstock.service.interfaces import Answers, Connection
-from penstock.service.subjects import Endpoint, Pass, Refused, Span
 from penstock.service.transport import flight_client
 from penstock.service.transport.connect import PROTOCOLS, as_protocol, connect, offered_protocols
 from penstock.service.transport.flight import FlightServer
 from penstock.service.transport.in_process import InProcessServer
 from penstock.service.transport.place import this_machine, this_process
-from penstock.service.transport.refusals import raise_refused
+from penstock.service.wire.interfaces import Answers, Connection
+from penstock.service.wire.refusals import raise_refused
+from penstock.service.wire.subjects import Endpoint, Pass, Refused, Span
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
 from penstock.structure import LEAF
 
 BETWEEN_PROCESSES = ("shared_memory", "flight")

@@ -15,20 +15,20 @@ import pytest
 import penstock as ps
 from penstock.data.block import Block
 from penstock.errors import LostDataWorkerError
-from penstock.service import standing as standing_module
-from penstock.service import turns as turns_module
-from penstock.service.asked import checked
-from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.fetched import Arrived, Part
-from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
-from penstock.service.interfaces import Answers, WrongAnswerError
-from penstock.service.messages import GetDataset, WorkerHello
-from penstock.service.production import Production
-from penstock.service.standing import StandingAnswers
-from penstock.service.subjects import Endpoint, Pass, Span
+from penstock.service.reader import turns as turns_module
+from penstock.service.reader.fetched import Arrived, Part
+from penstock.service.reader.turns import MOST_LANES, Turns
+from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.transport.in_process import InProcessServer
 from penstock.service.transport.place import this_process
-from penstock.service.turns import MOST_LANES, Turns
+from penstock.service.wire.dispatcher_messages import GetDataset, WorkerHello
+from penstock.service.wire.interfaces import Answers, WrongAnswerError
+from penstock.service.wire.subjects import Endpoint, Pass, Span
+from penstock.service.wire.worker_answers import checked
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
+from penstock.service.worker import standing as standing_module
+from penstock.service.worker.production import Production
+from penstock.service.worker.standing import StandingAnswers
 from penstock.structure import LEAF
 
 ELEMENTS = 7
@@ -104,8 +104,8 @@ def fleet_of(count: int, **settings: Any) -> Iterator[Fleet]:
 def few_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were many workers where there are twelve."""
     monkeypatch.setattr(turns_module, "MOST_STREAMS", 4)
-    monkeypatch.setattr("penstock.service.reader.MOST_LANES", 6)
-    monkeypatch.setattr("penstock.service.reader.TURN_SECONDS", 0.1)
+    monkeypatch.setattr("penstock.service.reader.reader.MOST_LANES", 6)
+    monkeypatch.setattr("penstock.service.reader.reader.TURN_SECONDS", 0.1)
 
 
 def stream(count: int = ELEMENTS) -> ps.Dataset:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.service.config import DispatcherConfig
-from penstock.service.journal import Journal
-from penstock.service.machine.machine import Machine
-from penstock.service.machine.state import State
-from penstock.service.messages import (
+from penstock.service.dispatcher.journal import Journal
+from penstock.service.dispatcher.machine.machine import Machine
+from penstock.service.dispatcher.machine.state import State
+from penstock.service.wire.dispatcher_messages import (
     FromDispatcher,
     GetStatus,
     Lease,
@@ -27,7 +27,7 @@ from penstock.service.messages import (
     ToDispatcher,
     WorkerHello,
 )
-from penstock.service.subjects import DatasetInfo, Endpoint, JobParameters, Refused, Span
+from penstock.service.wire.subjects import DatasetInfo, Endpoint, JobParameters, Refused, Span
 
 
 def _loaded() -> Any:
@@ -155,7 +155,7 @@ def test_what_does_not_apply_is_refused_and_changes_nothing(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept.tell(RegisterDataset(definition=b"x", info=INFO, dataset_id="d"), 0.0)
-    monkeypatch.setattr("penstock.service.machine.opening._check_past", lambda past, parts: None)
+    monkeypatch.setattr("penstock.service.dispatcher.machine.opening._check_past", lambda past, parts: None)
     reply = kept.machine.tell(opening("j", 1, resumed=[Span(pass_number=3, start=0, stop=4)]), 0.0)
     assert isinstance(reply, Refused)
     assert reply.reason == "this OpenEpoch asks for what does not apply: IndexError('list index out of range')"

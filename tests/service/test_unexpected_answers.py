@@ -13,11 +13,8 @@ import pytest
 
 import penstock as ps
 from penstock.errors import LostDataWorkerError
-from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.envelope import PROTOCOL, JournalEntry, ProtocolError, sealed
-from penstock.service.fetching import End, Failed, LeftOut, RowLeftOut
-from penstock.service.interfaces import UnreachedDataWorkerError
-from penstock.service.messages import (
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import (
     ConsumerNews,
     Done,
     EpochOpened,
@@ -29,8 +26,11 @@ from penstock.service.messages import (
     WorkerNews,
     WorkerWelcome,
 )
-from penstock.service.subjects import DatasetInfo, Endpoint, Pass, Span, WorkerInfo
-from penstock.service.transport.refusals import raise_refused, refusal_of
+from penstock.service.wire.envelope import PROTOCOL, JournalEntry, ProtocolError, sealed
+from penstock.service.wire.interfaces import UnreachedDataWorkerError
+from penstock.service.wire.refusals import raise_refused, refusal_of
+from penstock.service.wire.subjects import DatasetInfo, Endpoint, Pass, Span, WorkerInfo
+from penstock.service.wire.worker_messages import End, Failed, LeftOut, RowLeftOut
 
 
 def _loaded() -> Any:

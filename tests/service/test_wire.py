@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.data.block import Block, object_column
 from penstock.errors import InvalidArgumentError, InvalidTypeError, ServiceError
-from penstock.service.compression import CODECS, AutomaticCodec, as_codec, cheapest_codec, compress, decompress
-from penstock.service.wire import BlockHeader, Buffer, ColumnHeader, pack, spec_of_data, spec_to_data, unpack
+from penstock.service.wire.blocks import BlockHeader, Buffer, ColumnHeader, pack, spec_of_data, spec_to_data, unpack
+from penstock.service.wire.compression import CODECS, AutomaticCodec, as_codec, cheapest_codec, compress, decompress
 from penstock.structure import flatten
 
 

@@ -14,9 +14,9 @@ import pytest
 
 import penstock as ps
 from penstock.launch.ports import free_port
-from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.messages import GetStatus, Status, Stop, WorkerStatus
-from penstock.service.subjects import Endpoint
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import GetStatus, Status, Stop, WorkerStatus
+from penstock.service.wire.subjects import Endpoint
 
 Address = str
 QUICK = ps.service.DispatcherConfig(heartbeat_seconds=0.1)

@@ -15,8 +15,8 @@ import optax
 import pytest
 
 import penstock as ps
-import penstock.training.checkpoint as checkpoint_module
-from penstock.training.checkpoint_folders import UNFINISHED
+import penstock.training.checkpoint.checkpoint as checkpoint_module
+from penstock.training.checkpoint.folders import UNFINISHED
 
 
 def mirrored(replicas: int) -> ps.MirroredStrategy:

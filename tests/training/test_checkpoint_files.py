@@ -15,7 +15,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import penstock as ps
-from penstock.training.checkpoint_folders import INDEX_FILE, UNFINISHED
+from penstock.training.checkpoint.folders import INDEX_FILE, UNFINISHED
 
 
 def names(directory: Path) -> list[str]:

@@ -11,8 +11,8 @@ import pytest
 import penstock as ps
 import penstock.distribute
 from penstock.cli import main
-from penstock.training import keras_import
-from penstock.training.keras_import import chosen_backend
+from penstock.training.keras import import_hook as keras_import
+from penstock.training.keras.import_hook import chosen_backend
 
 
 def run(program: str, **environment: str) -> str:

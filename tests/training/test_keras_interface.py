@@ -6,10 +6,10 @@ import keras
 import pytest
 
 import penstock as ps
-from penstock.training.keras_interface import DataAdapter, has_value, set_values, values_of
-from penstock.training.keras_objects import NOTED, was_seen
+from penstock.training.keras.interface import DataAdapter, has_value, set_values, values_of
+from penstock.training.keras.objects import NOTED, was_seen
 
-CHANGED = f"Keras {keras.__version__} has changed what penstock.training.keras_interface takes from it: "
+CHANGED = f"Keras {keras.__version__} has changed what penstock.training.keras.interface takes from it: "
 
 
 def test_variables_keep_their_arrays_where_they_did() -> None:

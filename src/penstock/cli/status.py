@@ -9,8 +9,8 @@ from typing import Final
 from penstock.cli.arguments import say, seconds
 from penstock.cli.option_names import named_as_options
 from penstock.cli.status_page import page
-from penstock.service.dispatcher_client import DispatcherClient
-from penstock.service.messages import GetStatus, Stop
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import GetStatus, Stop
 
 _PATIENCE_SECONDS: Final = 5.0
 _CLEAR: Final = "\x1b[H\x1b[2J"

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from penstock.printing import one_line
-from penstock.service.messages import EpochStatus, Status, WorkerStatus
-from penstock.service.policy import ShardingPolicy
+from penstock.service.wire.dispatcher_messages import EpochStatus, Status, WorkerStatus
+from penstock.service.wire.policy import ShardingPolicy
 
 _WAITS = 0.5
 """From which part of its time on a reader, or a worker, counts as one that waits."""

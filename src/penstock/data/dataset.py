@@ -1,49 +1,69 @@
-"""`Dataset`: the sources; with the methods of `methods/` everything that follows, and with `ReadMethods` the end."""
+"""`Dataset`: where elements come from, what becomes of them, and how they are read.
+
+A method checks its arguments and adds one node.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from html import escape
+from itertools import islice, pairwise
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
+from penstock.data.arguments import as_numbers, as_signature, check_function, check_parallel_calls, user_site
 from penstock.data.block import Block, object_column
+from penstock.data.fingerprint import fingerprint_of
 from penstock.data.guards import settled
-from penstock.data.iterator import Iterations
-from penstock.data.methods.base import (
-    Element,
-    as_dataset,
-    as_numbers,
-    as_signature,
-    check_function,
-    node_of,
-    options_of,
-    user_site,
-)
-from penstock.data.methods.batching import BatchMethods
-from penstock.data.methods.element import ElementMethods
-from penstock.data.methods.order import OrderMethods
-from penstock.data.methods.tensorflow import DATASET
-from penstock.data.node import Node, describe
-from penstock.data.operators.combine import Choose, Zip, check_one_kind
-from penstock.data.operators.keep import Saved
+from penstock.data.iterator import DatasetIterator, Element, Iterations
+from penstock.data.node import Node, Run, describe
+from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
+from penstock.data.operators.cardinality import AssertCardinality
+from penstock.data.operators.combine import Choose, Concatenate, Zip, check_one_kind
+from penstock.data.operators.element import Filter, Map
+from penstock.data.operators.expand import Interleave
+from penstock.data.operators.grouping import Bucket, GroupByWindow
+from penstock.data.operators.ignore_errors import IgnoreErrors
+from penstock.data.operators.keep import Cache, Kept, Prefetch, Saved
+from penstock.data.operators.order import EVERYTHING, Enumerate, Repeat, Shard, ShardHint, Skip, Take
+from penstock.data.operators.rebatching import Rebatch, Unbatch
+from penstock.data.operators.reducing import GroupByReducer, Reducer
+from penstock.data.operators.resample import RejectionResample
+from penstock.data.operators.sequence import Scan, TakeWhile, Unique, Window
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Choices, Counter, Generator, Random, Range, Slices
-from penstock.data.read import ReadMethods
+from penstock.data.plan import explain, make_plan
+from penstock.data.randomness import checked_randomness
+from penstock.data.sample import element_spec, tells_by_index
+from penstock.data.tensorflow import DATASET
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import matching_files
-from penstock.formats.row_store import RowStore
+from penstock.formats.row_store import RowStore, RowStoreWriter
 from penstock.formats.tables import as_columns
-from penstock.options import Options, check_flag, check_integer
+from penstock.options import (
+    AUTOTUNE,
+    INFINITE_CARDINALITY,
+    SHARD_HINT,
+    UNKNOWN_CARDINALITY,
+    Hint,
+    Options,
+    check_flag,
+    check_integer,
+    merged_inputs,
+)
 from penstock.paths import local_path
 from penstock.rng import DrawnSeed
+from penstock.runtime.threads import Threads, failures
 from penstock.spec import alike, as_leaf, spec_of_leaf
-from penstock.structure import LEAF, Structure, flatten
+from penstock.structure import LEAF, Structure, flatten, map_structure
 
 Result = TypeVar("Result")
 
+_CYCLE_LENGTH: Final = 16
+
 
 @DATASET
-class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Element], ReadMethods[Element]):
+class Dataset(Generic[Element]):
     """A sequence of elements, described step by step and read as often as wanted.
 
     Datasets are values: every method gives a new one. Iterating gives NumPy elements; each iteration is one epoch, and
@@ -68,6 +88,7 @@ class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Eleme
         self._spec: Any = None
 
     def _then(self, node: Node, options: Options | None = None) -> "Dataset[Any]":
+        """The dataset whose last step is `node`, with these options in place of this one's."""
         return type(self)(node, options or self._options)
 
     def __reduce__(self) -> tuple[type["Dataset[Any]"], tuple[Node, Options]]:
@@ -393,6 +414,736 @@ class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Eleme
         place = local_path(path)
         return Dataset(Saved(place, RowStore(place), site=user_site()))
 
+    # A function for every element
+
+    def map(
+        self,
+        fn: Callable[..., Result],
+        num_parallel_calls: int | None = None,
+        deterministic: bool | None = None,
+        seed: int | None = None,
+        output_signature: Any = None,
+    ) -> "Dataset[Result]":
+        """`fn` of every element.
+
+        A tuple element is unpacked into the arguments. The function may return anything whose leaves are numbers,
+        arrays, strings, bytes or lists; Python floats become float32, Python integers int64. All results must have one
+        structure and dtype; their shapes may differ.
+
+        Args:
+            fn: called once per element, with NumPy values; a layer of `ps.preprocessing`, once for a block of them. A
+                random layer of Keras goes in as `ps.preprocessing.random(layer)`, together with `seed`.
+            num_parallel_calls: threads that call it at the same time; `ps.AUTOTUNE` for one per core.
+            deterministic: False gives the results of parallel calls as soon as they are there, in whatever order; no
+                element is lost or given twice, also over a restore. Below a step that must be able to read the same
+                rows again (`shuffle`, `unbatch`, …) the order is kept all the same; `explain()` says so. None takes
+                `ps.Options(deterministic=...)`, and without it the order of the input is kept.
+            seed: if given, `fn` gets a `numpy.random.Generator` as its last argument, keyed by (seed, epoch, position),
+                so that an element gets the same random numbers on any number of threads. It is valid during the call.
+            output_signature: the structure of a result with a `ps.TensorSpec` or `ps.RaggedTensorSpec` for each leaf,
+                as for `from_generator`. It makes `element_spec` exact and saves the call that it would cost; results
+                are checked against it, and Python numbers and lists take its dtype where that loses nothing.
+
+        Raises:
+            InvalidTypeError: `fn` is not callable, a layer of Keras that draws random numbers of its own, or a
+                signature with other leaves.
+            InvalidArgumentError: `num_parallel_calls` below 1, or a layer that draws random numbers and no `seed`.
+            ElementError: while iterating, a result that does not fit the signature.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(4).map(lambda x: x * x)]
+            [0, 1, 4, 9]
+            >>> halves = ps.Dataset.range(4).map(lambda x: [x / 2, 0.5], output_signature=ps.TensorSpec((2,)))
+            >>> halves.batch(2).element_spec
+            TensorSpec(shape=(2, 2), dtype=float32)
+        """
+        check_function("map", "fn", fn)
+        check_parallel_calls("map", num_parallel_calls)
+        if deterministic is not None:
+            check_flag("map", "deterministic", deterministic)
+        if seed is not None:
+            check_integer("map", "seed", seed, minimum=0)
+        fn = checked_randomness(fn, seed)
+        signature = as_signature("map", output_signature)
+        return self._then(Map(self.node, fn, num_parallel_calls, deterministic, seed, signature, site=user_site()))
+
+    def filter(self, predicate: Callable[..., Any]) -> "Dataset[Element]":
+        """The elements for which `predicate` is true.
+
+        Raises:
+            InvalidTypeError: `predicate` is not callable; while iterating, if it returns something other than one truth
+                value.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(6).filter(lambda x: x % 2 == 0)]
+            [0, 2, 4]
+        """
+        return self._then(Filter(self.node, check_function("filter", "predicate", predicate), site=user_site()))
+
+    def flat_map(self, fn: Callable[..., "Dataset[Result]"]) -> "Dataset[Result]":
+        """The elements of the datasets that `fn` makes of every element, one dataset after the other.
+
+        Raises:
+            InvalidTypeError: `fn` is not callable; while iterating, if it returns something other than a dataset.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(4).flat_map(ps.Dataset.range)]
+            [0, 0, 1, 0, 1, 2]
+        """
+        return self._then(Interleave(self.node, "flat_map", check_function("flat_map", "fn", fn), site=user_site()))
+
+    def interleave(
+        self,
+        fn: Callable[..., "Dataset[Result]"],
+        cycle_length: int = _CYCLE_LENGTH,
+        block_length: int = 1,
+        num_parallel_calls: int | None = None,
+    ) -> "Dataset[Result]":
+        """The elements of several datasets in turn, each made by `fn` of an element.
+
+        `cycle_length` datasets are open at a time, and `block_length` elements are taken from each in turn.
+
+        A dataset that ends gives up its turn at once; its slot takes the next element of the input when its turn comes
+        again.
+
+        Args:
+            fn: makes a dataset of an element.
+            cycle_length: datasets that are open at the same time. The default, which `ps.AUTOTUNE` means too, is fixed,
+                so that the order does not depend on the machine.
+            block_length: elements taken from one before the next has its turn.
+            num_parallel_calls: if given, every open dataset is read ahead by a thread; the order stays the same.
+
+        Raises:
+            InvalidTypeError: `fn` is not callable; while iterating, if it returns something other than a dataset.
+            InvalidArgumentError: a number below 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.range(1, 4).interleave(
+            ...     lambda x: ps.Dataset.from_tensors(x).repeat(3), cycle_length=2, block_length=2)
+            >>> [int(x) for x in dataset]
+            [1, 1, 2, 2, 1, 2, 3, 3, 3]
+        """
+        check_function("interleave", "fn", fn)
+        if cycle_length == AUTOTUNE:
+            cycle_length = _CYCLE_LENGTH
+        cycle_length = check_integer("interleave", "cycle_length", cycle_length, minimum=1)
+        block_length = check_integer("interleave", "block_length", block_length, minimum=1)
+        check_parallel_calls("interleave", num_parallel_calls)
+        return self._then(
+            Interleave(self.node, "interleave", fn, cycle_length, block_length, num_parallel_calls, site=user_site())
+        )
+
+    def scan(
+        self,
+        initial_state: Any,
+        scan_func: Callable[[Any, Any], tuple[Any, Result]],
+        output_signature: Any = None,
+    ) -> "Dataset[Result]":
+        """The outputs of `scan_func(state, element) -> (new state, output)`, the state carried from element to element.
+
+        The carried state is part of the iterator's state, so it should be small.
+
+        Args:
+            initial_state: the first state.
+            scan_func: gives the next state, and the output.
+            output_signature: what an output is, as in `map`.
+
+        Raises:
+            InvalidTypeError: `scan_func` is not callable; while iterating, if it does not return a pair.
+            ElementError: while iterating, an output that does not fit the signature.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(1, 5).scan(0, lambda total, x: (total + x, total + x))]
+            [1, 3, 6, 10]
+        """
+        check_function("scan", "scan_func", scan_func)
+        signature = as_signature("scan", output_signature)
+        return self._then(Scan(self.node, initial_state, scan_func, signature, site=user_site()))
+
+    def take_while(self, predicate: Callable[..., Any]) -> "Dataset[Element]":
+        """The elements up to the first for which `predicate` is false.
+
+        Raises:
+            InvalidTypeError: `predicate` is not callable.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(9).take_while(lambda x: x < 3)]
+            [0, 1, 2]
+        """
+        return self._then(TakeWhile(self.node, check_function("take_while", "predicate", predicate), site=user_site()))
+
+    def ignore_errors(self, *, log: bool = False) -> "Dataset[Element]":
+        """The elements that can be made: where making one raises an exception, it is left out and counted.
+
+        It is about what stands below: above `batch` a whole batch is left out, below it one row. Mistakes of the
+        program, such as a `flat_map` function that returns no dataset, are raised all the same. The iterator's `errors`
+        says what was left out; `ps.Options(max_errors=...)` says how much may be. For a whole dataset there is
+        `ps.Options(on_error="skip")`, which also keeps pairs together in `zip`.
+
+        Args:
+            log: a line of the log for each of the first elements that are left out, then their number.
+
+        Raises:
+            InvalidTypeError: `log` is not True or False.
+            TooManySkippedError: while iterating, more elements failed than `max_errors` allows.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.from_tensor_slices(["1", "2", "three", "4"]).map(int).ignore_errors()
+            >>> iterator = iter(dataset.batch(2))
+            >>> [batch.tolist() for batch in iterator]
+            [[1, 2], [4]]
+            >>> iterator.errors.count, iterator.errors.rows[0].position
+            (1, 2)
+        """
+        return self._then(IgnoreErrors(self.node, check_flag("ignore_errors", "log", log), site=user_site()))
+
+    def rejection_resample(
+        self, class_func: Callable[..., Any], target_dist: Any, initial_dist: Any = None, seed: int | None = None
+    ) -> "Dataset[tuple[Any, Element]]":
+        """(class, element) pairs, with elements dropped at random so that classes come in given proportions.
+
+        Args:
+            class_func: the class of an element, from 0.
+            target_dist: the wanted share of each class; they sum to 1.
+            initial_dist: the share of each class in the data; estimated from the elements seen so far if it is not
+                given.
+            seed: of the random decisions.
+
+        Raises:
+            InvalidArgumentError: distributions that are negative, of unequal length, or do not sum to 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.range(1000).rejection_resample(
+            ...     lambda x: x % 10 == 0, target_dist=[0.5, 0.5], initial_dist=[0.9, 0.1], seed=1)
+            >>> kinds = [int(kind) for kind, x in dataset]
+            >>> sum(kinds), 80 < len(kinds) - sum(kinds) < 140
+            (100, True)
+        """
+        check_function("rejection_resample", "class_func", class_func)
+        target = _distribution("target_dist", target_dist)
+        initial = None if initial_dist is None else _distribution("initial_dist", initial_dist)
+        if initial is not None and len(initial) != len(target):
+            raise InvalidArgumentError(
+                f"rejection_resample: target_dist has {len(target)} classes, initial_dist has {len(initial)}"
+            )
+        if seed is not None:
+            check_integer("rejection_resample", "seed", seed, minimum=0)
+        return self._then(RejectionResample(self.node, class_func, target, initial, seed, site=user_site()))
+
+    # Which elements, and in which order
+
+    def shuffle(
+        self, buffer_size: int | None = None, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> "Dataset[Element]":
+        """The elements in a random order, none of them more than `buffer_size` - 1 places early.
+
+        A buffer as large as the dataset gives a full shuffle. Over what can be read by index only indices move: a full
+        shuffle costs 8 bytes a row or less. The order is a function of (seed, epoch, position).
+
+        Args:
+            buffer_size: at least 1; 1 changes nothing. None means the whole dataset, where its rows are read by index;
+                `ps.UNKNOWN_CARDINALITY` means the whole dataset in any case, and over a stream holds all of it.
+            seed: of the order; without one the dataset's seed is used.
+            reshuffle_each_iteration: another order in every epoch. Otherwise, where neither this nor the dataset has a
+                seed, one is drawn now: all datasets that are made of this one have the same order, so that `take` and
+                `skip` divide it.
+
+        Raises:
+            InvalidArgumentError: `buffer_size` below 1; or None over a stream or an endless dataset.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.range(6).shuffle(seed=1)
+            >>> [int(x) for x in dataset], [int(x) for x in dataset]
+            ([5, 4, 2, 1, 0, 3], [0, 5, 4, 1, 2, 3])
+        """
+        if buffer_size is None:
+            buffer_size = self._rows_by_index()
+        size = EVERYTHING if buffer_size == UNKNOWN_CARDINALITY else buffer_size
+        size = check_integer("shuffle", "buffer_size", size, minimum=1)
+        if seed is not None:
+            check_integer("shuffle", "seed", seed, minimum=0)
+        check_flag("shuffle", "reshuffle_each_iteration", reshuffle_each_iteration)
+        drawn = DrawnSeed() if seed is None and not reshuffle_each_iteration else None
+        return self._then(Shuffle(self.node, size, seed, reshuffle_each_iteration, drawn=drawn, site=user_site()))
+
+    def _rows_by_index(self) -> int:
+        """How many rows a shuffle of everything permutes, at least 1."""
+        if not self.node.indexable or self.node.cardinality < 0:
+            raise InvalidArgumentError(
+                "shuffle without a buffer_size is for datasets of known length whose rows are read by index, and "
+                f"{self.node.where()} is {'a stream' if not self.node.indexable else 'endless'}: give the number of "
+                "rows to hold, shuffle before this step, or say shuffle(ps.UNKNOWN_CARDINALITY) to hold all rows"
+            )
+        return max(1, self.node.cardinality)
+
+    def repeat(self, count: int | None = None) -> "Dataset[Element]":
+        """The dataset's epochs one after the other: `count` of them, or without end (None or -1).
+
+        An epoch without elements ends it. So a dataset of unknown length, repeated without end, is said to be infinite,
+        as in TensorFlow, though it may turn out to be empty; `take(3)` of it has an unknown length.
+
+        Raises:
+            InvalidArgumentError: `count` below -1.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(2).repeat(3)]
+            [0, 1, 0, 1, 0, 1]
+        """
+        if count is not None:
+            count = check_integer("repeat", "count", count, minimum=-1)
+        return self._then(Repeat(self.node, None if count == -1 else count, site=user_site()))
+
+    def take(self, count: int) -> "Dataset[Element]":
+        """The first `count` elements; all of them for -1.
+
+        Raises:
+            InvalidArgumentError: `count` below -1.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(9).take(2)]
+            [0, 1]
+        """
+        count = check_integer("take", "count", count, minimum=-1)
+        return self._then(Take(self.node, EVERYTHING if count == -1 else count, site=user_site()))
+
+    def skip(self, count: int) -> "Dataset[Element]":
+        """All elements but the first `count`; none for -1.
+
+        Raises:
+            InvalidArgumentError: `count` below -1.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(4).skip(2)]
+            [2, 3]
+        """
+        count = check_integer("skip", "count", count, minimum=-1)
+        if count == -1:
+            return self.take(0)
+        return self._then(Skip(self.node, count, site=user_site()))
+
+    def shard(self, num_shards: int | Hint, index: int | Hint) -> "Dataset[Element]":
+        """Every `num_shards`-th element, beginning with element `index`.
+
+        `shard(ps.SHARD_HINT, ps.SHARD_HINT)` marks the place where `ps.AutoShardPolicy.HINT` shards for each worker.
+
+        Raises:
+            InvalidArgumentError: `num_shards` below 1, or `index` not in [0, num_shards).
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(7).shard(3, 1)]
+            [1, 4]
+        """
+        if num_shards is index is SHARD_HINT:
+            return self._then(ShardHint(self.node, site=user_site()))
+        if num_shards is SHARD_HINT or index is SHARD_HINT:
+            raise InvalidArgumentError(
+                f"shard takes ps.SHARD_HINT in place of both numbers or of none, got shard({num_shards!r}, {index!r})"
+            )
+        num_shards = check_integer("shard", "num_shards", num_shards, minimum=1)
+        index = check_integer("shard", "index", index, minimum=0)
+        if index >= num_shards:
+            raise InvalidArgumentError(f"shard(index=...) must be below num_shards = {num_shards}, got {index}")
+        return self._then(Shard(self.node, num_shards, index, site=user_site()))
+
+    def concatenate(self, dataset: "Dataset[Any]") -> "Dataset[Element]":
+        """All elements of this dataset, then all of the other.
+
+        Raises:
+            InvalidTypeError: not a dataset, or one whose elements are of another structure or dtype. Where only a
+                function of yours over an index tells, it is called with the first element.
+            ElementError: while iterating, such elements of streams of which only a function of yours could tell.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(2).concatenate(ps.Dataset.range(5, 7))]
+            [0, 1, 5, 6]
+        """
+        second = as_dataset("concatenate", dataset)
+        check_one_kind("concatenate", (self._kind(), second._kind()))
+        joined = Concatenate(self.node, second.node, site=user_site())
+        return self._then(joined, options_of("concatenate", [self, dataset]))
+
+    def enumerate(self, start: int = 0) -> "Dataset[tuple[np.int64, Element]]":
+        """(position, element) pairs, counted from `start`.
+
+        Raises:
+            InvalidTypeError: `start` is not an integer.
+
+        Example:
+            >>> import penstock as ps
+            >>> [(int(i), str(x)) for i, x in ps.Dataset.from_tensor_slices(["a", "b"]).enumerate(5)]
+            [(5, 'a'), (6, 'b')]
+        """
+        start = check_integer("enumerate", "start", start, minimum=-EVERYTHING)
+        return self._then(Enumerate(self.node, start, site=user_site()))
+
+    def assert_cardinality(self, expected_cardinality: int) -> "Dataset[Element]":
+        """The same elements, of which there must be so many: for a length that you know and penstock cannot.
+
+        With it the dataset has a length, and the number of steps of a distributed one is known beforehand.
+
+        Args:
+            expected_cardinality: the number of elements, or `ps.INFINITE_CARDINALITY`.
+
+        Raises:
+            InvalidArgumentError: a number below -1, or the dataset is known to have another length.
+            ElementError: while iterating, at the place of the first element too many, or at the end if some are
+                missing; the elements before it are given.
+
+        Example:
+            >>> import penstock as ps
+            >>> even = ps.Dataset.range(10).filter(lambda x: x % 2 == 0).assert_cardinality(5)
+            >>> len(even), len(list(even))
+            (5, 5)
+        """
+        expected = check_integer("assert_cardinality", "expected_cardinality", expected_cardinality, minimum=-1)
+        if self.node.cardinality not in (UNKNOWN_CARDINALITY, expected):
+            found = "never ends" if self.node.cardinality == INFINITE_CARDINALITY else f"has {self.node.cardinality}"
+            wanted = "without end" if expected == INFINITE_CARDINALITY else f"of {expected}"
+            raise InvalidArgumentError(f"assert_cardinality: expected elements {wanted}, {self.node.where()} {found}")
+        return self._then(AssertCardinality(self.node, expected, site=user_site()))
+
+    def unique(self) -> "Dataset[Element]":
+        """The elements that have not come before. It remembers all of them; restoring a state reads the input again.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.from_tensor_slices([1, 2, 1, 3, 2]).unique()]
+            [1, 2, 3]
+        """
+        return self._then(Unique(self.node, site=user_site()))
+
+    def cache(self, filename: str | os.PathLike[str] = "") -> "Dataset[Element]":
+        """The elements, kept once they were read: in memory, or in the directory `filename`.
+
+        Over what can be read by index each row is kept when it is first read; over a stream, when a pass reaches the
+        end. Every epoch gives the rows of the first, so a shuffle below a cache is frozen: shuffle above it.
+
+        Raises:
+            StorageError: while iterating, the directory is being written by another iteration, or holds another number
+                of rows.
+
+        Example:
+            >>> import penstock as ps
+            >>> calls = []
+            >>> dataset = ps.Dataset.range(3).map(lambda x: (calls.append(x), x)[1]).cache()
+            >>> len(list(dataset)), len(list(dataset)), len(calls)
+            (3, 3, 3)
+        """
+        if not isinstance(filename, (str, os.PathLike)):
+            raise InvalidTypeError(f"cache(filename=...) takes a path, got {filename!r}")
+        return self._then(Cache(self.node, local_path(filename), kept=Kept(), site=user_site()))
+
+    def prefetch(self, buffer_size: int = AUTOTUNE) -> "Dataset[Element]":
+        """The same elements, made by a thread up to `buffer_size` of them before they are asked for.
+
+        Args:
+            buffer_size: elements made in advance; 0 means none, `ps.AUTOTUNE` two blocks of a size that pays.
+
+        Raises:
+            InvalidArgumentError: `buffer_size` below -1.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(3).prefetch(2)]
+            [0, 1, 2]
+        """
+        size = check_integer("prefetch", "buffer_size", buffer_size, minimum=AUTOTUNE)
+        return self._then(Prefetch(self.node, size, site=user_site()))
+
+    # Elements put together and taken apart
+
+    def batch(
+        self, batch_size: int, drop_remainder: bool = False, num_parallel_calls: int | None = None
+    ) -> "Dataset[Any]":
+        """`batch_size` consecutive elements stacked along a new leading axis; the last batch may be shorter.
+
+        Args:
+            batch_size: rows of a batch.
+            drop_remainder: leave a shorter last batch out.
+            num_parallel_calls: threads that copy the rows of a batch together, where rows are copied: below a shuffle,
+                say, which hands them out from all over an array; `ps.AUTOTUNE` for one per core. It is for batches of
+                many megabytes: less than one is copied by one thread.
+
+        Raises:
+            InvalidArgumentError: `batch_size` or `num_parallel_calls` below 1.
+            ElementError: while iterating, rows of unequal shape; the message names both.
+
+        Example:
+            >>> import penstock as ps
+            >>> [batch.tolist() for batch in ps.Dataset.range(5).batch(2)]
+            [[0, 1], [2, 3], [4]]
+        """
+        size = check_integer("batch", "batch_size", batch_size, minimum=1)
+        check_flag("batch", "drop_remainder", drop_remainder)
+        check_parallel_calls("batch", num_parallel_calls)
+        return self._then(Batch(self.node, size, drop_remainder, num_parallel_calls, site=user_site()))
+
+    def padded_batch(
+        self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, *, drop_remainder: bool = False
+    ) -> "Dataset[Any]":
+        """`batch_size` consecutive elements, each leaf padded at the end of its axes to one shape.
+
+        Args:
+            batch_size: rows of a batch.
+            padded_shapes: the shape to pad to, for all leaves or in the structure of the elements; None on an axis, or
+                for a leaf, means the longest row of the batch.
+            padding_values: what to pad with, given likewise; 0, "" or b"" by default.
+            drop_remainder: leave a shorter last batch out.
+
+        Raises:
+            InvalidArgumentError: `batch_size` below 1.
+            ElementError: while iterating, a row longer than its padded shape.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.range(1, 4).map(lambda x: [x] * int(x))
+            >>> [batch.tolist() for batch in dataset.padded_batch(2)]
+            [[[1, 0], [2, 2]], [[3, 3, 3]]]
+        """
+        size = check_integer("padded_batch", "batch_size", batch_size, minimum=1)
+        check_flag("padded_batch", "drop_remainder", drop_remainder)
+        return self._then(PaddedBatch(self.node, size, drop_remainder, padded_shapes, padding_values, site=user_site()))
+
+    def ragged_batch(self, batch_size: int, *, drop_remainder: bool = False) -> "Dataset[Any]":
+        """`batch_size` consecutive elements; a leaf with axes becomes an object array with one array per row.
+
+        Raises:
+            InvalidArgumentError: `batch_size` below 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.range(1, 4).map(lambda x: [x] * int(x))
+            >>> [[row.tolist() for row in batch] for batch in dataset.ragged_batch(2)]
+            [[[1], [2, 2]], [[3, 3, 3]]]
+        """
+        size = check_integer("ragged_batch", "batch_size", batch_size, minimum=1)
+        check_flag("ragged_batch", "drop_remainder", drop_remainder)
+        return self._then(RaggedBatch(self.node, size, drop_remainder, site=user_site()))
+
+    def unbatch(self) -> "Dataset[Any]":
+        """The rows along the leading axis of every element, as elements.
+
+        Raises:
+            ElementError: while iterating, a leaf without axes, or leaves of unequal length.
+
+        Example:
+            >>> import penstock as ps
+            >>> [int(x) for x in ps.Dataset.range(5).batch(2).unbatch()]
+            [0, 1, 2, 3, 4]
+        """
+        return self._then(Unbatch(self.node, site=user_site()))
+
+    def rebatch(self, batch_size: int | Sequence[int], *, drop_remainder: bool = False) -> "Dataset[Element]":
+        """The rows of batches in batches of another size; several sizes are used in turn.
+
+        Borders of the old batches do not matter.
+
+        Raises:
+            InvalidArgumentError: no size, or one below 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> [batch.tolist() for batch in ps.Dataset.range(7).batch(4).rebatch([2, 1])]
+            [[0, 1], [2], [3, 4], [5], [6]]
+        """
+        sizes = list(batch_size) if isinstance(batch_size, (Sequence, np.ndarray)) else [batch_size]
+        if not sizes:
+            raise InvalidArgumentError("rebatch(batch_size=...) takes at least one size, got none")
+        checked = tuple(check_integer("rebatch", "batch_size", size, minimum=1) for size in sizes)
+        check_flag("rebatch", "drop_remainder", drop_remainder)
+        return self._then(Rebatch(self.node, checked, drop_remainder, site=user_site()))
+
+    def window(
+        self, size: int, shift: int | None = None, stride: int = 1, *, drop_remainder: bool = False
+    ) -> "Dataset[Any]":
+        """Datasets of `size` elements that are `stride` apart.
+
+        A new one begins every `shift` elements (by default `size`).
+
+        Of elements with several leaves, each leaf becomes a dataset of its own, in the structure of the element.
+
+        Raises:
+            InvalidArgumentError: a number below 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> [[int(x) for x in window] for window in ps.Dataset.range(5).window(3, shift=1, drop_remainder=True)]
+            [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+        """
+        size = check_integer("window", "size", size, minimum=1)
+        shift = size if shift is None else check_integer("window", "shift", shift, minimum=1)
+        stride = check_integer("window", "stride", stride, minimum=1)
+        check_flag("window", "drop_remainder", drop_remainder)
+        return self._then(
+            Window(self.node, size, shift, stride, drop_remainder, type(self)._of_block, site=user_site())
+        )
+
+    def group_by_window(
+        self,
+        key_func: Callable[..., Any],
+        reduce_func: Callable[[Any, Any], Any],
+        window_size: int | None = None,
+        window_size_func: Callable[[Any], Any] | None = None,
+    ) -> "Dataset[Any]":
+        """Elements of equal key, collected in windows.
+
+        The result has the elements of `reduce_func(key, window)`, a dataset made of each window.
+
+        A full window is given at once; what is left at the end of the input follows in the order of the keys.
+
+        Args:
+            key_func: an integer for an element.
+            reduce_func: makes a dataset of a key and the dataset of its window.
+            window_size: elements of a window, for every key.
+            window_size_func: elements of a window, by key.
+
+        Raises:
+            InvalidArgumentError: both or neither of the window sizes, or one below 1.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.range(7).group_by_window(
+            ...     lambda x: x % 2, lambda key, window: window.batch(2), window_size=2)
+            >>> [batch.tolist() for batch in dataset]
+            [[0, 2], [1, 3], [4, 6], [5]]
+        """
+        check_function("group_by_window", "key_func", key_func)
+        check_function("group_by_window", "reduce_func", reduce_func)
+        if (window_size is None) == (window_size_func is None):
+            raise InvalidArgumentError("group_by_window takes either window_size or window_size_func")
+        if window_size is not None:
+            fixed = check_integer("group_by_window", "window_size", window_size, minimum=1)
+            size_of: Callable[[Any], Any] = lambda key: fixed  # noqa: E731  # as short as it can be said
+        else:
+            size_of = check_function("group_by_window", "window_size_func", window_size_func)
+        text = (f"key_func={describe(key_func)}", f"window_size={describe(window_size or window_size_func)}")
+        return self._then(
+            GroupByWindow(
+                self.node,
+                "group_by_window",
+                key_func,
+                reduce_func,
+                size_of,
+                text,
+                dataset_of=type(self)._of_block,
+                site=user_site(),
+            )
+        )
+
+    def group_by_reducer(self, key_func: Callable[..., Any], reducer: Reducer) -> "Dataset[Any]":
+        """One element for each key: what the reducer makes of all elements of that key, in the order of the keys.
+
+        Nothing comes before the input has ended. The states of all keys are held; restoring a state reads the input
+        again.
+
+        Args:
+            key_func: an integer for an element.
+            reducer: how the elements of a key become one.
+
+        Raises:
+            InvalidTypeError: not a function, or not a `ps.Reducer`.
+            InvalidArgumentError: the dataset never ends.
+            ElementError: while iterating, states of a key that differ in structure or dtype.
+
+        Example:
+            >>> import penstock as ps
+            >>> total = ps.Reducer(lambda key: 0, lambda total, x: total + x, lambda total: total)
+            >>> [int(x) for x in ps.Dataset.range(10).group_by_reducer(lambda x: x % 3, total)]
+            [18, 12, 15]
+        """
+        check_function("group_by_reducer", "key_func", key_func)
+        if not isinstance(reducer, Reducer):
+            raise InvalidTypeError(f"group_by_reducer(reducer=...) takes a ps.Reducer, got {reducer!r}")
+        if self.node.cardinality == INFINITE_CARDINALITY:
+            raise InvalidArgumentError(
+                f"group_by_reducer: {self.node.where()} never ends: put .take(count) before group_by_reducer"
+            )
+        functions = (reducer.init_func, reducer.reduce_func, reducer.finalize_func)
+        return self._then(GroupByReducer(self.node, key_func, *functions, site=user_site()))
+
+    def bucket_by_sequence_length(
+        self,
+        element_length_func: Callable[..., Any],
+        bucket_boundaries: Sequence[int],
+        bucket_batch_sizes: Sequence[int],
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        *,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        drop_remainder: bool = False,
+    ) -> "Dataset[Any]":
+        """Batches of elements of similar length: bucket i holds the lengths from boundary i - 1 up to below boundary i.
+
+        A full bucket is given at once as a padded batch; what is left at the end follows in the order of the buckets.
+
+        Args:
+            element_length_func: the length of an element.
+            bucket_boundaries: k rising lengths.
+            bucket_batch_sizes: the k + 1 batch sizes.
+            padded_shapes: as in `padded_batch`.
+            padding_values: as in `padded_batch`.
+            pad_to_bucket_boundary: pad to the bucket's boundary - 1 instead of the longest row; an element that is too
+                long for the last boundary is an error. Padded so far are the axes that `padded_shapes` leaves open;
+                without it those that are None in `element_spec`, or where only a user's function could tell, those that
+                have the element's length and those that differ among the elements read until then.
+            no_padding: batch without padding: the elements of a bucket must have one shape.
+            drop_remainder: leave shorter last batches out.
+
+        Raises:
+            InvalidArgumentError: boundaries that do not rise, or another number of batch sizes than boundaries + 1.
+            ElementError: while iterating, an element that is too long.
+
+        Example:
+            >>> import penstock as ps
+            >>> dataset = ps.Dataset.from_tensor_slices([1, 4, 2, 5, 3]).map(lambda n: [n] * int(n))
+            >>> [b.shape for b in dataset.bucket_by_sequence_length(len, [4], [2, 2])]
+            [(2, 2), (2, 5), (1, 3)]
+        """
+        check_function("bucket_by_sequence_length", "element_length_func", element_length_func)
+        boundaries, sizes = _buckets(bucket_boundaries, bucket_batch_sizes)
+
+        site = user_site()
+
+        def batching(bucket: int, rows: Node, unknown: tuple[Structure, list[list[bool]]] | None) -> Node:
+            if no_padding:
+                return Batch(rows, sizes[bucket], drop_remainder, site=site)
+            shapes = padded_shapes
+            if unknown is not None:
+                shapes = bounded_shapes(*unknown, padded_shapes, boundaries[bucket] - 1)
+            return PaddedBatch(rows, sizes[bucket], drop_remainder, shapes, padding_values, site=site)
+
+        return self._then(
+            Bucket(
+                self.node,
+                "bucket_by_sequence_length",
+                element_length_func,
+                batching,
+                lambda bucket: sizes[int(bucket)],
+                (f"{describe(element_length_func)}", f"{boundaries}", f"{sizes}"),
+                dataset_of=type(self)._of_block,
+                boundaries=tuple(boundaries),
+                bounded=pad_to_bucket_boundary and not no_padding,
+                site=site,
+            )
+        )
+
+    # Settings
+
     def apply(self, transformation: Callable[["Dataset[Element]"], Result]) -> Result:
         """`transformation(self)`.
 
@@ -427,6 +1178,253 @@ class Dataset(ElementMethods[Element], BatchMethods[Element], OrderMethods[Eleme
             raise InvalidTypeError(f"with_options takes ps.Options, got {options!r}")
         return Dataset(self.node, self._options.merged(options))
 
+    # Reading, and what is known before
+
+    def __iter__(self) -> DatasetIterator[Element]:
+        return DatasetIterator(self.node, self._options, self._iterations, lambda: self.element_spec)
+
+    def as_numpy_iterator(self) -> DatasetIterator[Element]:
+        """`iter(dataset)`: elements are NumPy's already.
+
+        Example:
+            >>> import penstock as ps
+            >>> list(ps.Dataset.range(2).as_numpy_iterator())
+            [np.int64(0), np.int64(1)]
+        """
+        return iter(self)
+
+    def get_single_element(self) -> Element:
+        """The element of a dataset of one.
+
+        Raises:
+            InvalidArgumentError: there is none, or more than one.
+
+        Example:
+            >>> import penstock as ps
+            >>> ps.Dataset.range(4).batch(4).get_single_element()
+            array([0, 1, 2, 3])
+        """
+        if self.node.cardinality not in (1, UNKNOWN_CARDINALITY):
+            count = "no end" if self.node.cardinality == INFINITE_CARDINALITY else f"{self.node.cardinality} elements"
+            raise InvalidArgumentError(f"get_single_element: {self.node.where()} has {count}, not one element")
+        with iter(self) as iterator:
+            found = list(islice(iterator, 1 if self.node.cardinality == 1 else 2))
+        if len(found) != 1:
+            count = "more than one element" if found else "no element"
+            raise InvalidArgumentError(f"get_single_element: {self.node.where()} has {count}")
+        return found[0]
+
+    def at(self, index: int) -> Element:
+        """The element at a position of the first epoch, read by index: nothing before it is read.
+
+        Raises:
+            InvalidTypeError: not an integer.
+            InvalidArgumentError: a position outside of the dataset, or a dataset that can only be read in order.
+
+        Example:
+            >>> import penstock as ps
+            >>> ps.Dataset.range(10).map(lambda x: x * x).at(9)
+            np.int64(81)
+        """
+        position = check_integer("at", "index", index, minimum=0)
+        node = make_plan(self.node, self._options).root
+        while isinstance(node, Prefetch):
+            node = node.input
+        if not node.indexable:
+            stream = next(below for below in node.walk() if not below.indexable)
+            raise InvalidArgumentError(
+                f"at(index=...) reads by index, and {stream.where()} is read in order: use "
+                f".skip({position}).take(1).get_single_element()"
+            )
+        if node.cardinality != INFINITE_CARDINALITY and position >= node.cardinality:
+            raise InvalidArgumentError(
+                f"at(index=...) must be below the {node.cardinality} elements of {self.node.where()}, got {position}"
+            )
+        threads = Threads()
+        try:
+            run = Run(node, self._iterations.seed, threads, seeded=self._iterations.seeded)
+            element: Element = next(node.read(run, 0, range(position, position + 1)).rows())
+            return element
+        finally:
+            threads.stop()
+            threads.join()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the elements of one iteration to the directory `path`, which appears when it is complete.
+
+        Raises:
+            InvalidArgumentError: the dataset never ends.
+            StorageError: `path` exists, or cannot be written.
+            InvalidTypeError: elements with objects other than arrays, strings and bytes.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> import penstock as ps
+            >>> path = pathlib.Path(tempfile.mkdtemp()) / "words"
+            >>> ps.Dataset.from_tensor_slices(["rose", "violet"]).save(path)
+            >>> list(ps.Dataset.load(path))
+            ['rose', 'violet']
+        """
+        self._check_ends("save")
+        writer = RowStoreWriter(local_path(path))
+        try:
+            with iter(self) as iterator:
+                for block in iterator._blocks():
+                    writer.write(block.columns, block.structure, len(block))
+            writer.finish()
+        except BaseException:
+            writer.discard()
+            raise
+
+    def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
+        """The last state of `reduce_func(state, element)`, carried from element to element.
+
+        Raises:
+            InvalidTypeError: not a function.
+            InvalidArgumentError: the dataset never ends.
+
+        Example:
+            >>> import penstock as ps
+            >>> ps.Dataset.range(5).reduce(0, lambda total, x: total + x)
+            np.int64(10)
+        """
+        check_function("reduce", "reduce_func", reduce_func)
+        self._check_ends("reduce")
+        state = map_structure(as_leaf, initial_state)
+        with iter(self) as iterator:
+            for element in iterator:
+                state = map_structure(as_leaf, reduce_func(state, element))
+        return state
+
+    def _check_ends(self, call: str) -> None:
+        if self.node.cardinality == INFINITE_CARDINALITY:
+            raise InvalidArgumentError(f"{call}: {self.node.where()} never ends: put .take(count) before {call}")
+
+    @property
+    def element_spec(self) -> Any:
+        """The structure of an element with a `ps.TensorSpec` for each leaf.
+
+        A length that differs from element to element is None; a leaf whose rows differ in shape has a
+        `ps.RaggedTensorSpec`.
+
+        What construction tells is known without reading anything. Where only a user's function can tell (`map`,
+        `scan`, `flat_map` and others, a generator without a signature), it is called once, with the first element, and
+        what is seen then is marked by `~`: other elements may have other lengths. `output_signature` says it instead.
+
+        Raises:
+            ElementError: a function would have to be called, and there is no element to call it with.
+
+        Example:
+            >>> import penstock as ps
+            >>> ps.Dataset.range(10).batch(4).element_spec
+            TensorSpec(shape=(None,), dtype=int64)
+            >>> ps.Dataset.range(10).map(lambda x: [x, x]).batch(5).element_spec
+            TensorSpec(shape=(5, ~2), dtype=~int64)
+        """
+        if self._spec is None:
+            self._spec = element_spec(self.node)
+        return self._spec
+
+    def _kind(self) -> tuple[Node, Any]:
+        if self._spec is None and not tells_by_index(self.node):
+            return self.node, None
+        try:
+            return self.node, self.element_spec
+        except failures():  # no elements, or a function that fails at the first: reading it says so
+            return self.node, None
+
+    def cardinality(self) -> int:
+        """The number of elements of an epoch, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`.
+
+        Example:
+            >>> import penstock as ps
+            >>> ps.Dataset.range(10).batch(4).cardinality(), ps.Dataset.range(10).filter(bool).cardinality()
+            (3, -2)
+        """
+        return self.node.cardinality
+
+    def __len__(self) -> int:
+        """The number of elements; a TypeError where it is infinite or unknown."""
+        if self.node.cardinality < 0:
+            why = "it never ends" if self.node.cardinality == INFINITE_CARDINALITY else "only reading it would tell"
+            raise InvalidTypeError(f"{self.node.where()} has no length: {why}")
+        return self.node.cardinality
+
+    def __bool__(self) -> bool:
+        return True
+
+    def fingerprint(self) -> str:
+        """A digest of everything that this dataset is made of: operators, arguments, functions, arrays and options.
+
+        Two datasets with one fingerprint and a seed give the same elements, as long as files, and what functions read
+        elsewhere, stay the same. Two that give the same elements may have different ones, by another number of threads,
+        say. It is the same in every process of one version of Python.
+
+        Raises:
+            InvalidTypeError: something in it exists in this process only, such as a lock or an open file.
+
+        Example:
+            >>> import penstock as ps
+            >>> def scaled(factor):
+            ...     return ps.Dataset.range(9).map(lambda x: x * factor)
+            >>> scaled(2).fingerprint() == scaled(2).fingerprint(), scaled(2).fingerprint() == scaled(3).fingerprint()
+            (True, False)
+        """
+        return fingerprint_of(self.node, self._options)
+
+    def options(self) -> Options:
+        """The options set so far."""
+        return self._options
+
+    def explain(self) -> str:
+        """The plan as text: what runs by index and what streams, threads, memory held, and what was moved.
+
+        Example:
+            >>> import penstock as ps
+            >>> print(ps.Dataset.range(1000).shuffle(1000, seed=1).map(abs).batch(10).explain())
+            batch(batch_size=10)                     index, 100
+              map(function=abs)                      index, 1,000  element_spec assumed
+                shuffle(buffer_size=1000, seed=1)    index, 1,000  moves indices only, holds 8 kB
+                  range(start=0, stop=1000, step=1)  index, 1,000
+        """
+        return explain(self.node, self._options)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the plan, and what the elements are.
+
+        Where only a user's function tells what they are, it is called once, as for `element_spec`.
+        """
+        try:
+            elements = repr(self.element_spec)
+        except Exception as error:  # of the user's function: a dataset that is looked at raises nothing
+            elements = f"unknown, because the function for the first element failed: {type(error).__name__}: {error}"
+        parts = (("plan", self.explain()), ("elements", elements))
+        shown = "".join(f"<dt>{title}</dt><dd><pre>{escape(text)}</pre></dd>" for title, text in parts)
+        return f"<p>{escape(repr(self))}</p><dl>{shown}</dl>"
+
+    def __repr__(self) -> str:
+        return f"<penstock.Dataset {self.node.label}, cardinality {self.node.cardinality}>"
+
+
+def _distribution(name: str, values: Any) -> tuple[float, ...]:
+    shares = as_numbers("rejection_resample", name, values)
+    if not shares or not (min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-6):
+        raise InvalidArgumentError(f"rejection_resample({name}=...) takes shares that sum to 1, got {values!r}")
+    return shares
+
+
+def _buckets(boundaries: Sequence[int], sizes: Sequence[int]) -> tuple[list[int], list[int]]:
+    edges = [check_integer("bucket_by_sequence_length", "bucket_boundaries", edge, minimum=1) for edge in boundaries]
+    if not edges or any(low >= high for low, high in pairwise(edges)):
+        raise InvalidArgumentError(f"bucket_by_sequence_length(bucket_boundaries=...) must rise, got {edges}")
+    counts = [check_integer("bucket_by_sequence_length", "bucket_batch_sizes", size, minimum=1) for size in sizes]
+    if len(counts) != len(edges) + 1:
+        raise InvalidArgumentError(
+            f"bucket_by_sequence_length takes one batch size more than boundaries: expected {len(edges) + 1}, "
+            f"got {len(counts)}"
+        )
+    return edges, counts
+
 
 def _first_unlike(elements: Sequence[Any]) -> ElementError | None:
     """The error that names the first element that differs from element 0 in structure or dtype."""
@@ -457,3 +1455,20 @@ def _members(call: str, datasets: Sequence[Dataset[Any]]) -> tuple[Node, ...]:
         raise InvalidArgumentError(f"{call} takes at least one dataset, got none")
     check_one_kind(call, [dataset._kind() for dataset in given])
     return tuple(dataset.node for dataset in given)
+
+
+def options_of(call: str, datasets: Iterable[Dataset[Any]]) -> Options:
+    """The options of what a call makes of these datasets."""
+    return merged_inputs(f"{call} at {user_site()}", (dataset._options for dataset in datasets))
+
+
+def node_of(call: str, dataset: object) -> Node:
+    """The node of an argument that must be a dataset."""
+    return as_dataset(call, dataset).node
+
+
+def as_dataset(call: str, dataset: object) -> Dataset[Any]:
+    """An argument that must be a dataset."""
+    if not isinstance(dataset, Dataset):
+        raise InvalidTypeError(f"{call} takes a ps.Dataset, got {dataset!r}")
+    return dataset

@@ -4,13 +4,13 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from penstock.data.arguments import user_site
 from penstock.data.block import object_column
 from penstock.data.dataset import Dataset
-from penstock.data.methods.base import user_site
-from penstock.data.methods.tensorflow import FILES
 from penstock.data.node import Node
 from penstock.data.operators.files import ReadFiles
 from penstock.data.operators.sources import Slices
+from penstock.data.tensorflow import FILES
 from penstock.errors import InvalidTypeError
 from penstock.formats.files import check_compression, check_exists, has_protocol
 from penstock.formats.records import RecordFormat

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import cloudpickle
 
-from penstock.data.code import Describing, facts_of_code
+from penstock.data.functions.code import Describing, facts_of_code
 from penstock.data.node import BY_CHANCE, Node
 from penstock.errors import InvalidTypeError
 from penstock.options import Options

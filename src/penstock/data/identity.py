@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.code import Describing
+from penstock.data.functions.code import Describing
 from penstock.data.node import Node
 
 _DIGEST_BYTES = 6

@@ -7,17 +7,16 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from threading import Lock, RLock
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.data.block import Block
 from penstock.data.guards import guarded_below
 from penstock.data.identity import Identity, identities_of
-from penstock.data.methods.base import Element
-from penstock.data.methods.tensorflow import ITERATOR
 from penstock.data.node import Node, Run
 from penstock.data.plan import Plan, going_on, make_plan
 from penstock.data.skipped import SkipLog, SkippedRows
-from penstock.data.stream import Cursor, State
+from penstock.data.streams.stream import Cursor, State
+from penstock.data.tensorflow import ITERATOR
 from penstock.errors import ClosedError, InvalidTypeError, OutOfRangeError, PenstockError, StateMismatchError
 from penstock.optional import Optional
 from penstock.options import Options
@@ -25,6 +24,17 @@ from penstock.rng import draw_seed
 from penstock.runtime.channel import Closed
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads
+
+# What a dataset's elements are, for type checkers. `ps.Dataset` alone means `ps.Dataset[Any]`, also to those that are
+# strict; `typing` itself has such defaults from Python 3.13 on.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Element = TypeVar("Element", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    Element = TypeVar("Element", covariant=True)
 
 STATE_VERSION = 2
 

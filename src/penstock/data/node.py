@@ -32,9 +32,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Indices
-from penstock.data.live import LiveStreams
 from penstock.data.skipped import SkipLog, Skips, SkipsAhead
-from penstock.data.stream import CountingCursor, Cursor, IndexStream, Stream
+from penstock.data.streams.live import LiveStreams
+from penstock.data.streams.stream import CountingCursor, Cursor, IndexStream, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import DrawnSeed, mix
 from penstock.runtime.copying import Copiers

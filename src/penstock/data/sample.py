@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.apply import checked_rows
 from penstock.data.block import Block, Indices
+from penstock.data.functions.apply import checked_rows
 from penstock.data.node import Node, Run, SameElements
 from penstock.data.operators.batching import Batching
 from penstock.data.operators.element import Filter, Map
@@ -19,7 +19,7 @@ from penstock.data.operators.order import Take
 from penstock.data.operators.reducing import GroupByReducer
 from penstock.data.operators.sequence import Scan
 from penstock.data.plan import with_inputs
-from penstock.data.stream import OneInputStream, State, Stream
+from penstock.data.streams.stream import OneInputStream, State, Stream
 from penstock.errors import ElementError
 from penstock.runtime.threads import Threads
 from penstock.spec import LeafSpec

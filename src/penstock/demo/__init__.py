@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.demo.settings import DemoError as DemoError
 from penstock.demo.settings import Settings as Settings
-from penstock.training.keras_import import check_jax, chosen_backend
+from penstock.training.keras.import_hook import check_jax, chosen_backend
 
 
 def __getattr__(name: str) -> Any:

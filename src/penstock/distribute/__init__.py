@@ -12,24 +12,24 @@ from penstock.distribute.contexts import ReplicaContext as ReplicaContext
 from penstock.distribute.contexts import ValueContext as ValueContext
 from penstock.distribute.contexts import get_replica_context as get_replica_context
 from penstock.distribute.contexts import get_strategy as get_strategy
-from penstock.distribute.host import HostStrategy as HostStrategy
-from penstock.distribute.input import DistributedDataset as DistributedDataset
-from penstock.distribute.input import DistributedIterator as DistributedIterator
-from penstock.distribute.input_options import InputOptions as InputOptions
-from penstock.distribute.input_options import InputReplicationMode as InputReplicationMode
-from penstock.distribute.input_options import PartialBatch as PartialBatch
+from penstock.distribute.feed.dataset import DistributedDataset as DistributedDataset
+from penstock.distribute.feed.dataset import DistributedIterator as DistributedIterator
+from penstock.distribute.feed.options import InputOptions as InputOptions
+from penstock.distribute.feed.options import InputReplicationMode as InputReplicationMode
+from penstock.distribute.feed.options import PartialBatch as PartialBatch
+from penstock.distribute.host.strategy import HostStrategy as HostStrategy
 from penstock.distribute.strategy import Strategy as Strategy
 from penstock.distribute.values import PerReplica as PerReplica
 
 if TYPE_CHECKING:
-    from penstock.distribute.mirrored import MirroredStrategy as MirroredStrategy
-    from penstock.distribute.multi_worker import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
-    from penstock.distribute.multi_worker import TPUStrategy as TPUStrategy
+    from penstock.distribute.jax.mirrored import MirroredStrategy as MirroredStrategy
+    from penstock.distribute.jax.multi_worker import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
+    from penstock.distribute.jax.multi_worker import TPUStrategy as TPUStrategy
 
 _OF_JAX = {"MirroredStrategy": "mirrored", "MultiWorkerMirroredStrategy": "multi_worker", "TPUStrategy": "multi_worker"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _OF_JAX:
-        return getattr(import_module(f"penstock.distribute.{_OF_JAX[name]}"), name)
+        return getattr(import_module(f"penstock.distribute.jax.{_OF_JAX[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,15 +16,15 @@ from penstock.distribute.contexts import (
     refuse_in_replica,
     strategy_scope,
 )
-from penstock.distribute.control import Control
-from penstock.distribute.explain import idle_replicas
-from penstock.distribute.feed import Place
+from penstock.distribute.control.channel import Control
+from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
+from penstock.distribute.feed.explain import idle_replicas
+from penstock.distribute.feed.feed import Place
+from penstock.distribute.feed.inputs import DividedInput, FunctionInput, Inputs
+from penstock.distribute.feed.options import InputOptions, InputReplicationMode
+from penstock.distribute.feed.shards import Workers
+from penstock.distribute.feed.steps import Shares
 from penstock.distribute.framework import frameworks_scope
-from penstock.distribute.input import DistributedDataset, DistributedIterator
-from penstock.distribute.input_options import InputOptions, InputReplicationMode
-from penstock.distribute.inputs import DividedInput, FunctionInput, Inputs
-from penstock.distribute.shards import Workers
-from penstock.distribute.steps import Shares
 from penstock.distribute.tensorflow import STRATEGY
 from penstock.distribute.values import PerReplica, regrouped
 from penstock.errors import InvalidArgumentError, InvalidTypeError

@@ -1,6 +1,6 @@
 """`PerReplica`: a value that every replica has its own part of, and the way into nested structures of such values.
 
-NumPy only: `program.py` registers the classes with JAX.
+NumPy only: `jax/program.py` registers the classes with JAX.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -4,13 +4,13 @@ A dispatcher knows the workers and the datasets, workers produce elements, and a
 applied gives them to a trainer. `docs/data-service.md` says when to use it.
 """
 
-from penstock.service.dispatcher import DispatcherConfig as DispatcherConfig
-from penstock.service.dispatcher import DispatchServer as DispatchServer
+from penstock.service.dispatcher.server import DispatcherConfig as DispatcherConfig
+from penstock.service.dispatcher.server import DispatchServer as DispatchServer
 from penstock.service.distribute import distribute as distribute
 from penstock.service.distribute import from_dataset_id as from_dataset_id
 from penstock.service.distribute import register_dataset as register_dataset
 from penstock.service.local import local as local
-from penstock.service.policy import CrossTrainerCache as CrossTrainerCache
-from penstock.service.policy import ShardingPolicy as ShardingPolicy
-from penstock.service.worker import WorkerConfig as WorkerConfig
-from penstock.service.worker import WorkerServer as WorkerServer
+from penstock.service.wire.policy import CrossTrainerCache as CrossTrainerCache
+from penstock.service.wire.policy import ShardingPolicy as ShardingPolicy
+from penstock.service.worker.server import WorkerConfig as WorkerConfig
+from penstock.service.worker.server import WorkerServer as WorkerServer

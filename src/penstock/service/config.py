@@ -7,8 +7,7 @@ from typing import Final
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
-from penstock.service.address import is_address, is_host, parse_service
-from penstock.service.credentials import (
+from penstock.service.security.credentials import (
     ClientCredentials,
     ServerCredentials,
     check_open_to,
@@ -16,6 +15,7 @@ from penstock.service.credentials import (
     given_token_file,
     server_credentials,
 )
+from penstock.service.wire.address import is_address, is_host, parse_service
 from penstock.tensorflow_names import NotHere, TensorFlowNames
 
 PORT_WILDCARD: Final = "%port%"

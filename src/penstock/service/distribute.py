@@ -4,25 +4,25 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from penstock.data.dataset import Dataset
+from penstock.data.arguments import user_site
+from penstock.data.dataset import Dataset, node_of
 from penstock.data.fingerprint import fingerprint
-from penstock.data.methods.base import node_of, user_site
 from penstock.data.node import Node
 from penstock.data.plan import explain, with_inputs
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, Options
-from penstock.service.address import parse_service
-from penstock.service.compression import as_codec
-from penstock.service.cut import check_shared, cut, kind_of, without_last_guards
-from penstock.service.definition import to_bytes
-from penstock.service.dispatcher_client import PATIENCE_SECONDS, DispatcherClient
-from penstock.service.messages import DatasetFound, DatasetRegistered, GetDataset, RegisterDataset
-from penstock.service.parts import check_policy
-from penstock.service.policy import CrossTrainerCache, ShardingPolicy
-from penstock.service.settings import Settings, check_name, check_ordered, settings_of
-from penstock.service.source import Distribute
-from penstock.service.subjects import DatasetInfo, PassKind
-from penstock.service.wire import spec_of_data, spec_to_data
+from penstock.service.reader.node import Distribute
+from penstock.service.reader.settings import Settings, check_name, check_ordered, settings_of
+from penstock.service.transport.dispatcher_client import PATIENCE_SECONDS, DispatcherClient
+from penstock.service.wire.address import parse_service
+from penstock.service.wire.blocks import spec_of_data, spec_to_data
+from penstock.service.wire.compression import as_codec
+from penstock.service.wire.definitions import to_bytes
+from penstock.service.wire.dispatcher_messages import DatasetFound, DatasetRegistered, GetDataset, RegisterDataset
+from penstock.service.wire.policy import CrossTrainerCache, ShardingPolicy
+from penstock.service.wire.subjects import DatasetInfo, PassKind
+from penstock.service.worker.cut import check_shared, cut, kind_of, without_last_guards
+from penstock.service.worker.parts import check_policy
 from penstock.spec import describe_mismatch
 
 Service = str | tuple[str, str]

@@ -17,8 +17,8 @@ from typing import Final
 from penstock.errors import ServiceError
 from penstock.options import check_integer
 from penstock.service.config import DispatcherConfig
-from penstock.service.credentials import ClientCredentials, forget, remember
-from penstock.service.dispatcher import DispatchServer
+from penstock.service.dispatcher.server import DispatchServer
+from penstock.service.security.credentials import ClientCredentials, forget, remember
 
 _logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.node import DependsOn, OneInput, Run, scaled
-from penstock.data.stream import OneInputStream, State
+from penstock.data.streams.stream import OneInputStream, State
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.rng import as_positions

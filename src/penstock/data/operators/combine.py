@@ -11,7 +11,7 @@ import numpy as np
 from penstock.data.block import Block, Indices, dtype_of_rows
 from penstock.data.node import DependsOn, Node, Run, added, surely
 from penstock.data.skipped import Skip, SkipsAhead
-from penstock.data.stream import Cursor, OneInputStream, State, Stream
+from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError, InvalidTypeError, TooManySkippedError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions

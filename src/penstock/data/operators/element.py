@@ -7,13 +7,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.apply import Failure, Layout, call_rows, call_rows_with_randomness, checked_rows, map_rows, note
-from penstock.data.at_once import map_at_once
 from penstock.data.block import Block, Indices
+from penstock.data.functions.apply import (
+    Failure,
+    Layout,
+    call_rows,
+    call_rows_with_randomness,
+    checked_rows,
+    map_rows,
+    note,
+)
+from penstock.data.functions.at_once import map_at_once
+from penstock.data.functions.promise import Promise
 from penstock.data.node import DependsOn, OneInput, Run
-from penstock.data.promise import Promise
-from penstock.data.stream import OneInputStream, State, Stream
-from penstock.data.unordered import Unordered
+from penstock.data.streams.stream import OneInputStream, State, Stream
+from penstock.data.streams.unordered import Unordered
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.rng import mix

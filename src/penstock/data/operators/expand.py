@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.data.ahead import Ahead
-from penstock.data.apply import call_rows, note
 from penstock.data.block import Block
+from penstock.data.functions.apply import call_rows, note
 from penstock.data.node import DependsOn, Node, OneInput, Run
-from penstock.data.stream import Cursor, State, Stream
+from penstock.data.streams.ahead import Ahead
+from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import failures

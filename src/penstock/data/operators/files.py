@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.data.block import Block
 from penstock.data.node import DependsOn, OneInput, Run
-from penstock.data.stream import State, Stream
+from penstock.data.streams.stream import State, Stream
 from penstock.errors import InvalidTypeError
 from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader
 from penstock.options import UNKNOWN_CARDINALITY

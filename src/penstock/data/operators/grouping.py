@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.apply import checked_rows, integer_key, note
 from penstock.data.axes import UnknownAxes
 from penstock.data.block import Block, own
+from penstock.data.functions.apply import checked_rows, integer_key, note
 from penstock.data.node import DependsOn, Node, OneInput, Run
-from penstock.data.stream import Cursor, State, Stream
+from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.pacing import Pace

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from penstock.data.block import Block
-from penstock.data.live import LiveStream
 from penstock.data.node import DependsOn, Run, SameElements
 from penstock.data.skipped import Skip, SkippedRow, belongs_to_row
-from penstock.data.stream import Cursor, State, Stream
+from penstock.data.streams.live import LiveStream
+from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.runtime.channel import Closed
 

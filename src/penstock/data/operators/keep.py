@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.ahead import Ahead
 from penstock.data.block import Block, Column, Indices, is_ragged
 from penstock.data.node import DependsOn, Node, OneInput, Run
-from penstock.data.stream import State, Stream
+from penstock.data.streams.ahead import Ahead
+from penstock.data.streams.stream import State, Stream
 from penstock.errors import StorageError
 from penstock.formats.row_store import RowStore, RowStoreWriter
 from penstock.options import AUTOTUNE

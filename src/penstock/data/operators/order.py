@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
 from penstock.data.node import DependsOn, Run, SameElements, capped, scaled, surely
-from penstock.data.stream import OneInputStream, State, Stream
+from penstock.data.streams.stream import OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions

@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, is_ragged
 from penstock.data.node import DependsOn, Node, OneInput, Run, scaled
-from penstock.data.stream import Cursor, OneInputStream, State, Stream
+from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.spec import LeafSpec

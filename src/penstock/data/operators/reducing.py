@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.apply import Layout, call_rows, checked_rows, integer_key, note
 from penstock.data.block import Block, own
+from penstock.data.functions.apply import Layout, call_rows, checked_rows, integer_key, note
 from penstock.data.node import OneInput, Run
-from penstock.data.stream import CountingCursor, OneInputStream, State
+from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.pacing import Pace

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.apply import checked_rows, note
 from penstock.data.block import Block
+from penstock.data.functions.apply import checked_rows, note
 from penstock.data.node import DependsOn, OneInput, Run
-from penstock.data.stream import OneInputStream, State
+from penstock.data.streams.stream import OneInputStream, State
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import mix, uniform_positions

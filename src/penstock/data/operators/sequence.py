@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.apply import Layout, checked_rows, note
 from penstock.data.block import Block, object_column, own
+from penstock.data.functions.apply import Layout, checked_rows, note
+from penstock.data.functions.promise import Promise
 from penstock.data.node import DependsOn, OneInput, Run, scaled
-from penstock.data.promise import Promise
-from penstock.data.stream import CountingCursor, OneInputStream, State
+from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.values import decode_value, encode_value
 from penstock.options import UNKNOWN_CARDINALITY

@@ -8,7 +8,7 @@ import numpy as np
 from penstock.data.block import Block, Indices
 from penstock.data.node import DependsOn, Run, SameElements
 from penstock.data.skipped import Skip
-from penstock.data.stream import CountingCursor, OneInputStream, State
+from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
 from penstock.printing import in_bytes
 from penstock.rng import as_positions, mix, permuted

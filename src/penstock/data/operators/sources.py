@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, Indices, locked_entries, own
 from penstock.data.node import Node, Run
-from penstock.data.stream import State, Stream
+from penstock.data.streams.stream import State, Stream
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.printing import in_bytes

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from penstock.data.methods.randomness import seed_states
+from penstock.data.randomness import seed_states
 from penstock.errors import InvalidTypeError
 from penstock.structure import map_structure
 

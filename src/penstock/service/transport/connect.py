@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, LostDataWorkerError, ServiceError
-from penstock.service.address import is_address
-from penstock.service.credentials import ClientCredentials
-from penstock.service.interfaces import Connection
-from penstock.service.subjects import Endpoint
+from penstock.service.security.credentials import ClientCredentials
 from penstock.service.transport import in_process
 from penstock.service.transport.flight_client import FlightConnection
 from penstock.service.transport.place import this_machine, this_process
 from penstock.service.transport.shared_memory_client import SharedMemoryConnection
+from penstock.service.wire.address import is_address
+from penstock.service.wire.interfaces import Connection
+from penstock.service.wire.subjects import Endpoint
 
 _logger = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """A worker's end of Arrow Flight, which reaches consumers on any host.
 
 The ticket of a `do_get` is an encoded `Fetch`. Every record batch of the stream is a block: one row, whose columns are
-the block's buffers (`wire.py`), and beside it the frame that says what they hold. An end, a failure and a refusal are a
-frame beside a batch without rows, the last of the stream.
+the block's buffers (`wire/blocks.py`), and beside it the frame that says what they hold. An end, a failure and a
+refusal are a frame beside a batch without rows, the last of the stream.
 """
 
 import threading
@@ -19,14 +19,14 @@ from pyarrow import flight
 
 from penstock.data.block import Block
 from penstock.errors import InvalidArgumentError
-from penstock.service.compression import AUTO, AutomaticCodec, compress
-from penstock.service.credentials import ServerCredentials, server_credentials
-from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
-from penstock.service.interfaces import Produce
-from penstock.service.subjects import UNDECODABLE, Refused
+from penstock.service.security.credentials import ServerCredentials, server_credentials
 from penstock.service.transport.guard import ALIVE, GuardedServer
-from penstock.service.transport.refusals import refusal_of
-from penstock.service.wire import BlockHeader, Buffer, pack
+from penstock.service.wire.blocks import BlockHeader, Buffer, pack
+from penstock.service.wire.compression import AUTO, AutomaticCodec, compress
+from penstock.service.wire.interfaces import Produce
+from penstock.service.wire.refusals import refusal_of
+from penstock.service.wire.subjects import UNDECODABLE, Refused
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
 
 
 class BlockFrame(msgspec.Struct, frozen=True, tag="block"):

@@ -14,24 +14,24 @@ from pyarrow import flight
 from penstock.errors import LostDataWorkerError
 from penstock.runtime.freed_memory import keep_freed_memory
 from penstock.runtime.memory import Memory
-from penstock.service.compression import AUTO, decompress
-from penstock.service.credentials import ClientCredentials, client_credentials
-from penstock.service.fetching import End, Failed, Fetch, Pause
-from penstock.service.interfaces import (
+from penstock.service.security.credentials import ClientCredentials, client_credentials
+from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
+from penstock.service.transport.guard import ALIVE, Line, refused_at_the_door
+from penstock.service.transport.opening import Opening
+from penstock.service.transport.place import this_machine
+from penstock.service.transport.watch import Watch
+from penstock.service.wire.blocks import Buffer, unpack
+from penstock.service.wire.compression import AUTO, decompress
+from penstock.service.wire.interfaces import (
     Answer,
     Answers,
     UnreachedDataWorkerError,
     UnusableDataWorkerError,
     WrongAnswerError,
 )
-from penstock.service.subjects import UNDECODABLE, Endpoint, Refused
-from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
-from penstock.service.transport.guard import ALIVE, Line, refused_at_the_door
-from penstock.service.transport.opening import Opening
-from penstock.service.transport.place import this_machine
-from penstock.service.transport.refusals import raise_refused
-from penstock.service.transport.watch import Watch
-from penstock.service.wire import Buffer, unpack
+from penstock.service.wire.refusals import raise_refused
+from penstock.service.wire.subjects import UNDECODABLE, Endpoint, Refused
+from penstock.service.wire.worker_messages import End, Failed, Fetch, Pause
 
 _QUIET_SECONDS = 2.0
 _ANSWER_SECONDS = 8.0

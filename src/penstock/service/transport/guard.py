@@ -12,10 +12,10 @@ from typing import Any, Final
 from pyarrow import flight
 
 from penstock.errors import ServiceError
-from penstock.service.credentials import ClientCredentials, ServerCredentials
-from penstock.service.transport.doorkeeper import MOST_BYTES, Doorkeeper
-from penstock.service.transport.handshake import tls_trouble
-from penstock.service.transport.listeners import users_listening
+from penstock.service.security.credentials import ClientCredentials, ServerCredentials
+from penstock.service.security.doorkeeper import MOST_BYTES, Doorkeeper
+from penstock.service.security.handshake import tls_trouble
+from penstock.service.security.listeners import users_listening
 
 HEADER: Final = "authorization"
 ALIVE: Final = "alive"

@@ -4,9 +4,9 @@ import threading
 from contextlib import closing
 
 from penstock.errors import InvalidArgumentError, LostDataWorkerError
-from penstock.service.fetching import Fetch
-from penstock.service.interfaces import Answers, Produce
-from penstock.service.subjects import Endpoint
+from penstock.service.wire.interfaces import Answers, Produce
+from penstock.service.wire.subjects import Endpoint
+from penstock.service.wire.worker_messages import Fetch
 
 _servers: dict[str, "InProcessServer"] = {}
 _lock = threading.Lock()

@@ -15,11 +15,11 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
-from penstock.service.interfaces import WrongAnswerError
-from penstock.service.private_files import private_directory
-from penstock.service.subjects import UNDECODABLE, Refused
-from penstock.service.wire import BlockHeader, Buffer
+from penstock.service.security.private_files import private_directory
+from penstock.service.wire.blocks import BlockHeader, Buffer
+from penstock.service.wire.interfaces import WrongAnswerError
+from penstock.service.wire.subjects import UNDECODABLE, Refused
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
 
 _LENGTHS = struct.Struct("<IQ")
 _LONGEST_MESSAGE = 1 << 26

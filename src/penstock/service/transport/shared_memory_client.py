@@ -11,9 +11,6 @@ from functools import partial
 from penstock.errors import LostDataWorkerError, ServiceError
 from penstock.runtime.memory import Memory
 from penstock.runtime.shared_memory import Mapping
-from penstock.service.fetching import Fetch
-from penstock.service.interfaces import Answer, Answers, UnreachedDataWorkerError, WrongAnswerError
-from penstock.service.subjects import Endpoint, Refused
 from penstock.service.transport.line import (
     BlockFrame,
     Credit,
@@ -24,8 +21,11 @@ from penstock.service.transport.line import (
     peer_is_this_user,
     receive,
 )
-from penstock.service.transport.refusals import raise_refused
-from penstock.service.wire import Buffer, unpack
+from penstock.service.wire.blocks import Buffer, unpack
+from penstock.service.wire.interfaces import Answer, Answers, UnreachedDataWorkerError, WrongAnswerError
+from penstock.service.wire.refusals import raise_refused
+from penstock.service.wire.subjects import Endpoint, Refused
+from penstock.service.wire.worker_messages import Fetch
 
 
 class SharedMemoryConnection:

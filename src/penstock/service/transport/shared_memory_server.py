@@ -19,8 +19,6 @@ from penstock.data.block import Block
 from penstock.errors import ServiceError
 from penstock.runtime.memory import LARGE, allocate_from, no_longer_from
 from penstock.runtime.shared_memory import Arena, Segment, place_of
-from penstock.service.fetching import Chunk, End, Failed, Fetch, Pause
-from penstock.service.interfaces import Produce
 from penstock.service.transport.entrance import Entrance
 from penstock.service.transport.line import (
     MOST_FILES,
@@ -32,8 +30,10 @@ from penstock.service.transport.line import (
     receive_request,
     send,
 )
-from penstock.service.transport.refusals import refusal_of
-from penstock.service.wire import Buffer, pack
+from penstock.service.wire.blocks import Buffer, pack
+from penstock.service.wire.interfaces import Produce
+from penstock.service.wire.refusals import refusal_of
+from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
 
 _logger = logging.getLogger(__name__)
 

@@ -1,0 +1,53 @@
+"""Arguments of a dataset's methods: checked at the call, and the line of the user's program that made it."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from penstock.errors import InvalidTypeError
+from penstock.options import AUTOTUNE, check_integer
+from penstock.spec import LeafSpec
+from penstock.structure import flatten, map_structure
+
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+
+
+def user_site() -> str:
+    """The line of the user's code that called penstock: "file.py:12"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def check_function(call: str, name: str, function: object) -> Callable[..., Any]:
+    """`function`, which must be callable."""
+    if not callable(function):
+        raise InvalidTypeError(f"{call}({name}=...) takes a function, got {function!r}")
+    return function
+
+
+def check_parallel_calls(call: str, number: int | None) -> None:
+    """`num_parallel_calls` is None, AUTOTUNE, or at least 1."""
+    if number is not None and number != AUTOTUNE:
+        check_integer(call, "num_parallel_calls", number, minimum=1)
+
+
+def as_signature(call: str, signature: Any) -> Any:
+    """`output_signature`: a structure of specifications, which the user promises: nothing of them is assumed."""
+    for leaf in flatten(signature)[0]:
+        if not isinstance(leaf, LeafSpec):
+            raise InvalidTypeError(
+                f"{call}(output_signature=...) takes ps.TensorSpec leaves, got {leaf!r}: such as "
+                "ps.TensorSpec((), 'int64') for a number"
+            )
+    return map_structure(lambda leaf: leaf.assuming((), dtype=False), signature)
+
+
+def as_numbers(call: str, name: str, values: object) -> tuple[float, ...]:
+    """`values`, which must be numbers."""
+    try:
+        return tuple(float(value) for value in values)  # type: ignore[attr-defined]  # what is refused below
+    except (TypeError, ValueError):
+        raise InvalidTypeError(f"{call}({name}=...) takes numbers, got {values!r}") from None

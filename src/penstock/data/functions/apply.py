@@ -1,0 +1,344 @@
+"""A user's function applied to the rows of a block, each result written straight into its slot of the output block."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import perf_counter
+from types import GeneratorType
+from typing import Any
+
+import numpy as np
+
+from penstock.data.block import Block, Column, column_of, own
+from penstock.data.functions.promise import Promise
+from penstock.data.node import Node, Run
+from penstock.errors import ElementError, InvalidTypeError
+from penstock.runtime.channel import Closed
+from penstock.runtime.memory import empty
+from penstock.runtime.threads import failures
+from penstock.spec import alike, as_leaf, spec_of_leaf
+from penstock.structure import LEAF, Structure, flatten
+
+_SHARED_CHUNKS = 8
+_SLOW_SECONDS = 1e-4
+"""From here on asking after every call whether its result is still wanted costs nothing that could be measured."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The row at which a function raised, and what."""
+
+    row: int
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What every result of one function must look like: its structure, and the dtype of each leaf.
+
+    The shapes are those of the result it was taken from; others may differ.
+    """
+
+    structure: Structure
+    dtypes: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...] = field(compare=False)
+
+    @staticmethod
+    def of(value: Any) -> "Layout":
+        """The layout of one result."""
+        leaves, structure = flatten(value)
+        if value is None:
+            raise InvalidTypeError("the function returned None: does it lack a `return`?")
+        if any(isinstance(leaf, GeneratorType) for leaf in leaves):
+            raise InvalidTypeError(
+                "the function returned a generator, which can be read once only: return a list or an array, or use "
+                "flat_map with ps.Dataset.from_generator"
+            )
+        leaves = [as_leaf(leaf) for leaf in leaves]
+        shapes = tuple(leaf.shape if isinstance(leaf, (np.ndarray, np.generic)) else () for leaf in leaves)
+        return Layout(structure, tuple(map(_dtype, leaves)), shapes)
+
+    def check(self, other: "Layout") -> None:
+        """Raise an ElementError if the other layout differs from this one, but for the width of fixed-width strings."""
+        if self == other:
+            return
+        same = self.structure == other.structure and all(
+            alike(a, b) for a, b in zip(self.dtypes, other.dtypes, strict=True)
+        )
+        if not same:
+            raise ElementError(
+                f"the function returned {other} after it had returned {self}; return one kind of element "
+                "(object stands for strings, bytes and other Python objects)"
+            )
+
+    def __str__(self) -> str:
+        return self.structure.shown([str(dtype) for dtype in self.dtypes])
+
+
+def _dtype(leaf: Any) -> np.dtype[Any]:
+    return leaf.dtype if isinstance(leaf, (np.ndarray, np.generic)) else np.dtype(object)
+
+
+def call_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
+    """The function's result for each row; tuple elements are unpacked into its arguments."""
+    if block.structure.kind == "leaf":
+        return map(function, block.columns[0])
+    if block.structure.is_flat_tuple and block.columns:
+        return map(function, *block.columns)
+    if block.structure.kind == "tuple":
+        return (function(*row) for row in block.rows())
+    return map(function, block.rows())
+
+
+def checked_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
+    """As `call_rows`, but a StopIteration that the function raises is an error: it would end a loop in silence."""
+    count = 0
+    for value in call_rows(function, block):
+        yield value
+        count += 1
+    if count < len(block):
+        _result(iter(()))
+
+
+def call_rows_with_randomness(
+    function: Callable[..., Any], block: Block, generators: Iterable[np.random.Generator]
+) -> Iterator[Any]:
+    """As `call_rows`, with the generator of each row as the last argument."""
+    unpack = block.structure.kind == "tuple"
+    for generator, row in zip(generators, block.rows(), strict=True):
+        yield function(*row, generator) if unpack else function(row, generator)
+
+
+def integer_key(function: str, key: Any) -> int:
+    """What a function of keys returned, which must be an integer."""
+    if isinstance(key, (int, np.integer)) or getattr(key, "shape", None) == ():
+        return int(key)
+    raise InvalidTypeError(f"{function} must return an integer, got {key!r}")
+
+
+def note(error: BaseException, node: Node, element: object) -> None:
+    """Say in an exception of the user's function where it happened."""
+    error.add_note(f"penstock: in {node.where()}, element {element}")
+
+
+def map_rows(
+    run: Run,
+    node: Node,
+    results: Callable[[int, int], Iterator[Any]],
+    rows: int,
+    parallelism: int,
+    promise: Promise | None = None,
+) -> tuple[Block | None, Failure | None]:
+    """The block of `results(0, rows)`, up to the first row that fails.
+
+    Args:
+        results: gives the results of rows start to stop, one by one; called from several threads where `parallelism` is
+            above 1.
+        promise: what the results are said to be; a row that is not so fails.
+    """
+    block, failure = _mapped(run, node, results, rows, parallelism, promise)
+    broken = promise.broken_at(block) if promise is not None and block is not None else None
+    if block is None or broken is None:
+        return block, failure
+    row, error = broken
+    return (block.slice(0, row) if row else None), Failure(row, error)
+
+
+def _mapped(
+    run: Run,
+    node: Node,
+    results: Callable[[int, int], Iterator[Any]],
+    rows: int,
+    parallelism: int,
+    promise: Promise | None,
+) -> tuple[Block | None, Failure | None]:
+    if run.threads.stopped:
+        return None, Failure(0, Closed())
+    layout = run.known(node)
+    if parallelism > 1:
+        results = _until_stopped(run, results)
+    if layout is not None and parallelism > 1:
+        # What the results look like is known: all rows are shared from the first on.
+        output = _Output(layout, rows, promise)
+        return output.finished(_fill_shared(run, output, results, 0, rows, parallelism), rows)
+    begun = perf_counter()
+    try:
+        first = _result(results(0, 1))
+        value = first if promise is None else promise.kept(first)
+        found = Layout.of(value)
+        layout = run.agreed(node, found)
+        layout.check(found)
+    except failures() as error:
+        return None, Failure(0, error)
+    if parallelism == 1 and perf_counter() - begun > _SLOW_SECONDS:
+        results = _until_stopped(run, results)
+    if parallelism == 1 and layout.structure == LEAF and not isinstance(value, np.ndarray):
+        return _map_scalars(results, rows, first, layout, promise)
+    output = _Output(found, rows, promise)
+    output.put(0, value)
+    if parallelism == 1:
+        return output.finished(output.fill(results, 1, rows), rows)
+    return output.finished(_fill_shared(run, output, results, 1, rows, parallelism), rows)
+
+
+def _until_stopped(run: Run, results: Callable[[int, int], Iterator[Any]]) -> Callable[[int, int], Iterator[Any]]:
+    """`results` that end when the iteration is closed: slow calls for a whole batch would keep its threads alive."""
+
+    def guarded(start: int, stop: int) -> Iterator[Any]:
+        if run.threads.stopped:
+            raise Closed
+        for value in results(start, stop):
+            yield value
+            if run.threads.stopped:
+                raise Closed
+
+    return guarded
+
+
+def _result(results: Iterator[Any]) -> Any:
+    for value in results:
+        return value
+    raise InvalidTypeError("the function raised StopIteration: return a value for each element")
+
+
+def _map_scalars(
+    results: Callable[[int, int], Iterator[Any]], rows: int, first: Any, layout: Layout, promise: Promise | None
+) -> tuple[Block, Failure | None]:
+    """One leaf per row and no axes: results are collected as Python objects and converted together."""
+    values: list[Any] = [first]
+    failure = None
+    try:
+        values.extend(results(1, rows))  # keeps what came before an exception
+        if len(values) < rows:
+            _result(iter(()))
+    except failures() as error:
+        failure = Failure(len(values), error)
+    if set(map(type, values)) == {type(first)} and (promise is None or _becomes(first, layout.dtypes[0])):
+        with suppress(FloatingPointError, OverflowError):  # which row it was is found below
+            return Block((_column_of_scalars(values, layout.dtypes[0]),), LEAF, len(values)), failure
+    for row, value in enumerate(values):
+        try:
+            if promise is not None:
+                value = values[row] = promise.fit_value(value)
+                if Layout.of(value) != layout:
+                    promise.kept(value)
+            layout.check(Layout.of(value))
+        except failures() as error:
+            return Block((column_of([as_leaf(v) for v in values[:row]]),), LEAF, row), Failure(row, error)
+    return Block((_column_of_scalars(values, layout.dtypes[0]),), LEAF, len(values)), failure
+
+
+def _becomes(value: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether values of this one's type become the dtype together as they do one by one."""
+    if type(value) is int:
+        return dtype.kind == "f" or dtype == np.int64
+    return dtype.kind == "f" if type(value) is float else _dtype(as_leaf(value)) == dtype
+
+
+def _column_of_scalars(values: list[Any], dtype: np.dtype[Any]) -> Column:
+    if dtype.kind in "biufc":
+        try:
+            with np.errstate(over="raise"):
+                return np.fromiter(values, dtype, len(values))
+        except (TypeError, ValueError):  # some of them are arrays
+            return column_of([as_leaf(value) for value in values])
+    return column_of([as_leaf(value) for value in values])
+
+
+def _fill_shared(
+    run: Run, output: "_Output", results: Callable[[int, int], Iterator[Any]], first: int, rows: int, parallelism: int
+) -> Failure | None:
+    """Rows `first` to `rows`, by several threads; gives the earliest failure."""
+    failures: list[Failure] = []
+
+    def work(start: int, stop: int) -> None:
+        if any(failure.row < start for failure in failures):
+            return
+        failure = output.fill(results, first + start, first + stop)
+        if failure is not None:
+            failures.append(failure)
+
+    # Small enough that threads end together, large enough that handing out chunks costs nothing.
+    chunk = max(1, (rows - first) // (parallelism * _SHARED_CHUNKS))
+    run.threads.share(work, rows - first, parallelism, chunk)
+    return min(failures, key=lambda failure: failure.row, default=None)
+
+
+class _Output:
+    """The output block of one call, allocated for results of a known layout; threads fill disjoint rows."""
+
+    def __init__(self, layout: Layout, rows: int, promise: Promise | None) -> None:
+        self._layout = layout
+        self._promise = promise
+        self._structure = layout.structure
+        self._columns = [
+            empty((rows, *shape), dtype) for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)
+        ]
+        # Results of another shape than the layout's, by row: their columns become ragged in the end.
+        self._odd: list[dict[int, Any]] = [{} for _ in self._columns]
+
+    def put(self, row: int, value: Any) -> None:
+        """Write one result."""
+        self._put(row, self._leaves(value))
+
+    def fill(self, results: Callable[[int, int], Iterator[Any]], start: int, stop: int) -> Failure | None:
+        """Write rows start to stop; gives the failure at which it ended, if it did."""
+        row = start
+        try:
+            if self._structure == LEAF:
+                column = self._columns[0]
+                shape, dtype = column.shape[1:], column.dtype
+                for value in results(start, stop):
+                    if type(value) is np.ndarray and value.shape == shape and value.dtype is dtype:
+                        column[row] = value
+                    else:
+                        self._put(row, self._leaves(value))
+                    row += 1
+            else:
+                for value in results(start, stop):
+                    self._put(row, self._leaves(value))
+                    row += 1
+            if row < stop:
+                _result(iter(()))
+        except failures() as error:
+            return Failure(row, error)
+        return None
+
+    def _leaves(self, value: Any) -> list[Any]:
+        leaves = self._structure.flatten_like(value)
+        return [as_leaf(leaf) for leaf in leaves] if self._promise is None else self._promise.fit(leaves)
+
+    def _put(self, row: int, leaves: list[Any]) -> None:
+        for number, leaf in enumerate(leaves):
+            column = self._columns[number]
+            if not isinstance(leaf, (np.ndarray, np.generic)):
+                if column.dtype != object:
+                    self._refuse(number, leaf)
+                column[row] = leaf
+            elif leaf.dtype == column.dtype and leaf.shape == column.shape[1:]:
+                column[row] = leaf
+            elif alike(leaf.dtype, column.dtype):
+                self._odd[number][row] = own(leaf)
+            else:
+                self._refuse(number, leaf)
+
+    def _refuse(self, number: int, leaf: Any) -> None:
+        if self._promise is not None:
+            raise self._promise.broken_by(number, leaf)
+        path = self._structure.paths()[number]
+        raise ElementError(
+            f"the function returned {spec_of_leaf(leaf)}{' at ' + path if path else ''} after it had returned "
+            f"{self._layout.dtypes[number]}; return one kind of element"
+        )
+
+    def finished(self, failure: Failure | None, rows: int) -> tuple[Block | None, Failure | None]:
+        """The block up to the failure, if there was one; None if nothing came before it."""
+        done = rows if failure is None else failure.row
+        return (self._block(done) if done else None), failure
+
+    def _block(self, rows: int) -> Block:
+        columns = [
+            column_of([odd.get(row, column[row]) for row in range(rows)]) if odd and rows else column[:rows]
+            for column, odd in zip(self._columns, self._odd, strict=True)
+        ]
+        return Block(tuple(columns), self._structure, rows)

@@ -1,1 +1,0 @@
-"""The methods of `Dataset`, by family: each checks its arguments and adds one node."""

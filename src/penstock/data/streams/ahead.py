@@ -1,0 +1,112 @@
+"""A stream that is read by a thread of its own, a bounded distance ahead of the consumer."""
+
+from dataclasses import dataclass, field
+
+from penstock.data.block import Block
+from penstock.data.skipped import Skip, SkipsAhead
+from penstock.data.streams.stream import State, Stream
+from penstock.runtime.channel import Channel, Closed
+from penstock.runtime.pacing import Pace
+from penstock.runtime.threads import Threads, failures
+
+_AUTOTUNED_BLOCKS = 2
+
+
+@dataclass(frozen=True)
+class _Ready:
+    block: Block
+    after: State
+    skips: list[Skip] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Failed:
+    error: BaseException
+    after: State
+    skips: list[Skip] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Ended:
+    after: State
+    skips: list[Skip] = field(default_factory=list)
+
+
+_Item = _Ready | _Failed | _Ended
+
+
+class Ahead(Stream):
+    """`stream`, with up to `rows` rows made before they are asked for (None: two blocks of a size that pays).
+
+    The state is that of the stream after the last block that was taken, whatever the thread has read since. The thread
+    starts with the first `pull`, ends with the data or soon after `close`, and closes the stream it reads. `skips` is
+    what the stream notes as left out.
+    """
+
+    def __init__(self, stream: Stream, rows: int | None, threads: Threads, skips: SkipsAhead) -> None:
+        self._stream = stream
+        self.same_rows = stream.same_rows
+        self._threads = threads
+        self._by_rows = rows is not None
+        self._channel: Channel[_Item] = Channel(_AUTOTUNED_BLOCKS if rows is None else rows)
+        self._state = stream.state()
+        self._skips = skips
+        self._taken: _Item | None = None
+        self._started = False
+        self._ended = False
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._ended:
+            return None
+        if not self._started:
+            self._started = True
+            self._threads.start(self._produce, "prefetch")
+        item = self._taken = self._taken or self._channel.get()
+        self._skips.count(item.skips)  # if these are too many, the item comes with the next pull
+        self._taken = None
+        self._state = item.after
+        if isinstance(item, _Failed):
+            raise item.error
+        if isinstance(item, _Ended):
+            self._ended = True
+            return None
+        return item.block
+
+    def _produce(self) -> None:
+        pace = Pace()
+        try:
+            while self._produce_one(pace):
+                pass
+        except Closed:
+            return
+        finally:
+            self._stream.close()
+
+    def _produce_one(self, pace: Pace) -> bool:
+        """Read one block into the channel; False at the end of the data."""
+        room = self._channel.room()
+        allowed = pace.start()
+        try:
+            block = self._stream.pull(1, min(allowed, room) if self._by_rows else allowed)
+        except failures() as error:
+            self._channel.put(_Failed(error, self._stream.state(), self._skips.taken()))
+            return True
+        if block is None:
+            self._channel.put(_Ended(self._stream.state(), self._skips.taken()))
+            return False
+        pace.stop(block.nbytes)
+        ready = _Ready(block, self._stream.state(), self._skips.taken())
+        self._channel.put(ready, len(block) if self._by_rows else 1)
+        return True
+
+    def state(self) -> State:
+        return self._state
+
+    def restore(self, state: State) -> None:
+        self._stream.restore(state)
+        self._state = state
+
+    def close(self) -> None:
+        self._channel.close()
+        if not self._started:
+            self._stream.close()

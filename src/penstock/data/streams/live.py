@@ -1,0 +1,169 @@
+"""Streams whose elements come from elsewhere, in an order that does not come again by itself.
+
+The states of what stands above such a stream name its elements by number. How to have the same elements again in the
+same order, from the oldest one that a state names, is the stream's *record*: it stands beside the position in the state
+of the whole iteration.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from threading import Lock
+
+from penstock.data.streams.stream import State, Stream
+
+
+class LiveStream(Stream):
+    """A stream that is restored with its record.
+
+    Attributes:
+        key: names it in an iteration, and again in one that is restored from its state.
+    """
+
+    key: str
+
+    @property
+    @abstractmethod
+    def shared(self) -> bool:
+        """Whether others have had elements of it."""
+
+    @property
+    @abstractmethod
+    def number(self) -> int:
+        """The number of the next element, failures counted."""
+
+    def state(self) -> State:
+        return {"live": self.key, "number": self.number}
+
+    def advanced(self, state: State, rows: int) -> State:
+        return {**state, "number": state["number"] + rows}
+
+    @abstractmethod
+    def consumed(self, number: int) -> None:
+        """The caller has consumed whatever was made of the elements before this one."""
+
+    @abstractmethod
+    def record(self, number: int, *, bare: bool) -> State:
+        """How to have the elements again from this one on.
+
+        Args:
+            bare: nobody has used any of them yet, so they may come in another order.
+        """
+
+    @abstractmethod
+    def claim(self) -> None:
+        """Let nobody else be given what the last record says is this stream's; returns when that is certain."""
+
+    @abstractmethod
+    def leave_to(self, record: State) -> None:
+        """It is about to be closed, and read on from this record."""
+
+
+class LiveStreams:
+    """The live streams of an iteration, in the order in which they were opened.
+
+    Attributes:
+        restored: the records of the state that the iteration was restored from, by key.
+    """
+
+    def __init__(self) -> None:
+        self.restored: dict[str, State] = {}
+        self._streams: dict[str, LiveStream] = {}
+        self._named: set[str] = set()
+        self._lock = Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._streams or self.restored)
+
+    @property
+    def shared(self) -> bool:
+        """Whether others have had elements of what is read."""
+        with self._lock:
+            return any(stream.shared for stream in self._streams.values())
+
+    def add(self, stream: LiveStream) -> None:
+        """Take a stream in. One of equal key that is there already stays: others read elements of it again."""
+        with self._lock:
+            self._streams.setdefault(stream.key, stream)
+
+    def remove(self, stream: LiveStream) -> None:
+        """Forget a stream that was never read."""
+        with self._lock:
+            if self._streams.get(stream.key) is stream:
+                del self._streams[stream.key]
+
+    def consumed(self, position: State) -> None:
+        """The caller has come for more: it has consumed all that comes before this position."""
+        named = _named(position)
+        with self._lock:
+            self._forget(set(named))
+            streams = [(self._streams[key], number) for key, number in named.items() if key in self._streams]
+        for stream, number in streams:
+            stream.consumed(number)
+
+    def _forget(self, named: set[str]) -> None:
+        """Forget what no later state can name: what was named before, and what was opened before all that are."""
+        keys = list(self._streams)
+        first = next((number for number, key in enumerate(keys) if key in named), 0)
+        for number, key in enumerate(keys):
+            if key not in named and (number < first or key in self._named):
+                del self._streams[key]
+                self.restored.pop(key, None)
+        self._named = named
+
+    def records(self, position: State) -> dict[str, State]:
+        """What a state at this position needs besides."""
+        named = _named(position)
+        with self._lock:
+            streams = dict(self._streams)
+            records = {key: record for key, record in self.restored.items() if key not in streams}
+        for key, stream in streams.items():
+            # What the position does not name is read again from its beginning.
+            number = named.get(key, 0)
+            records[key] = stream.record(number, bare=_is_bare(position, key, number))
+        return records
+
+    def claim(self) -> None:
+        """Let nobody else be given what the last records say is this iteration's."""
+        with self._lock:
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.claim()
+
+    def give_back(self, position: State) -> None:
+        """What comes after this position was not used, and nothing more will be read."""
+        for key, number in _named(position).items():
+            stream = self._streams.get(key)
+            if stream is not None and _is_bare(position, key, number):
+                stream.unread(stream.number - number)
+
+    def leave_to(self, records: dict[str, State]) -> None:
+        """The iteration is about to be closed, and goes on from these records."""
+        with self._lock:
+            streams = [(stream, records[key]) for key, stream in self._streams.items() if key in records]
+        for stream, record in streams:
+            stream.leave_to(record)
+
+
+def _is_bare(position: State, key: str, number: int) -> bool:
+    """Whether this is the position of an iteration in which nothing above a stream holds elements of it."""
+    state, rows, _ = position
+    return bool(state == {"live": key, "number": number} and rows == 0)
+
+
+def _named(position: State) -> dict[str, int]:
+    """The number of the first element that a position names, for each stream that it names."""
+    numbers: dict[str, int] = {}
+    for key, number in _names(position):
+        numbers[key] = min(number, numbers.get(key, number))
+    return numbers
+
+
+def _names(position: State) -> Iterator[tuple[str, int]]:
+    if isinstance(position, dict):
+        if "live" in position:
+            yield position["live"], position["number"]
+        for part in position.values():
+            yield from _names(part)
+    elif isinstance(position, (list, tuple)):
+        for part in position:
+            yield from _names(part)

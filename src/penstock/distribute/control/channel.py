@@ -1,0 +1,329 @@
+"""The control channel: small messages between workers, by which they agree on steps and learn of each other's failures.
+
+Worker 0 runs a hub that passes every message on to all other workers. Device collectives are not used for this: JAX
+wants them in the same order in every process, and a thread that reads ahead has no place in that order.
+"""
+
+import atexit
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Client
+
+import msgspec
+
+from penstock.distribute.control.messages import (
+    EXIT_SECONDS,
+    MAXIMUM_BYTES,
+    Failed,
+    InputFailed,
+    Item,
+    Left,
+    Message,
+    Said,
+    decoded,
+    read,
+    send_at_once,
+)
+from penstock.errors import WorkerError
+from penstock.runtime.channel import Closed
+
+_logger = logging.getLogger(__name__)
+
+FAILURE_TIMEOUT_SECONDS = 30.0
+"""Seconds that a process may go on, blocked in a collective or in JAX's exit, after a worker was lost or has failed."""
+
+_BLAME_SECONDS = 2.0
+
+
+class Control:
+    """One worker's end of the control channel.
+
+    Every failure is final: the workers are no longer in step, so all that can be done is to start them again.
+
+    Args:
+        address: where the hub listens.
+        key: the secret that the hub knows its workers by.
+        worker: the number of this worker.
+        workers: the number of workers.
+        failure_timeout_seconds: how long after another worker's failure this process is ended if it was not told of it
+            in the meantime: it then waits in a collective for a worker that will never come. So long at most, too,
+            does it wait for the others at its own end.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        key: bytes,
+        worker: int,
+        workers: int,
+        failure_timeout_seconds: float = FAILURE_TIMEOUT_SECONDS,
+    ) -> None:
+        self.worker = worker
+        self.workers = workers
+        self.sent = 0
+        self._failure_timeout_seconds = failure_timeout_seconds
+        self._connection = Client(address, "AF_INET", authkey=key)
+        send_at_once(self._connection)
+        self._connection.send_bytes(str(worker).encode())
+        self._sending = threading.Lock()
+        self._changed = threading.Condition()
+        self._received: dict[str, dict[int, deque[msgspec.Raw]]] = defaultdict(lambda: defaultdict(deque))
+        self._left: set[int] = set()
+        self._input_failures: dict[str, InputFailed] = {}
+        self._failure: str | None = None
+        self._failed_topic = ""
+        self._own_failed_topic = ""
+        self._last_call = time.monotonic()
+        self._told = threading.Event()
+        self._closed = False
+        self._exit_seconds: float | None = None
+        self._thread = threading.Thread(target=self._receive, name="penstock-control", daemon=True)
+        self._thread.start()
+        # Made now, because none can be made when the interpreter ends.
+        self._watch = threading.Thread(target=self._end_if_stuck, name="penstock-control-watch", daemon=True)
+        self._watch.start()
+        atexit.register(self._leave)
+
+    def gather(
+        self,
+        topic: str,
+        own: Said,
+        kind: type[Said],
+        *,
+        timeout: float | None = None,
+        closed: Callable[[], bool] | None = None,
+    ) -> list[Said]:
+        """What each worker says at its next turn of a topic, in the workers' order; all must call it alike.
+
+        Args:
+            topic: what is agreed on, in words that an error can show.
+            own: what this worker says.
+            kind: what every worker says: a message of `control_messages`, or plain data.
+            timeout: the seconds to wait for the others; for ever where None.
+            closed: asked after `wake`: whether to give up.
+
+        Raises:
+            WorkerError: another worker failed, has left, did not come in time, or said something else.
+            Closed: `closed()` says so.
+        """
+        self.post(Item.of(self.worker, topic, own))
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            queues = self._received[topic]
+            others = [worker for worker in range(self.workers) if worker != self.worker]
+            while missing := [worker for worker in others if not queues[worker]]:
+                self.check(topic)
+                if topic in self._input_failures:
+                    raise WorkerError(self._said_of(self._input_failures[topic]))
+                if closed is not None and closed():
+                    raise Closed
+                if gone := self._left.intersection(missing):
+                    raise WorkerError(
+                        f"{self._name(min(gone))} has ended its program, while {self._name(self.worker)} waits for it "
+                        f"at {topic}: every worker must take the same steps"
+                    )
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if remaining is not None and remaining <= 0:
+                    raise WorkerError(
+                        f"{self._name(missing[0])} did not come to {topic} within {timeout:.0f} seconds: "
+                        "every worker must make the same calls in the same order"
+                    )
+                self._changed.wait(remaining)
+            said = {worker: queues[worker].popleft() for worker in others}
+            if not any(queues.values()):
+                del self._received[topic]
+        heard = {worker: self._read(topic, said[worker], kind, worker) for worker in others}
+        return [heard.get(worker, own) for worker in range(self.workers)]
+
+    def _read(self, topic: str, said: msgspec.Raw, kind: type[Said], worker: int) -> Said:
+        try:
+            return read(said, kind)
+        except msgspec.DecodeError as error:
+            raise WorkerError(
+                f"{self._name(worker)} said something else than {self._name(self.worker)} at {topic} ({error}): every "
+                "worker must make the same calls, with the same version of penstock"
+            ) from None
+
+    def wake(self) -> None:
+        """Let every `gather` ask again whether to give up."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def check(self, topic: str = "") -> None:
+        """Raise what is known of another worker's failure, unless it only ends this topic, which knows the step.
+
+        Raises:
+            WorkerError: a worker failed or was lost.
+        """
+        if self._failure is not None and not (topic and topic in (self._failed_topic, self._own_failed_topic)):
+            raise WorkerError(self._failure)
+
+    def check_collective(self) -> None:
+        """As `check_in_main`, before something that all workers must take part in.
+
+        Raises:
+            WorkerError: a worker failed, was lost, or has ended its program.
+        """
+        self.check_in_main(self._failed_topic)
+        if self._left:
+            self.told()
+            raise WorkerError(
+                self._failure
+                or f"{self._name(min(self._left))} has ended its program, while {self._name(self.worker)} goes on: "
+                "every worker must take the same steps"
+            )
+
+    def check_in_main(self, topic: str = "") -> None:
+        """As `check`, for a caller whose own caller gets the error."""
+        self._last_call = time.monotonic()
+        try:
+            self.check(topic)
+        except WorkerError:
+            self.told()
+            raise
+
+    def blame(self, error: Exception) -> None:
+        """Raise, from a collective's error, what is known of the worker that it failed for; wait a moment to learn it.
+
+        Raises:
+            WorkerError: a worker failed or was lost.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None, timeout=_BLAME_SECONDS)
+        if self._failure is not None:
+            self.told()
+            raise WorkerError(self._failure) from error
+
+    def told(self) -> None:
+        """Note that the main thread learns of a failure: it can end by itself."""
+        self._told.set()
+
+    def check_step(self, topic: str, step: int) -> None:
+        """Raise what is known of another worker's failure in its input for this step of a topic, or for one before.
+
+        Raises:
+            WorkerError: another worker has no such step.
+        """
+        failed = self._input_failures.get(topic)
+        if failed is not None and failed.step <= step:
+            self.told()
+            raise WorkerError(self._said_of(failed))
+
+    def fail_step(self, topic: str, step: int, reason: str) -> None:
+        """Tell all other workers that this one will not have this step of a topic; both go on up to it."""
+        self._own_failed_topic = topic
+        self.post(InputFailed(self.worker, topic, step, reason))
+
+    def fail(self, reason: str, topic: str = "") -> None:
+        """Tell all workers that this one cannot go on; after `fail_step` the others may go on up to that step."""
+        self._told.set()
+        self.post(Failed(self.worker, reason, topic))
+        self._note_failure(Failed(self.worker, reason))
+
+    def post(self, message: Message) -> None:
+        """Send a message to all other workers."""
+        try:
+            with self._sending:
+                self._connection.send_bytes(msgspec.msgpack.encode(message))
+                self.sent += 1
+        except OSError as error:  # the receiving side says what became of the hub
+            _logger.debug("a message could not be sent: %r", error)
+
+    def _receive(self) -> None:
+        connected = True
+        while connected:
+            try:
+                message = decoded(self._connection.recv_bytes(MAXIMUM_BYTES))
+            except (EOFError, OSError, msgspec.DecodeError) as error:
+                if self._closed:
+                    return
+                connected = False
+                ended = isinstance(error, (EOFError, OSError))
+                reason = "its process has ended" if ended else f"it sent what is no message ({error})"
+                message = Left(0) if 0 in self._left else Failed(0, f"was lost: {reason}")
+            if isinstance(message, Failed):
+                self._note_failure(message)
+            else:
+                with self._changed:
+                    if isinstance(message, InputFailed):
+                        self._input_failures[message.topic] = message
+                    elif isinstance(message, Item):
+                        self._received[message.topic][message.worker].append(message.payload)
+                    else:
+                        self._left.add(message.worker)
+                    self._changed.notify_all()
+
+    def _note_failure(self, failed: Failed) -> None:
+        with self._changed:
+            if self._failure is not None:
+                return
+            self._failure = f"{self._name(failed.worker)} {failed.reason}"
+            self._failed_topic = failed.topic
+            self._changed.notify_all()
+        if failed.worker != self.worker:
+            _logger.error("%s", self._failure)
+
+    def _end_if_stuck(self) -> None:
+        """After a failure, end the process where it waits for a worker that never comes.
+
+        That is in a collective, where nothing can tell its main thread, or at its end, where JAX waits for all others.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None or self._closed)
+        failed = time.monotonic()
+        while not self._told.wait(max(failed, self._last_call) + self._failure_timeout_seconds - time.monotonic()):
+            if time.monotonic() >= max(failed, self._last_call) + self._failure_timeout_seconds:
+                self._end(
+                    f"could not be told of it within {self._failure_timeout_seconds:.0f} seconds and is ended: it "
+                    "waits for a worker that will not come"
+                )
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed)
+        if self._failure is not None and self._exit_seconds is not None:
+            time.sleep(self._exit_seconds)
+            self._end("has ended its program and waits for the others no longer")
+
+    def _end(self, why: str) -> None:
+        sys.stderr.write(f"penstock: {self._failure}. {self._name(self.worker)} {why}.\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+    def _said_of(self, failed: InputFailed) -> str:
+        return f"{self._name(failed.worker)} failed at step {failed.step} of its input with {failed.reason}"
+
+    def _name(self, worker: int) -> str:
+        return f"worker {worker} of {self.workers}"
+
+    def _leave(self) -> None:
+        """At the interpreter's exit: say whether the program has ended as it should."""
+        error = getattr(sys, "last_value", None)
+        self._exit_seconds = self._failure_timeout_seconds
+        if error is not None and not isinstance(error, WorkerError) and self._failure is None:
+            self.fail(f"ended with {type(error).__name__}: {error}")
+            if self.worker != 0:  # JAX ends all others with worker 0: they may have something to do yet
+                self._exit_seconds = min(EXIT_SECONDS, self._failure_timeout_seconds / 2)
+        self.close()
+
+    def close(self) -> None:
+        """End this worker's part, which is no failure. What is received afterwards is not looked at."""
+        atexit.unregister(self._leave)
+        if self._failure is None and not self._closed:
+            self.post(Left(self.worker))
+        self._told.set()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        # A thread that waits for data is not woken by closing the connection under it.
+        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as ending:
+            ending.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        if self._exit_seconds is None:
+            self._watch.join()
+        self._connection.close()

@@ -1,0 +1,1 @@
+"""From a dataset to steps: who reads what, agreed on by all workers, made ahead of the demand."""

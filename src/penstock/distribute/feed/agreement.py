@@ -1,0 +1,159 @@
+"""What the workers know of each other's steps: whether there is one, and how many rows every replica gets.
+
+JAX wants the same program in every process, so all must know of a step whether the replicas' shares are equal before
+any of them runs it. Where lengths are known this is arithmetic; otherwise the workers tell each other, ahead of the
+step, over the control channel.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from penstock.distribute.control.channel import Control
+from penstock.distribute.control.messages import RowShape, WorkerStep
+from penstock.distribute.feed.steps import HostStep
+from penstock.errors import WorkerError
+
+Sizes = list[tuple[int, ...]]
+Layout = tuple[RowShape, ...]
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What is known of one step.
+
+    Attributes:
+        ended: whether no worker has one.
+        sizes: the rows of each replica, per worker.
+        regular: whether the replicas with rows agree in dtypes and in shapes without the rows.
+        layout: these of each leaf, where they agree and were told.
+    """
+
+    ended: bool
+    sizes: Sizes
+    regular: bool = True
+    layout: Layout | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether no replica gets a row: there is nothing to take a step for."""
+        return self.largest == 0
+
+    @cached_property
+    def even(self) -> bool:
+        """Whether all replicas' shares are equal in shape."""
+        return self.regular and self.all_have(self.largest)
+
+    @cached_property
+    def largest(self) -> int:
+        """The most rows that a replica gets."""
+        return max((size for sizes in self.sizes for size in sizes), default=0)
+
+    def all_have(self, rows: int) -> bool:
+        """Whether every replica gets so many rows."""
+        return all(size == rows for sizes in self.sizes for size in sizes)
+
+
+class Agreement(ABC):
+    """How this worker learns of a step of all workers."""
+
+    @abstractmethod
+    def on(self, number: int, step: HostStep | None) -> StepFacts:
+        """What is known of the step with this number, of which this worker has `step`, or None if it has no more.
+
+        Raises:
+            WorkerError: another worker failed or was lost, or reads other data.
+            Closed: the iteration was closed meanwhile.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let a call of `on` that waits for other workers end."""
+
+
+class Alone(Agreement):
+    """There is no other worker, or all have the same steps: this worker's own batch tells everything."""
+
+    def on(self, number: int, step: HostStep | None) -> StepFacts:
+        if step is None:
+            return StepFacts(ended=True, sizes=[])
+        return _facts_alone(step.all_sizes or step.sizes, step.regular)
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+
+@lru_cache
+def _facts_alone(sizes: tuple[int, ...], regular: bool) -> StepFacts:
+    return StepFacts(ended=False, sizes=[sizes], regular=regular)
+
+
+class Counted(Agreement):
+    """Every worker's lengths are known.
+
+    Args:
+        sizes_at: for a step's number the rows of each replica, per worker.
+        layout: what the specification says of all of them, if it says it.
+    """
+
+    def __init__(self, sizes_at: Callable[[int], Sizes], layout: Layout | None) -> None:
+        self._sizes_at = sizes_at
+        self._layout = layout
+
+    def on(self, number: int, step: HostStep | None) -> StepFacts:
+        sizes = self._sizes_at(number)
+        return StepFacts(ended=step is None and not any(map(sum, sizes)), sizes=sizes, layout=self._layout)
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+
+class Asked(Agreement):
+    """The workers tell each other of every step.
+
+    Args:
+        control: the control channel.
+        topic: which iteration this is about, the same on all workers.
+        same: whether all must have the same batches, because each reads the whole dataset.
+    """
+
+    def __init__(self, control: Control, topic: str, *, same: bool) -> None:
+        self._control = control
+        self._topic = topic
+        self._same = same
+        self._closed = False
+
+    def on(self, number: int, step: HostStep | None) -> StepFacts:
+        own = WorkerStep(None) if step is None else WorkerStep(step.sizes, step.all_sizes or (), step.layout())
+        told = self._control.gather(self._topic, own, WorkerStep, closed=lambda: self._closed)
+        if self._same and any(
+            (one.sizes is None) != (step is None) or one.all_sizes != told[0].all_sizes for one in told
+        ):
+            raise WorkerError(
+                f"{self._topic}: the workers read different data: "
+                + ", ".join(
+                    f"worker {worker} has {'no further batch' if one.sizes is None else f'a batch of {one.rows} rows'}"
+                    for worker, one in enumerate(told)
+                )
+                + ". Under AutoShardPolicy.DATA the dataset must be the same on every worker: use "
+                "distribute_datasets_from_function for a source of each worker's own"
+            )
+        present = [one for one in told if one.sizes is not None]
+        # Who has no step takes part with empty shares.
+        none = (0,) * (len(present[0].sizes or ()) if present else 0)
+        sizes = [none if one.sizes is None else one.sizes for one in told]
+        layout = _common([one.leaves for one in present])
+        return StepFacts(ended=not present, sizes=sizes, regular=layout is not None, layout=layout)
+
+    def close(self) -> None:
+        self._closed = True
+        self._control.wake()
+
+
+def _common(layouts: list[Layout]) -> Layout | None:
+    """The one layout of all; None where they differ."""
+    first = layouts[0] if layouts else None
+    if first is None or any(layout != first for layout in layouts) or any(leaf.shape is None for leaf in first):
+        return None
+    return first

@@ -1,0 +1,402 @@
+"""Distributed input as the user holds it: a dataset of steps, and one pass over it."""
+
+import itertools
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+import numpy as np
+
+from penstock.data.dataset import Dataset
+from penstock.data.skipped import SkippedRows
+from penstock.distribute.contexts import refuse_in_replica
+from penstock.distribute.control.channel import Control
+from penstock.distribute.control.messages import WorkerInput
+from penstock.distribute.feed.agreement import Agreement, Alone, Asked, Counted
+from penstock.distribute.feed.explain import explain
+from penstock.distribute.feed.feed import Feed, Place
+from penstock.distribute.feed.inputs import DividedInput, Inputs, Lengths, longest
+from penstock.distribute.feed.options import InputOptions, PartialBatch
+from penstock.distribute.feed.prefetch import Failure, Outcome, Prefetcher, Step
+from penstock.distribute.feed.step_sources import StepSource
+from penstock.distribute.values import PerReplica
+from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, OutOfRangeError, WorkerError
+from penstock.optional import Optional
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.rng import draw_seed
+from penstock.runtime.channel import Closed
+from penstock.spec import LeafSpec, TensorSpec
+from penstock.structure import flatten
+
+_logger = logging.getLogger(__name__)
+
+SETUP_SECONDS = 300.0
+"""How long a call that all workers must make waits for the others to make it too."""
+
+
+@dataclass(frozen=True)
+class _AllWorkers:
+    """What the workers have told each other when the dataset was distributed.
+
+    Attributes:
+        cardinality: the number of steps, for the worker that has most.
+        lengths: of each worker's own data, where every worker knows its own.
+    """
+
+    cardinality: int
+    lengths: list[Lengths] | None
+
+
+class DistributedDataset:
+    """Steps for the replicas of a strategy; from `distribute_dataset` or `distribute_datasets_from_function`.
+
+    Each `iter` begins a new epoch.
+    """
+
+    def __init__(
+        self, inputs: Inputs, place: Place, options: InputOptions, control: Control | None = None, call: str = ""
+    ) -> None:
+        self._inputs = inputs
+        self._place = place
+        self._options = options
+        self._control = control
+        self._call = call
+        self._iterations = itertools.count()
+        self._partial = PartialBatch(options.partial_batch)
+        self._check_drop()
+        self._all = self._settled()
+
+    def _check_drop(self) -> None:
+        size, cut = self._inputs.batch_size, self._inputs.cut
+        if self._partial is PartialBatch.DROP and size % cut:
+            raise InvalidArgumentError(
+                f'InputOptions(partial_batch="drop") would leave out every step: {cut} replicas do not divide batches '
+                f'of {size} rows evenly; choose another batch size, or "pad"'
+            )
+
+    def _settled(self) -> _AllWorkers:
+        """Let the workers agree on what they read."""
+        inputs, control = self._inputs, self._control
+        lengths, layout, cardinality = inputs.lengths, inputs.layout(), inputs.cardinality()
+        if isinstance(inputs, DividedInput) and inputs.workers.count > 1:
+            _logger.info("%s shards by %s: %s", self._call, inputs.share.policy.name, inputs.share.reason)
+        if control is None:
+            if isinstance(inputs, DividedInput):
+                inputs.settle_alone()
+            return self._known(cardinality, inputs.lengths_of_all())
+        drawn = inputs.drawn if isinstance(inputs, DividedInput) else []
+        known_lengths = None if lengths is None else (lengths.count, lengths.rows, lengths.last)
+        own = WorkerInput(inputs.labels, draw_seed(), drawn, cardinality, known_lengths, layout)
+        told = control.gather(self._call, own, WorkerInput, timeout=SETUP_SECONDS)
+        for worker, other_input in enumerate(told):
+            if other_input.labels != told[0].labels:
+                pairs = itertools.zip_longest(told[0].labels, other_input.labels, fillvalue="nothing")
+                first, other = next(pair for pair in pairs if pair[0] != pair[1])
+                raise WorkerError(
+                    f"{self._call}: the workers distribute different datasets: {first} on worker 0 is {other} on "
+                    f"worker {worker}"
+                )
+        if isinstance(inputs, DividedInput):
+            inputs.settle(told[0].seed, told[0].drawn)
+        counted = [Lengths(*one.lengths) for one in told if one.lengths and one.leaves and one.leaves == layout]
+        return self._known(longest([one.cardinality for one in told]), counted if len(counted) == len(told) else None)
+
+    def _known(self, cardinality: int, lengths: list[Lengths] | None) -> _AllWorkers:
+        inputs = self._inputs
+        if not inputs.own or inputs.workers.count == 1 or cardinality == INFINITE_CARDINALITY:
+            return _AllWorkers(cardinality, lengths)
+        return _AllWorkers(inputs.steps_with_rows(lengths) if lengths else UNKNOWN_CARDINALITY, lengths)
+
+    @cached_property
+    def element_spec(self) -> Any:
+        """The specification of a step: at each leaf a `PerReplica` of `TensorSpec`; bare ones for one replica in sync.
+
+        The leading length is given where every replica has as many rows in every step, else it is None.
+        """
+        spec = self._inputs.dataset.element_spec
+        workers = self._inputs.workers
+        if self._partial is PartialBatch.RAGGED and workers.replicas_in_sync == 1:
+            return spec
+        leaves, structure = flatten(spec)
+        rows = self._static_rows(leaves[0].shape[0] if leaves[0].shape else None)
+        assumed = not self._inputs.exact and 0 in leaves[0].assumed_axes
+
+        def per_replica(leaf: LeafSpec) -> Any:
+            own = leaf.with_rows(rows, assumed) if leaf.shape else leaf
+            return own if workers.replicas_in_sync == 1 else PerReplica([own] * workers.replicas)
+
+        batch = structure.unflatten([per_replica(leaf) for leaf in leaves])
+        return batch if self._partial is not PartialBatch.PAD else (batch, per_replica(TensorSpec((None,), np.bool_)))
+
+    @cached_property
+    def rows_vary(self) -> bool:
+        """Whether the replicas may have another number of rows in some step than in others, as far as is known."""
+        leaves, _ = flatten(self.element_spec)
+        specs = [leaf.values[0] if isinstance(leaf, PerReplica) else leaf for leaf in leaves]
+        return any(spec.shape[:1] == (None,) for spec in specs)
+
+    def _static_rows(self, batch_rows: int | None) -> int | None:
+        """The rows of every replica in every step; None where they differ or cannot be known."""
+        inputs, cut = self._inputs, self._inputs.cut
+        if self._partial is not PartialBatch.RAGGED and inputs.exact:
+            return inputs.full_rows
+        if self._partial is PartialBatch.PAD and batch_rows is not None and not inputs.own:
+            return max(inputs.full_rows, -(-batch_rows // cut))
+        if self._partial is not PartialBatch.RAGGED:
+            return None
+        if not inputs.own:
+            return batch_rows // cut if batch_rows is not None and batch_rows % cut == 0 else None
+        lengths = self._all.lengths
+        if lengths is None or any(one != lengths[0] or one.last != one.rows or one.rows % cut for one in lengths):
+            return None
+        rows = lengths[0].rows // cut
+        ends = inputs.sizes_at(lengths, 0) + inputs.sizes_at(lengths, max(self._all.cardinality - 1, 0))
+        return rows if all(size == rows for sizes in ends for size in sizes) else None
+
+    def cardinality(self) -> int:
+        """The number of steps, or `ps.INFINITE_CARDINALITY`, or `ps.UNKNOWN_CARDINALITY`."""
+        steps = self._all.cardinality
+        if self._partial is not PartialBatch.DROP or steps == INFINITE_CARDINALITY:
+            return steps
+        lengths = self._all.lengths
+        if lengths is None:
+            return UNKNOWN_CARDINALITY
+        return min(self._inputs.full_steps_of(one.count - (one.last < one.rows)) for one in lengths)
+
+    def __len__(self) -> int:
+        steps = self.cardinality()
+        if steps < 0:
+            reason = "it never ends" if steps == INFINITE_CARDINALITY else "that is known only when it was read"
+            raise InvalidTypeError(f"this distributed dataset has no length: {reason}")
+        return steps
+
+    def __getattr__(self, name: str) -> NoReturn:
+        advice = f": use {name} of the ps.Dataset, before it is distributed" if hasattr(Dataset, name) else ""
+        raise AttributeError(f"a distributed dataset has no {name}{advice}", name=name, obj=self)
+
+    def __repr__(self) -> str:
+        return f"<penstock.{type(self).__name__} of {self._inputs.dataset!r} for {self._inputs.workers}>"
+
+    def explain(self) -> str:
+        """Which files, ranges or rows each worker reads, and how many steps that makes, as text.
+
+        Files are opened to count their records, and nothing else is read of them; a function that makes readers of
+        names is called for each worker's first.
+        """
+        return explain(self._inputs, self.cardinality())
+
+    def __iter__(self) -> "DistributedIterator":
+        refuse_in_replica("iter(distributed_dataset)")
+        return DistributedIterator(self)
+
+    def _feed(self, source: StepSource) -> Feed:
+        """Makes the steps of one pass."""
+        inputs = self._inputs
+        topic = f"{self._call}, iteration {next(self._iterations)}"
+        return Feed(
+            source,
+            self._agreement(topic),
+            self._partial,
+            inputs.full_rows,
+            inputs.template,
+            self._place,
+            inputs.workers.replicas_in_sync == 1,
+            topic,
+            self._control,
+        )
+
+    def _agreement(self, topic: str) -> Agreement:
+        inputs, lengths = self._inputs, self._all.lengths
+        layout = inputs.layout()
+        if inputs.workers.count == 1 or (not inputs.own and inputs.cardinality() != UNKNOWN_CARDINALITY):
+            return Alone()
+        # Where nothing is exchanged, nobody needs to know beforehand how the others' rows look.
+        if inputs.own and lengths is not None and (layout is not None or self._control is None):
+            return Counted(lambda step: inputs.sizes_at(lengths, step), layout)
+        if self._control is None:
+            return Alone()
+        return Asked(self._control, topic, same=not inputs.own)
+
+
+class DistributedIterator(Iterator[Any]):
+    """One pass over a distributed dataset.
+
+    Its state is the position after the last step handed out, whatever was prefetched. Where all workers take slices of
+    the same global batches it is that of the dataset's own iterator, and can be restored on another number of workers
+    and replicas. An exception of the pipeline is raised for the step it happened in; on a single worker `next` may be
+    called again after it.
+    """
+
+    def __init__(self, dataset: DistributedDataset) -> None:
+        self._dataset = dataset
+        self._control = dataset._control
+        self._buffer_size = dataset._options.per_replica_buffer_size
+        self._source = dataset._inputs.open()
+        self._prefetcher: Prefetcher | None = None
+        # Between the start of the thread and its place in this object `close` in another thread would not find it.
+        self._starting = threading.RLock()
+        self._position = self._source.position()
+        self._ended = False
+        self._closed = False
+        self._process = os.getpid()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._feed = self._dataset._feed(self._source)
+        # A thread that waits for other workers must not outlive an iterator that was forgotten.
+        weakref.finalize(self, self._feed.agreement.close).atexit = False
+
+    @property
+    def element_spec(self) -> Any:
+        """The specification of a step, as the dataset gives it."""
+        return self._dataset.element_spec
+
+    @property
+    def rows_vary(self) -> bool:
+        """Whether the replicas may have another number of rows in some step than in others, as far as is known."""
+        return self._dataset.rows_vary
+
+    @property
+    def errors(self) -> SkippedRows:
+        """The rows that this worker left out up to the last step handed out, as `DatasetIterator.errors` says it.
+
+        Where all workers share global batches each has the same; where each reads data of its own, its own.
+        """
+        return self._source.errors_at(self._position)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        refuse_in_replica("next(distributed_iterator)")
+        if self._closed:
+            raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
+        if os.getpid() != self._process:
+            raise ClosedError(
+                "this distributed iterator was made in another process, where its threads run: call "
+                "iter(distributed_dataset)"
+            )
+        if self._ended:
+            raise StopIteration
+        if self._control is not None:
+            self._control.check_in_main(self._feed.topic)
+        self._source.consumed(self._position)
+        try:
+            outcome = self._outcome()
+        except Closed:
+            if self._ended:  # met by another thread
+                raise StopIteration from None
+            raise ClosedError("this distributed iterator was closed while a step was waited for") from None
+        if outcome.position is not None:
+            self._position = outcome.position
+        if isinstance(outcome, Step):
+            if self._control is not None:
+                self._control.check_step(self._feed.topic, outcome.number)
+            return outcome.value
+        if isinstance(outcome, Failure):
+            self._end_together(outcome)
+            try:
+                raise outcome.error
+            finally:
+                del outcome  # the error's traceback holds this frame: the two would keep each other alive
+        self._ended = True
+        self._stop()
+        raise StopIteration
+
+    def _end_together(self, failure: Failure) -> None:
+        """With other workers a failure is final: they cannot leave out the step that one of them lost."""
+        if self._control is None:
+            return
+        self._control.told()
+        if not isinstance(failure.error, WorkerError):
+            what = f"{type(failure.error).__name__}: {failure.error}"
+            self._control.fail(f"failed at step {failure.number} of its input with {what}", self._feed.topic)
+
+    def _outcome(self) -> Outcome:
+        if self._buffer_size == 0:
+            return self._feed()
+        with self._starting:
+            if self._closed or self._ended:
+                raise Closed
+            if self._prefetcher is None:
+                self._prefetcher = Prefetcher(self._feed, self._buffer_size)
+            prefetcher = self._prefetcher
+        return prefetcher.get()
+
+    def get_next(self) -> Any:
+        """The next step, as `next` gives it.
+
+        Raises:
+            OutOfRangeError: the data has ended.
+        """
+        try:
+            return next(self)
+        except StopIteration:
+            raise OutOfRangeError("the distributed dataset has no further step") from None
+
+    def get_next_as_optional(self) -> Optional:
+        """The next step, or an optional without a value at the end: no exception tells it."""
+        try:
+            return Optional.of(next(self))
+        except StopIteration:
+            return Optional.empty()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last step handed out, as plain data."""
+        state = self._source.state_at(self._position)
+        self._source.claim()
+        return state  # type: ignore[no-any-return]  # what the source gave
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the step after the one that `state` was taken at; all workers must do so alike.
+
+        Raises:
+            StateMismatchError: the state is of another dataset, or of another worker's own data; this iterator then
+                stays as it was.
+            ClosedError: the iterator was closed.
+        """
+        if self._closed:
+            raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
+        self._stop()
+        before = self._source.state_at(self._position)
+        try:
+            self._position = self._source.restore(state)
+        except BaseException:
+            # The thread had read ahead: what the caller has not seen yet must come again.
+            self._source.restore(before)
+            raise
+        finally:
+            self._begin()
+        self._ended = False
+
+    def close(self) -> None:
+        """End the background thread and free what it holds; may be called more than once."""
+        self._closed = True
+        self._stop()
+        self._source.close(self._position)
+
+    def _stop(self) -> None:
+        self._feed.agreement.close()
+        with self._starting:
+            prefetcher, self._prefetcher = self._prefetcher, None
+        if prefetcher is not None:
+            prefetcher.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidTypeError(
+            "a distributed iterator cannot be copied or sent to another process: send iterator.state_dict()"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,80 @@
+"""Which worker reads what, as text: `DistributedDataset.explain()`."""
+
+from penstock.data.operators.files import ReadFiles
+from penstock.data.shards import names_of, readers_of
+from penstock.distribute.feed.inputs import DividedInput, Inputs
+from penstock.distribute.feed.shards import Workers, WorkerShare
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
+from penstock.sharding import slice_bounds
+
+
+def idle_replicas(inputs: Inputs) -> str | None:
+    """What is said of global batches that leave replicas without rows in every step; None where none do."""
+    size, cut = inputs.batch_size, inputs.cut
+    if not size or not isinstance(inputs, DividedInput):
+        return None
+    idle = sum(start == stop for start, stop in slice_bounds(size, cut))
+    if not idle:
+        return None
+    below = size // cut * cut
+    sizes = f"{below:,} or {below + cut:,}" if below else f"{cut:,}"
+    return (
+        f"batches of {size:,} rows leave {idle} of {cut} replicas without rows in every step: {cut} divides batches of "
+        f"{sizes} rows"
+    )
+
+
+def explain(inputs: Inputs, steps: int) -> str:
+    """The policy, and for each worker what it reads; for a function's datasets only what is known here."""
+    total = {INFINITE_CARDINALITY: "without end", UNKNOWN_CARDINALITY: "unknown until it was read"}.get(
+        steps, f"{steps:,}"
+    )
+    workers = inputs.workers
+    if not isinstance(inputs, DividedInput):
+        return f"steps: {total}\nworker {workers.index} of {workers.count} reads what the given function says"
+    share = inputs.share
+    lines = [f"steps: {total}", f"{share.policy.name}: {share.reason}"]
+    for worker in range(workers.count):
+        own = inputs.share_of(worker)
+        replicas = Workers(workers.count, worker, workers.replicas).local
+        numbers = f"replica {replicas.start}" if len(replicas) == 1 else f"replicas {replicas.start} to {replicas[-1]}"
+        lines.append(f"worker {worker} of {workers.count}, {numbers}:")
+        lines.extend("  " + line for line in _reads(own, inputs, replicas))
+    idle = idle_replicas(inputs)
+    if idle is not None:
+        lines.append(idle)
+    return "\n".join(lines)
+
+
+def _reads(share: WorkerShare, inputs: DividedInput, replicas: range) -> list[str]:
+    if share.policy in (AutoShardPolicy.FILE, AutoShardPolicy.FILE_RANGE):
+        return [line for reader in readers_of(share.node) for line in _files(reader)]
+    if share.policy is AutoShardPolicy.DATA:
+        return _slices(share, inputs, replicas)
+    count = share.node.cardinality
+    return [f"{count:,} batches of its own" if count >= 0 else "batches of its own"]
+
+
+def _files(reader: object) -> list[str]:
+    """The files of a reader and their records, or the parts of them."""
+    lines = []
+    for name in names_of(reader) or []:  # type: ignore[arg-type]  # a reader is a node of one input
+        if isinstance(name, tuple):
+            path, start, stop = name
+            lines.append(f"{path}: records {start:,} to {stop - 1:,}")
+        elif isinstance(reader, ReadFiles):
+            lines.append(f"{name}: {reader.format.count(name, reader.compression_type):,} records")
+        else:
+            lines.append(str(name))
+    return lines or ["nothing"]
+
+
+def _slices(share: WorkerShare, inputs: DividedInput, replicas: range) -> list[str]:
+    size = inputs.full_rows and inputs.batch_size
+    only = "reads only these" if share.pairs else "reads all" if inputs.workers.count > 1 else "reads all of them"
+    if not size:
+        return [f"its slices of each global batch ({only})"]
+    bounds = slice_bounds(size, inputs.workers.replicas_in_sync)[replicas.start : replicas.stop]
+    start, stop = bounds[0][0], bounds[-1][1]
+    rows = f"rows {start:,} to {stop - 1:,}" if start < stop else "no rows"
+    return [f"{rows} of each global batch of {size:,} ({only})"]

@@ -1,0 +1,134 @@
+"""From steps in host memory to steps on the replicas: agreed on, filled up or left out, placed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from penstock.distribute.control.channel import Control
+from penstock.distribute.feed.agreement import Agreement, StepFacts
+from penstock.distribute.feed.options import PartialBatch
+from penstock.distribute.feed.prefetch import End, Failure, Outcome, Step
+from penstock.distribute.feed.step_sources import StepSource
+from penstock.distribute.feed.steps import HostStep, Shares, Template
+from penstock.errors import ElementError, WorkerError
+from penstock.runtime.channel import Closed
+from penstock.structure import LEAF, PAIR
+
+Place = Callable[[list[Shares], bool], list[Any]]
+"""Given the leaves of a step, and whether all replicas' shares are equal in shape: what to hand out for each leaf.
+
+For one replica in sync that is a `PerReplica`, of which its only value is handed out.
+"""
+
+
+@dataclass
+class Feed:
+    """Makes the next step; it knows nothing of the iterator that hands it out, so a thread may hold it.
+
+    Attributes:
+        source: this worker's steps.
+        agreement: what is known of the others'.
+        partial: what becomes of steps that do not fill all replicas alike.
+        full: the rows of each replica in a full step; 0 where that is not known before one was seen.
+        template: gives the layout of steps on a worker that has none.
+        place: puts shares where the replicas want them.
+        bare: whether there is one replica in sync, which gets bare values.
+        topic: what the workers call this iteration among themselves.
+        control: where other workers are told of a failure.
+    """
+
+    source: StepSource
+    agreement: Agreement
+    partial: PartialBatch
+    full: int
+    template: Callable[[], Template]
+    place: Place
+    bare: bool
+    topic: str
+    control: Control | None
+    _seen: Template | None = field(default=None, init=False)
+
+    def __call__(self) -> Outcome:
+        """The next step, or what came in its place."""
+        try:
+            value = self._next()
+        except StopIteration:
+            return End(self.source.position())
+        except Exception as error:  # raised again by the iterator, in the caller's thread
+            if self.control is not None and not isinstance(error, (WorkerError, Closed)):
+                self.control.fail_step(self.topic, self.source.number, f"{type(error).__name__}: {error}")
+            return Failure(error, self.source.position(), self.source.number)
+        return Step(value, self.source.position(), self.source.number - 1)
+
+    def _next(self) -> Any:
+        while True:
+            step = self._own_step()
+            facts = self.agreement.on(self.source.number, step)
+            if facts.ended:
+                raise StopIteration
+            self.source.number += 1
+            if facts.empty:
+                continue
+            self.full = max(self.full, facts.largest)
+            if self.partial is not PartialBatch.DROP or facts.all_have(self.full):
+                return self._placed(step, facts)
+
+    def _own_step(self) -> HostStep | None:
+        try:
+            step = self.source.next()
+        except StopIteration:
+            return None
+        if self._seen is None:
+            self._seen = Template.of([shares.parts[0] for shares in step.leaves], step.structure)
+        return step
+
+    def _placed(self, step: HostStep | None, facts: StepFacts) -> Any:
+        if step is None:
+            step = self._empty(facts)
+        even = facts.even
+        if self.partial is PartialBatch.PAD:
+            step, even = padded(step, self.full), facts.regular
+        placed = self.place(step.leaves, even)
+        return step.structure.unflatten([leaf.values[0] for leaf in placed] if self.bare else placed)
+
+    def _empty(self, facts: StepFacts) -> HostStep:
+        """A step without rows, for a worker that has run dry."""
+        self._seen = self._seen or self.template()
+        if facts.layout is not None:  # as the others have it: an open length of the specification is theirs
+            leaves = tuple((np.dtype(leaf.dtype), leaf.shape or ()) for leaf in facts.layout)
+            self._seen = Template(self._seen.structure, leaves)
+        return self._seen.step(self.source.replicas)
+
+
+def padded(step: HostStep, rows: int) -> HostStep:
+    """The step with every share filled up to `rows` rows, paired with the mask that tells which of them are real."""
+    masks = [np.arange(rows) < size for size in step.sizes]
+    leaves = [_filled(shares, step.sizes, rows) for shares in step.leaves]
+    mask = Shares(masks, np.concatenate(masks))
+    return HostStep(PAIR.nested([step.structure, LEAF]), [*leaves, mask], (rows,) * len(step.sizes))
+
+
+def _filled(shares: Shares, sizes: tuple[int, ...], rows: int) -> Shares:
+    if all(size == rows for size in sizes):
+        return shares
+    shapes = {part.shape[1:] for part in shares.parts}
+    if len(shapes) > 1:
+        raise ElementError(
+            f'partial_batch="pad" fills up rows, but the replicas\' batches differ in their other axes: '
+            f"{sorted(shapes)}; use padded_batch(padded_shapes=...) in the dataset"
+        )
+    whole = np.full((rows * len(sizes), *shapes.pop()), _filling(shares.parts), dtype=shares.parts[0].dtype)
+    parts = [whole[number * rows : (number + 1) * rows] for number in range(len(sizes))]
+    for part, real, size in zip(parts, shares.parts, sizes, strict=True):
+        part[:size] = real
+    return Shares(parts, whole)
+
+
+def _filling(parts: list[Any]) -> Any:
+    """0, or for objects what is as empty: "" or b"" where the rows are strings, else None."""
+    if parts[0].dtype.kind != "O":
+        return np.zeros((), parts[0].dtype)
+    sample = next((part.flat[0] for part in parts if part.size), "")
+    return type(sample)() if isinstance(sample, (str, bytes)) else None

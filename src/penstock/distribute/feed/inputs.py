@@ -1,0 +1,397 @@
+"""Where a distributed dataset's steps come from: a dataset that is divided, or datasets that a function makes."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from penstock.data.dataset import Dataset
+from penstock.data.iterator import Iterations
+from penstock.data.node import Node, scaled
+from penstock.data.operators.batching import Batch, Batching
+from penstock.data.operators.cardinality import AssertCardinality
+from penstock.data.operators.element import Map
+from penstock.data.operators.expand import Interleave
+from penstock.data.operators.grouping import GroupByWindow
+from penstock.data.operators.keep import Prefetch
+from penstock.data.shards import without_hints
+from penstock.distribute.contexts import InputContext
+from penstock.distribute.control.messages import RowShape
+from penstock.distribute.feed.agreement import Layout, Sizes
+from penstock.distribute.feed.options import InputReplicationMode
+from penstock.distribute.feed.shards import Workers, WorkerShare, share_of_worker
+from penstock.distribute.feed.step_sources import Elements, GlobalBatches, OwnBatches, StepSource
+from penstock.distribute.feed.steps import Template, check_spec, unbatched
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
+from penstock.sharding import slice_bounds
+from penstock.structure import flatten
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How many batches a worker reads of its own, and their rows: all alike but the last.
+
+    Attributes:
+        count: the number of batches, or INFINITE_CARDINALITY.
+        rows: the rows of each.
+        last: the rows of the last one.
+    """
+
+    count: int
+    rows: int
+    last: int
+
+    def of_batch(self, number: int) -> int:
+        """The rows of a batch; 0 behind the end."""
+        if self.count == INFINITE_CARDINALITY or number < self.count - 1:
+            return self.rows
+        return self.last if number == self.count - 1 else 0
+
+
+class Inputs(ABC):
+    """What every way of feeding a strategy's replicas gives."""
+
+    workers: Workers
+    own: bool
+    """Whether each worker reads data of its own, so that one worker's data says nothing of another's."""
+
+    @abstractmethod
+    def open(self) -> StepSource:
+        """A new pass over this worker's steps."""
+
+    @property
+    @abstractmethod
+    def lengths(self) -> Lengths | None:
+        """How long this worker's data is, where how it is made tells all of it."""
+
+    def lengths_of_all(self) -> list[Lengths] | None:
+        """How long every worker's data is, where one worker can know that without asking."""
+        return None if self.lengths is None or self.workers.count > 1 else [self.lengths]
+
+    @abstractmethod
+    def steps_with_rows(self, lengths: list[Lengths]) -> int:
+        """The number of steps in which some replica gets a row, given every worker's lengths."""
+
+    @abstractmethod
+    def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
+        """The rows of every replica at a step, per worker, given every worker's lengths."""
+
+    @abstractmethod
+    def steps_of(self, batches: int) -> int:
+        """How many steps so many batches of a worker's make."""
+
+    @abstractmethod
+    def full_steps_of(self, batches: int) -> int:
+        """How many steps without a missing batch so many batches of a worker's make."""
+
+    @abstractmethod
+    def cardinality(self) -> int:
+        """The number of this worker's steps that have data, infinite or unknown."""
+
+    @property
+    @abstractmethod
+    def dataset(self) -> Dataset:
+        """A dataset with the specification of what the steps are made of."""
+
+    @property
+    @abstractmethod
+    def cut(self) -> int:
+        """Into how many slices a batch is cut."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> list[str]:
+        """What must be the same on all workers."""
+
+    @cached_property
+    def batch_size(self) -> int:
+        """The size that batches were asked for in; 0 where none is known."""
+        node = self.dataset.node
+        while node.keeps_batches:
+            (node,) = node.inputs
+        return node.batch_size if isinstance(node, Batching) else 0
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether no function that might change their rows stands above the batches."""
+        node = self.dataset.node
+        while node.keeps_batches and not isinstance(node, Map):
+            (node,) = node.inputs
+        return isinstance(node, Batching)
+
+    @property
+    def full_rows(self) -> int:
+        """The rows of a replica in a full step; 0 where no batch size is known."""
+        return -(-self.batch_size // self.cut)
+
+    def template(self) -> Template:
+        """The layout of this worker's batches, found by reading one if need be."""
+        return Template.of_spec(self.dataset.element_spec)
+
+    def layout(self) -> Layout | None:
+        """Dtype and shape without the rows of each leaf; None where they are not fixed."""
+        if self.dataset.node.spec is None:
+            return None
+        leaves, _ = flatten(self.dataset.node.spec)
+        if any(None in leaf.shape[1:] or leaf.dtype.kind == "O" or leaf.ragged_rank for leaf in leaves):
+            return None
+        return tuple(RowShape(str(leaf.dtype), leaf.shape[1:]) for leaf in leaves)
+
+
+class DividedInput(Inputs):
+    """One dataset, of which every worker reads its share.
+
+    Args:
+        dataset: the whole dataset.
+        workers: which worker this is, of how many.
+    """
+
+    def __init__(self, dataset: Any, workers: Workers) -> None:
+        if not isinstance(dataset, Dataset):
+            raise InvalidTypeError(
+                f"distribute_dataset(dataset) takes a ps.Dataset, got {type(dataset).__name__}: "
+                "make one by ps.Dataset.from_tensor_slices(...) or ps.Dataset.from_generator(...)"
+            )
+        check_spec(dataset.node.spec)
+        self.workers = workers
+        self._whole = dataset
+        self.share = self.share_of(workers.index)
+        self.own = self.share.own_batches
+        self._part = dataset
+        # As it was given, except that it can be read.
+        readable = without_hints(dataset.node)
+        self._sample = dataset if readable is dataset.node else Dataset(readable, dataset.options())
+
+    def share_of(self, worker: int) -> WorkerShare:
+        """What a worker reads."""
+        workers = Workers(self.workers.count, worker, self.workers.replicas)
+        policy = self._whole.options().auto_shard_policy
+        assert not isinstance(policy, str)  # of a name the options have made the member
+        share = share_of_worker(self._whole.node, policy, workers)
+        if workers.count > 1:
+            return share
+        # A worker without others reads everything, whatever the policy, and its batches are the global ones.
+        whole = share.node if share.policy is AutoShardPolicy.HINT else self._whole.node
+        return replace(share, node=whole, own_batches=False)
+
+    @property
+    def drawn(self) -> list[int]:
+        """The seeds that were drawn when nodes were made, which this worker would use."""
+        return [drawn.seed for drawn in self._whole.node.drawn_seeds()]
+
+    def settle(self, seed: int, drawn: list[int]) -> None:
+        """Fix what this worker reads, by what is the same on all workers.
+
+        Args:
+            seed: of everything that has none, unless the dataset was given one.
+            drawn: in place of those that were drawn here, also for other datasets that are made of the same nodes.
+        """
+        for own, agreed in zip(self._whole.node.drawn_seeds(), drawn, strict=True):
+            own.seed = agreed
+        options = self._whole.options()
+        given = options.seed is not None
+        iterations = Iterations(options.seed if given else seed, seeded=given)
+        self._part = Dataset(self.share.node, options, iterations)
+
+    def settle_alone(self) -> None:
+        """Fix what this worker reads, where it cannot agree on anything with the others.
+
+        Raises:
+            InvalidArgumentError: the workers would have to draw the same random numbers.
+        """
+        options = self._whole.options()
+        together = self.workers.count > 1 and self.share.policy is AutoShardPolicy.DATA
+        if together and self._whole.node.unseeded and options.seed is None:
+            random = next((node for node in self._whole.node.walk() if _draws(node)), None)
+            if random is not None:
+                raise InvalidArgumentError(
+                    f"{random.where()} has no seed, so every worker could take its share of another order: give the "
+                    "dataset one by with_options(ps.Options(seed=...))"
+                )
+            # Only datasets that functions make may draw, such as those of `flat_map`: on all workers alike.
+            self._part = Dataset(self.share.node, options, Iterations(0, seeded=True))
+            return
+        # With other workers not the user's own dataset, whose iterations here would count as epochs here alone.
+        if self.workers.count > 1 or self.share.node is not self._whole.node:
+            self._part = Dataset(self.share.node, options)
+
+    @property
+    def dataset(self) -> Dataset:
+        return self._sample
+
+    @property
+    def labels(self) -> list[str]:
+        return [f"policy {self.share.policy.name}", *(node.label for node in self._whole.node.walk())]
+
+    @property
+    def cut(self) -> int:
+        return self.workers.replicas_in_sync
+
+    def steps_of(self, batches: int) -> int:
+        return batches * self.workers.count if self.own else batches
+
+    def full_steps_of(self, batches: int) -> int:
+        return self.steps_of(batches)
+
+    def cardinality(self) -> int:
+        return scaled(self.share.node.cardinality, self.steps_of)
+
+    @cached_property
+    def lengths(self) -> Lengths | None:
+        return _lengths(self.share.node)
+
+    def lengths_of_all(self) -> list[Lengths] | None:
+        if self.lengths is None or not self.own:
+            return super().lengths_of_all()
+        every = [_lengths(self.share_of(worker).node) for worker in range(self.workers.count)]
+        known = [one for one in every if one is not None]
+        return known if len(known) == len(every) else None
+
+    def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
+        batch, part = divmod(step, self.workers.count)
+        replicas = self.workers.replicas
+        slices = [slice_bounds(own.of_batch(batch), self.cut) for own in lengths]
+        return [
+            tuple(stop - start for start, stop in bounds[part * replicas : (part + 1) * replicas]) for bounds in slices
+        ]
+
+    def steps_with_rows(self, lengths: list[Lengths]) -> int:
+        counts = [one.count for one in lengths]
+        if INFINITE_CARDINALITY in counts:
+            return INFINITE_CARDINALITY
+        # Between these batches all are alike.
+        edges = sorted({0, *counts, *(max(count - 1, 0) for count in counts)})
+        parts = range(self.workers.count)
+        return sum(
+            (stop - start)
+            * sum(any(map(any, self.sizes_at(lengths, start * self.workers.count + part))) for part in parts)
+            for start, stop in pairwise(edges)
+        )
+
+    def open(self) -> StepSource:
+        workers = self.workers
+        batches = iter(self._part)
+        if self.own:
+            return OwnBatches(batches, workers.count, workers.index, workers.replicas)
+        return GlobalBatches(batches, workers.replicas_in_sync, workers.local, pairs=self.share.pairs)
+
+
+class FunctionInput(Inputs):
+    """Datasets that the user's function makes, whose elements go to the replicas as they are.
+
+    Args:
+        dataset_fn: gives a dataset for an `InputContext`.
+        workers: which worker this is, of how many.
+        mode: whether the function is called once per worker or once per replica.
+    """
+
+    own = True
+
+    def __init__(self, dataset_fn: Callable[[InputContext], Any], workers: Workers, mode: InputReplicationMode) -> None:
+        if not callable(dataset_fn):
+            raise InvalidTypeError(
+                "distribute_datasets_from_function(dataset_fn) takes a function that gives a dataset for a "
+                f"ps.InputContext, got {dataset_fn!r}"
+            )
+        self.workers = workers
+        per_worker = workers.replicas if mode is InputReplicationMode.PER_REPLICA else 1
+        pipelines = range(workers.index * per_worker, (workers.index + 1) * per_worker)
+        total = workers.count * per_worker
+        self._datasets = [
+            self._checked(dataset_fn(InputContext(total, pipeline, workers.replicas_in_sync))) for pipeline in pipelines
+        ]
+
+    def _checked(self, dataset: Any) -> Dataset:
+        if not isinstance(dataset, Dataset):
+            raise InvalidTypeError(
+                f"the function given to distribute_datasets_from_function must return a ps.Dataset, got "
+                f"{type(dataset).__name__}"
+            )
+        spec = dataset.node.spec
+        if spec is not None and not self._takes_scalars(dataset):
+            leaves, structure = flatten(spec)
+            for path, leaf in zip(structure.paths(), leaves, strict=True):
+                if not leaf.shape:
+                    raise unbatched(path)
+        return dataset
+
+    def _takes_scalars(self, dataset: Dataset) -> bool:
+        """A replica without data gets a batch without rows; of a scalar there is no such thing."""
+        return self.workers.replicas_in_sync == 1 or dataset.cardinality() == INFINITE_CARDINALITY
+
+    @property
+    def dataset(self) -> Dataset:
+        return self._datasets[0]
+
+    @property
+    def labels(self) -> list[str]:
+        return []
+
+    @property
+    def cut(self) -> int:
+        return 1
+
+    def steps_of(self, batches: int) -> int:
+        return -(-batches // self._at_once)
+
+    def full_steps_of(self, batches: int) -> int:
+        return batches // self._at_once
+
+    @property
+    def _at_once(self) -> int:
+        """How many elements of one dataset a step takes."""
+        return self.workers.replicas if len(self._datasets) == 1 else 1
+
+    @property
+    def lengths(self) -> Lengths | None:
+        return _lengths(self.dataset.node) if len(self._datasets) == 1 else None
+
+    def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
+        replicas = self.workers.replicas
+        return [tuple(own.of_batch(step * replicas + replica) for replica in range(replicas)) for own in lengths]
+
+    def steps_with_rows(self, lengths: list[Lengths]) -> int:
+        return longest([scaled(one.count, self.steps_of) for one in lengths])
+
+    def cardinality(self) -> int:
+        return longest([scaled(dataset.cardinality(), self.steps_of) for dataset in self._datasets])
+
+    def open(self) -> StepSource:
+        workers = self.workers
+        scalars = all(map(self._takes_scalars, self._datasets))
+        iterators = [iter(dataset) for dataset in self._datasets]
+        return Elements(iterators, workers.replicas, workers.count, workers.index, scalars=scalars)
+
+
+def _draws(node: Node) -> bool:
+    """Whether a node itself draws random numbers that no seed of its own decides."""
+    if not node.unseeded or isinstance(node, (Interleave, GroupByWindow)):
+        return False
+    inherited = type(node).unseeded is Node.unseeded
+    return not inherited and getattr(node, "seed", None) is None
+
+
+def longest(cardinalities: list[int]) -> int:
+    """The cardinality of what ends with the longest of several."""
+    if INFINITE_CARDINALITY in cardinalities:
+        return INFINITE_CARDINALITY
+    return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in cardinalities else max(cardinalities)
+
+
+def _lengths(node: Node) -> Lengths | None:
+    """How long a node's batches are, where that follows from how they are made."""
+    batch = node
+    while batch.by_position:
+        (batch,) = batch.inputs
+    if not isinstance(batch, Batch) or UNKNOWN_CARDINALITY in (batch.input.cardinality, node.cardinality):
+        return None
+    size, total = batch.batch_size, batch.input.cardinality
+    if total == INFINITE_CARDINALITY or total % size == 0 or batch.drop_remainder:
+        return Lengths(node.cardinality, size, size)
+    while isinstance(node, (AssertCardinality, Prefetch)):
+        node = node.input
+    # Anything else may have moved the short batch.
+    return Lengths(node.cardinality, size, total % size) if node is batch else None

@@ -1,0 +1,344 @@
+"""Where this worker's steps come from, one after the other, and the position that says where they stand."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from penstock.data.iterator import DatasetIterator
+from penstock.data.skipped import SkippedRows
+from penstock.distribute.feed.steps import HostStep, Shares, Template, rows_of
+from penstock.errors import StateMismatchError
+from penstock.sharding import slice_bounds
+from penstock.structure import Structure, flatten
+
+
+class StepSource(ABC):
+    """This worker's steps, one after the other, and where they stand.
+
+    Attributes:
+        replicas: the number of this worker's replicas.
+        number: the number of the next step, counted by who takes the steps: a worker without data takes some too.
+    """
+
+    replicas: int
+    number = 0
+
+    @abstractmethod
+    def next(self) -> HostStep:
+        """The next step.
+
+        Raises:
+            StopIteration: there is none.
+        """
+
+    @abstractmethod
+    def position(self) -> Any:
+        """The position after the last step given, as plain data; costs little."""
+
+    @abstractmethod
+    def state_at(self, position: Any) -> Any:
+        """The state to be restored at a position."""
+
+    @abstractmethod
+    def errors_at(self, position: Any) -> SkippedRows:
+        """The rows that were left out before a position."""
+
+    @abstractmethod
+    def consumed(self, position: Any) -> None:
+        """All steps before a position were used, and no state will be taken of an earlier one."""
+
+    @abstractmethod
+    def claim(self) -> None:
+        """Let nobody else be given what the last state says was used."""
+
+    @abstractmethod
+    def restore(self, state: Any) -> Any:
+        """Continue after the step that a state was taken at; gives the position."""
+
+    @abstractmethod
+    def close(self, position: Any) -> None:
+        """End what runs for the steps; those after a position were not used."""
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Where the slices of a global batch lie: the bounds of the local ones, their sizes, and the sizes of all."""
+
+    local: list[tuple[int, int]]
+    sizes: tuple[int, ...]
+    all_sizes: tuple[int, ...]
+
+
+@lru_cache
+def _cut_of(rows: int, replicas: int, local: range, from_zero: bool) -> _Cut:
+    """The cut of a batch of so many rows; `from_zero` counts the local bounds from the first local row."""
+    bounds = slice_bounds(rows, replicas)
+    sizes = tuple(stop - start for start, stop in bounds)
+    own = bounds[local.start : local.stop]
+    first = own[0][0] if from_zero else 0
+    return _Cut([(start - first, stop - first) for start, stop in own], sizes[local.start : local.stop], sizes)
+
+
+class GlobalBatches(StepSource):
+    """The global batches, of which this worker takes the slices of its replicas.
+
+    Its state is that of the dataset's own iterator.
+
+    Args:
+        batches: gives the global batches, or the pairs of `BatchShare`.
+        replicas: the number of replicas in sync.
+        local: the numbers of this worker's.
+        pairs: whether `batches` gives pairs.
+    """
+
+    def __init__(self, batches: DatasetIterator, replicas: int, local: range, *, pairs: bool) -> None:
+        self.replicas = len(local)
+        self._batches = batches
+        self._replicas_in_sync = replicas
+        self._local = local
+        self._pairs = pairs
+
+    def next(self) -> HostStep:
+        element = next(self._batches)
+        batch, whole = element if self._pairs else (element, None)
+        leaves, structure = flatten(batch)
+        rows = rows_of(leaves, structure)
+        # In a pair the batch holds this worker's rows and no others.
+        cut = _cut_of(rows if whole is None else int(whole), self._replicas_in_sync, self._local, whole is not None)
+        first, last = cut.local[0][0], cut.local[-1][1]
+        return HostStep(
+            structure,
+            [Shares([leaf[start:stop] for start, stop in cut.local], leaf[first:last]) for leaf in leaves],
+            cut.sizes,
+            cut.all_sizes,
+        )
+
+    def position(self) -> Any:
+        return self._batches._position()
+
+    def state_at(self, position: Any) -> Any:
+        return self._batches._state_at(position)
+
+    def errors_at(self, position: Any) -> SkippedRows:
+        return self._batches._errors_at(position)
+
+    def consumed(self, position: Any) -> None:
+        self._batches._consumed(position)
+
+    def claim(self) -> None:
+        self._batches._claim()
+
+    def restore(self, state: Any) -> Any:
+        if isinstance(state, dict) and "worker" in state:
+            number, count = state["worker"]
+            raise StateMismatchError(
+                f"the state is of worker {number} of {count}, which reads data of its own, but here all workers share "
+                "global batches: restore it under the AutoShardPolicy that it was saved under"
+            )
+        self._batches.load_state_dict(state)
+        return self._batches._position_in(state)
+
+    def close(self, position: Any) -> None:
+        self._batches._give_back(position)
+        self._batches.close()
+
+
+class OwnBatches(StepSource):
+    """Batches of the worker's own: each is cut into a slice for every replica in sync, and these are taken R at a time.
+
+    So a batch takes as many steps as there are workers.
+    """
+
+    def __init__(self, batches: DatasetIterator, workers: int, worker: int, replicas: int) -> None:
+        self.replicas = replicas
+        self._batches = batches
+        self._workers = workers
+        self._worker = worker
+        self._before = batches._position()
+        self._leaves: list[Any] = []
+        self._structure = Structure("none", leaf_count=0)
+        self._bounds: list[tuple[int, int]] = []
+        self._part = 0
+
+    def next(self) -> HostStep:
+        if self._part == 0:
+            self._read()
+        first = self._part * self.replicas
+        bounds = self._bounds[first : first + self.replicas]
+        self._part = (self._part + 1) % self._workers
+        start, stop = bounds[0][0], bounds[-1][1]
+        sizes = tuple(end - begin for begin, end in bounds)
+        return HostStep(
+            self._structure,
+            [Shares([leaf[begin:end] for begin, end in bounds], leaf[start:stop]) for leaf in self._leaves],
+            sizes,
+            sizes if self._workers == 1 else None,
+        )
+
+    def _read(self) -> None:
+        self._before = self._batches._position()
+        self._leaves, self._structure = flatten(next(self._batches))
+        rows = rows_of(self._leaves, self._structure)
+        self._bounds = slice_bounds(rows, self._workers * self.replicas)
+
+    def position(self) -> Any:
+        dataset = self._before if self._part else self._batches._position()
+        place = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
+        return {**place, "part": self._part, "dataset": dataset}
+
+    def state_at(self, position: Any) -> Any:
+        return {**position, "dataset": self._batches._state_at(position["dataset"])}
+
+    def errors_at(self, position: Any) -> SkippedRows:
+        return self._batches._errors_at(position["dataset"])
+
+    def consumed(self, position: Any) -> None:
+        self._batches._consumed(position["dataset"])
+
+    def claim(self) -> None:
+        self._batches._claim()
+
+    def restore(self, state: Any) -> Any:
+        _check_worker(state, self._worker, self._workers, "part", "dataset")
+        if state["part"] and state["replicas"] != self.replicas:
+            raise StateMismatchError(
+                f"the state was taken in the middle of a batch that was cut for {state['replicas']} replicas on each "
+                f"worker, here are {self.replicas}: only at the end of a batch can their number change"
+            )
+        self._batches.load_state_dict(state["dataset"])
+        self._part = 0
+        for _ in range(state["part"]):
+            self.next()
+        self.number = state["step"]
+        return {**state, "dataset": self._batches._position_in(state["dataset"])}
+
+    def close(self, position: Any) -> None:
+        self._batches._give_back(position["dataset"])
+        self._batches.close()
+
+
+class Elements(StepSource):
+    """The elements of the datasets that the user's function made: in every step one for each local replica.
+
+    Args:
+        datasets: the iterators, one for all replicas or one for each.
+        replicas: the number of local replicas.
+        scalars: whether elements may hold scalars, because no replica will ever need an empty one.
+    """
+
+    def __init__(
+        self, datasets: list[DatasetIterator], replicas: int, workers: int, worker: int, *, scalars: bool
+    ) -> None:
+        self.replicas = replicas
+        self._rows_of = _rows_or_scalars if scalars else rows_of
+        self._datasets = datasets
+        self._workers = workers
+        self._worker = worker
+        # What an exception kept from becoming a step; None stands for a dataset that has ended.
+        self._collected: list[Any] = []
+        self._before = self._positions()
+
+    def next(self) -> HostStep:
+        if not self._collected:
+            self._before = self._positions()
+        while len(self._collected) < self.replicas:
+            self._collected.append(next(self._datasets[len(self._collected) % len(self._datasets)], _ENDED))
+        elements, self._collected = self._collected, []
+        taken = [_as_arrays(element) for element in elements if element is not _ENDED]
+        if not taken:
+            raise StopIteration
+        structure = taken[0][1]
+        template = Template.of(taken[0][0], structure)
+        rows = [_as_arrays(element)[0] if element is not _ENDED else template.empty() for element in elements]
+        sizes = tuple(self._rows_of(leaves, structure) for leaves in rows)
+        columns = [Shares(list(parts)) for parts in zip(*rows, strict=True)]
+        return HostStep(structure, columns, sizes, sizes if self._workers == 1 else None)
+
+    def _positions(self) -> Any:
+        return [dataset._position() for dataset in self._datasets]
+
+    def position(self) -> Any:
+        positions = self._before if self._collected else self._positions()
+        place = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
+        return {**place, "datasets": positions}
+
+    def state_at(self, position: Any) -> Any:
+        parts = zip(self._datasets, position["datasets"], strict=True)
+        return {**position, "datasets": [dataset._state_at(part) for dataset, part in parts]}
+
+    def errors_at(self, position: Any) -> SkippedRows:
+        parts = zip(self._datasets, position["datasets"], strict=True)
+        return SkippedRows.of_all(dataset._errors_at(part) for dataset, part in parts)
+
+    def consumed(self, position: Any) -> None:
+        for dataset, part in zip(self._datasets, position["datasets"], strict=True):
+            dataset._consumed(part)
+
+    def claim(self) -> None:
+        for dataset in self._datasets:
+            dataset._claim()
+
+    def restore(self, state: Any) -> Any:
+        _check_worker(state, self._worker, self._workers, "datasets")
+        if self._workers > 1 and state["replicas"] != self.replicas:
+            raise StateMismatchError(
+                f"the state is of {state['replicas']} replicas on each worker, here are {self.replicas}: with several "
+                "workers, whose steps are counted, their number cannot change"
+            )
+        if len(state["datasets"]) != len(self._datasets):
+            raise StateMismatchError(
+                f"the state is of {len(state['datasets'])} datasets on this worker, here are {len(self._datasets)}"
+            )
+        self._collected = []
+        self.number = state["step"]
+        for dataset, position in zip(self._datasets, state["datasets"], strict=True):
+            dataset.load_state_dict(position)
+        pairs = zip(self._datasets, state["datasets"], strict=True)
+        return {**state, "datasets": [dataset._position_in(part) for dataset, part in pairs]}
+
+    def close(self, position: Any) -> None:
+        for dataset, part in zip(self._datasets, position["datasets"], strict=True):
+            dataset._give_back(part)
+            dataset.close()
+
+
+_ENDED = object()
+
+
+def _as_arrays(element: Any) -> tuple[list[Any], Structure]:
+    """The leaves of an element, a single string or other object as an array without axes."""
+    leaves, structure = flatten(element)
+    arrays = (np.ndarray, np.generic)
+    return [leaf if isinstance(leaf, arrays) else np.array(leaf, dtype=object) for leaf in leaves], structure
+
+
+def _check_worker(state: Any, worker: int, workers: int, *parts: str) -> None:
+    """Refuse a state that is not of this worker's own data, or does not have the parts that its kind has."""
+    if not isinstance(state, dict) or "worker" not in state:
+        raise StateMismatchError(
+            "the state is of global batches, but here every worker reads data of its own: restore it under the "
+            "AutoShardPolicy that it was saved under"
+        )
+    number, count = state["worker"]
+    if count != workers or number != worker:
+        raise StateMismatchError(
+            f"the state is of worker {number} of {count}, which reads data of its own; this is worker {worker} of "
+            f"{workers}: under AutoShardPolicy.DATA a state can be restored on any number of workers"
+        )
+    missing = {"replicas", "step", *parts} - state.keys()
+    if missing:
+        raise StateMismatchError(
+            f"the state is not of such steps, {', '.join(sorted(missing))} missing: distribute_dataset and "
+            "distribute_datasets_from_function take each a state of its own"
+        )
+
+
+def _rows_or_scalars(leaves: list[Any], structure: Structure) -> int:
+    """As `rows_of`, where leaves may be scalars; 1 if all are."""
+    arrays = [leaf for leaf in leaves if np.ndim(leaf)]
+    if len(arrays) == len(leaves):
+        return rows_of(leaves, structure)
+    return max(map(len, arrays), default=1)

@@ -1,0 +1,138 @@
+"""Steps in host memory: what each local replica gets, before it is agreed on with the other workers and placed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.distribute.control.messages import RowShape
+from penstock.errors import ElementError
+from penstock.spec import LeafSpec
+from penstock.structure import Structure, flatten
+
+
+@dataclass(frozen=True)
+class Shares:
+    """One leaf of a step.
+
+    Attributes:
+        parts: the rows of each local replica.
+        whole: all these rows one after the other, where they lie so in memory.
+    """
+
+    parts: list[Any]
+    whole: Any | None = None
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """One step of this worker.
+
+    Attributes:
+        structure: how the leaves belong together.
+        leaves: one entry per leaf.
+        sizes: the rows of each local replica.
+        all_sizes: the rows of each replica of all workers, where this worker knows them.
+    """
+
+    structure: Structure
+    leaves: list[Shares]
+    sizes: tuple[int, ...]
+    all_sizes: tuple[int, ...] | None = None
+
+    @property
+    def regular(self) -> bool:
+        """Whether the local replicas agree in shapes without the rows, as the slices of one batch do."""
+        return all(
+            shares.whole is not None or len({part.shape[1:] for part in shares.parts}) == 1 for shares in self.leaves
+        )
+
+    def layout(self) -> tuple[RowShape, ...]:
+        """Dtype and shape without the rows of every leaf, if all replicas agree in them."""
+        return tuple(_layout(shares.parts) for shares in self.leaves)
+
+
+def _layout(parts: Sequence[Any]) -> RowShape:
+    shapes = {part.shape[1:] for part in parts}
+    return RowShape(str(parts[0].dtype), shapes.pop() if len(shapes) == 1 else None)
+
+
+@dataclass(frozen=True)
+class Template:
+    """Dtypes and shapes of a batch, of which empty ones are made for replicas without data."""
+
+    structure: Structure
+    leaves: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, leaves: list[Any], structure: Structure) -> "Template":
+        """The template of a batch."""
+        return cls(structure, tuple((leaf.dtype, leaf.shape[1:]) for leaf in leaves))
+
+    @classmethod
+    def of_spec(cls, spec: Any) -> "Template":
+        """The template of batches of a specification; lengths that it leaves open are 0."""
+        leaves, structure = flatten(spec)
+        return cls(structure, tuple(map(_without_rows, leaves)))
+
+    def empty(self) -> list[Any]:
+        """The leaves of a batch without rows."""
+        return [np.empty((0, *shape), dtype) for dtype, shape in self.leaves]
+
+    def step(self, replicas: int) -> HostStep:
+        """A step without rows for so many replicas."""
+        return HostStep(self.structure, [Shares([leaf] * replicas, leaf) for leaf in self.empty()], (0,) * replicas)
+
+
+def _without_rows(spec: LeafSpec) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """The dtype and the shape, after the rows, of the arrays that hold such a leaf."""
+    lengths = spec.shape[1 : spec.ragged_rank or None]
+    return np.dtype(object) if spec.ragged_rank else spec.dtype, tuple(length or 0 for length in lengths)
+
+
+def rows_of(leaves: list[Any], structure: Structure) -> int:
+    """The leading length that all leaves of a batch share.
+
+    Raises:
+        ElementError: a leaf without one, leaves that differ in it, or no leaves.
+    """
+    rows: int | None = None
+    for number, leaf in enumerate(leaves):
+        if not isinstance(leaf, np.ndarray) or leaf.ndim == 0:
+            raise unbatched(structure.paths()[number])
+        if rows is None:
+            rows = len(leaf)
+        elif len(leaf) != rows:
+            raise unequal(structure, [len(array) for array in leaves])
+    if rows is None:
+        raise ElementError(f"a distributed batch must have at least one array, got an element of structure {structure}")
+    return rows
+
+
+def check_spec(spec: Any) -> None:
+    """Refuse what is no batch when the dataset is distributed, where that is known without running user functions."""
+    if spec is None:
+        return
+    leaves, structure = flatten(spec)
+    for path, leaf in zip(structure.paths(), leaves, strict=True):
+        if len(leaf.shape) == 0:
+            raise unbatched(path)
+    lengths = [leaf.shape[0] for leaf in leaves]
+    if len(set(lengths) - {None}) > 1:
+        raise unequal(structure, lengths)
+
+
+def unequal(structure: Structure, lengths: Sequence[int | None]) -> ElementError:
+    """The refusal of leaves that differ in length."""
+    rows = ", ".join(f"{path}: {length}" for path, length in zip(structure.paths(), lengths, strict=True))
+    return ElementError(f"all leaves of a distributed batch must have the same number of rows, got {rows}")
+
+
+def unbatched(path: str) -> ElementError:
+    """The refusal of elements that are no batches."""
+    return ElementError(
+        "a distributed dataset gives batches, but its elements hold a scalar"
+        f"{' at ' + path if path else ''}: add .batch(global_batch_size) before distribute_dataset, or the batch size "
+        "per replica inside distribute_datasets_from_function"
+    )

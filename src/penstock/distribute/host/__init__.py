@@ -1,0 +1,1 @@
+"""The strategy in host memory: NumPy alone, replicas in threads."""

@@ -1,0 +1,304 @@
+"""`HostStrategy`: replicas in host memory, NumPy alone, run in threads that meet at `all_reduce`."""
+
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.data.block import object_column
+from penstock.distribute.calls import check_call, checked_pair, checked_places
+from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, checked_axis, replica_scope
+from penstock.distribute.control.cluster import find_cluster
+from penstock.distribute.feed.shards import Workers
+from penstock.distribute.feed.steps import Shares
+from penstock.distribute.host.rendezvous import Abandoned, Rendezvous
+from penstock.distribute.nested import taken_apart
+from penstock.distribute.reduction import joined, reduced
+from penstock.distribute.strategy import Strategy, placed_on_host
+from penstock.distribute.tensorflow import REPLICA, STRATEGY
+from penstock.distribute.values import PerReplica, check_agreement, leaves_of, map_leaves, share_of
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.options import check_integer
+from penstock.spec import as_leaf
+
+_logger = logging.getLogger(__name__)
+
+
+@STRATEGY
+class HostStrategy(Strategy):
+    """Replicas whose values are NumPy arrays in host memory.
+
+    With several workers each process feeds and runs its own replicas: of every global batch worker w takes the slices
+    of replicas w * replicas_per_worker and following. Nothing is exchanged between workers.
+
+    Args:
+        replicas_per_worker: the number of replicas in this process.
+        num_workers: the number of processes; 1 where None. It is not taken from the environment, of torchrun or of
+            another launcher: where that names several processes, a warning in the log says so.
+        worker_index: the number of this process, from 0.
+
+    Raises:
+        InvalidTypeError: an argument that is not an integer.
+        InvalidArgumentError: a count below 1, or a `worker_index` that is not below `num_workers`.
+
+    Example:
+        >>> import penstock as ps
+        >>> strategy = ps.HostStrategy(replicas_per_worker=2)
+        >>> batch = next(iter(strategy.distribute_dataset(ps.Dataset.range(3).batch(3))))
+        >>> total = strategy.run(lambda rows: ps.get_replica_context().all_reduce("SUM", rows.sum()), args=(batch,))
+        >>> [int(value) for value in total.values]
+        [3, 3]
+    """
+
+    def __init__(self, replicas_per_worker: int = 1, num_workers: int | None = None, worker_index: int = 0) -> None:
+        if num_workers is None:
+            num_workers = 1
+            _say_who_else_there_is()
+        self._replicas = check_integer("HostStrategy", "replicas_per_worker", replicas_per_worker, minimum=1)
+        self._worker_count = check_integer("HostStrategy", "num_workers", num_workers, minimum=1)
+        self._worker = check_integer("HostStrategy", "worker_index", worker_index, minimum=0)
+        if self._worker >= self._worker_count:
+            raise InvalidArgumentError(
+                f"HostStrategy(worker_index=...) must be below num_workers={self._worker_count}, got {self._worker}: "
+                "workers count from 0"
+            )
+
+    def __repr__(self) -> str:
+        workers = f", num_workers={self._worker_count}, worker_index={self._worker}" if self._worker_count > 1 else ""
+        return f"HostStrategy(replicas_per_worker={self._replicas}{workers})"
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """The number of replicas on all workers."""
+        return self._replicas * self._worker_count
+
+    @property
+    def _workers(self) -> Workers:
+        return Workers(self._worker_count, self._worker, self._replicas)
+
+    def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
+        return placed_on_host(leaves, even)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        donate_argnums: int | Sequence[int] = (),
+    ) -> Any:
+        """Call `fn(*args, **kwargs)` once per local replica, each in a thread of its own; a single one in the caller's.
+
+        Args:
+            fn: the function; inside it `ps.get_replica_context()` knows the replica.
+            args: its arguments; of every `PerReplica` in them each replica sees its own part, of everything else the
+                very same object.
+            kwargs: its keyword arguments, likewise.
+            donate_argnums: the places, in `args`, of what is not used afterwards: of no use to arrays in host memory.
+
+        Returns:
+            The structure that `fn` gives, with a `PerReplica` at each leaf; bare values where one replica is in sync.
+
+        Raises:
+            InvalidTypeError: an argument of the wrong kind, or results that differ in structure.
+            InvalidArgumentError: a `PerReplica` of another strategy, or replicas that did not all call `all_reduce`.
+            Exception: what `fn` raised, with a note that names the replica; if several replicas raised, that of the
+                first.
+        """
+        check_call(fn, args, kwargs)
+        checked_places(donate_argnums, len(args))
+        named = dict(kwargs or {})
+        map_leaves(self._checked, (tuple(args), named))
+        shares = [
+            (tuple(share_of(value, i) for value in args), {name: share_of(value, i) for name, value in named.items()})
+            for i in range(self._replicas)
+        ]
+        results = _Session(self, fn, shares).results()
+        return (
+            results[0] if self.num_replicas_in_sync == 1 else self._regrouped("the function of strategy.run", results)
+        )
+
+    def _run_steps(
+        self,
+        fn: Callable[..., Any],
+        batches: list[Any],
+        steps: int,
+        state: Any,
+        donate_state: bool,
+        rows_vary: Callable[[], bool],
+    ) -> tuple[Any, Any]:
+        results = []
+        for batch in batches:
+            result = self.run(fn, (batch,) if state is None else (state, batch))
+            if state is not None:
+                state, result = checked_pair(result)
+            results.append(result)
+        flat = [taken_apart(result) for result in results]
+        check_agreement("the function of strategy.run_steps", [structure for _, structure in flat], "step")
+        columns = zip(*(leaves for leaves, _ in flat), strict=True)
+        return state, flat[0][1].put_together([_stacked(column) for column in columns])
+
+    def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
+        return map_leaves(function, value)
+
+    def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...]) -> Any:
+        self.check_alone("strategy.reduce")
+        return reduced(op, tuple(_number_array("strategy.reduce", part) for part in self._parts(leaf)), axes)
+
+    def _gather_leaf(self, leaf: Any, axis: int) -> Any:
+        self.check_alone("strategy.gather")
+        parts = tuple(np.asarray(as_leaf(part)) for part in self._parts(leaf))
+        return joined(parts, axis)
+
+    def check_alone(self, call: str) -> None:
+        """Refuse what would need values of other workers."""
+        if self._worker_count > 1:
+            raise InvalidArgumentError(
+                f"{call} needs the values of all {self._worker_count} workers, but HostStrategy exchanges nothing "
+                "between workers: use local_results and exchange them by what connects your processes"
+            )
+
+
+def _say_who_else_there_is() -> None:
+    """Warn where the environment says that this process is one of several, each of which would read everything."""
+    try:
+        cluster = find_cluster()
+    except InvalidArgumentError:  # the environment says too little of others
+        return
+    if cluster is not None and (cluster.num_workers is None or cluster.num_workers > 1):
+        count, number = cluster.num_workers, cluster.worker_index
+        which = f"num_workers={count}, worker_index={number}" if count is not None else "num_workers and worker_index"
+        _logger.warning(
+            "HostStrategy is a single worker here, which reads everything, though the environment (%s) names several "
+            "processes: give it %s, or num_workers=1 if that is meant",
+            cluster.source,
+            which,
+        )
+
+
+@dataclass(frozen=True)
+@REPLICA
+class _HostReplica(ReplicaContext):
+    strategy: HostStrategy
+    local: int
+    rendezvous: Rendezvous
+
+    @property
+    def replica_id_in_sync_group(self) -> int:
+        return self.strategy._workers.local[self.local]
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        return self.strategy.num_replicas_in_sync
+
+    def all_reduce(self, op: ReduceOp | str, value: Any) -> Any:
+        operation = as_reduce_op("all_reduce(op)", op)
+        self.strategy.check_alone("all_reduce")
+        arrays = map_leaves(lambda leaf: _number_array("all_reduce", leaf), value)
+        return self.rendezvous.meet(self.local, (operation, arrays), _all_reduced)
+
+    def all_gather(self, value: Any, axis: int) -> Any:
+        self.strategy.check_alone("all_gather")
+        arrays = map_leaves(lambda leaf: np.asarray(as_leaf(leaf)), value)
+        return self.rendezvous.meet(self.local, (checked_axis("all_gather", axis), arrays), _all_gathered)
+
+
+def _all_reduced(brought: list[tuple[ReduceOp, Any]]) -> list[Any]:
+    """One result per replica: a copy for each, because a replica may write into its own."""
+    operation = brought[0][0]
+    if any(op is not operation for op, _ in brought):
+        raise InvalidArgumentError(f"all_reduce got different operations: {', '.join(op.value for op, _ in brought)}")
+    check_agreement("all_reduce(value)", [taken_apart(value)[1] for _, value in brought])
+    columns = zip(*(leaves_of(value) for _, value in brought), strict=True)
+    totals = [reduced(operation, column, (), "all_reduce") for column in columns]
+    return _copies(totals, [value for _, value in brought])
+
+
+def _all_gathered(brought: list[tuple[int, Any]]) -> list[Any]:
+    """One result per replica, likewise."""
+    axis = brought[0][0]
+    if any(other != axis for other, _ in brought):
+        raise InvalidArgumentError(f"all_gather got different axes: {', '.join(str(other) for other, _ in brought)}")
+    check_agreement("all_gather(value)", [taken_apart(value)[1] for _, value in brought])
+    columns = zip(*(leaves_of(value) for _, value in brought), strict=True)
+    return _copies([joined(column, axis, "all_gather") for column in columns], [value for _, value in brought])
+
+
+def _copies(results: list[Any], values: list[Any]) -> list[Any]:
+    """For each replica's value its structure with copies of the results."""
+
+    def copied(value: Any) -> Any:
+        remaining = iter(results)
+        return map_leaves(lambda _: next(remaining).copy(), value)
+
+    return [copied(value) for value in values]
+
+
+class _Session:
+    """One call of `run`: its threads, their results and their failures."""
+
+    def __init__(self, strategy: HostStrategy, fn: Callable[..., Any], shares: list[Any]) -> None:
+        self._strategy = strategy
+        self._fn = fn
+        self._shares = shares
+        self._rendezvous = Rendezvous(len(shares))
+        self._results: dict[int, Any] = {}
+        self._failures: dict[int, BaseException] = {}
+
+    def results(self) -> list[Any]:
+        """The function's result on each replica, in order."""
+        threads = [
+            # Each thread starts with the caller's context: NumPy's error state, an open scope.
+            threading.Thread(target=contextvars.copy_context().run, args=(self._call, replica), name="penstock-replica")
+            for replica in range(1, len(self._shares))
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            self._call(0)
+        finally:
+            for thread in threads:
+                thread.join()
+        if self._failures:
+            self._raise()
+        return [self._results[replica] for replica in range(len(self._shares))]
+
+    def _call(self, replica: int) -> None:
+        args, kwargs = self._shares[replica]
+        try:
+            with replica_scope(_HostReplica(self._strategy, replica, self._rendezvous)):
+                self._results[replica] = self._fn(*args, **kwargs)
+        except BaseException as error:  # raised in the caller's thread when all replicas have ended
+            self._failures[replica] = error
+        self._rendezvous.leave(replica, failed=replica in self._failures)
+
+    def _raise(self) -> None:
+        own = [replica for replica, error in self._failures.items() if not isinstance(error, Abandoned)]
+        replica = min(own)
+        error = self._failures[replica]
+        if len(self._shares) > 1:
+            error.add_note(f"raised on replica {self._strategy._workers.local[replica]} of {self._strategy!r}")
+        self._failures.clear()
+        raise error
+
+
+def _stacked(column: tuple[Any, ...]) -> Any:
+    """One leaf of the results of several steps, with a leading axis of steps; of different shapes an object column."""
+    if isinstance(column[0], PerReplica):
+        rows = zip(*(leaf.values for leaf in column), strict=True)
+        return PerReplica([_stacked(row) for row in rows])
+    parts = [np.asarray(as_leaf(part)) for part in column]
+    if any(part.shape != parts[0].shape for part in parts):
+        return object_column(parts)
+    return np.stack(parts)
+
+
+def _number_array(call: str, value: Any) -> Any:
+    array = np.asarray(as_leaf(value))
+    if array.dtype.kind in "OSUTMm":
+        raise InvalidTypeError(f"{call} takes numbers, got {value!r}")
+    return array

@@ -1,0 +1,1 @@
+"""Strategies on JAX devices: programs, their arguments and results, ragged steps."""

@@ -1,0 +1,105 @@
+"""What can enter a compiled program, and in which form; NumPy's and JAX's arrays, numbers, specifications."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from penstock.distribute.control.messages import ArrayShape
+from penstock.distribute.jax.device_dtypes import fits_device
+from penstock.distribute.jax.program import Mode, is_per_replica, mode_of
+from penstock.distribute.values import PerReplica
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.spec import LeafSpec, TensorSpec, as_leaf
+
+ARRAYS = (jax.Array, np.ndarray, np.generic)
+
+struct: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct
+"""The shape and dtype of an array without its values."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of `run` without their values.
+
+    Attributes:
+        tree: their structure, with a leaf in place of each `PerReplica`.
+        stacked: for each leaf whether it is a `PerReplica`, which then is in the stacked form.
+        ready: whether all are, so that a program takes them as they come.
+        all_arrays: the modes where all are.
+    """
+
+    tree: Any
+    stacked: tuple[bool, ...]
+    ready: bool
+    all_arrays: tuple[Mode, ...]
+
+    @staticmethod
+    def of(given: Any) -> "Signature":
+        tops, tree = jax.tree.flatten(given, is_leaf=is_per_replica)
+        stacked = tuple(map(is_per_replica, tops))
+        array: Mode = "array"
+        return Signature(tree, stacked, all(stacked), (array,) * len(tops))
+
+    def modes(self, leaves: list[Any]) -> tuple[Mode, ...]:
+        """How each leaf enters a program."""
+        if self.ready:
+            return self.all_arrays
+        return tuple(["array" if own else mode_of(leaf) for own, leaf in zip(self.stacked, leaves, strict=True)])
+
+
+def first_output(result: Any) -> Any:
+    """Some array of a result, or None; flattening all of it would cost more than the rest of a step's bookkeeping."""
+    while isinstance(result, (tuple, dict)) and result:
+        result = next(iter(result.values())) if isinstance(result, dict) else result[0]
+    if isinstance(result, PerReplica):
+        return result.stacked
+    return next(iter(jax.tree.leaves(result)), None)
+
+
+def specified(spec: LeafSpec, shape: tuple[int | None, ...], sharding: Any) -> jax.ShapeDtypeStruct:
+    """An array of a specification's dtype and of this shape, to compile for.
+
+    Raises:
+        InvalidArgumentError: a length is open.
+        InvalidTypeError: rows of unequal length, which no program takes.
+    """
+    if not isinstance(spec, TensorSpec):
+        raise InvalidTypeError(
+            f"strategy.compile got {spec}, but a program takes arrays: make rows of one length by padded_batch"
+        )
+    if None in shape:
+        raise InvalidArgumentError(
+            f"strategy.compile got {spec}, whose shape is not fixed: every step must have one, by "
+            'batch(..., drop_remainder=True), or by ps.InputOptions(partial_batch="pad")'
+        )
+    return struct(shape, jax.dtypes.canonicalize_dtype(spec.dtype), sharding=sharding)
+
+
+def shape_of(part: Any) -> ArrayShape | None:
+    """Shape and dtype of a number or an array; None for what devices cannot hold."""
+    if not isinstance(part, (*ARRAYS, int, float)):
+        return None
+    leaf = as_leaf(part)
+    return ArrayShape(leaf.shape, str(leaf.dtype)) if fits_device(leaf) else None
+
+
+def check_not_given_away(args: Any, kwargs: Any = ()) -> None:
+    """Refuse arrays whose memory a program was given before.
+
+    JAX itself ends the process when such an array comes to a program on several CPU devices.
+
+    Raises:
+        InvalidArgumentError: there is one.
+    """
+    if not any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in jax.tree.leaves((args, kwargs))):
+        return
+    for holder, value in (("args", args), ("kwargs", kwargs)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=is_per_replica):
+            if any(isinstance(array, jax.Array) and array.is_deleted() for array in jax.tree.leaves(leaf)):
+                raise InvalidArgumentError(
+                    f"strategy.run got arrays in {holder}{jax.tree_util.keystr(path)} that are no more: their memory "
+                    "was given to a program by donate_argnums or donate_state before; use what that call returned"
+                )

@@ -1,0 +1,96 @@
+"""Programs with the variables that they read and write: values in before each step, new values out after it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from penstock.distribute.framework import NOTHING_TOUCHED, Framework, active_framework
+from penstock.distribute.jax.placement import Placement
+from penstock.distribute.jax.program import Call
+from penstock.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class BoundProgram:
+    """A program as a function of a step's arguments alone.
+
+    Attributes:
+        program: takes the values of the variables that are written, of those that are read, and the arguments.
+        call: what it was made of.
+        framework: whose variables they are.
+        placed: brings a value to where the program wants it; gives it back where it is there already.
+        kept: brings a new value to where the variable keeps it.
+    """
+
+    program: Any
+    call: Call
+    framework: Framework
+    placed: Callable[[Any], jax.Array]
+    kept: Callable[[Any], jax.Array]
+
+    def __call__(self, *arguments: Any) -> Any:
+        result, values, differences = self.program(*self.values(), *arguments)
+        self.framework.assign(self.call.touched.written, [self.kept(value) for value in values])
+        if differences is not None:
+            self._check_equal(np.asarray(differences))
+        return result
+
+    def _check_equal(self, differences: Any) -> None:
+        """Refuse weights that are no longer the same on all replicas."""
+        for place, difference in zip(self.call.replicated, differences, strict=True):
+            if difference:
+                name = self.framework.name(self.call.touched.written[place])
+                raise InvalidArgumentError(
+                    f"check_weights: {name} differs by up to {difference:.3g} between the replicas after this step, "
+                    "and must be equal on all: sum the gradients over the replicas before they are applied, by "
+                    "ps.keras.value_and_grad(...) or get_replica_context().all_reduce(...)"
+                )
+
+    def a_written_value(self) -> Any:
+        """What one of the variables holds that are written, if there are any."""
+        return next(iter(self.framework.values(self.call.touched.written[:1])), None)
+
+    def lower(self, *arguments: Any) -> Any:
+        """As of a function compiled by `jax.jit`."""
+        return self.program.lower(*self.values(), *arguments)
+
+    def values(self) -> tuple[list[Any], list[Any]]:
+        """What the variables hold now: those that are written, and those that are read."""
+        return (
+            [self.placed(value) for value in self.framework.values(self.call.touched.written)],
+            [self.placed(value) for value in self.framework.values(self.call.touched.read)],
+        )
+
+
+def with_variables(
+    call: Call,
+    program_of: Callable[[Call], Any],
+    arguments: Sequence[Any],
+    placement: Placement,
+    wait: Callable[[], None],
+) -> tuple[Call, Any]:
+    """A call with the variables that it is found to touch, which now have the values that worker 0 has; its program.
+
+    Args:
+        call: so far without variables.
+        program_of: gives the program of one step.
+        arguments: what that takes.
+        placement: where values lie.
+        wait: called before the workers meet to have the same values.
+    """
+    framework, program = active_framework(), program_of(call)
+    touched = framework.touched(lambda: jax.eval_shape(program, *arguments)) if framework else NOTHING_TOUCHED
+    if framework is None or not touched:
+        return call, program
+    found = replace(call, framework=framework, touched=touched)
+    values = framework.values(touched.written), framework.values(touched.read)
+    program = program_of(found)
+    if call.replicas > 1:
+        framework.check(touched.written, lambda: jax.make_jaxpr(program)(*values, *arguments))
+    wait()
+    variables = [*touched.written, *touched.read]
+    framework.assign(variables, [placement.agreed(value) for value in framework.values(variables)])
+    return found, program

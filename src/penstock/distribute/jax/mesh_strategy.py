@@ -1,0 +1,402 @@
+"""What all strategies on JAX devices share: one replica per device, run as one compiled SPMD program."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from penstock.distribute.calls import check_call, checked_pair, checked_places
+from penstock.distribute.contexts import ReduceOp
+from penstock.distribute.control.channel import Control
+from penstock.distribute.control.messages import ArrayShape
+from penstock.distribute.feed.shards import Workers
+from penstock.distribute.feed.steps import Shares
+from penstock.distribute.jax.arguments import (
+    ARRAYS,
+    Signature,
+    check_not_given_away,
+    shape_of,
+    specified,
+    struct,
+)
+from penstock.distribute.jax.assumptions import Assumptions
+from penstock.distribute.jax.device_dtypes import check_width, fits_device
+from penstock.distribute.jax.host_arrays import from_all_workers
+from penstock.distribute.jax.interface import flatten
+from penstock.distribute.jax.launcher import Launcher
+from penstock.distribute.jax.many_steps import layout_of, program_steps
+from penstock.distribute.jax.on_host import OnHost, on_host_in_place
+from penstock.distribute.jax.pieces import Joiner, Piece
+from penstock.distribute.jax.placement import Placement
+from penstock.distribute.jax.program import is_per_replica
+from penstock.distribute.jax.programs import Programs
+from penstock.distribute.jax.ragged import RaggedSteps, Shapes
+from penstock.distribute.reduction import check_axes, check_equal_shapes, count_of, joined, reduced
+from penstock.distribute.strategy import Strategy
+from penstock.distribute.tensorflow import STRATEGY
+from penstock.distribute.values import PerReplica
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.spec import LeafSpec, as_leaf
+
+_Shapes = list[ArrayShape | None]
+
+
+@STRATEGY
+class MeshStrategy(Strategy):
+    """One replica on each device of a mesh, which may span several processes.
+
+    Args:
+        devices: those of all workers, worker by worker.
+        workers: which worker this is, of how many.
+        control: where they talk to each other, if there are several.
+        check_weights: whether to compare the variables that must be equal on all replicas, after every step.
+    """
+
+    def __init__(
+        self, devices: Sequence[jax.Device], workers: Workers, control: Control | None, check_weights: bool
+    ) -> None:
+        self.__workers = workers
+        self._control = control
+        self._placement = Placement(devices, workers.local)
+        self._signatures: dict[Any, Signature] = {}
+        self._launcher = Launcher(devices, control)
+        self._programs = Programs(self._placement, workers, self._launcher, check_weights)
+        self._ragged = RaggedSteps(self._placement, workers, control, self._launcher, self._programs)
+        self._gives_away = False  # whether some call has given arrays to a program
+        self._reduce_rows = jax.jit(_reduced_rows, static_argnums=(0, 2), out_shardings=self._placement.same)
+        self._join = Joiner(workers.replicas_in_sync, self._placement.by_row)
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """The number of devices on all workers."""
+        return self.__workers.replicas_in_sync
+
+    @property
+    def _workers(self) -> Workers:
+        return self.__workers
+
+    @property
+    def _devices(self) -> list[jax.Device]:
+        """This worker's devices."""
+        return self._placement.local_devices
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        donate_argnums: int | Sequence[int] = (),
+    ) -> Any:
+        """Run `fn(*args, **kwargs)` once per replica, on JAX arrays.
+
+        Args:
+            fn: the function; inside it `ps.get_replica_context()` knows the replica.
+            args: its arguments. Of every `PerReplica` in them each replica sees its own part; arrays and numbers are
+                given to all; strings, True and False, functions and other hashable objects are constants that the
+                program is compiled for.
+            kwargs: its keyword arguments, likewise.
+            donate_argnums: the places, in `args`, of arguments whose arrays are given away: the program may write its
+                results into their memory, and they cannot be used afterwards. So a state that goes in and comes out
+                takes its memory once. As in `jax.jit`.
+
+        Returns:
+            The structure that `fn` gives, with a `PerReplica` at each leaf; bare arrays on a single device.
+
+        Raises:
+            InvalidTypeError: an argument or a result that devices cannot hold.
+            InvalidArgumentError: a `PerReplica` of another number of replicas, one that was given away before,
+                replicas that did not all call `all_reduce`, or a place in `donate_argnums` that does not exist.
+
+        Example:
+            >>> import penstock as ps
+            >>> strategy = ps.MirroredStrategy()
+            >>> state = strategy.run(lambda: 1.0)
+            >>> state = strategy.run(lambda state: state + 1, args=(state,), donate_argnums=0)
+            >>> float(strategy.reduce("MEAN", state))
+            2.0
+        """
+        check_call(fn, args, kwargs)
+        self._check_others()
+        given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
+        leaves, tree = flatten(given)
+        if donate_argnums != ():
+            donate_argnums = checked_places(donate_argnums, len(args))
+            self._gives_away = True
+        if self._gives_away:
+            check_not_given_away(*given)
+        # A program is kept by this key where all leaves are stacked: then the tree tells all.
+        program = self._programs.cache.of(fn)[1].get((tree, donate_argnums))
+        if program is not None:
+            return self._launcher.begun(program, leaves)
+        return self._run_prepared(fn, given, leaves, tree, donate_argnums)
+
+    def _run_prepared(self, fn: Callable[..., Any], given: Any, leaves: list[Any], tree: Any, donated: Any) -> Any:
+        """As `run`, where arguments must be brought into a program's form, or the program is not known yet."""
+        signature = self._signatures.get(tree)
+        if signature is None:
+            given = _with_places(given)
+            given, shapes = self._stacked("strategy.run", given)
+            if shapes:
+                return self._ragged.run(fn, given, shapes)
+            leaves, tree = jax.tree.flatten(given)
+            signature = self._signatures[tree] = Signature.of(given)
+        program, arguments = self._programs.of_step(fn, signature, leaves, donated)
+        if signature.ready:
+            self._programs.cache.of(fn)[1][tree, donated] = program
+        return self._launcher.begun(program, arguments)
+
+    def _run_steps(
+        self,
+        fn: Callable[..., Any],
+        batches: list[Any],
+        steps: int,
+        state: Any,
+        donate_state: bool,
+        rows_vary: Callable[[], bool],
+    ) -> tuple[Any, Any]:
+        self._check_others()
+        state = self._map(lambda leaf: as_leaf(leaf) if isinstance(leaf, (int, float, complex)) else leaf, state)
+        pieces = []
+        for group in self._alike(batches):
+            if len(group) > 1:
+                state, results = self._run_alike(fn, group, steps, state, donate_state, rows_vary)
+            elif state is None:
+                results = self.run(fn, (group[0],))
+            else:
+                given = self.run(fn, (state, group[0]), donate_argnums=0 if donate_state else ())
+                state, results = checked_pair(given)
+            pieces.append(Piece(results, len(group) if len(group) > 1 else None))
+        # The program of all these steps gave what is wanted.
+        return state, results if pieces[0].count == steps else self._join(pieces)
+
+    def _alike(self, batches: list[Any]) -> list[list[Any]]:
+        """The batches, in order, where neighbours belong together that one program can take."""
+        groups: list[list[Any]] = []
+        last = None
+        for batch in batches:
+            whole, shapes = self._stacked("strategy.run_steps", _with_places(batch))
+            layout = None if shapes else layout_of(whole, self.num_replicas_in_sync)
+            if layout is None or layout != last:
+                groups.append([])
+            groups[-1].append(whole)
+            last = layout
+        return groups
+
+    def _run_alike(
+        self,
+        fn: Callable[..., Any],
+        batches: list[Any],
+        steps: int,
+        state: Any,
+        donate_state: bool,
+        rows_vary: Callable[[], bool],
+    ) -> tuple[Any, Any]:
+        """Run batches of one layout in one program."""
+        count = len(batches)
+        taken = program_steps(count, steps)
+        state, differing = self._stacked("strategy.run_steps", state)
+        if differing:
+            raise InvalidArgumentError("strategy.run_steps(state=...) got a state whose shapes differ between replicas")
+        args = (batches[0],) if state is None else (state, batches[0])
+        signature = Signature.of((args, {}))
+        leaves = jax.tree.leaves((args, {}))
+        own = None if state is None else len(leaves) - len(jax.tree.leaves(batches[0]))
+        self._gives_away |= donate_state
+        check_not_given_away(args)
+        for leaf in jax.tree.leaves(batches[1:]):  # those of the first are checked on their way into the program
+            check_width("a batch", leaf)
+        program, entering = self._programs.of_many_steps(fn, signature, leaves, taken, own, donate_state, rows_vary)
+        own = own or 0
+        columns = [entering[own:], *map(jax.tree.leaves, batches[1:])]
+        columns += [columns[-1]] * (taken - count)
+        result: tuple[Any, Any] = self._launcher.begun(program, (np.int32(count), entering[:own], columns))
+        return result
+
+    def _check_others(self) -> None:
+        """Refuse what all workers must take part in, where one cannot any more."""
+        if self._control is not None:
+            self._control.check_collective()
+
+    def compile(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        donate_argnums: int | Sequence[int] = (),
+    ) -> None:
+        super().compile(fn, args, kwargs, donate_argnums=donate_argnums)
+        places = checked_places(donate_argnums, len(args))
+        asked = (tuple(args), dict(kwargs or {}))
+        specs = jax.tree.map(self._specified, asked, is_leaf=is_per_replica)
+        given, _ = self._stacked("strategy.compile", specs)
+        self._programs.rely_on(fn, Assumptions.of(asked))
+        program, arguments = self._programs.of_step(fn, Signature.of(given), jax.tree.leaves(given), places)
+        program.lower(*arguments).compile()
+
+    def _specified(self, leaf: Any) -> Any:
+        """A specification as something to compile for; all else as it is."""
+        placement, total = self._placement, self.num_replicas_in_sync
+        spec = leaf.values[0] if is_per_replica(leaf) else leaf
+        if isinstance(spec, LeafSpec) and not fits_device(spec):
+            return OnHost(spec.dtype)
+        if isinstance(leaf, LeafSpec):
+            return specified(leaf, leaf.shape, placement.same)
+        if is_per_replica(leaf) and isinstance(spec, LeafSpec):
+            return PerReplica.of_stacked(specified(spec, (total, *spec.shape), placement.by_row), leaf.count)
+        return leaf
+
+    def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
+        """The leaves of a step on the devices; strings and other objects stay in host memory."""
+        numbers = [shares for shares in leaves if fits_device(shares.parts[0])]
+        for shares in numbers:
+            for part in shares.parts if shares.whole is None else [shares.whole]:
+                check_width("a batch", part)
+        placed = iter(self._placed(numbers, even))
+        return [next(placed) if fits_device(shares.parts[0]) else PerReplica(shares.parts) for shares in leaves]
+
+    def _placed(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
+        replicas = self._workers.replicas
+        if self.num_replicas_in_sync == 1:
+            arrays = jax.device_put([shares.parts[0] for shares in leaves], self._devices[0])
+            return [PerReplica([array]) for array in arrays]
+        if not even:
+            return [PerReplica(jax.device_put(shares.parts, self._devices)) for shares in leaves]
+        rows = [
+            np.stack(shares.parts)
+            if shares.whole is None
+            else shares.whole.reshape(replicas, len(shares.parts[0]), *shares.whole.shape[1:])
+            for shares in leaves
+        ]
+        return [PerReplica.of_stacked(self._placement.rows(array), replicas) for array in rows]
+
+    def _regrouped(self, call: str, results: list[Any]) -> Any:
+        structures: list[Any] = [jax.tree.structure(result) for result in results]
+        for replica, structure in enumerate(structures):
+            if structure != structures[0]:
+                raise InvalidTypeError(
+                    f"{call} must give one structure on every replica, got {structures[0]} on replica 0 and "
+                    f"{structure} on replica {replica}"
+                )
+        values = jax.tree.map(lambda *parts: PerReplica(parts), *results)
+        return self._stacked(call, values)[0]
+
+    def _stacked(self, call: str, value: Any) -> tuple[Any, list[Shapes]]:
+        """A nested value with what can be in the stacked form in it, and the shapes of each `PerReplica` that cannot.
+
+        Where there are several workers they tell each other the shapes, because all must do the same.
+        """
+        loose = [leaf for leaf in jax.tree.leaves(value, is_leaf=is_per_replica) if self._is_loose(leaf)]
+        if not loose:
+            return jax.tree.map(self._bare_if_single, value, is_leaf=is_per_replica), []
+        own = [[shape_of(part) for part in leaf.values] for leaf in loose]
+        told = [own] if self._control is None else self._control.gather(call, own, list[_Shapes])
+        ragged: list[Shapes] = []
+        fates: dict[int, bool] = {}
+        for number, leaf in enumerate(loose):
+            shapes = [worker[number] for worker in told]
+            distinct = {shape for worker in shapes for shape in worker}
+            fates[id(leaf)] = len(distinct) == 1 and shapes[0][0] is not None
+            if not fates[id(leaf)]:
+                ragged.append([[shape.shape if shape else None for shape in worker] for worker in shapes])
+
+        def stack(leaf: Any) -> Any:
+            return self._of_parts(leaf) if fates.get(id(leaf)) else self._bare_if_single(leaf)
+
+        return jax.tree.map(stack, value, is_leaf=is_per_replica), ragged
+
+    def _is_loose(self, leaf: Any) -> bool:
+        if not is_per_replica(leaf):
+            return False
+        self._checked(leaf)
+        return leaf.stacked is None and self.num_replicas_in_sync > 1
+
+    def _bare_if_single(self, leaf: Any) -> Any:
+        return leaf.values[0] if self.num_replicas_in_sync == 1 and is_per_replica(leaf) else leaf
+
+    def _of_parts(self, value: PerReplica) -> PerReplica:
+        parts = [as_leaf(part) for part in value.values]
+        for part in parts:
+            check_width("a PerReplica", part)
+        return PerReplica.of_stacked(self._placement.of_parts(parts), len(parts))
+
+    def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
+        return jax.tree.map(function, value, is_leaf=is_per_replica)
+
+    def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...]) -> Any:
+        self._check_others()
+        if not isinstance(leaf, PerReplica) or leaf.stacked is None or leaf.stacked.size == 0:
+            return self._reduce_parts(op, self._on_first("strategy.reduce", leaf), axes)
+        rank = leaf.stacked.ndim - 1
+        if axes:
+            check_axes("strategy.reduce", leaf.values[:1], axes)
+        # One array on one device, as every plain array of this strategy is.
+        total = self._launcher.begun(self._reduce_rows, (op, leaf.stacked, tuple(axis % rank for axis in axes)))
+        return total.addressable_data(0)
+
+    def _reduce_parts(self, op: ReduceOp, parts: tuple[Any, ...], axes: tuple[int, ...]) -> Any:
+        if self._control is None:
+            return reduced(op, parts, axes)
+        everyone = self._shapes_of_all("strategy.reduce", parts)
+        check_axes("strategy.reduce", everyone, axes)
+        check_equal_shapes("strategy.reduce", everyone, apart_from=axes)
+        count = count_of(everyone, axes)
+        if op is ReduceOp.MEAN and count == 0:
+            return reduced(op, parts, axes)  # which says so
+        # The sum of this worker's parts as one row, among rows of zeros.
+        own = reduced(ReduceOp.SUM, parts, axes)
+        rows = jnp.zeros((len(parts), *own.shape), own.dtype).at[0].set(own)
+        total = self._launcher.begun(self._reduce_rows, (ReduceOp.SUM, self._placement.rows(rows), ()))
+        return total.addressable_data(0) if op is ReduceOp.SUM else total.addressable_data(0) / count
+
+    def _gather_leaf(self, leaf: Any, axis: int) -> Any:
+        self._check_others()
+        own = [as_leaf(part) for part in self._parts(leaf)]
+        shapes = [shape_of(part) for part in own]
+        told = [shapes] if self._control is None else self._control.gather("strategy.gather", shapes, _Shapes)
+        everyone = list(itertools.chain(*told))
+        known = [shape for shape in everyone if shape is not None]
+        if len(known) < len(everyone):
+            arrays = [np.asarray(part) for part in own]
+            if self._control is not None:
+                arrays = from_all_workers(self._control, "strategy.gather", arrays)
+            return joined(tuple(arrays), axis)
+        structs = [struct(shape.shape, shape.dtype) for shape in known]
+        check_axes("strategy.gather", structs, (axis,))
+        check_equal_shapes("strategy.gather", structs, apart_from=(axis,))
+        parts = self._on_first("strategy.gather", leaf)
+        if self._control is not None:
+            self._launcher.wait()
+            parts = tuple(self._placement.parts_everywhere(parts, [shape.shape for shape in structs]))
+        return jnp.concatenate(parts, axis=axis)
+
+    def _shapes_of_all(self, call: str, parts: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """The shapes of all replicas' parts, when other workers exist."""
+        assert self._control is not None
+        told = self._control.gather(call, [shape_of(part) for part in parts], _Shapes)
+        return tuple(struct(shape.shape, shape.dtype) for shape in itertools.chain(*told) if shape is not None)
+
+    def _on_first(self, call: str, leaf: Any) -> tuple[Any, ...]:
+        """Every replica's part of a leaf, on the first device."""
+        parts = [as_leaf(part) for part in self._parts(leaf)]
+        for part in parts:
+            if not isinstance(part, ARRAYS) or not fits_device(part):
+                raise InvalidTypeError(f"{call} takes numbers, got {part!r}")
+            check_width(f"the value given to {call}", part)
+        return tuple(jax.device_put(parts, self._devices[0]))
+
+
+def _with_places(given: Any) -> Any:
+    """A step's arguments, with the places of what devices cannot hold."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: on_host_in_place(leaf, jax.tree_util.keystr(path)), given, is_leaf=is_per_replica
+    )
+
+
+def _reduced_rows(op: ReduceOp, stacked: Any, axes: tuple[int, ...]) -> Any:
+    over = (0, *(axis + 1 for axis in axes))
+    return jnp.sum(stacked, axis=over) if op is ReduceOp.SUM else jnp.mean(stacked, axis=over)

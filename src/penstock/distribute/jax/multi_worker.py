@@ -1,0 +1,156 @@
+"""`MultiWorkerMirroredStrategy` and `TPUStrategy`: one replica on each device of several processes."""
+
+import atexit
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import msgspec
+import numpy as np
+from jax.experimental import multihost_utils
+
+from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS, Control
+from penstock.distribute.control.cluster import Cluster, find_cluster
+from penstock.distribute.control.hub import Hub
+from penstock.distribute.feed.shards import Workers
+from penstock.distribute.jax.mesh_strategy import MeshStrategy
+from penstock.distribute.tensorflow import STRATEGY
+from penstock.errors import InvalidArgumentError, WorkerError
+
+_MESSAGE_BYTES = 512
+
+
+@STRATEGY
+class MultiWorkerMirroredStrategy(MeshStrategy):
+    """One replica on each device of every worker; each process is a worker and runs the same program.
+
+    The processes find each other by the arguments or, without any, by the environment that `penstock launch`, Slurm,
+    Open MPI, Kubernetes, torchrun or Ray Train sets; where nothing says that there are others, this process is the only
+    worker. JAX must not have been used before, because its devices are fixed then; `jax.distributed` may have been
+    initialised already. Every worker must make the same calls in the same order.
+
+    A step whose slices are equal in size is one compiled program over all devices. If slices differ, every worker
+    computes the step for all replicas, so that the numbers are the same; if that happens often,
+    `ps.InputOptions(partial_batch="pad")` keeps every step in the one program.
+
+    A worker that fails or is lost makes the others raise `WorkerError` with its name and its error at their next call;
+    a process that cannot be told, because it waits in a collective, is ended after `failure_timeout_seconds`, and so
+    is one that has ended its program after a failure and waits for the others.
+    (JAX itself ends the others at once if the process of worker 0 is lost, and after 100 seconds for any other.)
+
+    Args:
+        coordinator_address: HOST:PORT at which the process of worker 0 listens.
+        num_workers: the number of workers.
+        worker_index: the number of this worker, from 0.
+        local_device_ids: which of this machine's devices belong to this process, where several share it.
+        failure_timeout_seconds: how long a process that waits on its devices lives after another worker failed.
+        check_weights: as of `MirroredStrategy`.
+
+    Raises:
+        InvalidArgumentError: arguments or an environment that are incomplete, workers with unequal numbers of devices,
+            or JAX was used before.
+        WorkerError: another worker did not start in time.
+
+    Example:
+        >>> import penstock as ps
+        >>> strategy = ps.MultiWorkerMirroredStrategy(num_workers=1, worker_index=0, coordinator_address="localhost:1")
+        >>> strategy.num_replicas_in_sync == len(strategy.local_results(0))
+        True
+    """
+
+    _platform: ClassVar[str | None] = None
+
+    def __init__(
+        self,
+        coordinator_address: str | None = None,
+        num_workers: int | None = None,
+        worker_index: int | None = None,
+        *,
+        local_device_ids: Sequence[int] | None = None,
+        failure_timeout_seconds: float = FAILURE_TIMEOUT_SECONDS,
+        check_weights: bool = False,
+    ) -> None:
+        cluster = find_cluster(coordinator_address, num_workers, worker_index)
+        if cluster is not None and cluster.num_workers != 1 and not jax.distributed.is_initialized():
+            _join(cluster, local_device_ids)
+        devices = sorted(self._all_devices(), key=lambda device: (device.process_index, device.id))
+        counts = Counter(device.process_index for device in devices)
+        if len(set(counts.values())) > 1:
+            each = [counts[number] for number in sorted(counts)]
+            raise InvalidArgumentError(f"every worker must have the same number of devices, got {each}")
+        workers = Workers(len(counts), sorted(counts).index(jax.process_index()), counts[jax.process_index()])
+        control = _connected(cluster, workers, failure_timeout_seconds) if workers.count > 1 else None
+        super().__init__(devices, workers, control, check_weights)
+
+    def _all_devices(self) -> list[jax.Device]:
+        return jax.devices(self._platform)
+
+    def __repr__(self) -> str:
+        workers = self._workers
+        return f"{type(self).__name__}(worker {workers.index} of {workers.count}, {workers.replicas} replicas each)"
+
+    def close(self) -> None:
+        """End the connection to the other workers. It ends with the process otherwise."""
+        if self._control is not None:
+            self._control.close()
+
+
+class TPUStrategy(MultiWorkerMirroredStrategy):
+    """One replica on each TPU core of every host; otherwise as `MultiWorkerMirroredStrategy`.
+
+    Raises:
+        InvalidArgumentError: there is no TPU.
+    """
+
+    _platform = "tpu"
+
+    def _all_devices(self) -> list[jax.Device]:
+        try:
+            return super()._all_devices()
+        except RuntimeError as error:
+            raise InvalidArgumentError(
+                f"TPUStrategy needs TPU devices, and JAX finds none here ({error}): use MirroredStrategy for others"
+            ) from error
+
+
+def _join(cluster: Cluster, local_device_ids: Sequence[int] | None) -> None:
+    """Make this process one of the cluster's."""
+    known: dict[str, Any] = {}
+    if cluster.coordinator_address is not None:
+        known = {
+            "coordinator_address": cluster.coordinator_address,
+            "num_processes": cluster.num_workers,
+            "process_id": cluster.worker_index,
+            # Everything is said: JAX must not look around for more.
+            "cluster_detection_method": "deactivate",
+        }
+    try:
+        jax.distributed.initialize(**known, local_device_ids=local_device_ids)
+    except RuntimeError as error:
+        if "must be called before" not in str(error):
+            raise WorkerError(f"the workers ({cluster.source}) did not find each other: {error}") from error
+        raise InvalidArgumentError(
+            "MultiWorkerMirroredStrategy must be made before anything else uses JAX: its devices are fixed by then"
+        ) from error
+
+
+def _connected(cluster: Cluster | None, workers: Workers, failure_timeout_seconds: float) -> Control:
+    """This worker's end of a new control channel; worker 0 tells the others how to reach it."""
+    address = b""
+    if workers.index == 0:
+        hub = Hub(_own_host(cluster), workers.count)
+        atexit.register(hub.finish)  # registered before the channel's own end, and so called after it
+        address = msgspec.json.encode((hub.host, hub.port, hub.key.hex()))
+    message = np.frombuffer(address.ljust(_MESSAGE_BYTES, b"\0"), np.uint8)
+    told = np.asarray(multihost_utils.broadcast_one_to_all(message)).tobytes().rstrip(b"\0")
+    host, port, key = msgspec.json.decode(told, type=tuple[str, int, str])
+    return Control((host, port), bytes.fromhex(key), workers.index, workers.count, failure_timeout_seconds)
+
+
+def _own_host(cluster: Cluster | None) -> str:
+    """The name by which the other workers reach this process: that of the coordinator, which it is."""
+    if cluster is not None and cluster.coordinator_address is not None:
+        return cluster.coordinator_address.rpartition(":")[0].strip("[]")
+    return socket.gethostname()

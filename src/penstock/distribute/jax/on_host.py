@@ -1,0 +1,54 @@
+"""What stands in a compiled step for values that devices cannot hold, such as the strings of a batch."""
+
+from dataclasses import dataclass, field
+from typing import Any, Never
+
+import numpy as np
+
+from penstock.distribute.jax.device_dtypes import fits_device
+from penstock.distribute.values import PerReplica
+from penstock.errors import InvalidTypeError
+
+
+@dataclass(frozen=True, repr=False)
+class OnHost:
+    """The place of an array that stays in host memory: a step may be given it, and nothing can be done with it there.
+
+    Attributes:
+        dtype: of the array.
+        path: where it stands in the arguments, if that is known.
+    """
+
+    dtype: Any
+    path: str = field(default="", compare=False)
+
+    def __repr__(self) -> str:
+        where = f" at {self.path}" if self.path else ""
+        return (
+            f"an array of dtype {self.dtype}{where}, which devices cannot hold and which stays in host memory: turn "
+            "strings into numbers in the dataset, or use strategy.local_results outside of the step"
+        )
+
+    def __getattr__(self, name: str) -> Never:
+        raise InvalidTypeError(f"the function of strategy.run uses {self!r}")
+
+
+def _refuse(self: OnHost, *_: Any) -> Never:
+    raise InvalidTypeError(f"the function of strategy.run uses {self!r}")
+
+
+# Python looks these up in the class, without asking `__getattr__`.
+_SPECIAL = (
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul neg pos abs "
+    "invert lt le gt ge float int complex index bool array iter len getitem contains"
+)
+for _name in _SPECIAL.split():
+    setattr(OnHost, f"__{_name}__", _refuse)
+
+
+def on_host_in_place(leaf: Any, path: str) -> Any:
+    """A leaf of a step's arguments, or the place of one that devices cannot hold."""
+    part = leaf.values[0] if isinstance(leaf, PerReplica) and leaf.stacked is None else leaf
+    if isinstance(part, (np.ndarray, np.generic)) and not fits_device(part):
+        return OnHost(part.dtype, path)
+    return leaf

@@ -1,0 +1,82 @@
+"""The results of several steps on devices, joined into one with a leading axis of steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from penstock.distribute.calls import check_stackable
+from penstock.distribute.jax.program import is_per_replica
+from penstock.distribute.values import PerReplica, check_agreement
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What some steps gave.
+
+    Attributes:
+        result: the result of one step, or of a program of many, whose values have an axis of steps.
+        count: the number of steps that the program took; None for a single step.
+    """
+
+    result: Any
+    count: int | None
+
+
+class Joiner:
+    """Joins results.
+
+    Args:
+        replicas: the number of replicas in sync.
+        by_row: where arrays lie that have a row for each replica.
+    """
+
+    def __init__(self, replicas: int, by_row: Any) -> None:
+        self._axis = 0 if replicas == 1 else 1
+        self._join = jax.jit(
+            partial(_joined, axis=self._axis), static_argnums=1, out_shardings=None if replicas == 1 else by_row
+        )
+
+    def __call__(self, pieces: Sequence[Piece]) -> Any:
+        """The results of all pieces, in order.
+
+        Raises:
+            InvalidTypeError: they differ in structure.
+            InvalidArgumentError: they differ in shape.
+        """
+        flat: list[Any] = [jax.tree.flatten(piece.result, is_leaf=is_per_replica) for piece in pieces]
+        check_agreement("the function of strategy.run_steps", [tree for _, tree in flat], "step")
+        axis, paths = self._axis, jax.tree_util.tree_leaves_with_path(pieces[0].result, is_leaf=is_per_replica)
+        columns = []
+        for (path, _), column in zip(paths, zip(*(leaves for leaves, _ in flat), strict=True), strict=True):
+            shapes = [_shape(leaf, axis, piece.count) for leaf, piece in zip(column, pieces, strict=True)]
+            check_stackable(jax.tree_util.keystr(path), shapes)
+            columns.append([leaf.stacked if is_per_replica(leaf) else leaf for leaf in column])
+        joined = self._join(columns, tuple(piece.count for piece in pieces))
+        local = next((leaf.count for leaf in flat[0][0] if is_per_replica(leaf)), 1)
+        return flat[0][1].unflatten([PerReplica.of_stacked(leaf, local) if axis else leaf for leaf in joined])
+
+
+def _shape(leaf: Any, axis: int, count: int | None) -> Any:
+    """The shape of a leaf in one step on one replica; a list of all replicas' where they differ."""
+    if is_per_replica(leaf) and leaf.stacked is None:
+        return [part.shape for part in leaf.values]
+    shape = (leaf.stacked if is_per_replica(leaf) else leaf).shape
+    return shape[axis if count is None else axis + 1 :]
+
+
+def _joined(columns: list[list[jax.Array]], counts: tuple[int | None, ...], axis: int) -> list[jax.Array]:
+    return [
+        jnp.concatenate(
+            [
+                jnp.expand_dims(leaf, axis) if count is None else lax.slice_in_dim(leaf, 0, count, axis=axis)
+                for leaf, count in zip(column, counts, strict=True)
+            ],
+            axis,
+        )
+        for column in columns
+    ]

@@ -1,0 +1,109 @@
+"""Where arrays lie on the devices of a strategy: a row on each, or the same on all, in one process or in many."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from penstock.distribute.jax.program import AXIS
+from penstock.errors import InvalidArgumentError
+
+
+class Placement:
+    """Puts arrays on devices. Nothing here talks to other processes, except `everywhere`.
+
+    Args:
+        devices: those of all workers, worker by worker.
+        local: the places of this worker's among them.
+    """
+
+    def __init__(self, devices: Sequence[jax.Device], local: range) -> None:
+        self.local_devices = list(devices[local.start : local.stop])
+        self.mesh = Mesh(np.array(devices), (AXIS,))
+        self._local = local
+        self._alone = len(local) == len(devices)
+        self.by_row = NamedSharding(self.mesh, PartitionSpec(AXIS))  # type: ignore[no-untyped-call]
+        self.same = NamedSharding(self.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
+        self._replicate = jax.jit(lambda array: array, out_shardings=self.same)
+
+    def rows(self, rows: Any) -> jax.Array:
+        """A stacked array, of which `rows` are those of this worker's replicas."""
+        first = self._local.start
+
+        def of_device(index: Any) -> Any:
+            return rows[index[0].start - first : index[0].stop - first]
+
+        # Faster than `device_put`, which takes the array apart in Python.
+        return jax.make_array_from_callback((self.mesh.size, *rows.shape[1:]), self.by_row, of_device)
+
+    def batch(self, rows: Any) -> jax.Array:
+        """An array of the rows of all workers, split evenly over the devices; `rows` are those of this worker."""
+        each = len(rows) // len(self._local)
+        first = self._local.start * each
+
+        def of_device(index: Any) -> Any:
+            start, stop, _ = index[0].indices(each * self.mesh.size)
+            return rows[start - first : stop - first]
+
+        return jax.make_array_from_callback((each * self.mesh.size, *rows.shape[1:]), self.by_row, of_device)
+
+    def of_parts(self, parts: Sequence[Any]) -> jax.Array:
+        """A stacked array whose rows here are these, each brought to its replica's device."""
+        rows = [jax.device_put(part[None], device) for part, device in zip(parts, self.local_devices, strict=True)]
+        return self._assembled(rows)
+
+    def _assembled(self, rows: list[jax.Array]) -> jax.Array:
+        shape = (self.mesh.size, *rows[0].shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, self.by_row, rows)
+
+    def for_all(self, array: Any) -> jax.Array:
+        """An array that every device of every worker has; each worker gives the same one."""
+        if self._alone or (isinstance(array, jax.Array) and not array.is_fully_addressable):
+            whole: jax.Array = jax.device_put(array, self.same)
+            return whole
+        copies = [jax.device_put(array, device) for device in self.local_devices]
+        return jax.make_array_from_single_device_arrays(np.shape(array), self.same, copies)
+
+    def on_all(self, value: Any) -> jax.Array:
+        """A value that is the same on every worker, on all devices; itself if it is there."""
+        if isinstance(value, jax.Array) and value.sharding == self.same:
+            return value
+        return self.for_all(value)
+
+    def on_first(self, value: Any) -> jax.Array:
+        """A value that is the same on every worker, on this worker's first device."""
+        if isinstance(value, jax.Array) and value.sharding == self.same:
+            value = value.addressable_data(0)
+        on_first: jax.Array = jax.device_put(value, self.local_devices[0])
+        return on_first
+
+    def agreed(self, value: Any) -> jax.Array:
+        """A value on all devices, as worker 0 has it; every worker must ask for it."""
+        if isinstance(value, jax.Array) and value.sharding == self.same:
+            return value
+        return self.for_all(value if self._alone else multihost_utils.broadcast_one_to_all(np.asarray(value)))
+
+    def everywhere(self, stacked: jax.Array) -> jax.Array:
+        """All rows of a stacked array, on one device of this worker; every worker must ask for them."""
+        rows: jax.Array = self._replicate(stacked)
+        rows.block_until_ready()  # no other program with collectives may begin before
+        return rows.addressable_data(0)
+
+    def parts_everywhere(self, parts: Sequence[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
+        """Every replica's part, on every worker: they travel filled up to one shape.
+
+        Args:
+            parts: those of this worker.
+            shapes: those of all.
+        """
+        if len({len(shape) for shape in shapes}) > 1:
+            raise InvalidArgumentError(f"the replicas' values must have one number of axes, got shapes {shapes}")
+        largest = tuple(max(lengths) for lengths in zip(*shapes, strict=True))
+        rows = np.zeros((len(parts), *largest), parts[0].dtype)
+        for row, part in zip(rows, parts, strict=True):
+            row[tuple(map(slice, part.shape))] = np.asarray(part)
+        gathered = self.everywhere(self.rows(rows))
+        return [gathered[(number, *map(slice, shape))] for number, shape in enumerate(shapes)]

@@ -1,0 +1,173 @@
+"""The programs of a strategy on devices: compiled when first asked for, and kept as long as the user's function."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from penstock.distribute.feed.shards import Workers
+from penstock.distribute.jax.arguments import Signature, struct
+from penstock.distribute.jax.assumptions import Assumptions
+from penstock.distribute.jax.bound import BoundProgram, with_variables
+from penstock.distribute.jax.device_dtypes import check_width
+from penstock.distribute.jax.launcher import Launcher
+from penstock.distribute.jax.many_steps import many_steps_program
+from penstock.distribute.jax.placement import Placement
+from penstock.distribute.jax.program import Call, Mode, ProgramCache, Static, spmd_program
+from penstock.spec import as_leaf
+
+Function = Callable[..., Any]
+
+
+class Programs:
+    """The SPMD programs of one strategy.
+
+    Args:
+        placement: where arrays lie.
+        workers: which worker this is, of how many.
+        launcher: begins the programs that must not overlap with others.
+        check_weights: whether to compare what must be equal on all replicas.
+    """
+
+    def __init__(self, placement: Placement, workers: Workers, launcher: Launcher, check_weights: bool) -> None:
+        self.check_weights = check_weights
+        self.cache = ProgramCache()
+        self._placement = placement
+        self._workers = workers
+        self._launcher = launcher
+        count, by_row = workers.replicas_in_sync, placement.by_row
+        self._spread = jax.jit(lambda array: jnp.broadcast_to(array, (count, *array.shape)), out_shardings=by_row)
+
+    def of_step(
+        self, fn: Function, signature: Signature, leaves: list[Any], donated: Sequence[int] = ()
+    ) -> tuple[Any, list[Any]]:
+        """The program of a full step, and the arguments in the form in which it takes them.
+
+        Args:
+            fn: the user's function.
+            signature: of its (args, kwargs).
+            leaves: their leaves.
+            donated: the places in args of those whose arrays are given away.
+        """
+        modes = signature.modes(leaves)
+        arguments = leaves if signature.ready else self._entering(leaves, modes, signature.stacked)
+        programs = self.cache.of(fn)[1]
+        key = ("step", signature.tree, modes, donated)
+        program = programs.get(key)
+        if program is None:
+            call, program = self._call(fn, signature, modes, arguments)
+            if call.framework is not None or donated:
+                given_away = _donated_leaves(call, donated)
+                program = spmd_program(call, self._placement.mesh, self._workers.replicas, given_away)
+            program = programs[key] = self._bound(program, call)
+        return program, arguments
+
+    def of_many_steps(
+        self,
+        fn: Function,
+        signature: Signature,
+        leaves: list[Any],
+        steps: int,
+        state: int | None,
+        donated: bool,
+        rows_vary: Callable[[], bool],
+    ) -> tuple[Any, list[Any]]:
+        """The program of up to so many steps, and the arguments of the first in the form in which it takes them.
+
+        Args:
+            fn: the user's function.
+            signature: of its (args, kwargs) in one step: the batch, or the state and the batch.
+            leaves: their leaves, all of which are arrays.
+            steps: the number of batches that the program takes.
+            state: the number of leaves of the state that the function takes and gives back; None where it has none.
+            donated: whether the state's arrays are given away.
+            rows_vary: whether later batches may have other numbers of rows.
+        """
+        modes = signature.modes(leaves)
+        arguments = self._entering(leaves, modes, signature.stacked)
+        programs = self.cache.of(fn)[1]
+        key = ("steps", signature.tree, modes, steps, state, donated)
+        program = programs.get(key)
+        if program is None:
+            call, _ = self._call(fn, signature, modes, arguments)
+            mesh, local = self._placement.mesh, self._workers.replicas
+            program = many_steps_program(call, mesh, local, steps, state, donated, rows_vary)
+            program = programs[key] = self._bound(program, call)
+        return program, arguments
+
+    def rely_on(self, fn: Function, assumptions: Assumptions) -> None:
+        """Refuse steps of `fn` that are not as its arguments were assumed to be when it was compiled for them."""
+        if any(assumptions.specs):
+            self.assumed_of(fn).append(assumptions)
+
+    def assumed_of(self, fn: Function) -> list[Assumptions]:
+        """What `fn` was compiled for on assumptions; the list grows with `rely_on`."""
+        found: list[Assumptions] = self.cache.of(fn)[1].setdefault("assumed", [])
+        return found
+
+    def _call(
+        self, fn: Function, signature: Signature, modes: tuple[Mode, ...], arguments: list[Any]
+    ) -> tuple[Call, Any]:
+        """The user's function with the variables that it is found to touch, and its program if there are none."""
+        reference, programs = self.cache.of(fn)
+        key = ("call", signature.tree, modes)
+        known: tuple[Call, Any] | None = programs.get(key)
+        if known is None:
+            replicas = self._workers.replicas_in_sync
+            call = Call(
+                reference,
+                signature.tree,
+                modes,
+                replicas,
+                check_weights=self.check_weights,
+                assumed=self.assumed_of(fn),
+            )
+            known = with_variables(call, self._program_of, arguments, self._placement, self._launcher.wait)
+            programs[key] = known
+        return known
+
+    def _program_of(self, call: Call) -> Any:
+        return spmd_program(call, self._placement.mesh, self._workers.replicas)
+
+    def _bound(self, program: Any, call: Call) -> Any:
+        if call.framework is None:
+            return program
+        return BoundProgram(program, call, call.framework, self._placement.on_all, _unchanged)
+
+    def _entering(self, leaves: list[Any], modes: tuple[Mode, ...], stacked: tuple[bool, ...]) -> list[Any]:
+        """The leaves that a program takes, in the form and the place in which it takes them."""
+        return [
+            self._for_all(leaf) if mode == "array" and not own else leaf
+            for leaf, mode, own in zip(leaves, modes, stacked, strict=True)
+            if not isinstance(mode, Static)
+        ]
+
+    def _for_all(self, array: Any) -> Any:
+        """An array that every replica gets, in the stacked form."""
+        replicas = self._workers.replicas_in_sync
+        if isinstance(array, jax.ShapeDtypeStruct):
+            shape = array.shape if replicas == 1 else (replicas, *array.shape)
+            return struct(shape, array.dtype, sharding=self._placement.by_row)
+        if not isinstance(array, jax.Array):
+            check_width("an argument of strategy.run", as_leaf(array))
+        array = self._placement.for_all(array)
+        # Stacked, because what becomes of it in a step comes back stacked and must fit the same program.
+        return array if replicas == 1 else self._spread(array)
+
+
+def _donated_leaves(call: Call, places: Sequence[int]) -> list[int]:
+    """Which of the leaves that enter a program belong to the arguments at these places, and are arrays."""
+    args = call.tree.children()[0].children()
+    donated = np.repeat([place in places for place in range(len(args))], [arg.num_leaves for arg in args])
+    entering = [
+        own and mode == "array"
+        for own, mode in zip([*donated, *[False] * (len(call.modes) - len(donated))], call.modes, strict=True)
+        if not isinstance(mode, Static)
+    ]
+    return [number for number, own in enumerate(entering) if own]
+
+
+def _unchanged(value: Any) -> Any:
+    return value

@@ -1,0 +1,127 @@
+"""Steps whose shares differ in shape, as strategies on devices run them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from penstock.distribute.control.channel import Control
+from penstock.distribute.feed.shards import Workers
+from penstock.distribute.jax.bound import BoundProgram, with_variables
+from penstock.distribute.jax.device_dtypes import check_width
+from penstock.distribute.jax.launcher import Launcher
+from penstock.distribute.jax.lockstep import lockstep_program
+from penstock.distribute.jax.placement import Placement
+from penstock.distribute.jax.program import Call, Static, is_per_replica, mode_of
+from penstock.distribute.jax.programs import Programs
+from penstock.distribute.values import PerReplica
+from penstock.errors import InvalidTypeError
+
+Shapes = list[list[tuple[int, ...] | None]]
+"""Of one value the shapes of all replicas' parts, worker by worker; None for what devices cannot hold."""
+
+
+@dataclass(frozen=True)
+class RaggedSteps:
+    """Runs ragged steps: every worker computes all replicas' parts on its first device, and keeps its own.
+
+    Attributes:
+        placement: where arrays lie.
+        workers: which worker this is, of how many.
+        control: where they talk to each other, if there are several.
+        launcher: begins the programs that must not overlap with others.
+        programs: those of full steps.
+    """
+
+    placement: Placement
+    workers: Workers
+    control: Control | None
+    launcher: Launcher
+    programs: Programs
+
+    def run(self, fn: Callable[..., Any], given: Any, shapes: list[Shapes]) -> Any:
+        """The result of one step.
+
+        Args:
+            fn: the user's function.
+            given: its (args, kwargs).
+            shapes: those of each `PerReplica` in them that is not in the stacked form.
+        """
+        remaining = iter(shapes)
+        total = self.workers.replicas_in_sync
+        given = jax.tree.map(
+            lambda leaf: self._of_all_replicas(leaf, remaining) if is_per_replica(leaf) else leaf,
+            given,
+            is_leaf=is_per_replica,
+        )
+        reference, programs = self.programs.cache.of(fn)
+        shares, calls = [], []
+        for replica in range(total):
+            leaves, tree = jax.tree.flatten(_share(given, replica))
+            entering = tuple(map(mode_of, leaves))
+            assumed = self.programs.assumed_of(fn)
+            check_weights = self.programs.check_weights
+            calls.append(Call(reference, tree, entering, total, check_weights=check_weights, assumed=assumed))
+            shares.append(
+                [
+                    self._on_first(leaf) if mode == "array" else leaf
+                    for leaf, mode in zip(leaves, entering, strict=True)
+                    if not isinstance(mode, Static)
+                ]
+            )
+        key = tuple((call.tree, call.modes, tuple(map(jax.typeof, share))) for call, share in zip(calls, shares))
+        with jax.default_device(self.placement.local_devices[0]):
+            program = programs.get(key)
+            if program is None:
+                program = programs[key] = self._bound(calls, shares)
+            result = program(*shares)
+        return jax.tree.map(self._spread_out, result, is_leaf=is_per_replica)
+
+    def _on_first(self, array: Any) -> jax.Array:
+        check_width("an argument of strategy.run", array)
+        on_first: jax.Array = jax.device_put(array, self.placement.local_devices[0])
+        return on_first
+
+    def _bound(self, calls: list[Call], shares: list[list[Any]]) -> Any:
+        """The program of such a step, with the variables that the function is found to touch."""
+        placement = self.placement
+
+        def program_of(found: Call) -> Any:
+            return lockstep_program([replace(call, framework=found.framework, touched=found.touched) for call in calls])
+
+        found, program = with_variables(calls[0], program_of, shares, placement, self.launcher.wait)
+        if found.framework is None:
+            return program
+        return BoundProgram(program, found, found.framework, placement.on_first, placement.on_all)
+
+    def _of_all_replicas(self, value: PerReplica, shapes: Iterator[Shapes]) -> PerReplica:
+        """The parts of all replicas of all workers; `shapes` gives those of the next value that is not stacked."""
+        stacked = value.stacked is not None
+        every = [] if stacked else [shape for worker in next(shapes) for shape in worker]
+        if self.control is None:
+            return value
+        self.launcher.wait()
+        if stacked:
+            return PerReplica(list(self.placement.everywhere(value.stacked)))
+        known = [shape for shape in every if shape is not None]
+        if len(known) < len(every):
+            raise InvalidTypeError(
+                f"strategy.run got {value.values[0]!r} for a replica, which devices cannot hold: with several workers "
+                "only numbers and arrays of numbers can differ from replica to replica"
+            )
+        return PerReplica(self.placement.parts_everywhere(value.values, known))
+
+    def _spread_out(self, value: PerReplica) -> PerReplica:
+        """A value of all replicas computed on one device, of which each local replica's part is brought to its own."""
+        local = self.workers.local
+        if value.stacked is not None:
+            rows = value.stacked[local.start : local.stop]
+            return PerReplica.of_stacked(self.placement.rows(rows), len(local))
+        return PerReplica(jax.device_put(list(value.values[local.start : local.stop]), self.placement.local_devices))
+
+
+def _share(given: Any, replica: int) -> Any:
+    return jax.tree.map(
+        lambda leaf: leaf.values[replica] if is_per_replica(leaf) else leaf, given, is_leaf=is_per_replica
+    )

@@ -1,0 +1,346 @@
+"""What a dispatcher must remember, in a file of SQLite's: every change of its state, written before it is answered.
+
+`docs/design/0018-a-journal-before-every-answer.md` says why so. The file holds a snapshot of the state, the entries
+that came after it, each the changes that one message made, and the datasets' definitions beside them. SQLite keeps
+entries whole or not at all, and lets one process at a time have the file. How far it went is written beside it, in
+`journal_mark.py`'s file.
+"""
+
+import logging
+import os
+import secrets
+import sqlite3
+import stat
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.errors import StorageError
+from penstock.paths import link_of_others, local_path
+from penstock.service.dispatcher.journal_mark import FILE as MARK_FILE
+from penstock.service.dispatcher.journal_mark import JournalMark
+from penstock.service.dispatcher.machine.state import State
+from penstock.service.dispatcher.machine.updates import DatasetDropped, DatasetKept, Stopping, Update, apply
+from penstock.service.security.private_files import who_may_write
+
+FILE: Final = "journal.sqlite"
+
+_logger = logging.getLogger(__name__)
+
+_APPLICATION: Final = 0x50454E53
+"""What tells the file from other programs': "PENS"."""
+_VERSION: Final = 3
+_FIRST_COMPACTION_BYTES: Final = 1 << 20
+
+_NAME_BYTES: Final = 16
+
+_SCHEMA: Final = """
+CREATE TABLE journal (name BLOB NOT NULL);
+CREATE TABLE snapshot (number INTEGER PRIMARY KEY, body BLOB NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE entries (number INTEGER PRIMARY KEY, body BLOB NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE definitions (dataset_id TEXT PRIMARY KEY, body BLOB NOT NULL, checksum INTEGER NOT NULL);
+"""
+
+_encode = msgspec.msgpack.Encoder().encode
+_updates_of = msgspec.msgpack.Decoder(list[Update]).decode
+_state_of = msgspec.msgpack.Decoder(State).decode
+
+
+class Journal:
+    """The changes of a dispatcher's state in a directory, which is this process's until `close`, or until it dies.
+
+    Not for several threads at once.
+
+    Args:
+        directory: is made if need be.
+        first: the state to begin with where there is no journal yet.
+
+    Attributes:
+        state: what was found, as the machine goes on with it: nobody has asked it to stop.
+        found: whether there was a journal.
+        name: tells this journal apart from all others.
+        number: of its last entry.
+
+    Raises:
+        StorageError: the directory cannot be written, another dispatcher has it, other users may write there, or what
+            is in it is damaged, has lost its end, or is not a journal of this version.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], first: State) -> None:
+        self.path = Path(local_path(directory), FILE)
+        self.found = self.path.exists()
+        self._check_writers()
+        if not self.found:
+            self._create(first)
+        self._connection = self._opened()
+        self.number = self._bytes = self._snapshot_bytes = 0  # of entries, since the snapshot
+        with self._left_as_it_is():
+            self._let_nobody_read()
+            with self._explaining():
+                self._check_kind()
+                name = self._read_name()
+                self.state = self._read()
+            self._mark = self._marked(name)
+        self.name = name.hex()
+
+    def write(self, state: State, updates: Sequence[Update]) -> None:
+        """Write down the changes that are about to be made to `state`; on an error none of them is.
+
+        Raises:
+            StorageError: they could not be written.
+        """
+        lasting = [update for update in updates if not isinstance(update, Stopping)]
+        if not lasting:
+            return
+        body = _encode([_without_definition(update) for update in lasting])
+        compacts = self._bytes + len(body) > max(_FIRST_COMPACTION_BYTES, 2 * self._snapshot_bytes)
+        try:
+            self._connection.execute("BEGIN")
+            with self._connection:  # commits, or rolls back
+                snapshot_bytes = self._compact(state) if compacts else self._snapshot_bytes
+                self._append(lasting, body)
+        except sqlite3.Error as error:
+            raise StorageError(
+                f"the dispatcher cannot write its journal {self.path}: {error}. Nothing of what was asked is done "
+                "before there is room and the file can be written again"
+            ) from error
+        self._bytes = len(body) if compacts else self._bytes + len(body)
+        self._snapshot_bytes = snapshot_bytes
+        self.number += 1
+        try:
+            self._mark.write(self.number)
+        except OSError as error:  # the entry is written, and what it says holds
+            _logger.error("the dispatcher cannot note how far its journal has come: %s", error)
+
+    def close(self) -> None:
+        """Let go of the files. Twice does no harm."""
+        self._connection.close()
+        self._mark.close()
+
+    def _append(self, updates: Sequence[Update], body: bytes) -> None:
+        for update in updates:
+            if isinstance(update, DatasetKept):
+                row = (update.dataset_id, update.definition, zlib.crc32(update.definition))
+                self._connection.execute("INSERT OR REPLACE INTO definitions VALUES (?, ?, ?)", row)
+            elif isinstance(update, DatasetDropped):
+                self._connection.execute("DELETE FROM definitions WHERE dataset_id = ?", (update.dataset_id,))
+        self._connection.execute("INSERT INTO entries VALUES (?, ?, ?)", (self.number + 1, body, zlib.crc32(body)))
+
+    def _compact(self, state: State) -> int:
+        """Put a snapshot in place of all entries so far; gives how long it is."""
+        body = _snapshot_of(state)
+        self._connection.execute("DELETE FROM entries")
+        self._connection.execute("DELETE FROM snapshot")
+        self._connection.execute("INSERT INTO snapshot VALUES (?, ?, ?)", (self.number, body, zlib.crc32(body)))
+        return len(body)
+
+    # Opening
+
+    def _create(self, first: State) -> None:
+        """Make an empty journal under another name, so that under its own there is never half of one."""
+        for left in (self.path.with_name(f"{FILE}-wal"), self.path.with_name(MARK_FILE)):
+            if left.exists():
+                raise StorageError(
+                    f"{left} belongs to a journal that is missing: put {self.path} back beside it, or "
+                    "choose another work_dir"
+                )
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with tempfile.TemporaryDirectory(prefix=".journal-", dir=self.path.parent) as directory:
+                made = Path(directory, FILE)
+                made.touch(mode=0o600)  # SQLite makes the files beside it as this one is
+                connection = sqlite3.connect(made)
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(_SCHEMA)
+                body = _snapshot_of(first)
+                connection.execute("INSERT INTO journal VALUES (?)", (secrets.token_bytes(_NAME_BYTES),))
+                connection.execute("INSERT INTO snapshot VALUES (0, ?, ?)", (body, zlib.crc32(body)))
+                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
+                connection.commit()
+                connection.close()
+                os.link(made, self.path)
+        except FileExistsError as error:
+            if not self.path.exists():  # something else stands where the directory should be
+                raise StorageError(f"the dispatcher cannot keep a journal in {self.path.parent}: {error}") from error
+        except (OSError, sqlite3.Error) as error:
+            raise StorageError(f"the dispatcher cannot keep a journal in {self.path.parent}: {error}") from error
+
+    def _check_writers(self) -> None:
+        """Refuse what other users may write, or lead elsewhere: the workers run the definitions in it."""
+        if link := link_of_others(self.path):
+            raise StorageError(f"the dispatcher does not work in {self.path.parent}: {link}")
+        for path in (self.path.parent, *self._files()):
+            if path.exists() and (others := who_may_write(path)):
+                raise StorageError(
+                    f"the dispatcher does not work in {self.path.parent}: what is there decides which programs its "
+                    f"data workers run, and could be written by {others}"
+                )
+
+    def _let_nobody_read(self) -> None:
+        for path in self._files():
+            if stat.S_IMODE(path.stat().st_mode) & (stat.S_IRGRP | stat.S_IROTH):
+                _logger.warning("other users could read %s, and in it what datasets hold: they cannot any more", path)
+                path.chmod(0o600)
+
+    def _files(self) -> list[Path]:
+        """The file, its mark, and what SQLite keeps beside it while it is open or where it was not closed."""
+        names = [*(f"{FILE}{ending}" for ending in ("", "-wal", "-shm", "-journal")), MARK_FILE]
+        files = [self.path.with_name(name) for name in names]
+        return [path for path in files if path.exists()]
+
+    def _opened(self) -> sqlite3.Connection:
+        """The file, held against every other process and connection."""
+        with self._explaining():
+            # Autocommit: transactions begin where this file says so.
+            connection = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode=rw",
+                uri=True,
+                timeout=0,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+        try:
+            with self._explaining():
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+                connection.execute("PRAGMA synchronous = NORMAL")
+                (application,) = connection.execute("PRAGMA application_id").fetchone()
+                if application != _APPLICATION:
+                    raise StorageError(f"{self.path} is not a dispatcher's journal: choose another work_dir")
+                connection.execute("BEGIN EXCLUSIVE")
+                connection.execute("COMMIT")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @contextmanager
+    def _left_as_it_is(self) -> Iterator[None]:
+        """Where the journal is refused, keep its write-ahead log: SQLite removes it at the end, damaged or not."""
+        wal, kept = self.path.with_name(f"{FILE}-wal"), self.path.with_name(f".{FILE}-wal")
+        kept.unlink(missing_ok=True)
+        if wal.exists():
+            os.link(wal, kept)
+        try:
+            yield
+        except BaseException:
+            self._connection.close()
+            if kept.exists() and not wal.exists():
+                kept.rename(wal)
+            raise
+        finally:
+            kept.unlink(missing_ok=True)
+
+    def _check_kind(self) -> None:
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version != _VERSION:
+            raise StorageError(
+                f"the journal {self.path} has version {version}, and this penstock reads version {_VERSION}: go on "
+                "with the penstock that wrote it, or choose another work_dir"
+            )
+        (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise StorageError(self._damaged(found))
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Turn what SQLite and msgspec raise into a `StorageError`."""
+        try:
+            yield
+        except (sqlite3.Error, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            if "locked" in str(error):
+                raise StorageError(
+                    f"another dispatcher works in {self.path.parent}: stop it, or give this one a work_dir of its own"
+                ) from error
+            raise StorageError(self._damaged(error)) from error
+
+    def _damaged(self, reason: object) -> str:
+        return (
+            f"the journal {self.path} is damaged: {reason}. A dispatcher that began without it would give out what was "
+            "read already: bring the file back from a copy, or choose another work_dir to begin anew on purpose"
+        )
+
+    def _marked(self, name: bytes) -> JournalMark:
+        """The mark beside the journal, which must not have gone further.
+
+        Raises:
+            StorageError: it has, or it is damaged.
+        """
+        path = self.path.with_name(MARK_FILE)
+        mark = JournalMark(path, name)
+        if mark.number is not None and mark.number > self.number:
+            mark.close()
+            raise StorageError(
+                f"the journal {self.path} has lost its end: entry {mark.number} was acknowledged, and the last one "
+                f"that can be read is {self.number}. Damage to {FILE}-wal does that, a loss of power may. Bring the "
+                "directory back from a copy, or choose another work_dir to begin anew on purpose; to go on from what "
+                f"there is, remove {path}: what was read after entry {self.number} is then given out again"
+            )
+        if mark.number is None and self.number:
+            _logger.warning("%s is missing: the journal beside it may have lost its end without a trace", path)
+        try:
+            mark.write(self.number)
+        except OSError as error:
+            mark.close()
+            raise StorageError(f"the dispatcher cannot write {path}: {error}") from error
+        return mark
+
+    # Reading
+
+    def _read_name(self) -> bytes:
+        names = self._connection.execute("SELECT name FROM journal").fetchall()
+        if len(names) != 1 or not isinstance(names[0][0], bytes) or len(names[0][0]) != _NAME_BYTES:
+            raise StorageError(self._damaged("it has no name"))
+        return bytes(names[0][0])
+
+    def _read(self) -> State:
+        """The state after the last whole entry."""
+        snapshots = self._connection.execute("SELECT number, body, checksum FROM snapshot").fetchall()
+        if len(snapshots) != 1:
+            raise StorageError(self._damaged(f"it has {len(snapshots)} snapshots"))
+        self.number, body, checksum = snapshots[0]
+        state = _state_of(self._whole(body, checksum, f"snapshot {self.number}"))
+        self._snapshot_bytes, self._bytes = len(body), 0
+        rows = self._connection.execute("SELECT number, body, checksum FROM entries ORDER BY number")
+        for number, body, checksum in rows:
+            if number != self.number + 1:
+                raise StorageError(self._damaged(f"entry {number} follows {self.number}"))
+            self._replay(state, number, _updates_of(self._whole(body, checksum, f"entry {number}")))
+            self.number, self._bytes = number, self._bytes + len(body)
+        self._define(state)
+        return state
+
+    def _replay(self, state: State, number: int, updates: Sequence[Update]) -> None:
+        try:
+            for update in updates:
+                apply(state, update)
+        except (KeyError, IndexError, ValueError) as error:
+            raise StorageError(self._damaged(f"entry {number} does not fit what is before it: {error!r}")) from error
+
+    def _define(self, state: State) -> None:
+        missing = set(state.datasets)
+        for dataset_id, body, checksum in self._connection.execute("SELECT * FROM definitions"):
+            if dataset_id in missing:
+                missing.remove(dataset_id)
+                state.datasets[dataset_id].definition = self._whole(body, checksum, f"dataset {dataset_id!r}")
+        if missing:
+            raise StorageError(self._damaged(f"dataset {min(missing)!r} is missing"))
+
+    def _whole(self, body: Any, checksum: int, what: str) -> bytes:
+        if not isinstance(body, bytes) or zlib.crc32(body) != checksum:
+            raise StorageError(self._damaged(f"{what} is not as it was written"))
+        return body
+
+
+def _without_definition(update: Update) -> Update:
+    return msgspec.structs.replace(update, definition=b"") if isinstance(update, DatasetKept) else update
+
+
+def _snapshot_of(state: State) -> bytes:
+    bare = {name: msgspec.structs.replace(dataset, definition=b"") for name, dataset in state.datasets.items()}
+    return _encode(msgspec.structs.replace(state, datasets=bare, stopping=""))

@@ -1,0 +1,84 @@
+"""What has changed of workers and passes lately, so that readers are told of that alone."""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from penstock.service.dispatcher.machine.state import Epoch, State
+from penstock.service.dispatcher.machine.updates import (
+    PassAdded,
+    PassEnded,
+    PassMoved,
+    Update,
+    WorkerJoined,
+    WorkerLeaving,
+    WorkerLost,
+)
+from penstock.service.wire.dispatcher_messages import ConsumerNews
+from penstock.service.wire.subjects import Pass, WorkerInfo
+
+_KEPT: Final = 4096
+"""How many changes are remembered: a reader that has missed more is told everything."""
+_PER_LIFE: Final = 1 << 24
+
+
+class _Change(NamedTuple):
+    """A worker that has come or is gone, or passes of an epoch that are others than before.
+
+    Attributes:
+        worker: the one that has come.
+        gone: the number of the one that is gone, or -1.
+        epoch_id: of the passes, or -1.
+    """
+
+    worker: WorkerInfo | None = None
+    gone: int = -1
+    epoch_id: int = -1
+
+
+class Changes:
+    """The last changes, by version. Nothing is lost with them: a new dispatcher tells everybody everything once.
+
+    Args:
+        life: tells the versions of one dispatcher from those of another.
+
+    Attributes:
+        version: of the newest change.
+    """
+
+    def __init__(self, life: int = 0) -> None:
+        self.version = life * _PER_LIFE
+        self._kept: deque[_Change] = deque(maxlen=_KEPT)
+
+    def note(self, update: Update) -> None:
+        """Take notice of a change that is made."""
+        match update:
+            case WorkerJoined():
+                self._add(_Change(worker=update.info))
+            case WorkerLeaving() | WorkerLost():
+                self._add(_Change(gone=update.worker_id))
+            case PassAdded() | PassMoved() | PassEnded():
+                self._add(_Change(epoch_id=update.epoch_id))
+
+    def _add(self, change: _Change) -> None:
+        self.version += 1
+        self._kept.append(change)
+
+    def since(self, version: int, state: State, epoch: Epoch) -> ConsumerNews:
+        """What a reader of an epoch is told that knows everything up to a version."""
+        missed = self.version - version
+        if not 0 <= missed <= len(self._kept):
+            workers = [worker.info for worker in state.present()]
+            return ConsumerNews(version=self.version, workers=workers, whole=True, passes=_passes(epoch))
+        changes = list(self._kept)[len(self._kept) - missed :] if missed else []
+        gone = [change.gone for change in changes if change.gone >= 0]
+        come = [change.worker for change in changes if change.worker is not None]
+        return ConsumerNews(
+            version=self.version,
+            workers=[worker for worker in come if worker.worker_id not in gone],
+            gone=gone,
+            passes=_passes(epoch) if any(change.epoch_id == epoch.epoch_id for change in changes) else None,
+        )
+
+
+def _passes(epoch: Epoch) -> list[Pass]:
+    return [ledger.part for ledger in epoch.ledgers]

@@ -1,0 +1,128 @@
+"""What a dispatcher must remember, and nothing else: plain data that can be written down."""
+
+import msgspec
+
+from penstock.service.dispatcher.machine.ledger import Ledger
+from penstock.service.wire.subjects import DatasetInfo, JobParameters, Span, WorkerInfo
+
+
+class Dataset(msgspec.Struct):
+    """A registered dataset. `named`: by its user, not by its content."""
+
+    definition: bytes
+    info: DatasetInfo
+    named: bool
+
+
+class Worker(msgspec.Struct):
+    """A worker. One that is `leaving` still answers what it was asked, and is asked nothing more."""
+
+    info: WorkerInfo
+    tags: list[str]
+    alive: bool = True
+    leaving: bool = False
+
+
+class Consumer(msgspec.Struct):
+    """A reader of an epoch.
+
+    Attributes:
+        index: of coordinated reads; -1 for others.
+        alive: false once its lease has run out or it was released.
+        leased: what it was told that it owns, and has not consumed.
+        owed: what it owns and was not told yet: it had this before its state was taken back.
+        consumed: what it has consumed.
+        answered: the number of the last `Lease` that gave it spans, and which.
+    """
+
+    consumer_id: int
+    epoch_id: int
+    name: str
+    index: int = -1
+    trainer: str = ""
+    alive: bool = True
+    leased: list[Span] = []
+    owed: list[Span] = []
+    consumed: list[Span] = []
+    answered: tuple[int, list[Span]] = (0, [])
+
+
+class Epoch(msgspec.Struct):
+    """An epoch of a job.
+
+    Attributes:
+        seed: the first consumer's.
+        restored: whether it began with a consumer that was restored from a state.
+        ledgers: one for each of its passes.
+        consumers: the ids of all that ever opened it and were not replaced.
+    """
+
+    epoch_id: int
+    job_id: int
+    number: int
+    seed: int
+    restored: bool = False
+    ledgers: list[Ledger] = []
+    consumers: list[int] = []
+
+
+class Job(msgspec.Struct):
+    """A job: consumers that share epochs. `name` is "" where it is of one consumer alone."""
+
+    job_id: int
+    name: str
+    parameters: JobParameters
+    epochs: list[int] = []
+
+
+class State(msgspec.Struct):
+    """Everything. Ids are counters, and never used again.
+
+    Attributes:
+        stopping: "" while the dispatcher goes on; "drain" lets consumers read to their end, and "now" does not, before
+            the workers end, and then the dispatcher; "leave" lets consumers read to their end, and workers stay.
+    """
+
+    datasets: dict[str, Dataset] = {}
+    workers: dict[int, Worker] = {}
+    jobs: dict[int, Job] = {}
+    epochs: dict[int, Epoch] = {}
+    consumers: dict[int, Consumer] = {}
+    next_worker: int = 0
+    next_place: int = 0
+    next_job: int = 0
+    next_epoch: int = 0
+    next_consumer: int = 0
+    stopping: str = ""
+
+    def job_named(self, name: str) -> Job | None:
+        """The job of that name, if there is one."""
+        return next((job for job in self.jobs.values() if name and job.name == name), None)
+
+    def epoch_of(self, job: Job, number: int) -> Epoch | None:
+        """An epoch of a job, if it was opened."""
+        epochs = (self.epochs[epoch_id] for epoch_id in job.epochs)
+        return next((epoch for epoch in epochs if epoch.number == number), None)
+
+    def readers(self, epoch: Epoch) -> list[Consumer]:
+        """The consumers of an epoch that are alive."""
+        return [reader for number in epoch.consumers if (reader := self.consumers[number]).alive]
+
+    def present(self) -> list[Worker]:
+        """The workers that can be asked, by place."""
+        there = (worker for worker in self.workers.values() if worker.alive and not worker.leaving)
+        return sorted(there, key=lambda worker: (worker.info.place, worker.info.worker_id))
+
+    def leased(self, epoch: Epoch) -> bool:
+        """Whether consumers of an epoch lease its positions, instead of owning them all or counting rounds."""
+        job = self.jobs[epoch.job_id]
+        return bool(job.name) and not job.parameters.num_consumers and not job.parameters.cross_trainer
+
+    def finished(self, epoch: Epoch) -> bool:
+        """Whether every position of a leased epoch is consumed. Others end with their consumers."""
+        if not self.leased(epoch) or not epoch.ledgers:
+            return False
+        owners = (self.consumers[number] for number in epoch.consumers)
+        return all(ledger.free == 0 for ledger in epoch.ledgers) and not any(
+            owner.leased or owner.owed for owner in owners
+        )

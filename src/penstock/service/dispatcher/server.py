@@ -1,0 +1,288 @@
+"""The dispatcher: the machine of `penstock.service.dispatcher.machine` behind a socket, with a clock.
+
+Everything that it knows is in memory, and in its journal if it has a `work_dir`; a message is decided, written down,
+applied and answered under one lock.
+"""
+
+import atexit
+import logging
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, ServiceError, StorageError
+from penstock.service.config import DispatcherConfig as DispatcherConfig
+from penstock.service.dispatcher.journal import Journal
+from penstock.service.dispatcher.machine.machine import Machine
+from penstock.service.dispatcher.machine.state import State
+from penstock.service.dispatcher.machine.story import told
+from penstock.service.dispatcher.machine.updates import Update
+from penstock.service.transport.dispatcher_client import ACTION
+from penstock.service.transport.guard import ALIVE, GuardedServer
+from penstock.service.wire.address import PROTOCOL, TLS_PROTOCOL
+from penstock.service.wire.dispatcher_messages import FromDispatcher, ToDispatcher
+from penstock.service.wire.envelope import NO_ENTRY, JournalEntry, ProtocolError, sealed, unsealed
+from penstock.service.wire.refusals import refusal_of
+
+_logger = logging.getLogger(__name__)
+
+_COMPLAIN_SECONDS: Final = 30.0
+"""How often the log says the same of what goes on, such as that the journal cannot be written."""
+
+_decoder = msgspec.msgpack.Decoder(ToDispatcher)
+
+
+class DispatchServer:
+    """Knows the workers, the datasets and the jobs of a service, and divides the work of a job. It sees no data.
+
+    It stops by `stop`, at the end of a `with` block, by `penstock stop`, when it is no longer referenced, and when the
+    interpreter ends.
+
+    Args:
+        config: None takes the defaults.
+        start: whether it listens at once.
+
+    Raises:
+        InvalidTypeError: a `config` of another kind.
+        ServiceError: it cannot listen at that port, or its token or certificate cannot be read.
+        StorageError: it cannot work in its `work_dir`, or another dispatcher does.
+
+    Example:
+        >>> import penstock as ps
+        >>> with ps.service.DispatchServer(ps.service.DispatcherConfig(port=0)) as dispatcher:
+        ...     dispatcher.target
+        'grpc://localhost:...'
+    """
+
+    def __init__(self, config: DispatcherConfig | None = None, *, start: bool = True) -> None:
+        if config is not None and not isinstance(config, DispatcherConfig):
+            raise InvalidTypeError(f"DispatchServer(config) takes a ps.service.DispatcherConfig, got {config!r}")
+        self._config = DispatcherConfig() if config is None else config
+        self._shell: _Shell | None = None
+        self._stopped = False
+        if start:
+            self.start()
+
+    def start(self) -> None:
+        """Listen; do nothing if it listens already.
+
+        Raises:
+            ClosedError: it was stopped.
+            ServiceError: it cannot listen at that port.
+            StorageError: as when it is made.
+        """
+        if self._stopped:
+            raise ClosedError("a dispatcher cannot be started after it was stopped: make a new DispatchServer")
+        if self._shell is None:
+            self._shell = _Shell(self._config)
+            weakref.finalize(self, self._shell.words.put, None).atexit = False
+            _shells.add(self._shell)
+
+    @property
+    def target(self) -> str:
+        """How this machine reaches it: "grpc://localhost:port", or "grpc+tls://localhost:port"."""
+        protocol = TLS_PROTOCOL if self._config.tls_cert else PROTOCOL
+        return f"{protocol}://localhost:{self._running().port}"
+
+    @property
+    def port(self) -> int:
+        """The port that it listens at."""
+        return int(self._running().port)
+
+    def _running(self) -> "_Shell":
+        if self._shell is None:
+            raise ServiceError("the dispatcher has no address before it is started: call start()")
+        return self._shell
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it is stopped.
+
+        Raises:
+            StorageError: it ended because its journal turned out to have lost its end.
+        """
+        shell = self._running()
+        shell.ended.wait(timeout)
+        if shell.failure is not None:
+            raise shell.failure
+
+    def stop(self, *, drain: bool = False) -> None:
+        """Stop listening. Without a `work_dir` its knowledge is lost. A second call does nothing.
+
+        Args:
+            drain: first let readers finish; meanwhile no epoch can begin. With a `work_dir` it ends at once: readers
+                and workers wait for the next dispatcher with that `work_dir`.
+        """
+        self._stopped = True
+        if self._shell is not None:
+            self._shell.stop(drain=drain)
+
+    def __enter__(self) -> "DispatchServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class _Shell(GuardedServer):
+    """What runs. It holds nothing that the user holds, so that a server that is forgotten can end."""
+
+    def __init__(self, config: DispatcherConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        # Whatever is put here ends it. A queue of this kind may be written to where garbage is collected.
+        self.words: SimpleQueue[None] = SimpleQueue()
+        self.ended = threading.Event()
+        self.failure: StorageError | None = None
+        self._complaints: dict[str, float] = {}
+        self._journal = Journal(config.work_dir, _first_state()) if config.work_dir is not None else None
+        state = _first_state() if self._journal is None else self._journal.state
+        if self._journal is not None and self._journal.found:
+            _logger.info("the dispatcher goes on from %s: %s", self._journal.path, _told_state(state))
+        self._machine = Machine(config, time.monotonic(), self._before, state, life=secrets.randbits(32))
+        try:
+            super().__init__(config.host, config.port, config.credentials())
+        except (pa.ArrowException, OSError) as error:
+            self._close_journal()
+            raise ServiceError(
+                f"the dispatcher cannot listen at {config.host}:{config.port}: {error}; port 0 takes one that is free"
+            ) from error
+        self._clock = threading.Thread(target=self._keep_time, name="penstock-dispatcher-clock", daemon=True)
+        self._clock.start()
+
+    def do_action(self, context: Any, action: Any) -> Iterable[bytes]:
+        """Flight's call for a message."""
+        self.let_in(context)
+        if action.type == ALIVE:
+            return []
+        reply = self._answer(action.type, action.body)
+        return [sealed(reply, self._entry())]
+
+    def _answer(self, kind: str, body: Any) -> FromDispatcher:
+        try:
+            if kind != ACTION:
+                raise InvalidArgumentError(f"the dispatcher knows no action {kind!r}, only {ACTION!r}")
+            if len(body) > self._config.max_message_bytes:
+                raise InvalidArgumentError(
+                    f"a message of {len(body):,} bytes: the dispatcher takes at most {self._config.max_message_bytes:,}"
+                    " (DispatcherConfig.max_message_bytes). Let the dataset read its data on the workers, instead of "
+                    "holding it itself"
+                )
+            known, message = unsealed(body, _decoder, "the dispatcher", "a process that asks it")
+            with self._lock:
+                self._check_journal(known)
+                return self._machine.tell(message, time.monotonic())
+        except ProtocolError as error:
+            self._complain("protocol", "%s", error)
+            return refusal_of(InvalidArgumentError(str(error)))
+        except (InvalidArgumentError, StorageError) as error:
+            return refusal_of(error)
+        except Exception:
+            _logger.exception("the dispatcher failed to answer")
+            return refusal_of(ServiceError("the dispatcher failed to answer, its log says why"))
+
+    def _entry(self) -> JournalEntry:
+        """The last entry of the journal: what an answer says is in it or in one before it."""
+        return NO_ENTRY if self._journal is None else JournalEntry(self._journal.name, self._journal.number)
+
+    def _check_journal(self, known: JournalEntry) -> None:
+        """End this dispatcher if somebody knows of more than its journal has.
+
+        Raises:
+            StorageError: somebody does, or did before.
+        """
+        journal = self._journal
+        if self.failure is None and journal is not None and known.journal == journal.name:
+            if known.number <= journal.number:
+                return
+            self.failure = StorageError(
+                f"the journal {journal.path} is older than what its dispatcher has answered: a reader or data worker "
+                f"knows of entry {known.number}, and it ends with {journal.number}. This dispatcher ends. Bring back "
+                "the newest journal, or choose another work_dir to begin anew on purpose"
+            )
+            _logger.error("%s", self.failure)
+            self.words.put(None)
+        if self.failure is not None:
+            raise self.failure
+
+    def _keep_time(self) -> None:
+        """Let the machine know that time goes by; at the end, close the socket."""
+        pause = min(1.0, self._config.heartbeat_seconds / 4, self._config.lease_seconds / 4)
+        over = False
+        looked = time.monotonic()
+        while not over:
+            with suppress(Empty):
+                self.words.get(timeout=pause)
+                break
+            before, looked = looked, time.monotonic()
+            with self._lock:
+                if looked - before > 4 * pause:  # it was stopped, as its whole machine may have been
+                    self._machine.was_away()
+                self._pass_time()
+                over = self._machine.over
+        self.shutdown()
+        with self._lock:
+            self._close_journal()
+        self.ended.set()
+
+    def _pass_time(self) -> None:
+        try:
+            self._machine.pass_time(time.monotonic())
+        except StorageError as error:  # what is due is due again the next time
+            self._complain("journal", "%s", error)
+        except Exception as error:  # without this thread nobody would be missed any more
+            self._complain("clock", "the dispatcher failed to do what is due, and tries again", error, trace=True)
+
+    def _complain(self, about: str, message: str, error: Exception, *, trace: bool = False) -> None:
+        """Say in the log what goes on for as long as somebody tries: not every time."""
+        now = time.monotonic()
+        if now - self._complaints.get(about, float("-inf")) > _COMPLAIN_SECONDS:
+            self._complaints[about] = now
+            _logger.error(message, *([] if trace else [error]), exc_info=error if trace else None)
+
+    def _before(self, state: State, updates: Sequence[Update]) -> None:
+        lines = list(told(state, updates))
+        if self._journal is not None:
+            self._journal.write(state, updates)
+        for line in lines:
+            _logger.info("%s", line)
+
+    def _close_journal(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+
+    def stop(self, *, drain: bool = False) -> None:
+        """End it, and wait until it has ended."""
+        if drain and self._journal is None:
+            with self._lock:
+                self._machine.leave()
+        else:
+            self.words.put(None)
+        self._clock.join()
+
+
+def _first_state() -> State:
+    """Nothing, with ids that no earlier dispatcher at this address can well have given out: its workers may report."""
+    first = secrets.randbelow(1 << 20) * 1000
+    return State(next_worker=first, next_job=first, next_epoch=first, next_consumer=first)
+
+
+def _told_state(state: State) -> str:
+    return f"{len(state.workers)} data workers, {len(state.datasets)} datasets, {len(state.jobs)} jobs"
+
+
+_shells: "weakref.WeakSet[_Shell]" = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """At the end of the interpreter, while its threads still run."""
+    for shell in list(_shells):
+        shell.stop()

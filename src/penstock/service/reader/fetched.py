@@ -1,0 +1,207 @@
+"""A span that is fetched in one piece, and what has arrived of it.
+
+Pure bookkeeping without threads: the reader holds a lock around it.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from penstock.data.block import Block
+from penstock.service.reader.suspicion import Suspicion
+from penstock.service.wire.left_out import together
+from penstock.service.wire.subjects import PassKind, Place, Span
+from penstock.service.wire.worker_messages import Chunk, LeftOut
+
+ENDLESS = 1 << 62
+"""The end of a span that goes on to the end of its pass."""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """A block that was fetched, and where it stands."""
+
+    chunk: Chunk
+    block: Block
+
+    @property
+    def left_out(self) -> LeftOut | None:
+        """What was left out before it."""
+        return self.chunk.left_out
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A failure of a user's function in place of an element, the place of what follows it, and what was left out."""
+
+    error: Exception
+    next: Place
+    left_out: LeftOut | None = None
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What was left out behind the last element that was fetched, and the place of what follows it."""
+
+    left_out: LeftOut
+    next: Place
+
+
+Item = Arrived | Raised | Behind
+"""What is handed on: it comes in the place of elements, and has a number. The caller hears of no `Behind`."""
+
+
+@dataclass(eq=False)
+class Part:
+    """A span that is fetched in one piece, with what has arrived of it and was not handed on yet.
+
+    The elements of `span.more` are fetched last, from position `span.stop` on, and counted: they are named from there.
+
+    Attributes:
+        limit: how many more may arrive, elements and failures, where not all of what is fetched is wanted.
+        again: whether it was handed on before the reader's state was taken.
+        position: with `skip`, the element that is handed on next.
+        fetch_position: with `fetch_skip`, the element that arrives next.
+        fetch_stop: up to where is fetched.
+        complete: whether everything has arrived.
+        unused: how many were handed on that the caller may not have used yet.
+        wrong_answers: how many workers in a row have answered something else.
+        came: how many elements and failures came the last time that it was fetched; 1 before that.
+        fetched_at: when that was, by `time.monotonic`.
+        looks_in: nothing is fetched this time: its worker is told that its reader is there.
+        before: what was left out before what arrives next, where another answer told of it.
+    """
+
+    span: Span
+    limit: int | None = None
+    again: bool = False
+    position: int = 0
+    skip: int = 0
+    fetch_position: int = 0
+    fetch_skip: int = 0
+    fetch_stop: int = 0
+    complete: bool = False
+    unused: int = 0
+    wrong_answers: int = 0
+    came: int = 1
+    fetched_at: float = 0.0
+    looks_in: bool = False
+    suspicion: Suspicion = field(default_factory=Suspicion)
+    items: deque[Item] = field(default_factory=deque)
+    before: LeftOut | None = None
+
+    def __post_init__(self) -> None:
+        self.position, self.skip = self.fetch_position, self.fetch_skip = self.span.first
+        self.fetch_stop = self.span.stop
+        if self.span.more:
+            self._look_for_end()
+
+    @property
+    def pass_number(self) -> int:
+        """Of which pass it is."""
+        return self.span.pass_number
+
+    @property
+    def done(self) -> bool:
+        """Whether everything was handed on."""
+        return self.complete and not self.items
+
+    def until(self, place: Place) -> Span:
+        """What of it comes before a place."""
+        return Span.between(self.pass_number, self.span.first, place)
+
+    @property
+    def unread(self) -> int:
+        """About how many positions were not handed on, where others may have them."""
+        return 0 if self.again or self.done else max(1, self.span.stop - self.position)
+
+    def give_up(self) -> Span:
+        """Let go of what was not handed on, which is to be others'; gives it. It is complete then."""
+        place = (self.position, self.skip)
+        left = Span.between(self.pass_number, place, self.span.end)
+        self.span, self.complete = self.until(place), True
+        self.items.clear()
+        return left
+
+    def missing(self) -> Span:
+        """What is to be fetched yet."""
+        return Span(pass_number=self.pass_number, start=self.fetch_position, stop=self.fetch_stop, skip=self.fetch_skip)
+
+    def ends_at(self, stop: int, skip: int) -> None:
+        """What was asked for up to `stop` has arrived, except for `skip` elements behind it that are to be left out."""
+        self.fetch_position, self.fetch_skip = max(self.fetch_position, stop), skip
+        self._look_for_end()
+
+    def _look_for_end(self) -> None:
+        if self.fetch_position < self.fetch_stop:
+            return
+        if self.span.more > self.fetch_skip and not self._counts:
+            self.fetch_stop, self.limit = ENDLESS, self.span.more - self.fetch_skip
+        else:
+            self.complete = True
+
+    @property
+    def _counts(self) -> bool:
+        """Whether what arrives now comes from `span.stop` on."""
+        return self.span.more > 0 and self.fetch_stop == ENDLESS
+
+    @property
+    def _counted(self) -> Place:
+        return self.span.stop, self.span.more - (self.limit or 0)
+
+    def arrive(self, item: Arrived, kind: PassKind, stride: int) -> int:
+        """Note what has come; gives how many of the elements are wanted."""
+        if self.limit is not None:
+            rows = min(item.chunk.rows, self.limit)
+            item = Arrived(replace(item.chunk, rows=rows), item.block.slice(0, rows))
+        if self.before is not None:
+            item = Arrived(replace(item.chunk, left_out=self._with_before(item.left_out)), item.block)
+        self.fetch_position, self.fetch_skip = after(item.chunk, item.chunk.rows, kind, stride)
+        if self._counts:
+            position, skip = self._counted
+            item = Arrived(replace(item.chunk, position=position, skip=skip), item.block)
+        self.items.append(item)
+        self._came(item.chunk.rows)
+        return item.chunk.rows
+
+    def _with_before(self, left_out: LeftOut | None) -> LeftOut | None:
+        before, self.before = self.before, None
+        return together([before, left_out])
+
+    def _came(self, count: int) -> None:
+        self.came += count
+        if self.limit is not None:
+            self.limit -= count
+            self.complete = self.complete or self.limit == 0
+
+    def arrive_failure(self, error: Exception, position: int, skip: int, left_out: LeftOut | None = None) -> None:
+        """Note what was raised in place of an element, the place of what follows, and what was left out before."""
+        self.fetch_position, self.fetch_skip = position, skip
+        self._came(1)
+        following = self._counted if self._counts else (position, skip)
+        self.items.append(Raised(error, following, self._with_before(left_out)))
+        self._look_for_end()
+
+    def arrive_behind(self, left_out: LeftOut, following: Place) -> None:
+        """Note what was left out behind the last element that was asked for, and the place of what follows."""
+        if self._counts:  # there were fewer elements than are wanted
+            return
+        if self.span.more:  # more elements are fetched after it
+            self.before = together([self.before, left_out])
+            return
+        self._came(1)
+        self.items.append(Behind(left_out, following))
+
+
+def after(chunk: Chunk, rows: int, kind: PassKind, stride: int) -> Place:
+    """What follows the first `rows` elements of a block."""
+    return beyond((chunk.position, chunk.skip), rows, kind, stride)
+
+
+def beyond(place: Place, rows: int, kind: PassKind, stride: int) -> Place:
+    """What follows the first `rows` elements from a place on."""
+    position, skip = place
+    if kind == "groups":  # a position may stand for any number of elements
+        return position, skip + rows
+    return (position + rows * stride, 0) if rows else place

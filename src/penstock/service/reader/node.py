@@ -1,0 +1,365 @@
+"""The node of a dataset that workers produce, and its stream."""
+
+import logging
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from penstock.data.block import Block
+from penstock.data.node import Node, Run
+from penstock.data.streams.live import LiveStream
+from penstock.data.streams.stream import State
+from penstock.errors import InvalidArgumentError, ServiceError, StateMismatchError
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
+from penstock.runtime.threads import Threads
+from penstock.service.reader.counting import Counting
+from penstock.service.reader.position import Position
+from penstock.service.reader.progress import past_of
+from penstock.service.reader.reader import Reader
+from penstock.service.reader.requests import Reading
+from penstock.service.reader.settings import Settings
+from penstock.service.reader.unconfirmed import entries_of
+from penstock.service.reader.workers import Staff
+from penstock.service.transport.connect import connect
+from penstock.service.transport.dispatcher_client import FIRST_PATIENCE_SECONDS, DispatcherClient
+from penstock.service.wire.definitions import to_bytes
+from penstock.service.wire.dispatcher_messages import (
+    DatasetRegistered,
+    EpochOpened,
+    GetDataset,
+    OpenEpoch,
+    RegisterDataset,
+)
+from penstock.service.wire.subjects import DatasetInfo, JobParameters, PassKind, content_id
+from penstock.structure import flatten
+
+_logger = logging.getLogger(__name__)
+
+_NOTHING_READ: Final = {"passes": {}, "turn": 0, "first": 0, "order": []}
+
+
+@dataclass(frozen=True, eq=False)
+class Distribute(Node):
+    """The elements of a registered dataset, produced by the workers of a service.
+
+    Attributes:
+        info: what is known of the dataset.
+        kind: what the positions of its passes are, under the policy.
+        definition: the dataset, to be registered; None where `dataset_id` names one that is registered.
+        produced: its nodes, for explaining and for the places of random keys; None where they are not known.
+        options: its options.
+        drawn_before: the seeds that its nodes have drawn, as the definition has them.
+        ordered: whether elements come in the order that they have in process.
+    """
+
+    name: ClassVar[str] = "distribute"
+    settings: Settings
+    info: DatasetInfo = field(repr=False)
+    kind: PassKind
+    definition: bytes | None = field(default=None, repr=False)
+    dataset_id: str = ""
+    produced: Node | None = field(default=None, repr=False)
+    ordered: bool = False
+    declared_spec: Any = field(default=None, repr=False)
+    options: Options = field(default=Options(), repr=False)
+    drawn_before: tuple[int, ...] = field(default=(), repr=False)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Not where the service is, nor how elements come from there."""
+        settings = self.settings
+        return {
+            "policy": settings.policy.name,
+            "job_name": settings.job_name,
+            "dataset_id": self.dataset_id,
+            "num_consumers": settings.num_consumers,
+            "consumer_index": settings.consumer_index,
+            "kind": self.kind,
+        }
+
+    @property
+    def remote(self) -> Node | None:
+        return self.produced
+
+    @property
+    def divided(self) -> bool:
+        return not self.settings.alone
+
+    @property
+    def cardinality(self) -> int:
+        settings, count = self.settings, self.info.cardinality
+        if settings.by_element:
+            return INFINITE_CARDINALITY if count == INFINITE_CARDINALITY else UNKNOWN_CARDINALITY
+        if count <= 0 or settings.can_be_ordered:
+            return count
+        return UNKNOWN_CARDINALITY
+
+    @property
+    def spec_inputs(self) -> tuple[Node, ...]:
+        return () if self.produced is None else (self.produced,)
+
+    @property
+    def spec(self) -> Any:
+        if self.produced is not None:
+            return self.produced.spec
+        return None if self.assumed_spec is not None else self.declared_spec
+
+    @property
+    def assumed_spec(self) -> Any:
+        leaves, _ = flatten(self.declared_spec)
+        return self.declared_spec if any(leaf.assumed for leaf in leaves) else None
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0] if inputs else None
+
+    def registration(self, seed: int | None) -> RegisterDataset:
+        """The dataset as the dispatcher is told of it now, with the seeds that its nodes have drawn.
+
+        Args:
+            seed: the one that stands in their place, given to a dataset made of this one; None if there is none.
+
+        The readers of a named job draw each their own, and read the dataset that came first. A job without a name is
+        another one for each seed: what this process makes of the same nodes must fit.
+        """
+        assert self.definition is not None
+        assert self.produced is not None
+        options, seeds = self.options, [drawn.seed for drawn in self.produced.drawn_seeds()]
+        if seeds and seed is not None and options.seed is None:
+            options, seeds = replace(options, seed=seed), [seed]
+        # A state that was restored may have brought other seeds than the nodes had when this was defined.
+        as_defined = options is self.options and seeds == list(self.drawn_before)
+        definition = self.definition if as_defined else to_bytes(self.produced, options)
+        known = f"{self.info.fingerprint} {seeds}" if seeds and self.settings.alone else self.info.fingerprint
+        return RegisterDataset(definition=definition, info=msgspec.structs.replace(self.info, fingerprint=known))
+
+    @property
+    def varies(self) -> bool:
+        return True
+
+    @property
+    def unseeded(self) -> bool:
+        return self.produced is None or self.produced.unseeded
+
+    def in_order(self) -> "Node | None":
+        if self.ordered:
+            return self
+        return replace(self, ordered=True) if self.settings.can_be_ordered else None
+
+    def arguments(self) -> list[str]:
+        settings = self.settings
+        shown = [settings.policy.name, repr(settings.service)]
+        if settings.job_name is not None:
+            shown.append(f"job_name={settings.job_name!r}")
+        if self.dataset_id:
+            shown.append(f"dataset_id={self.dataset_id!r}")
+        return shown
+
+    def stream(self, run: Run, epoch: int) -> "DistributeStream":
+        return DistributeStream(self, run, epoch)
+
+
+class DistributeStream(LiveStream):
+    """Its record says by which name this reader is known, which positions are its own, and which it is to give again.
+
+    The reader starts with the first `pull`.
+    """
+
+    def __init__(self, node: Distribute, run: Run, epoch: int) -> None:
+        self.key = run.name_of(node, epoch)
+        self._node = node
+        self._threads: Threads = run.threads
+        self._given_seed = run.seed if run.seeded else None
+        self._live = run.live
+        self._left_out = Counting(run.skips, self.key)
+        # The number before the last block as `pull` found it, and that of its first element: what was left out behind
+        # the elements before it has a number too.
+        self._before = self._first = 0
+        self._read_twice = run.reads_twice(node)
+        self._dataset_id = ""
+        self._reader: Reader | None = None
+        self._began = False
+        self._record: Any = run.live.restored.get(self.key)
+        if self._record is None:
+            self._consumer, self._epoch, self._seed, self._number = secrets.token_hex(8), epoch, run.seed, 0
+        else:
+            self._restore(self._record["first"])
+        run.live.add(self)
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._reader is None:
+            self._reader = self._start()
+        self._before = self.number
+        block = self._reader.next()
+        self._first = self.number - (0 if block is None else len(block))
+        if block is None and not self._began and self._record is None:
+            self._tell_of_nothing()
+        self._began = True
+        return block
+
+    def _tell_of_nothing(self) -> None:
+        """A program that is run again at once under the same name should not wonder why it reads nothing."""
+        name = self._node.settings.job_name
+        if name is not None and self._node.info.cardinality != 0:
+            _logger.warning(
+                "nothing is left of epoch %d of the job %r: other readers have had it. A job that was read to its end "
+                "by an earlier program is forgotten 30 s after it by default; another job_name begins at once",
+                self._epoch,
+                name,
+            )
+
+    def _start(self) -> Reader:
+        node, settings = self._node, self._node.settings
+        dispatcher = DispatcherClient(settings.service, patience_seconds=settings.dispatcher_timeout_seconds)
+        try:
+            patience = min(settings.dispatcher_timeout_seconds, FIRST_PATIENCE_SECONDS)
+            opened = self._open(dispatcher, self._record, patience_seconds=patience)
+        except BaseException:
+            dispatcher.close()
+            raise
+        self._epoch, self._seed = opened.epoch, opened.seed
+        cache = settings.cross_trainer_cache
+        reading = Reading(
+            dataset_id=self._dataset_id,
+            policy=settings.policy,
+            kind=node.kind,
+            ordered=node.ordered,
+            by_element=node.kind == "sequence",
+            length_known=node.kind == node.info.kind,
+            coordinated=settings.coordinated,
+            stride=settings.num_consumers or 1,
+            offset=settings.consumer_index or 0,
+            trainer=cache.trainer_id if cache is not None else "",
+            consumer=self._consumer,
+            holds_back=cache is not None and cache.wait_for_slowest,
+            limit=settings.max_outstanding_requests,
+            codec=settings.codec,
+            skip_poison=settings.skip_poison,
+            own_passes=settings.own_passes,
+        )
+        staff = Staff(
+            settings.usable,
+            lambda worker: connect(worker.endpoint, settings.data_transfer_protocol, dispatcher.credentials),
+        )
+        reopen = partial(self._open, dispatcher, patience_seconds=settings.dispatcher_timeout_seconds)
+        record = self._record or self._rejoined(opened)
+        position = Position(reading, shared=opened.leased, record=record, number=self._number)
+        return Reader(reading, opened, dispatcher, reopen, staff, self._threads, position, self._left_out.count)
+
+    def _rejoined(self, opened: EpochOpened) -> State:
+        """Of coordinated reads, the place of one that died; None where there is none."""
+        settings = self._node.settings
+        if not opened.rounds or settings.num_consumers is None or settings.consumer_index is None:
+            return None
+        firsts = [settings.consumer_index + settings.num_consumers * rounds for rounds in opened.rounds]
+        passes = {str(number): [first, []] for number, first in enumerate(firsts)}
+        return {**_NOTHING_READ, "passes": passes, "turn": opened.turn}
+
+    def _open(self, dispatcher: DispatcherClient, position: Any, *, patience_seconds: float) -> EpochOpened:
+        self._dataset_id = self._node.dataset_id or self._registered(dispatcher, patience_seconds)
+        opened = dispatcher.ask(self._opening(self._dataset_id, position), patience_seconds)
+        assert isinstance(opened, EpochOpened)
+        settings = self._node.settings
+        if settings.target_workers == "LOCAL" and not any(map(settings.usable, opened.workers)):
+            raise ServiceError(
+                'target_workers="LOCAL" reads from the workers in this process, and there is none: make a '
+                'ps.service.WorkerServer here first, or use "ANY"'
+            )
+        return opened
+
+    def _registered(self, dispatcher: DispatcherClient, patience_seconds: float) -> str:
+        """The id of the dataset, which the dispatcher knows from then on; it is sent only where it has to be."""
+        registration = self._node.registration(self._given_seed)
+        dataset_id = content_id(registration.definition, registration.info)
+        with suppress(InvalidArgumentError):
+            dispatcher.ask(GetDataset(dataset_id=dataset_id, with_definition=False), patience_seconds)
+            return dataset_id
+        reply = dispatcher.ask(registration, patience_seconds)
+        assert isinstance(reply, DatasetRegistered)
+        return reply.dataset_id
+
+    def _opening(self, dataset_id: str, position: Any) -> OpenEpoch:
+        settings = self._node.settings
+        cache = settings.cross_trainer_cache
+        return OpenEpoch(
+            job_name=settings.job_name or "",
+            parameters=JobParameters(
+                dataset_id=dataset_id,
+                policy=settings.policy,
+                num_consumers=settings.num_consumers or 0,
+                ordered=self._node.ordered,
+                target_workers=settings.target_workers,
+                cross_trainer=cache is not None,
+                compression=settings.codec,
+            ),
+            epoch=self._epoch,
+            seed=self._seed,
+            consumer=self._consumer,
+            consumer_index=-1 if settings.consumer_index is None else settings.consumer_index,
+            trainer=cache.trainer_id if cache is not None else "",
+            resumed=None if position is None else past_of(position["passes"]),
+        )
+
+    @property
+    def shared(self) -> bool:
+        return self._reader is not None and self._reader.shared
+
+    @property
+    def number(self) -> int:
+        return self._number if self._reader is None else self._reader.number
+
+    def advanced(self, state: State, rows: int) -> State:
+        return super().advanced({**state, "number": self._first} if state["number"] == self._before else state, rows)
+
+    def consumed(self, number: int) -> None:
+        if self._reader is not None:
+            self._reader.consumed(number)
+
+    def record(self, number: int, *, bare: bool) -> State:
+        if self._read_twice:
+            raise InvalidArgumentError(
+                f"there is no state of a dataset that reads {self._node.where()} in several places: call "
+                "apply(ps.service.distribute(...)) for each of them, so that a state can tell them apart"
+            )
+        known = {"consumer": self._consumer, "epoch": self._epoch, "seed": self._seed}
+        if self._reader is not None:
+            return {**known, **self._reader.record(number, bare=bare)}
+        return {**known, **_NOTHING_READ} if self._record is None else self._record
+
+    def claim(self) -> None:
+        if self._reader is not None:
+            self._reader.claim()
+
+    def leave_to(self, record: State) -> None:
+        if self._reader is not None and isinstance(record, dict) and record.get("consumer") == self._consumer:
+            self._reader.leave()
+
+    def unread(self, rows: int) -> None:
+        if self._reader is not None:
+            self._reader.unread(rows)
+
+    def restore(self, state: State) -> None:
+        if self._record is None and state == self.state():
+            return  # it was never read: a thread that reads ahead has opened it, at the end of a repeat, say
+        if self._record is None:
+            raise StateMismatchError(f"no state of a dataset of the data service: {state!r:.200}")
+        self._restore(state["number"])
+
+    def _restore(self, number: Any) -> None:
+        record = self._record
+        try:
+            self._consumer, self._epoch, self._seed = str(record["consumer"]), int(record["epoch"]), int(record["seed"])
+            self._number = int(number)
+            past_of(record["passes"])
+            entries_of(record)
+        except (TypeError, KeyError, ValueError) as error:
+            raise StateMismatchError(f"no state of a dataset of the data service: {record!r:.200}") from error
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.stop()
+        elif self._record is None or self._number == self._record["first"]:
+            self._live.remove(self)

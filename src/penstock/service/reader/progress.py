@@ -1,0 +1,206 @@
+"""How far a consumer is in its passes: which positions nobody has begun, which are being fetched, which are done.
+
+Pure bookkeeping without threads: the reader holds a lock around it.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from penstock.errors import StateMismatchError
+from penstock.service.reader.fetched import ENDLESS, Part
+from penstock.service.wire.spans import clipped, insert, merged, without
+from penstock.service.wire.subjects import Place, Span
+
+State = list[object]
+
+NOTHING_UNDONE: Final[Mapping[Part, Place]] = {}
+
+
+class PassProgress:
+    """One pass, as far as its consumer has come.
+
+    Args:
+        length: how many there are: -1 infinite, -2 unknown.
+        start: the first one.
+    """
+
+    def __init__(self, number: int, length: int, start: int = 0) -> None:
+        self.number = number
+        self.frontier = start
+        self._length = length
+        self.open: list[Part] = []
+        """The parts that were begun and not handed on in full, in the order of their positions."""
+        self.waiting: deque[Part] = deque()
+        """Those of them that nobody fetches."""
+
+    @property
+    def length(self) -> int:
+        """How many positions there are: -1 infinite, -2 unknown."""
+        return self._length
+
+    @property
+    def remaining(self) -> int | None:
+        """How many positions nobody has begun; None where that is not known."""
+        return None if self._length < 0 else max(0, self._length - self.frontier)
+
+    @property
+    def all_begun(self) -> bool:
+        """Whether no new part can be begun."""
+        return self.remaining == 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether everything was handed on."""
+        return self.all_begun and not self.open
+
+    def end_at(self, length: int) -> None:
+        """The pass has ended after `length` positions."""
+        self._length = length
+
+    def finish(self, part: Part) -> None:
+        """A part was handed on in full."""
+        self.open.remove(part)
+
+    def begin(self, size: int) -> Part:
+        """A new part of at most `size` positions from the frontier on."""
+        stop = self.frontier + size if self.remaining is None else self.frontier + min(size, self.remaining)
+        start, self.frontier = self.frontier, stop
+        return self.adopt(Span(pass_number=self.number, start=start, stop=stop))
+
+    def adopt(self, span: Span) -> Part:
+        """Begin a part for a span that was chosen elsewhere."""
+        part = Part(span)
+        self.open.append(part)
+        return part
+
+    def state(self, undone: Mapping[Part, Place] = NOTHING_UNDONE) -> State:
+        """[frontier, [[start, stop, skip], …]]: all positions before the frontier are consumed, except in these spans.
+
+        A span of which there is `more` has that as its fourth number.
+
+        Args:
+            undone: parts that are to be taken as if these were their next elements; of any pass.
+        """
+        holes = [[part.position, part.span.stop, part.skip] for part in self.open if part not in undone]
+        holes += [[start, part.span.stop, skip] for part, (start, skip) in self._own(undone)]
+        holes = sorted(hole for hole in holes if hole[0] < hole[1])
+        frontier = self.frontier if self._length < 0 else min(self.frontier, self._length)
+        while holes and holes[-1][1] == frontier and holes[-1][2] == 0:
+            frontier = holes.pop()[0]
+        return [frontier, holes]
+
+    def _own(self, undone: Mapping[Part, Place]) -> list[tuple[Part, Place]]:
+        return [(part, place) for part, place in undone.items() if part.pass_number == self.number]
+
+    def restore(self, state: State) -> None:
+        """Continue from a state.
+
+        Raises:
+            StateMismatchError: it is none.
+        """
+        self.frontier, holes = _checked(self.number, state)
+        self.waiting.extend(self.adopt(hole) for hole in holes)
+
+
+class SharedProgress(PassProgress):
+    """A pass of which others read a part too: what is theirs counts as not consumed."""
+
+    def __init__(self, number: int, length: int) -> None:
+        super().__init__(number, length)
+        self._finished: list[Span] = []
+        self._ends: dict[Place, Place] = {}
+        """Of a state: where spans end of which it has some elements, by where their rest begins."""
+
+    def finish(self, part: Part) -> None:
+        super().finish(part)
+        if part.span.first < part.span.end:
+            insert(self._finished, part.span)
+
+    def state(self, undone: Mapping[Part, Place] = NOTHING_UNDONE) -> State:
+        places = {part: (part.position, part.skip) for part in self.open} | dict(self._own(undone))
+        consumed = self._finished
+        for part in places:
+            consumed = without(consumed, part.span)
+        consumed = [*consumed, *(part.until(place) for part, place in places.items())]
+        ends = self._ends | {place: part.span.end for part, place in places.items() if place < part.span.end}
+        holes: list[Span] = []
+        at: Place = (0, 0)
+        for span in merged(clipped(consumed, self.number, self._bound)):
+            if span.first < span.end:
+                holes += self._missing(at, span.first, ends)
+                at = span.end
+        frontier = at
+        while frontier[1]:
+            frontier = self._end_of_rest(frontier, ends)
+        holes += self._missing(at, frontier, ends)
+        return [frontier[0], [_hole(span) for span in holes]]
+
+    def _missing(self, first: Place, end: Place, ends: Mapping[Place, Place]) -> Iterator[Span]:
+        """What lies between two places; the rest of a span of which the beginning was consumed stands by itself."""
+        while first < end:
+            stop = min(end, self._end_of_rest(first, ends)) if first[1] else end
+            yield Span.between(self.number, first, stop)
+            first = stop
+
+    def _end_of_rest(self, place: Place, ends: Mapping[Place, Place]) -> Place:
+        return min(ends.get(place, (place[0] + 1, 0)), (self._bound, 0))
+
+    def restore(self, state: State) -> None:
+        frontier, holes = _checked(self.number, state)
+        at: Place = (0, 0)
+        for hole in [*holes, Span(pass_number=self.number, start=frontier, stop=frontier)]:
+            if at < hole.first:
+                self._finished.append(Span.between(self.number, at, hole.first))
+            if hole.skip and hole.first < hole.end:
+                self._ends[hole.first] = hole.end
+            at = hole.end
+
+    @property
+    def _bound(self) -> int:
+        return ENDLESS if self._length < 0 else self._length
+
+
+def past_of(passes: Mapping[str, State]) -> list[Span]:
+    """What a reader had consumed by the states of its passes, as `OpenEpoch.resumed` wants it: some span of each.
+
+    After a span that ends in the middle of a position stands another one, perhaps empty, where what follows it ends.
+
+    Raises:
+        StateMismatchError: they are none.
+    """
+    past = []
+    for name, state in passes.items():
+        number = int(name)
+        frontier, holes = _checked(number, state)
+        at: Place = (0, 0)
+        opened = False
+        for hole in [*holes, Span(pass_number=number, start=frontier, stop=frontier)]:
+            if at < hole.first or hole.start == 0 or opened:
+                past.append(Span.between(number, at, hole.first))
+            at, opened = hole.end, hole.skip > 0
+    return past
+
+
+def first_of(state: State) -> int:
+    """The first position that is not consumed by a state of a pass."""
+    frontier, holes = _checked(0, state)
+    return holes[0].start if holes else frontier
+
+
+def _hole(span: Span) -> list[int]:
+    """A span in a state, which `_checked` reads."""
+    return [span.start, span.stop, span.skip, *([span.more] if span.more else [])]
+
+
+def _checked(pass_number: int, state: State) -> tuple[int, list[Span]]:
+    """The frontier and the holes of a state."""
+    try:
+        frontier, holes = state
+        checked = [
+            Span.between(pass_number, (int(start), int(skip)), (int(stop), int(*more)))
+            for start, stop, skip, *more in holes  # type: ignore[attr-defined]
+        ]
+        return int(frontier), checked  # type: ignore[call-overload]
+    except (TypeError, ValueError) as error:
+        raise StateMismatchError(f"no state of a pass of the data service: {state!r:.200}") from error

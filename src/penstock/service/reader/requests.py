@@ -1,0 +1,121 @@
+"""What one consumer reads, and how it asks workers for it."""
+
+from dataclasses import dataclass
+
+from penstock.errors import PoisonError
+from penstock.service.reader.delivery import AsItComes, Delivery, InOrder, InTurns
+from penstock.service.reader.fetched import Item, Part, Raised
+from penstock.service.reader.suspicion import WORKERS
+from penstock.service.wire.dispatcher_messages import EpochOpened
+from penstock.service.wire.policy import ShardingPolicy
+from penstock.service.wire.subjects import Pass, PassKind, Place, Span
+from penstock.service.wire.worker_messages import Fetch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a reader reads, and how.
+
+    Attributes:
+        kind: what the positions of the passes are.
+        ordered: hand elements on in the order of their positions; only of a single pass.
+        by_element: positions are the numbers of elements, whatever else they could be.
+        length_known: whether the lengths that the dispatcher knows are those of such positions.
+        coordinated: whether it is one of the consumers of coordinated reads, of which there may be only one.
+        stride: of coordinated reads the number of consumers, otherwise 1.
+        offset: of coordinated reads the consumer's index, otherwise 0.
+        trainer: of a CrossTrainerCache, otherwise "".
+        consumer: the reader's own name, which it keeps when it is restored from a state.
+        limit: the most elements that may be under way; None lets their size decide.
+        codec: how blocks are compressed.
+        skip_poison: leave out elements over which workers are lost.
+        own_passes: of the passes that belong to a worker each, only those of workers that may be asked are read.
+    """
+
+    dataset_id: str
+    policy: int
+    kind: PassKind
+    ordered: bool = False
+    by_element: bool = False
+    length_known: bool = True
+    coordinated: bool = False
+    stride: int = 1
+    offset: int = 0
+    trainer: str = ""
+    consumer: str = ""
+    holds_back: bool = False
+    limit: int | None = None
+    codec: str = ""
+    skip_poison: bool = False
+    own_passes: bool = False
+
+    @property
+    def endless(self) -> bool:
+        """Whether a pass is fetched in one go: its worker runs through it once, as fast as elements are taken."""
+        return self.coordinated or bool(self.trainer) or (self.kind == "sequence" and self.limit is None)
+
+    def delivery(self) -> Delivery:
+        """The order in which elements are handed on."""
+        if self.coordinated:
+            return InTurns(self.stride)
+        # Trainers that share what is made go through the passes alike, so that they meet the same elements.
+        in_order = self.ordered or bool(self.trainer) or self.policy != ShardingPolicy.DYNAMIC
+        return InOrder() if in_order else AsItComes()
+
+    @property
+    def by_position(self) -> bool:
+        """Whether what follows a position can be had without it."""
+        return self.kind != "sequence" and not self.trainer
+
+    def leaves_out(self, item: Item) -> bool:
+        """Whether something that has arrived is not for the caller."""
+        return self.skip_poison and isinstance(item, Raised) and isinstance(item.error, PoisonError)
+
+    def behind(self, part: Part, stop: int) -> Place:
+        """The place that follows what was left out behind the last element, where `stop` was asked for."""
+        return (stop, 0) if self.kind == "groups" else (part.fetch_position + self.stride, 0)
+
+    def request(
+        self,
+        opened: EpochOpened,
+        part: Pass,
+        span: Span,
+        *,
+        alone: bool = False,
+        wait_seconds: float = 0.0,
+        looks_in: bool = False,
+    ) -> Fetch:
+        """What a worker is asked; see `Fetch`."""
+        return Fetch(
+            dataset_id=self.dataset_id,
+            epoch=opened.epoch,
+            seed=opened.seed,
+            policy=self.policy,
+            part=part,
+            span=span,
+            by_element=self.by_element,
+            stride=self.stride,
+            trainer=self.trainer,
+            consumer=self.consumer,
+            holds_back=self.holds_back,
+            alone=alone,
+            codec=self.codec,
+            wait_seconds=wait_seconds,
+            looks_in=looks_in,
+        )
+
+    def poison(self, pass_number: int, position: int) -> PoisonError:
+        """The error for a position over which workers were lost."""
+        what = {"rows": "element", "groups": "row", "sequence": "element"}[self.kind]
+        which = f" of pass {pass_number}" if self.policy != ShardingPolicy.DYNAMIC or self.coordinated else ""
+        after = (
+            "distribute(skip_poison=True) leaves such elements out"
+            if self.by_position
+            else "what follows it cannot be made without it"
+        )
+        return PoisonError(
+            f"{what} {position}{which} has cost {WORKERS} data workers that made nothing else: a function of this "
+            f"dataset ends the process that makes it, as a crash in native code or too little memory does; {after}",
+            position,
+            pass_number,
+        )

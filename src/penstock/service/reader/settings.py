@@ -1,0 +1,194 @@
+"""What `ps.service.distribute` is told: checked at the call, and what follows from it."""
+
+from dataclasses import dataclass
+
+from penstock.data.node import Node
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.options import AUTOTUNE, check_flag, check_integer
+from penstock.service.config import check_seconds
+from penstock.service.transport.connect import as_protocol
+from penstock.service.transport.dispatcher_client import PATIENCE_SECONDS
+from penstock.service.transport.place import this_machine, this_process
+from penstock.service.wire.address import parse_service
+from penstock.service.wire.compression import as_codec
+from penstock.service.wire.policy import CrossTrainerCache, ShardingPolicy, TargetWorkers, as_policy, as_target_workers
+from penstock.service.wire.subjects import LONGEST_NAME, Pass, PassKind, WorkerInfo
+from penstock.service.worker.cut import kind_of
+from penstock.service.worker.parts import part_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What `distribute` was told, checked. Attributes are named as its arguments."""
+
+    policy: ShardingPolicy
+    service: str
+    job_name: str | None = None
+    consumer_index: int | None = None
+    num_consumers: int | None = None
+    max_outstanding_requests: int | None = None
+    data_transfer_protocol: str | None = None
+    codec: str = "AUTO"
+    cross_trainer_cache: CrossTrainerCache | None = None
+    target_workers: TargetWorkers = "AUTO"
+    skip_poison: bool = False
+    dispatcher_timeout_seconds: float = PATIENCE_SECONDS
+
+    @property
+    def alone(self) -> bool:
+        """Whether one consumer reads all."""
+        return self.job_name is None
+
+    @property
+    def coordinated(self) -> bool:
+        """Whether it is one of the consumers of coordinated reads, of which there may be only one."""
+        return self.num_consumers is not None
+
+    @property
+    def by_element(self) -> bool:
+        """Whether positions are the numbers of elements, whatever could be read by index below them."""
+        return self.coordinated or self.cross_trainer_cache is not None
+
+    @property
+    def own_passes(self) -> bool:
+        """Whether a reader leaves the parts of workers that it may not ask to readers beside these workers."""
+        return self.target_workers == "LOCAL" and self.policy is not ShardingPolicy.DYNAMIC
+
+    @property
+    def can_be_ordered(self) -> bool:
+        """Whether elements can come in the order that they have in process: one consumer reads one pass."""
+        return self.alone and self.policy is ShardingPolicy.DYNAMIC
+
+    def kind_of(self, produced: Node) -> PassKind:
+        """What the positions of a pass are when workers produce these nodes."""
+        part = produced
+        if self.policy.static:
+            part = part_of(produced, self.policy, Pass(number=0, shard_index=0, num_shards=1))
+        kind, _ = kind_of(part)
+        return "sequence" if self.by_element and kind == "groups" else kind
+
+    def usable(self, worker: WorkerInfo) -> bool:
+        """Whether this job may ask a worker, going by `target_workers`."""
+        local = worker.endpoint.process == this_process()
+        if self.target_workers == "LOCAL":
+            return local
+        here = local or worker.endpoint.machine == this_machine()
+        return self.target_workers == "ANY" or here or not worker.colocated
+
+
+def settings_of(
+    call: str,
+    *,
+    processing_mode: object,
+    service: object,
+    job_name: object,
+    consumer_index: object,
+    num_consumers: object,
+    max_outstanding_requests: object,
+    data_transfer_protocol: object,
+    compression: object,
+    cross_trainer_cache: object,
+    target_workers: object,
+    skip_poison: object = False,
+    dispatcher_timeout_seconds: object = PATIENCE_SECONDS,
+) -> Settings:
+    """The arguments of `distribute`, each checked by itself and all together.
+
+    Args:
+        call: what errors begin with.
+
+    Raises:
+        InvalidArgumentError: an argument that can never work, or some that contradict each other.
+        InvalidTypeError: an argument of the wrong type.
+    """
+    if job_name is not None:
+        check_name(call, "job_name", job_name)
+    if (consumer_index is None) != (num_consumers is None):
+        given = "consumer_index" if num_consumers is None else "num_consumers"
+        raise InvalidArgumentError(f"{call}: consumer_index and num_consumers belong together, got only {given}")
+    if num_consumers is not None:
+        consumers = check_integer(call, "num_consumers", num_consumers, minimum=1)
+        if check_integer(call, "consumer_index", consumer_index, minimum=0) >= consumers:
+            raise InvalidArgumentError(
+                f"{call}(consumer_index=...) must be less than num_consumers={consumers}, got {consumer_index}"
+            )
+    if max_outstanding_requests is not None and max_outstanding_requests != AUTOTUNE:
+        check_integer(call, "max_outstanding_requests", max_outstanding_requests, minimum=1)
+    if cross_trainer_cache is not None and not isinstance(cross_trainer_cache, CrossTrainerCache):
+        raise InvalidTypeError(
+            f"{call}(cross_trainer_cache=...) takes a ps.service.CrossTrainerCache, got {cross_trainer_cache!r}"
+        )
+    settings = Settings(
+        policy=as_policy(processing_mode),
+        service=parse_service(call, service),
+        job_name=job_name,  # type: ignore[arg-type]  # checked above, as are the others
+        consumer_index=consumer_index,  # type: ignore[arg-type]
+        num_consumers=num_consumers,  # type: ignore[arg-type]
+        max_outstanding_requests=None if max_outstanding_requests == AUTOTUNE else max_outstanding_requests,  # type: ignore[arg-type]
+        data_transfer_protocol=as_protocol(data_transfer_protocol),
+        codec=as_codec(compression),
+        cross_trainer_cache=cross_trainer_cache,
+        target_workers=as_target_workers(target_workers),
+        skip_poison=check_flag(call, "skip_poison", skip_poison),
+        dispatcher_timeout_seconds=check_seconds(call, "dispatcher_timeout_seconds", dispatcher_timeout_seconds),
+    )
+    _check_together(call, settings)
+    return settings
+
+
+def _check_together(call: str, settings: Settings) -> None:
+    if settings.own_passes and not settings.alone and not settings.by_element:
+        raise InvalidArgumentError(
+            f'{call}: target_workers="LOCAL" under ShardingPolicy.{settings.policy.name} gives each reader what the '
+            f"workers in its process make, and readers of the job {settings.job_name!r} share what all workers make: "
+            "leave out job_name (and give shuffles a seed, which all readers then have), or use ShardingPolicy.DYNAMIC"
+        )
+    if not settings.by_element:
+        return
+    what = "coordinated reads need" if settings.coordinated else "a cross_trainer_cache needs"
+    if settings.job_name is None:
+        raise InvalidArgumentError(f"{call}: {what} a job_name, by which the readers find each other")
+    if settings.coordinated and settings.cross_trainer_cache is not None:
+        raise InvalidArgumentError(f"{call}: coordinated reads and a cross_trainer_cache exclude each other")
+    if settings.coordinated and settings.target_workers == "LOCAL":
+        raise InvalidArgumentError(
+            f'{call}: coordinated reads ask the same worker for all consumers, target_workers="LOCAL" asks other ones '
+            'in each process: use "ANY" or "AUTO"'
+        )
+    if settings.policy.static:
+        raise InvalidArgumentError(
+            f"{call}: {what} ShardingPolicy.OFF or ShardingPolicy.DYNAMIC, got {settings.policy.name}"
+        )
+    if settings.skip_poison:
+        raise InvalidArgumentError(
+            f"{call}(skip_poison=True) would put coordinated reads out of step, and cannot go on in the one stream "
+            "that trainers of a cross_trainer_cache share: leave it out"
+        )
+
+
+def check_ordered(call: str, settings: Settings, ordered: object) -> None:
+    """Refuse an argument `ordered` that these settings do not allow.
+
+    Raises:
+        InvalidTypeError: neither a boolean nor None.
+        InvalidArgumentError: True, where elements cannot come in order.
+    """
+    if ordered is None:
+        return
+    if check_flag(call, "ordered", ordered) and not settings.can_be_ordered:
+        raise InvalidArgumentError(
+            f'{call}(ordered=True) is for one dataset that reads alone under "distributed_epoch": leave out '
+            f"job_name, and use that processing_mode, got {settings.policy.name}, job_name={settings.job_name!r}"
+        )
+
+
+def check_name(call: str, name: str, value: object) -> None:
+    """Refuse a name that is no string, empty, or too long."""
+    if not isinstance(value, str):
+        raise InvalidTypeError(f"{call}({name}=...) takes a string, got {value!r}")
+    if not value:
+        raise InvalidArgumentError(f"{call}({name}=...) must not be empty")
+    if len(value) > LONGEST_NAME:
+        raise InvalidArgumentError(
+            f"{call}({name}=...) must have at most {LONGEST_NAME} characters, got one of {len(value):,}"
+        )

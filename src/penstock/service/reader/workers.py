@@ -1,0 +1,287 @@
+"""The workers that a reader may ask: whom to ask next, lines to them, and who could not be reached."""
+
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from threading import Condition, Lock
+
+from penstock.errors import LostDataWorkerError, ServiceError
+from penstock.service.wire.interfaces import Answers, Connection, UnreachedDataWorkerError, UnusableDataWorkerError
+from penstock.service.wire.subjects import WorkerInfo
+from penstock.service.wire.worker_messages import Fetch
+
+_logger = logging.getLogger(__name__)
+
+_SUSPECT_SECONDS = 1.0
+"""How long a worker that could not be reached is left alone."""
+_RESTS = 4
+"""For how many times as long as it took to find that out it is left alone where others can be asked."""
+_WARN_SECONDS = 2.0
+_ALONE_SECONDS = 1.0
+"""How long a span that may cost a worker waits for one that does nothing else."""
+
+_SHOWN = 4
+"""How many workers one line of the log names."""
+
+_told: set[tuple[str, int]] = set()
+_told_lock = Lock()
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """That a worker could not be reached.
+
+    Attributes:
+        at: when it was noticed, on the clock of `time.monotonic`.
+        until: it is better not asked before, as it would cost as long again.
+        news: whether nobody knew, the dispatcher included.
+    """
+
+    at: float
+    until: float
+    reason: str
+    news: bool
+
+
+class Staff:
+    """The workers of one reader.
+
+    Args:
+        usable: whether a worker may be asked at all.
+        connect: opens a line to one.
+    """
+
+    def __init__(self, usable: Callable[[WorkerInfo], bool], connect: Callable[[WorkerInfo], Connection]) -> None:
+        self._usable = usable
+        self._connect = connect
+        self._changed = Condition()
+        self._workers: dict[int, WorkerInfo] = {}
+        self._lines: dict[int, Connection] = {}
+        self._busy: Counter[int] = Counter()
+        self._chosen: dict[int, float] = {}  # when each was chosen last, as a number in their order
+        self._choices = 0
+        self._alone: set[int] = set()
+        self._suspects: dict[int, _Loss] = {}
+        self._unusable: set[int] = set()  # of those that were tried last
+        self._closed = False
+
+    def update(self, come: Iterable[WorkerInfo], gone: Iterable[int] = (), *, whole: bool = False) -> int:
+        """Take over what the dispatcher says of workers; gives how many there are.
+
+        Args:
+            whole: whether those that have come are all that there are.
+        """
+        with self._changed:
+            usable = {} if whole else self._workers
+            usable |= {worker.worker_id: worker for worker in come if self._usable(worker)}
+            for number in gone:
+                usable.pop(number, None)
+            self._workers = usable
+            left = [self._lines.pop(number) for number in list(self._lines) if number not in usable]
+            self._suspects = {number: loss for number, loss in self._suspects.items() if number in usable}
+            self._unusable &= usable.keys()
+            self._chosen = {number: turn for number, turn in self._chosen.items() if number in usable}
+            self._changed.notify_all()
+        for line in left:
+            line.close()
+        return len(usable)
+
+    def has(self, worker_id: int) -> bool:
+        """Whether a worker is there, and may be asked."""
+        with self._changed:
+            return worker_id in self._workers
+
+    def choose(self, preferred: int, stopped: Callable[[], bool], *, alone: bool = False) -> WorkerInfo | None:
+        """The worker to ask next: `preferred` if it is well, else who has the least to do; waits for one to come.
+
+        It counts as busy until `leave`. None if `stopped` while there was none.
+
+        Args:
+            alone: this reader asks it for nothing else meanwhile, because it may well be lost.
+        """
+        begun, warned = time.monotonic(), False
+        with self._changed:
+            while not stopped() and not self._closed:
+                wanted = self._workers.get(preferred)  # where there are many, it takes time to look at them all
+                if wanted is not None and preferred not in self._suspects and preferred not in self._alone:
+                    self._give(preferred, alone)
+                    return wanted
+                well = [worker for worker in self._well() if worker.worker_id not in self._alone]
+                if well := self._quick(well) or well:
+                    chosen = next(
+                        (worker for worker in well if worker.worker_id == preferred),
+                        min(well, key=lambda worker: (self._busy[worker.worker_id], self._turn(worker))),
+                    )
+                    self._give(chosen.worker_id, alone)
+                    return chosen
+                if not warned and time.monotonic() - begun > _WARN_SECONDS:
+                    warned = True
+                    _logger.warning("waiting: %s", self._reason())
+                self._changed.wait(0.2)
+        return None
+
+    def _turn(self, worker: WorkerInfo) -> float:
+        """When a worker's turn is, before others of a later one; those that were never asked come first, at random.
+
+        Readers that have fewer threads than there are workers then use them all, and not all of them the same ones.
+        """
+        return self._chosen.setdefault(worker.worker_id, random.random() - 1)
+
+    def short_handed(self) -> bool:
+        """Whether nobody can be asked for anything."""
+        with self._changed:
+            return not self._well()
+
+    def _well(self) -> list[WorkerInfo]:
+        """Those that could be reached when they were asked last, or some time ago could not."""
+        until = time.monotonic() - _SUSPECT_SECONDS
+        return [
+            worker
+            for number, worker in self._workers.items()
+            if number not in self._suspects or self._suspects[number].at < until
+        ]
+
+    def _quick(self, workers: list[WorkerInfo]) -> list[WorkerInfo]:
+        """Those that did not take long to be given up lately."""
+        now = time.monotonic()
+        return [
+            worker
+            for worker in workers
+            if worker.worker_id not in self._suspects or self._suspects[worker.worker_id].until < now
+        ]
+
+    def _give(self, number: int, alone: bool) -> None:
+        """Let a worker be asked for something, alone or beside what it does; what it does may end first."""
+        if alone:
+            self._alone.add(number)
+            self._changed.wait_for(lambda: self._closed or self._busy[number] == 0, _ALONE_SECONDS)
+        self._busy[number] += 1
+        self._choices += 1
+        self._chosen[number] = self._choices
+
+    def leave(self, worker: WorkerInfo) -> None:
+        """What a worker was chosen for is over."""
+        with self._changed:
+            self._busy[worker.worker_id] -= 1
+            if not self._busy[worker.worker_id]:
+                del self._busy[worker.worker_id]
+            self._alone.discard(worker.worker_id)
+            self._changed.notify_all()
+
+    def fetch(self, worker: WorkerInfo, request: Fetch) -> Answers:
+        """A worker's answer to a request.
+
+        Raises:
+            LostDataWorkerError: it cannot be reached, or any more, or this process cannot use it.
+            UnusableDataWorkerError: this process can use none of the workers.
+        """
+        number = worker.worker_id
+        try:
+            yield from self._line_to(worker).fetch(request)
+        except UnusableDataWorkerError as error:
+            with self._changed:
+                self._unusable.add(number)
+                others = self._workers.keys() - self._unusable
+            if not others:
+                raise
+            raise UnreachedDataWorkerError(str(error)) from error
+        with self._changed:
+            self._unusable.discard(number)
+            back = self._suspects.pop(number, None) is not None
+        if back:
+            with _told_lock:
+                _told.discard((worker.endpoint.address, number))
+
+    def _line_to(self, worker: WorkerInfo) -> Connection:
+        with self._changed:
+            if self._closed:
+                raise LostDataWorkerError("this reader was closed")
+            line = self._lines.get(worker.worker_id)
+            if line is None:
+                try:
+                    line = self._lines[worker.worker_id] = self._connect(worker)
+                except LostDataWorkerError:
+                    raise
+                except ServiceError as error:
+                    raise UnusableDataWorkerError(str(error)) from error
+            return line
+
+    def lost(self, worker: WorkerInfo, error: Exception, asked: float) -> bool:
+        """A worker was lost; whether what it was asked for may be the reason.
+
+        Not where it was not reached, or was given up before by this reader or the dispatcher.
+
+        Args:
+            asked: when it was asked. Each thing that it was asked for before it was lost may be the reason.
+        """
+        number = worker.worker_id
+        with self._changed:
+            loss = before = self._suspects.get(number)
+            if loss is None or loss.at < asked:
+                news = before is None and number in self._workers
+                now = time.monotonic()
+                rests = now + _RESTS * (now - asked) if isinstance(error, UnreachedDataWorkerError) else now
+                loss = self._suspects[number] = _Loss(now, rests, str(error), news)
+            line = self._lines.pop(number, None)
+        if line is not None:
+            line.close()
+        return loss.news and not isinstance(error, UnreachedDataWorkerError)
+
+    def tell(self, worker: WorkerInfo, error: Exception, *, left: bool) -> None:
+        """Say in the log that a worker is gone: once, however many readers of this process had asked it."""
+        name = (worker.endpoint.address, worker.worker_id)
+        with _told_lock:
+            if name in _told:
+                return
+            _told.add(name)
+        if left:
+            _logger.info("data worker %d at %s left; others take over", worker.worker_id, worker.endpoint.address)
+        else:
+            _logger.warning(
+                "data worker %d at %s is lost: %s; others take over", worker.worker_id, worker.endpoint.address, error
+            )
+
+    def suspects(self) -> list[int]:
+        """Those that could not be reached when they were asked last."""
+        with self._changed:
+            return sorted(self._suspects.keys() & self._workers.keys())
+
+    def why_silent(self) -> str:
+        """What a reader that gets nothing waits for."""
+        with self._changed:
+            return self._reason()
+
+    def _reason(self) -> str:
+        if not self._workers:
+            return "the dispatcher knows no data worker that this job may use; start one with `penstock worker`"
+        unreachable = [
+            f"{self._workers[number].endpoint.address} ({loss.reason})"
+            for number, loss in sorted(self._suspects.items(), key=lambda suspect: suspect[0])
+            if number in self._workers
+        ]
+        if len(unreachable) == len(self._workers):
+            return (
+                f"no data worker can be reached at the address it advertises: {_some(unreachable)}; give "
+                "`penstock worker --worker-address` an address that this machine can reach"
+            )
+        addresses = _some([worker.endpoint.address for worker in self._workers.values()])
+        return f"the data workers are still at it ({addresses}); `penstock status` shows what they do"
+
+    def close(self) -> None:
+        """Let go of all lines; what is being fetched ends."""
+        with self._changed:
+            self._closed = True
+            lines = list(self._lines.values())
+            self._lines.clear()
+            self._changed.notify_all()
+        for line in lines:
+            line.close()
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,319 @@
+"""Who may talk to a service: the tokens, certificates and keys that its servers ask for and its clients show.
+
+A token is what a client must know. Without any settings it lies in a file of the user's that no other user can read;
+whoever is this user on this machine has it, and nobody else. `SECURITY.md` says what that protects against.
+"""
+
+import hmac
+import ipaddress
+import logging
+import os
+import re
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import InvalidArgumentError, ServiceError
+from penstock.paths import local_path
+from penstock.service.security.certificates import check_pair
+from penstock.service.security.private_files import create_private, private_directory, read_private
+
+TOKEN_FILE: Final = "PENSTOCK_TOKEN_FILE"
+TLS_ROOT: Final = "PENSTOCK_TLS_ROOT"
+TLS_CERT: Final = "PENSTOCK_TLS_CERT"
+TLS_KEY: Final = "PENSTOCK_TLS_KEY"
+INSECURE: Final = "PENSTOCK_INSECURE"
+
+_logger = logging.getLogger(__name__)
+
+_SHORTEST_TOKEN: Final = 16
+_LONGEST_TOKEN: Final = 1024
+_LARGEST_PEM: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class ServerCredentials:
+    """What a server asks of those who come, and shows to them.
+
+    Attributes:
+        token: what clients must know; "" lets everybody in.
+        certificate: with `key`, what TLS shows; b"" serves without TLS.
+        client_roots: who must have signed the certificates of clients; b"" asks for none.
+    """
+
+    token: str = field(repr=False)
+    certificate: bytes = field(default=b"", repr=False)
+    key: bytes = field(default=b"", repr=False)
+    client_roots: bytes = field(default=b"", repr=False)
+
+    @property
+    def tls(self) -> bool:
+        """Whether it is reached by TLS."""
+        return bool(self.certificate)
+
+    def admits(self, authorization: str) -> bool:
+        """Whether a call with this header may go on; it takes as long for any wrong one."""
+        return not self.token or hmac.compare_digest(authorization.encode(), _authorization(self.token).encode())
+
+
+@dataclass(frozen=True)
+class ClientCredentials:
+    """What a client shows, and whom it trusts.
+
+    Attributes:
+        token: goes with every call; "" where there is none.
+        own: whether the token is the user's own, which never leaves this machine.
+        roots: who must have signed a server's certificate; b"" for those that the system trusts.
+        certificate: with `key`, what is shown to servers that ask for one.
+        holder: whose that is, in words.
+        insecure: whether a token may be sent over the network where everybody can read it.
+    """
+
+    token: str = field(repr=False)
+    own: bool = False
+    roots: bytes = field(default=b"", repr=False)
+    certificate: bytes = field(default=b"", repr=False)
+    key: bytes = field(default=b"", repr=False)
+    holder: str = ""
+    insecure: bool = False
+
+    def authorization(self, address: str, *, tls: bool) -> str:
+        """The header for a server at "host:port"; "" for none.
+
+        Raises:
+            ServiceError: it would go over the network in the clear.
+        """
+        if is_loopback(address.rpartition(":")[0]):
+            return _authorization(self.token) if self.token else ""
+        if self.own or not self.token:
+            return ""
+        if not tls and not self.insecure:
+            raise ServiceError(
+                f"the token is not sent to {address} without TLS, as everybody on the way could read it: use "
+                f"grpc+tls://{address}, or set {INSECURE}=1 where nobody else can reach this network"
+            )
+        return _authorization(self.token)
+
+
+def _authorization(token: str) -> str:
+    return f"Bearer {token}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, as it is written, stands for this machine and cannot be reached from others."""
+    host = host.strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def client_credentials(
+    *,
+    token: str | None = None,
+    token_file: str | None = None,
+    roots: str | None = None,
+    certificate: str | None = None,
+    key: str | None = None,
+    insecure: bool = False,
+) -> ClientCredentials:
+    """What this process shows to servers. What is not given is taken from the environment.
+
+    Args:
+        token: what was read from the token file already; "" and None read it.
+
+    Raises:
+        ServiceError: a file that cannot be read, or that other users can read, or a certificate without its key.
+    """
+    certificate, key = certificate or os.environ.get(TLS_CERT), key or os.environ.get(TLS_KEY)
+    if bool(certificate) != bool(key):
+        raise ServiceError(
+            f"{TLS_CERT} and {TLS_KEY} name a certificate and its key: set {TLS_KEY if certificate else TLS_CERT} too"
+        )
+    shown, secret, holder = _pair(certificate, key)
+    return ClientCredentials(
+        token=token or _token(token_file),
+        own=given_token_file(token_file) is None,
+        roots=read_pem(roots or os.environ.get(TLS_ROOT)),
+        certificate=shown,
+        key=secret,
+        holder=holder,
+        insecure=insecure or os.environ.get(INSECURE, "") not in ("", "0"),
+    )
+
+
+def given_token_file(token_file: str | None) -> str | None:
+    """The file that was named as an argument or in the environment."""
+    return token_file or os.environ.get(TOKEN_FILE) or None
+
+
+_of_services: dict[str, ClientCredentials] = {}
+"""What services of this process's own ask for, by their address."""
+
+
+def remember(address: str, credentials: ClientCredentials) -> None:
+    """Let this process reach a service that has a token of its own, until `forget`."""
+    _of_services[address] = credentials
+
+
+def forget(address: str) -> None:
+    """The service is gone."""
+    _of_services.pop(address, None)
+
+
+def credentials_for(address: str) -> ClientCredentials:
+    """What is shown to the service whose dispatcher is at that address.
+
+    Raises:
+        ServiceError: a file that cannot be read, or that other users can read.
+    """
+    return _of_services.get(address) or client_credentials()
+
+
+def _token(token_file: str | None) -> str:
+    given = given_token_file(token_file)
+    return read_token(given) if given else token_of_user()
+
+
+def read_token(path: str) -> str:
+    """The token in a file: its only line.
+
+    Raises:
+        ServiceError: it cannot be read, other users can read it, or it holds no token.
+    """
+    try:
+        content = read_private(Path(local_path(path)), most=_LONGEST_TOKEN, group=True)
+    except OSError as error:
+        raise ServiceError(f"the token file {path} cannot be read: {error.strerror}") from error
+    return _checked(content, path)
+
+
+def _checked(content: bytes, path: object) -> str:
+    token = content.strip()
+    if not re.fullmatch(rb"[!-~]{%d,}" % _SHORTEST_TOKEN, token):
+        raise ServiceError(
+            f"{path} holds no token, one line of at least {_SHORTEST_TOKEN} letters, digits and signs: "
+            f"`(umask 077; openssl rand -hex 32 > {path})` makes one"
+        )
+    return token.decode()
+
+
+def token_of_user() -> str:
+    """The token of this user on this machine, which is made where there is none.
+
+    Raises:
+        ServiceError: other users can read or write the file, or it can be written nowhere.
+    """
+    tried = []
+    for path in _places():
+        try:
+            if not path.exists():
+                create_private(path, secrets.token_hex(32).encode() + b"\n")
+            return _checked(read_private(path, most=_LONGEST_TOKEN), path)
+        except OSError as error:
+            tried.append(f"{path}: {error.strerror}")
+    raise ServiceError(
+        f"the token that keeps others out of the data service can be kept nowhere ({'; '.join(tried)}): name a file "
+        f"with a token in {TOKEN_FILE}"
+    )
+
+
+def _places() -> list[Path]:
+    home = os.environ.get("XDG_STATE_HOME", "")
+    state = Path(home) if os.path.isabs(home) else Path(os.path.expanduser("~")) / ".local" / "state"
+    places = [state / "penstock" / "token"]
+    directory = private_directory()  # users without a home, as in containers
+    if directory is not None:
+        places.append(directory / ".token")
+    return places
+
+
+def server_credentials(
+    call: str,
+    *,
+    host: str,
+    token_file: str | None = None,
+    certificate: str | None = None,
+    key: str | None = None,
+    client_roots: str | None = None,
+    insecure: bool = False,
+) -> ServerCredentials:
+    """What a server asks for: the token of the file, else of the user; nothing where it is insecure by its own will.
+
+    Raises:
+        ServiceError: a file that cannot be read, or that other users can read, or a certificate that is not valid.
+        InvalidArgumentError: others could reach it, and there is no token or no TLS.
+    """
+    check_open_to(call, host, given_token_file(token_file), certificate, insecure)
+    everybody = given_token_file(token_file) is None and not is_loopback(host)
+    if not is_loopback(host) and (everybody or not certificate):
+        _logger.warning(
+            "INSECURE: %s listens at %s%s: whoever reaches it can run programs as this user",
+            call.removesuffix("Config").lower(),
+            host,
+            " and asks for no token" if everybody else " without TLS, so that its token can be read on the way",
+        )
+    shown, secret, _ = _pair(certificate, key)
+    return ServerCredentials(
+        token="" if everybody else _token(token_file),
+        certificate=shown,
+        key=secret,
+        client_roots=read_pem(client_roots),
+    )
+
+
+def check_open_to(call: str, host: str, token_file: str | None, certificate: str | None, insecure: bool) -> None:
+    """Refuse to let other machines come without a token and TLS."""
+    if insecure or is_loopback(host) or (token_file and certificate):
+        return
+    missing = " and ".join(
+        name for name, given in {"token_file": token_file, "tls_cert and tls_key": certificate}.items() if not given
+    )
+    raise InvalidArgumentError(
+        f"{call}(host={host!r}) lets other machines in, who could run their programs here: give {missing} too, or "
+        "insecure=True where nobody else can reach this network"
+    )
+
+
+def _pair(certificate: str | None, key: str | None) -> tuple[bytes, bytes, str]:
+    """A certificate, its key, and whose it is; nothing where none is given."""
+    shown, secret = read_pem(certificate), read_key(key)
+    return shown, secret, check_pair(shown, secret, str(certificate), str(key)) if shown else ""
+
+
+def read_pem(path: str | None) -> bytes:
+    """Certificates; b"" without a path.
+
+    Raises:
+        ServiceError: they cannot be read, or are none.
+    """
+    if not path:
+        return b""
+    try:
+        with open(local_path(path), "rb") as file:
+            content = file.read(_LARGEST_PEM)
+    except OSError as error:
+        raise ServiceError(f"the certificate {path} cannot be read: {error.strerror}") from error
+    if b"-----BEGIN CERTIFICATE-----" not in content:
+        raise ServiceError(f"{path} holds no certificate in PEM: a file with -----BEGIN CERTIFICATE-----")
+    return content
+
+
+def read_key(path: str | None) -> bytes:
+    """A private key; b"" without a path.
+
+    Raises:
+        ServiceError: it cannot be read, other users can read it, or it is none.
+    """
+    if not path:
+        return b""
+    try:
+        content = read_private(Path(local_path(path)), most=_LARGEST_PEM, group=True)
+    except OSError as error:
+        raise ServiceError(f"the key {path} cannot be read: {error.strerror}") from error
+    if b"PRIVATE KEY-----" not in content or b"ENCRYPTED" in content:
+        raise ServiceError(f"{path} holds no private key in PEM without a password")
+    return content

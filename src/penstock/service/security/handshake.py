@@ -1,0 +1,122 @@
+"""Why no TLS connection comes about: a handshake of one's own says it, where gRPC says that there is no connection."""
+
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from penstock.service.security.credentials import TLS_CERT, TLS_KEY, TLS_ROOT, ClientCredentials
+
+T = TypeVar("T")
+
+_SECONDS: Final = 2.0
+_NOT_YET_VALID: Final = 9
+_EXPIRED: Final = 10
+_SIGNED_ITSELF: Final = 18
+_UNKNOWN_SIGNERS: Final = (2, 19, 20, 21)
+_OTHER_NAMES: Final = (62, 64)
+_PLAIN: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
+
+
+def tls_trouble(address: str, credentials: ClientCredentials, *, tls: bool) -> str:
+    """What is wrong with TLS, and the remedy, in words; "" where something else is, or nothing.
+
+    Args:
+        address: "host:port" of a server that could not be reached.
+        tls: whether it was tried by TLS.
+    """
+    # Twice, as a server that is just ending hangs up too.
+    return _look(address, credentials, tls) and _look(address, credentials, tls)
+
+
+def _look(address: str, credentials: ClientCredentials, tls: bool) -> str:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        with socket.create_connection((host, int(port)), _SECONDS) as line:
+            return _of_line(line, host, address, credentials, tls)
+    except OSError:  # nobody is there: gRPC says so
+        return ""
+
+
+def _of_line(line: socket.socket, host: str, address: str, credentials: ClientCredentials, tls: bool) -> str:
+    context = ssl.create_default_context(cadata=credentials.roots.decode() or None)
+    context.verify_flags = ssl.VERIFY_X509_TRUSTED_FIRST  # newer Pythons ask for more than gRPC does
+    context.set_alpn_protocols(["h2"])
+    if not tls:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    try:
+        secured = _Secured(line, context, host)
+        if not tls:
+            return f"it is reached by TLS: say grpc+tls://{address}"
+        return "" if secured.goes_on() else _not_let_in(credentials)
+    except ssl.SSLCertVerificationError as error:
+        return _not_trusted(error, host, credentials)
+    except ssl.SSLError as error:
+        if not tls or isinstance(error, ssl.SSLEOFError):  # it has ended
+            return ""
+        if error.reason in _PLAIN:
+            return f"it is reached without TLS: say grpc://{address}"
+        return f"the TLS handshake fails: {error.reason or error}"
+
+
+class _Secured:
+    """A line on which the TLS handshake is done. Python's own leaks a socket that is reset before its handshake."""
+
+    def __init__(self, line: socket.socket, context: ssl.SSLContext, host: str) -> None:
+        self._line = line
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self._carried(self._tls.do_handshake)
+
+    def _carried(self, step: Callable[[], T]) -> T:
+        """What a step of TLS gives, with all that both sides have to say for it carried over the line."""
+        while True:
+            try:
+                result = step()
+            except ssl.SSLWantReadError:
+                self._line.sendall(self._outgoing.read())
+                said = self._line.recv(1 << 14)
+                self._incoming.write(said) if said else self._incoming.write_eof()
+                continue
+            self._line.sendall(self._outgoing.read())
+            return result
+
+    def goes_on(self) -> bool:
+        """Whether the server says something: one that does not take the client's certificate hangs up."""
+        try:
+            return bool(self._carried(lambda: self._tls.read(1)))
+        except TimeoutError:
+            return True
+        except OSError:  # TLS's alerts too
+            return False
+
+
+def _not_let_in(credentials: ClientCredentials) -> str:
+    if not credentials.certificate:
+        return (
+            f"it asks for a certificate, and none is shown: name one that its authorities have signed in {TLS_CERT}, "
+            f"and its key in {TLS_KEY} (of a worker: --tls-cert and --tls-key)"
+        )
+    return (
+        f"it does not take the certificate of {credentials.holder}: none of its authorities (--tls-client-ca) is "
+        f"behind it. Name another one in {TLS_CERT} and {TLS_KEY} (of a worker: --tls-cert and --tls-key)"
+    )
+
+
+def _not_trusted(error: ssl.SSLCertVerificationError, host: str, credentials: ClientCredentials) -> str:
+    code = error.verify_code
+    if code == _EXPIRED:
+        return "its certificate (--tls-cert) has expired: it needs a new one"
+    if code == _NOT_YET_VALID:
+        return "its certificate (--tls-cert) is not valid yet, or this machine's clock is wrong"
+    if code in _OTHER_NAMES:
+        return f"its certificate (--tls-cert) is not for the name {host!r}: use one of its names, or add this one to it"
+    trusted = f"those of {TLS_ROOT}" if credentials.roots else "those that this machine trusts"
+    remedy = f"name the file with the authority that signed it in {TLS_ROOT} (of a worker: --tls-root)"
+    if code == _SIGNED_ITSELF:
+        return f"its certificate signed itself, and is none of {trusted}: name a file with it in {TLS_ROOT}"
+    if code in _UNKNOWN_SIGNERS:
+        return f"its certificate was signed by none of the authorities that are trusted, {trusted}: {remedy}"
+    return f"its certificate is not trusted ({error.verify_message}): {remedy}"

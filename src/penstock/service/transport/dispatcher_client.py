@@ -1,0 +1,192 @@
+"""A line to the dispatcher."""
+
+import logging
+import threading
+import time
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from penstock.errors import ClosedError, PenstockError, ServiceError, StorageError
+from penstock.printing import many_lines
+from penstock.service.security.credentials import ClientCredentials, credentials_for
+from penstock.service.transport.guard import Line, refused_at_the_door
+from penstock.service.wire.address import TLS_PROTOCOL, parse_service
+from penstock.service.wire.dispatcher_answers import check_answer
+from penstock.service.wire.dispatcher_messages import FromDispatcher
+from penstock.service.wire.envelope import NO_ENTRY, ProtocolError, sealed, unsealed
+from penstock.service.wire.refusals import raise_refused
+from penstock.service.wire.subjects import Message, Refused
+
+_logger = logging.getLogger(__name__)
+
+ACTION: Final = "penstock"
+"""The name of the Flight action that carries messages."""
+
+PATIENCE_SECONDS: Final = 300.0
+"""For how long a reader tries a dispatcher that does not answer any more, unless it is told otherwise."""
+FIRST_PATIENCE_SECONDS: Final = 60.0
+"""The same for one that has never answered: the address may be wrong."""
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 1.0
+_WARN_SECONDS: Final = 1.0
+_WARN_AGAIN_SECONDS: Final = 30.0
+_SHORTEST_CALL: Final = 2.0
+_LONGEST_CALL: Final = 30.0
+
+_IS_IT_RUNNING: Final = " Is it running (`penstock dispatcher`), and is this its address?"
+
+_decoder = msgspec.msgpack.Decoder(FromDispatcher)
+
+
+class _NoAnswer(Exception):
+    """The dispatcher cannot answer now, and may be able to later."""
+
+    def __init__(self, reason: str, kind: type[ServiceError] | type[StorageError], advice: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self._kind = kind
+        self._advice = advice
+
+    def error(self, seconds: float) -> PenstockError:
+        """What is raised when it was tried for so many seconds."""
+        return self._kind(f"{self.reason}. It was tried for {seconds:.1f} s.{self._advice}")
+
+
+class DispatcherClient:
+    """Asks a dispatcher, and asks again while it cannot be reached. Several threads may ask at the same time.
+
+    A message that is sent again may have been carried out before: all of them bear that. Nothing is sent before the
+    first call of `ask`.
+
+    Args:
+        service: as `distribute` takes it.
+        patience_seconds: for how long a dispatcher is tried that cannot be reached, or cannot write its journal.
+        credentials: what it is shown; None takes those of this process.
+
+    Attributes:
+        trouble: what has kept the dispatcher from answering since some time; "" while it answers.
+
+    Raises:
+        InvalidTypeError: a `service` that is neither a string nor a tuple.
+        InvalidArgumentError: a malformed one.
+    """
+
+    def __init__(
+        self,
+        service: str | tuple[str, str],
+        *,
+        patience_seconds: float = FIRST_PATIENCE_SECONDS,
+        credentials: ClientCredentials | None = None,
+    ) -> None:
+        self.address = parse_service("DispatcherClient", service)
+        self.credentials = credentials or credentials_for(self.address)
+        self._patience = patience_seconds
+        self._lock = threading.Lock()
+        self._line: Line | None = None
+        self._known = NO_ENTRY  # of the dispatcher's journal
+        self._reached_before = False
+        self._closed = threading.Event()
+        self.trouble = ""
+
+    def ask(self, message: Message, patience_seconds: float | None = None) -> Any:
+        """The answer to a message: a message too.
+
+        Args:
+            patience_seconds: taken instead of the client's own; 0 tries once.
+
+        Raises:
+            ServiceError: the dispatcher could not be reached for as long, or does not take this process's token.
+            ProtocolError: it has another version of penstock, or what it answers is no answer to this message.
+            StorageError: it could not write its journal for as long.
+            PenstockError: it refused; as what it says.
+            ClosedError: the client was closed.
+        """
+        patience = self._patience if patience_seconds is None else patience_seconds
+        begun = time.monotonic()
+        warn_at, pause = begun + _WARN_SECONDS, _FIRST_PAUSE
+        while True:
+            try:
+                reply = self._reached(message, min(max(patience, _SHORTEST_CALL), _LONGEST_CALL))
+            except _NoAnswer as no_answer:
+                now = time.monotonic()
+                if now >= begun + patience:
+                    raise no_answer.error(now - begun) from no_answer.__cause__
+                self.trouble = no_answer.reason
+                if now >= warn_at:
+                    warn_at = now + _WARN_AGAIN_SECONDS
+                    _logger.warning("waiting for the dispatcher, for %.0f s at most: %s", patience, self.trouble)
+                self._closed.wait(min(pause, begun + patience - now))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            self.trouble = ""
+            if isinstance(reply, Refused):
+                raise_refused(reply)
+            check_answer(message, reply, self.address)
+            return reply
+
+    def _reached(self, message: Message, seconds: float) -> Any:
+        """The answer to a message, if one comes within so many seconds.
+
+        Raises:
+            _NoAnswer: none came, or the dispatcher cannot do now what it is asked.
+            ServiceError: it does not take this process's token, or answers what is no answer.
+            ClosedError: the client was closed.
+        """
+        line = self._opened()
+        body = sealed(message, self._known)
+        try:
+            line.show_token(len(body), seconds)
+            answers = list(line.client.do_action(flight.Action(ACTION, body), line.options(seconds)))
+        except flight.FlightUnauthenticatedError as error:
+            raise ServiceError(refused_at_the_door("dispatcher", self.address, error)) from error
+        except (pa.ArrowException, OSError) as error:
+            self._drop(line)
+            if wrong := line.tls_trouble(error):
+                raise self._no_handshake(wrong) from None
+            said = str(error).partition(". gRPC client debug context")[0].strip()
+            reason = f"the dispatcher at {self.address} cannot be reached: {said}"
+            raise _NoAnswer(reason, ServiceError, _IS_IT_RUNNING) from error
+        self._reached_before = True
+        if len(answers) != 1:
+            raise ProtocolError(f"the dispatcher at {self.address} gave {len(answers)} answers to one message")
+        known, reply = unsealed(bytes(answers[0].body), _decoder, "this process", f"the dispatcher at {self.address}")
+        with self._lock:
+            if known.journal != self._known.journal or known.number > self._known.number:
+                self._known = known
+        if isinstance(reply, Refused) and reply.kind == StorageError.__name__:
+            raise _NoAnswer(many_lines(reply.reason), StorageError)
+        return reply
+
+    def _no_handshake(self, wrong: str) -> Exception:
+        """What a mistake in somebody's certificate is: an end, or to be waited for where it has worked before."""
+        reason = f"the dispatcher at {self.address} cannot be reached: {wrong}"
+        return _NoAnswer(reason, ServiceError) if self._reached_before else ServiceError(reason)
+
+    def _opened(self) -> Line:
+        with self._lock:
+            if self._closed.is_set():
+                raise ClosedError(f"the line to the dispatcher at {self.address} was closed")
+            if self._line is None:
+                protocol, _, address = self.address.rpartition("://")
+                self._line = Line(address, self.credentials, tls=protocol == TLS_PROTOCOL)
+            return self._line
+
+    def _drop(self, line: Line) -> None:
+        """Connect anew at the next attempt. Other threads may still be using the line: they will do the same."""
+        with self._lock:
+            if self._line is line:
+                self._line = None
+
+    def connect_anew(self) -> None:
+        """At the next message, look again at who listens there: lines reconnect by themselves, to whoever does."""
+        with self._lock:
+            self._line = None
+
+    def close(self) -> None:
+        """Let go of the line; who waits for the dispatcher gets a `ClosedError`. Twice does no harm."""
+        with self._lock:
+            self._closed.set()
+            self._line = None

@@ -1,0 +1,271 @@
+"""Blocks and specifications as they cross between processes: a typed description, and buffers beside it.
+
+A column of one shape crosses as the bytes of its array, which are copied neither to be sent nor when they have come.
+Other columns (strings, bytes, rows of unequal shape) cross as an Arrow IPC stream each, as `formats/columns.py` encodes
+them. The description says what each buffer holds. It goes beside the buffers and not into an Arrow schema, because it
+differs from block to block where the rows' shapes do, and the schema of a Flight stream cannot.
+"""
+
+import dataclasses
+import math
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.data.block import Block, Column
+from penstock.errors import InvalidTypeError, ServiceError
+from penstock.formats.columns import decode_column, encode_column
+from penstock.formats.structure_data import structure_of_data, structure_to_data
+from penstock.service.wire.arrow_stream import read_batch
+from penstock.service.wire.interfaces import WrongAnswerError
+from penstock.spec import LeafSpec, leaf_spec
+from penstock.structure import Structure, flatten
+
+_DAMAGED = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    pa.ArrowException,
+    struct.error,
+)
+"""What reading a column raises that is not what its header says."""
+
+Buffer = npt.NDArray[np.uint8]
+"""Bytes, as an array of one axis."""
+
+
+class ColumnHeader(msgspec.Struct, frozen=True, array_like=True):
+    """What a buffer holds.
+
+    Attributes:
+        shape: of the column, its rows first.
+        dtype: of the array whose bytes these are; of an Arrow stream, what its objects become: None for themselves, "T"
+            for NumPy's strings.
+        arrow: whether the buffer is an Arrow IPC stream.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    arrow: bool = False
+
+
+class BlockHeader(msgspec.Struct, frozen=True, array_like=True):
+    """What is to be known of a block besides its buffers, one per column."""
+
+    structure: Any
+    length: int
+    columns: tuple[ColumnHeader, ...]
+
+
+def pack(block: Block) -> tuple[BlockHeader, list[Buffer]]:
+    """A block as a header and a buffer for each column. Buffers of contiguous columns are views of them.
+
+    Raises:
+        InvalidTypeError: a leaf of Python objects that are neither strings nor bytes nor arrays, or a structure that
+            has no name. The message says which leaf.
+    """
+    headers, buffers = [], []
+    for number, column in enumerate(block.columns):
+        try:
+            header, buffer = _pack_column(column)
+        except (InvalidTypeError, pa.ArrowException) as error:
+            path = block.structure.paths()[number]
+            raise InvalidTypeError(f"an element cannot be sent{' at ' + path if path else ''}: {error}") from error
+        headers.append(header)
+        buffers.append(buffer)
+    return BlockHeader(structure_to_data(block.structure), len(block), tuple(headers)), buffers
+
+
+def unpack(header: BlockHeader, buffers: Sequence[Buffer]) -> Block:
+    """The block that was packed. Its columns of one shape are views of the buffers.
+
+    Raises:
+        WrongAnswerError: the header does not fit the buffers.
+        ServiceError: it names a class or a dtype that this process does not know.
+    """
+    structure = _structure_of(header.structure)
+    if not len(buffers) == len(header.columns) == structure.leaf_count:
+        raise WrongAnswerError(
+            f"a block of {structure} came with {len(buffers)} buffers for {len(header.columns)} columns"
+        )
+    try:
+        columns = tuple(map(_unpack_column, header.columns, buffers))
+    except _DAMAGED as error:
+        raise WrongAnswerError(f"a block of {structure} came with columns that its header does not describe") from error
+    if any(column.shape[:1] != (header.length,) for column in columns):
+        shapes = [column.shape for column in columns]
+        raise WrongAnswerError(f"a block of {header.length} rows came with columns of the shapes {shapes}")
+    return Block(columns, structure, header.length)
+
+
+def spec_to_data(spec: Any) -> Any:
+    """A specification, nested `TensorSpec`s and `RaggedTensorSpec`s, as plain data; None for None.
+
+    Raises:
+        InvalidTypeError: its structure has no name to be found by.
+    """
+    if spec is None:
+        return None
+    leaves, structure = flatten(spec)
+    return [structure_to_data(structure), [_leaf_to_data(leaf) for leaf in leaves]]
+
+
+def _leaf_to_data(leaf: LeafSpec) -> list[Any]:
+    assumed = [sorted(leaf.assumed_axes), leaf.assumed_dtype]
+    return [list(leaf.shape), dtype_to_data(leaf.dtype), leaf.ragged_rank, *assumed]
+
+
+def spec_of_data(data: Any) -> Any:
+    """The specification that `spec_to_data` wrote.
+
+    Raises:
+        ServiceError: it names a class or a dtype that this process does not know.
+    """
+    if data is None:
+        return None
+    try:
+        structure, leaves = data
+        specs = [
+            leaf_spec(shape, dtype_of_data(dtype), rank).assuming(axes, dtype=assumed)
+            for shape, dtype, rank, axes, assumed in leaves
+        ]
+        return _structure_of(structure).unflatten(specs)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise ServiceError(f"what should be a specification is none: {error}") from error
+
+
+def dtype_to_data(dtype: np.dtype[Any]) -> Any:
+    """A dtype as plain data."""
+    if dtype.kind == "T":
+        return "T"
+    # Extension dtypes such as bfloat16 have a name that NumPy knows, and a `str` that says nothing.
+    return dtype.name if dtype.isbuiltin == 2 else np.lib.format.dtype_to_descr(dtype)
+
+
+def dtype_of_data(data: Any) -> np.dtype[Any]:
+    """The dtype that `dtype_to_data` wrote.
+
+    Raises:
+        ServiceError: this process does not know it.
+    """
+    if data == "T":
+        return np.dtypes.StringDType()
+    try:
+        return np.dtype(data) if isinstance(data, str) else np.lib.format.descr_to_dtype(_fields(data))
+    except (MemoryError, OverflowError, SyntaxError, TypeError, ValueError) as error:
+        raise ServiceError(
+            f"elements have dtype {data}, which NumPy does not know here: `import ml_dtypes` if it is one of its dtypes"
+        ) from error
+
+
+def _structure_of(data: Any) -> Structure:
+    try:
+        return structure_of_data(data, _known_class)
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise WrongAnswerError(f"what should be the structure of elements is none: {error}") from error
+
+
+def _fields(data: Any) -> Any:
+    """A structured dtype's fields with the tuples that lists have become on the way."""
+    if isinstance(data, (list, tuple)) and data and isinstance(data[0], (list, tuple)):
+        return [tuple(_fields(part) if isinstance(part, list) else part for part in field) for field in data]
+    return tuple(data) if isinstance(data, list) else data
+
+
+def _pack_column(column: Column) -> tuple[ColumnHeader, Buffer]:
+    if not column.dtype.hasobject:
+        return ColumnHeader(column.shape, dtype_to_data(column.dtype)), _bytes_of(column)
+    if column.dtype.names is not None:
+        raise InvalidTypeError(f"cannot send values of dtype {column.dtype}: use one array for each field")
+    strings = column.dtype.kind == "T"
+    objects = column.astype(object) if strings else column
+    field, array = encode_column("rows", objects.reshape(-1))
+    sink = pa.BufferOutputStream()
+    batch = pa.RecordBatch.from_arrays([array], schema=pa.schema([field]))
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    header = ColumnHeader(column.shape, "T" if strings else None, arrow=True)
+    return header, np.frombuffer(sink.getvalue(), np.uint8)
+
+
+def _unpack_column(header: ColumnHeader, buffer: Buffer) -> Column:
+    if min(header.shape, default=0) < 0:  # NumPy would divide by an item's size, which may be 0
+        raise WrongAnswerError(f"a column came with the shape {header.shape}")
+    if not header.arrow:
+        dtype = dtype_of_data(header.dtype)
+        if dtype.hasobject or buffer.size != dtype.itemsize * math.prod(header.shape):
+            raise WrongAnswerError(f"{buffer.size} bytes came for a column of {header.shape} values of {dtype}")
+        if buffer.size == 0:
+            return np.ndarray(header.shape, dtype, buffer=b"")  # NumPy's other ways make "U0" larger
+        if buffer.ctypes.data % dtype.alignment:
+            buffer = buffer.copy()  # gRPC puts it anywhere
+        column = buffer.view(dtype).reshape(header.shape)
+        _check_text(column)
+        return column
+    if header.dtype not in (None, "T"):  # of others a few bytes could claim any size
+        raise WrongAnswerError(f"a column of objects came that is to become one of {header.dtype}")
+    batch = read_batch(pa.py_buffer(buffer))
+    if not _is_sent(batch.schema.field(0).type) or len(batch) != math.prod(header.shape):
+        raise WrongAnswerError(f"{len(batch)} rows of {batch.schema} came for a column of {header.shape} values")
+    batch.validate(full=True)  # Arrow follows offsets wherever they lead
+    column = decode_column(batch.schema.field(0), batch.column(0), copy=True).reshape(header.shape)
+    if pa.types.is_struct(batch.schema.field(0).type) and len(column) and column.flat[0].dtype.kind in "UV":
+        for row in column.flat:
+            _check_text(row)
+    return column if header.dtype is None else column.astype(dtype_of_data(header.dtype))
+
+
+def _check_text(column: Column) -> None:
+    """Refuse NumPy's strings with numbers that are no characters: they raise wherever they are looked at."""
+    if column.dtype.names is not None:
+        for name in column.dtype.names:
+            _check_text(column[name])
+    elif column.dtype.kind == "U" and column.size and column.dtype.itemsize:
+        points = np.ascontiguousarray(column).reshape(-1).view(np.dtype(np.uint32).newbyteorder(column.dtype.byteorder))
+        if int(points.max()) > sys.maxunicode:
+            raise WrongAnswerError(
+                f"a column of {column.dtype} came with the number {points.max()} in place of a letter"
+            )
+
+
+def _is_sent(kind: pa.DataType) -> bool:
+    """Whether `encode_column` writes columns of this type: of others a row may take no byte, and claim any number."""
+    if pa.types.is_struct(kind):  # ragged rows
+        values, shapes = [field.type for field in kind] if kind.num_fields == 2 else (pa.null(), pa.null())
+        return pa.types.is_large_list(values) and _is_sent(values.value_type) and shapes == pa.list_(pa.int64())
+    binary = pa.types.is_fixed_size_binary(kind) and kind.byte_width > 0
+    return binary or bool(
+        pa.types.is_primitive(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    )
+
+
+def _bytes_of(column: Column) -> Buffer:
+    if column.size == 0 or column.dtype.itemsize == 0:
+        return np.empty(0, np.uint8)
+    return np.ascontiguousarray(column).reshape(-1).view(np.uint8)
+
+
+def _known_class(module: str, name: str) -> type:
+    """The class of a record, if this process has it: what comes over the wire imports and calls nothing else."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, "__dict__", {}).get(part)  # an attribute that is looked up could import something
+    if found is None:
+        raise ServiceError(f"elements are {module}.{name} records, which this process does not know: import {module}")
+    is_named_tuple = isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")
+    if not is_named_tuple and not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        raise ServiceError(f"elements claim to be {module}.{name} records, which is no dataclass and no named tuple")
+    return found  # type: ignore[no-any-return]  # narrowed by the lines above

@@ -1,0 +1,129 @@
+"""A dataset as bytes, on its way to the data workers: the one place of the service where anything is pickled.
+
+Bytes: 8 of `_MAGIC`; 8 with the length of the header (little-endian); the header, MessagePack of `_Header`; then its
+parts one after the other, each beginning at a multiple of 16: first the pickle of (node, options), by cloudpickle with
+protocol 5, then the arrays' buffers as they are. What is read is a view of the bytes: no array is copied.
+"""
+
+import logging
+import pickle
+import platform
+from importlib import metadata
+from typing import Any
+
+import cloudpickle
+import msgspec
+import numpy as np
+
+from penstock.data.node import Node
+from penstock.errors import InvalidTypeError, ServiceError
+from penstock.options import Options
+from penstock.service.wire.subjects import UNDECODABLE
+from penstock.service.wire.unpicklable import culprit_of
+
+_MAGIC = b"penstk01"
+_ALIGNMENT = 16
+LARGE_BYTES = 1_000_000_000
+"""Above this it is said that every worker receives a copy."""
+
+_logger = logging.getLogger(__name__)
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """What stands before the parts: who wrote them, and how long each is."""
+
+    versions: dict[str, str]
+    lengths: list[int]
+
+
+def versions() -> dict[str, str]:
+    """What a worker must have in common with the trainer: two numbers of Python's and NumPy's, penstock's whole."""
+    return {
+        "Python": _two_numbers(platform.python_version()),
+        "NumPy": _two_numbers(np.__version__),
+        "penstock": metadata.version("penstock"),
+    }
+
+
+def _two_numbers(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def to_bytes(node: Node, options: Options) -> bytes:
+    """A dataset as bytes.
+
+    Functions of the main program travel as code, functions of modules by name: the workers must have these modules.
+
+    Raises:
+        InvalidTypeError: something in it exists in this process only, such as a lock, an open file or a running
+            generator; the message names it and where it hangs.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        pickled = cloudpickle.dumps((node, options), protocol=5, buffer_callback=buffers.append)
+    except Exception as error:
+        raise InvalidTypeError(f"the data workers cannot be given this dataset: {culprit_of(node, error)}") from error
+    parts = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
+    total = sum(part.nbytes for part in parts)
+    if total > LARGE_BYTES:
+        _logger.warning(
+            "%s holds %.1f GB of arrays, a copy of which goes to every data worker: save them once with "
+            "Dataset.save, where all workers can read them, and begin with Dataset.load",
+            node.label,
+            total / 1e9,
+        )
+    header = msgspec.msgpack.encode(_Header(versions(), [part.nbytes for part in parts]))
+    pieces: list[bytes | memoryview] = [_MAGIC, len(header).to_bytes(8, "little"), header]
+    end = 16 + len(header)
+    for part in parts:
+        padding = -end % _ALIGNMENT
+        pieces += [bytes(padding), part]
+        end += padding + part.nbytes
+    return b"".join(pieces)
+
+
+def from_bytes(definition: bytes) -> tuple[Node, Options]:
+    """The dataset that `to_bytes` wrote. Its arrays are views of `definition`.
+
+    Raises:
+        ServiceError: it was written by another version of Python, NumPy or penstock, or needs a module that is not
+            installed here.
+    """
+    header, begin = _header(definition)
+    ours = versions()
+    different = [name for name, version in ours.items() if header.versions.get(name) != version]
+    if different:
+        raise ServiceError(
+            f"the dataset comes from a trainer with {_named(header.versions, different)}, this data worker has "
+            f"{_named(ours, different)}: install the same on both"
+        )
+    parts, view = [], memoryview(definition)
+    for length in header.lengths:
+        begin += -begin % _ALIGNMENT
+        parts.append(view[begin : begin + length])
+        begin += length
+    try:
+        node, options = pickle.loads(parts[0], buffers=parts[1:])  # what the user's trainer registered
+    except ImportError as error:
+        raise ServiceError(
+            f"the dataset's functions need what this data worker does not have ({error}): install it on the workers, "
+            "or define the functions in the main program, which is sent along"
+        ) from error
+    except Exception as error:
+        raise ServiceError(f"this data worker cannot load the dataset: {type(error).__name__}: {error}") from error
+    return node, options
+
+
+def _header(definition: bytes) -> tuple[_Header, int]:
+    """The header, and where the parts begin."""
+    if definition[:8] != _MAGIC:
+        raise ServiceError("what should be a dataset is none that this penstock knows: register it again")
+    end = 16 + int.from_bytes(definition[8:16], "little")
+    try:
+        return msgspec.msgpack.decode(definition[16:end], type=_Header), end
+    except UNDECODABLE as error:
+        raise ServiceError("what should be a dataset has no whole header: register it again") from error
+
+
+def _named(found: dict[str, Any], names: list[str]) -> str:
+    return ", ".join(f"{name} {found.get(name, 'unknown')}" for name in names)

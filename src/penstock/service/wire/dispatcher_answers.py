@@ -1,0 +1,168 @@
+"""Answers compared with what was asked: those of the dispatcher.
+
+A dispatcher of this version gives no others. One that does has lost its mind, or is somebody else's, and what it says
+would be met far from here: as a loop without an end, or an index that is not there.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from math import inf
+from typing import Any, Final
+
+from penstock.service.wire.dispatcher_messages import (
+    ConsumerHeartbeat,
+    ConsumerNews,
+    DatasetFound,
+    DatasetRegistered,
+    Done,
+    EpochOpened,
+    GetDataset,
+    GetStatus,
+    Lease,
+    Leased,
+    OpenEpoch,
+    RegisterDataset,
+    ReleaseConsumer,
+    Status,
+    Stop,
+    WorkerHeartbeat,
+    WorkerHello,
+    WorkerNews,
+    WorkerWelcome,
+)
+from penstock.service.wire.envelope import ProtocolError
+from penstock.service.wire.subjects import DatasetInfo, Message, Pass, Span, WorkerInfo
+
+_FARTHEST: Final = 1 << 62
+_LONGEST_PAUSE: Final = 60.0
+_LONGEST_INTERVAL: Final = 86_400.0
+
+_KINDS: Final[dict[type[Message], type[Message]]] = {
+    RegisterDataset: DatasetRegistered,
+    GetDataset: DatasetFound,
+    OpenEpoch: EpochOpened,
+    Lease: Leased,
+    ConsumerHeartbeat: ConsumerNews,
+    ReleaseConsumer: Done,
+    WorkerHello: WorkerWelcome,
+    WorkerHeartbeat: WorkerNews,
+    GetStatus: Status,
+    Stop: Done,
+}
+
+
+class _Wrong(Exception):
+    """What is wrong with an answer, in words."""
+
+
+def check_answer(message: Message, reply: object, dispatcher: str) -> None:
+    """Compare the dispatcher's answer with the message.
+
+    Args:
+        dispatcher: where it is.
+
+    Raises:
+        ProtocolError: it is no answer to that.
+    """
+    expected = _KINDS[type(message)]
+    try:
+        _need(isinstance(reply, expected), f"a {expected.__name__} was expected, got a {type(reply).__name__}")
+        check = _CHECKS.get(expected)
+        if check is not None:
+            check(message, reply)
+    except _Wrong as wrong:
+        raise ProtocolError(
+            f"the dispatcher at {dispatcher} answered a {type(message).__name__} with what is no answer to it: {wrong}"
+        ) from None
+
+
+def _need(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise _Wrong(otherwise)
+
+
+def _found(message: GetDataset, reply: DatasetFound) -> None:
+    _check_info(reply.info)
+    _need(bool(reply.definition) or not message.with_definition, "a dataset without a definition")
+
+
+def _check_info(info: DatasetInfo) -> None:
+    _need(-2 <= info.length <= _FARTHEST, f"a dataset with {info.length} positions")
+    _need(-2 <= info.cardinality <= _FARTHEST, f"a dataset with {info.cardinality} elements")
+
+
+def _opened(message: OpenEpoch, reply: EpochOpened) -> None:
+    parameters = message.parameters
+    leased = bool(message.job_name) and not parameters.num_consumers and not parameters.cross_trainer
+    _need(reply.consumer_id >= 0, f"a reader with the number {reply.consumer_id}")
+    _need(reply.epoch == message.epoch, f"epoch {reply.epoch} instead of {message.epoch}")
+    _need(reply.leased == leased, f"a reader that is to {'lease' if reply.leased else 'own'} its positions")
+    _check_passes(reply.passes)
+    _check_workers(reply.workers)
+    rounds = reply.rounds
+    _need(not rounds or parameters.num_consumers > 0, f"rounds {rounds} of what has none")
+    _need(len(rounds) in (0, len(reply.passes)), f"{len(rounds)} rounds of {len(reply.passes)} passes")
+    _need(all(0 <= done < _FARTHEST for done in rounds), f"rounds {rounds}")
+    _need(0 <= reply.turn <= len(reply.passes), f"the turn of pass {reply.turn} of {len(reply.passes)}")
+
+
+def _news(message: ConsumerHeartbeat, reply: ConsumerNews) -> None:
+    _check_passes(reply.passes or ())
+    _check_workers(reply.workers)
+    _need(set(reply.left) <= {*message.lost_workers}, f"of workers {reply.left}, which it was not asked about")
+
+
+def _check_passes(passes: Iterable[Pass]) -> None:
+    for number, part in enumerate(passes):
+        _need(part.number == number, f"pass {part.number} in the place of pass {number}")
+        _need(-2 <= part.length <= _FARTHEST, f"a pass of {part.length} positions")
+        _need(0 <= part.shard_index < part.num_shards, f"shard {part.shard_index} of {part.num_shards}")
+
+
+def _check_workers(workers: Iterable[WorkerInfo]) -> None:
+    seen: set[int] = set()
+    for worker in workers:
+        _need(worker.worker_id >= 0 and worker.worker_id not in seen, f"two workers with the id {worker.worker_id}")
+        seen.add(worker.worker_id)
+
+
+def _leased(message: Lease, reply: Leased) -> None:
+    spans = reply.spans
+    for span in spans:
+        _need(_is_span(span), f"no span of a pass: {span!r}")
+    _need(not spans or message.positions > 0, "positions, and it was asked for none")
+    _need(not spans or not reply.ended, "positions of an epoch that has ended")
+    ordered = sorted(spans, key=lambda span: (span.pass_number, span.first))
+    for one, other in pairwise(ordered):
+        _need(one.pass_number < other.pass_number or one.end <= other.first, f"{one!r} and {other!r}, which overlap")
+    _need(0 <= reply.retry_after <= _LONGEST_PAUSE, f"a pause of {reply.retry_after} s")
+    answered = bool(spans) or reply.ended or reply.retry_after > 0 or message.positions <= 0
+    _need(answered, "neither positions nor an end nor a pause")
+
+
+def _is_span(span: Span) -> bool:
+    within = 0 <= span.start <= span.stop <= _FARTHEST and 0 <= span.skip <= _FARTHEST and 0 <= span.more <= _FARTHEST
+    return within and span.pass_number >= 0 and span.first < span.end
+
+
+def _welcome(message: WorkerHello, reply: WorkerWelcome) -> None:
+    _need(reply.worker_id >= 0, f"a worker with the number {reply.worker_id}")
+    _need(0 < reply.heartbeat_seconds <= _LONGEST_INTERVAL, f"a report every {reply.heartbeat_seconds} s")
+
+
+def _status(message: GetStatus, reply: Status) -> None:
+    lines = [reply, *reply.workers, *reply.epochs, *(reader for epoch in reply.epochs for reader in epoch.consumers)]
+    for line in lines:
+        for name in line.__struct_fields__:
+            value = getattr(line, name)
+            _need(not isinstance(value, float) or 0 <= value < inf, f"{name} of {value}")
+
+
+_CHECKS: Final[dict[type[Message], Callable[[Any, Any], None]]] = {
+    DatasetFound: _found,
+    EpochOpened: _opened,
+    ConsumerNews: _news,
+    Leased: _leased,
+    WorkerWelcome: _welcome,
+    Status: _status,
+}

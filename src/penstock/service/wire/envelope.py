@@ -1,0 +1,97 @@
+"""What goes around every message between a dispatcher and those who ask it: who speaks, and how far its journal was.
+
+The protocol has a number, which both sides compare before anything else: the first value of an envelope stays where it
+is for ever. With a dispatcher's answer comes the number of its journal's last entry, and its peers say it back: a
+dispatcher whose journal knows less has lost some of it.
+"""
+
+import functools
+from importlib import metadata
+from typing import Any, Final
+
+import msgspec
+
+from penstock.errors import ServiceError
+from penstock.service.wire.subjects import UNDECODABLE
+
+PROTOCOL: Final = 4
+"""Raised by one whenever a message or its meaning changes: `tests/service/test_protocol.py` knows what they were."""
+
+
+class ProtocolError(ServiceError):
+    """The other side speaks another protocol, or says what no message is: asking again is of no use."""
+
+
+class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
+    """An entry of a dispatcher's journal.
+
+    Attributes:
+        journal: its name; "" where there is none.
+        number: of the entry.
+    """
+
+    journal: str = ""
+    number: int = 0
+
+
+NO_ENTRY: Final = JournalEntry()
+
+
+class _Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """`version`: of the speaker's penstock."""
+
+    protocol: int
+    version: str
+    entry: JournalEntry
+    message: msgspec.Raw
+
+
+class _Speaker(msgspec.Struct, frozen=True, array_like=True):
+    """The beginning of every protocol's envelope."""
+
+    protocol: int
+    version: str
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Envelope).decode
+_speaker_of = msgspec.msgpack.Decoder(_Speaker).decode
+
+
+@functools.cache
+def _version() -> str:
+    return metadata.version("penstock")
+
+
+def sealed(message: msgspec.Struct, entry: JournalEntry) -> bytes:
+    """A message in its envelope."""
+    return _encode((PROTOCOL, _version(), entry, message))
+
+
+def unsealed(body: bytes, decoder: "msgspec.msgpack.Decoder[Any]", ours: str, theirs: str) -> tuple[JournalEntry, Any]:
+    """What is in an envelope: the journal's entry and the message.
+
+    Args:
+        ours: who this process is, for errors.
+        theirs: who has sent it.
+
+    Raises:
+        ProtocolError: it is of another protocol, or no message of this one.
+    """
+    try:
+        speaker = _speaker_of(body)
+    except UNDECODABLE as error:
+        raise ProtocolError(f"what came from {theirs} is no message of penstock's: {error}") from error
+    if speaker.protocol != PROTOCOL:
+        raise ProtocolError(
+            f"{theirs} has penstock {speaker.version:.40}, which speaks protocol {speaker.protocol} of the data "
+            f"service, and {ours} has penstock {_version()} with protocol {PROTOCOL}: install the same version on both"
+        )
+    try:
+        envelope = _decode(body)
+        return envelope.entry, decoder.decode(envelope.message)
+    except UNDECODABLE as error:
+        raise ProtocolError(
+            f"what came from {theirs} (penstock {speaker.version:.40}) cannot be read by {ours} "
+            f"(penstock {_version()}): {error}"
+        ) from error

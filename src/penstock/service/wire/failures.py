@@ -1,0 +1,95 @@
+"""Exceptions of the user's functions on their way from a data worker to the trainer: as words and plain values."""
+
+import builtins
+import os
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from typing import Any
+
+from penstock.errors import ServiceError
+from penstock.service.wire.subjects import Span
+from penstock.service.wire.worker_messages import Failed, LeftOut
+
+_LARGEST_INTEGER = 1 << 63
+
+
+def failed_of(error: Exception, following: Span, left_out: LeftOut | None = None) -> Failed:
+    """The message for an exception.
+
+    Args:
+        following: what of the span comes after the element that failed.
+        left_out: what was left out before it.
+    """
+    told = traceback.TracebackException.from_exception(error)
+    told.__notes__ = None  # they travel by themselves
+    where = f"penstock: raised on the data worker with process id {os.getpid()} on {socket.gethostname()}:"
+    return Failed(
+        next=following,
+        module=type(error).__module__,
+        name=type(error).__qualname__,
+        arguments=[_plain(argument) for argument in error.args],
+        notes=[*map(str, getattr(error, "__notes__", ())), f"{where}\n{''.join(told.format()).rstrip()}"],
+        said=_shown(error) or "",
+        left_out=left_out,
+    )
+
+
+def to_exception(failed: Failed) -> Exception:
+    """The exception that a worker met: of its own class where this process knows it, else a `ServiceError`.
+
+    One that cannot be shown any more, as its arguments were not plain, becomes one of the class above that is Python's.
+    It is one of Python's or penstock's own errors, or one that is defined in a module that this process has imported:
+    to find it nothing is imported, and no attribute is computed. Its notes are those of the worker's, with the worker's
+    traceback last.
+    """
+    found = _class_of(failed)
+    error = _made(found, failed.arguments) if found is not None else None
+    if found is not None and error is not None and _shown(error) is None:
+        error = _made(_of_python(found), [failed.said])
+    if error is None:
+        said = ", ".join(map(str, failed.arguments))
+        error = ServiceError(f"a data worker met {failed.module}.{failed.name}{': ' + said if said else ''}")
+    for note in failed.notes:
+        error.add_note(note)
+    return error
+
+
+def _plain(argument: Any) -> Any:
+    if argument is None or isinstance(argument, (bool, float, str, bytes)):
+        return argument
+    if isinstance(argument, int) and -_LARGEST_INTEGER <= argument < _LARGEST_INTEGER:
+        return int(argument)
+    return repr(argument)
+
+
+def _class_of(failed: Failed) -> type[Exception] | None:
+    found: Any = sys.modules.get(failed.module, builtins if failed.module == "builtins" else None)
+    for name in failed.name.split("."):
+        found = getattr(found, "__dict__", {}).get(name)  # an attribute that is looked up could import something
+    return found if isinstance(found, type) and issubclass(found, Exception) else None
+
+
+def _shown(error: Exception) -> str | None:
+    """An exception as text; None where its class fails at that."""
+    try:
+        return str(error)
+    except Exception:
+        return None
+
+
+def _of_python(found: type[Exception]) -> type[Exception]:
+    """The nearest class above that Python itself has."""
+    return next(above for above in found.__mro__ if above.__module__ == "builtins")
+
+
+def _made(found: type[Exception], arguments: list[Any]) -> Exception | None:
+    """An exception of this class with these arguments; made without its `__init__` where that takes others."""
+    with suppress(Exception):  # whatever a class of the user's does when it is given what it does not expect
+        error = found(*arguments)
+        if list(error.args) == arguments:
+            return error
+    with suppress(Exception):
+        return found.__new__(found, *arguments)
+    return None

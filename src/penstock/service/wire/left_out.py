@@ -1,0 +1,72 @@
+"""What a stream of a data worker leaves out, until the reader is told of it with the element that comes next."""
+
+from collections.abc import Iterable
+
+from penstock.data.skipped import KEPT_ROWS, KnownPasses, Skip, SkippedRow, too_many
+from penstock.data.streams.stream import State
+from penstock.service.wire.subjects import LONGEST_NAME
+from penstock.service.wire.worker_messages import LeftOut, RowLeftOut
+
+
+class Noted:
+    """Takes what one stream leaves out; the reader counts it, and the reader's limit is for all of it.
+
+    Args:
+        limit: of what is left out before one element, at which the stream ends its search for that; None for none.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self._known = KnownPasses()
+        self._rows: list[RowLeftOut] = []
+        self._count = 0
+
+    def knows(self, key: str, number: int) -> bool:
+        """As `Skips.knows`."""
+        return self._known.know(key, number)
+
+    def add(self, skip: Skip) -> None:
+        """As `Skips.add`."""
+        if self.knows(skip.key, skip.number):
+            return
+        self._known.note(skip.key, skip.number)
+        self._count += skip.count
+        told = zip(skip.rows, skip.logged, strict=True)
+        self._rows += [_row(row, log) for row, log in told][: KEPT_ROWS - len(self._rows)]
+        if self.limit is not None and self._count > self.limit:
+            raise too_many(self.limit, [skipped_row(row) for row in self._rows])
+
+    def taken(self) -> LeftOut | None:
+        """What was left out since this was called last; None if nothing was."""
+        if not self._count:
+            return None
+        left_out = LeftOut(count=self._count, rows=self._rows)
+        self._count, self._rows = 0, []
+        return left_out
+
+    def state(self) -> State:
+        """What a stream that goes on from here must not note again."""
+        return self._known.snapshot()
+
+    def restore(self, state: State) -> None:
+        """Go on as after `state`."""
+        self._known = KnownPasses.of(state)
+
+
+def together(parts: Iterable[LeftOut | None]) -> LeftOut | None:
+    """What was left out at several places."""
+    there = [part for part in parts if part is not None]
+    if not there:
+        return None
+    rows = [row for part in there for row in part.rows]
+    return LeftOut(count=sum(part.count for part in there), rows=rows[:KEPT_ROWS])
+
+
+def skipped_row(row: RowLeftOut) -> SkippedRow:
+    """What a message says of a row."""
+    return SkippedRow(row.node, row.site, row.position, row.error)
+
+
+def _row(row: SkippedRow, log: bool) -> RowLeftOut:
+    # The end of a path says most of it.
+    return RowLeftOut(node=row.node, site=row.site[-LONGEST_NAME:], position=row.position, error=row.error, log=log)

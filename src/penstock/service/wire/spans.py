@@ -1,0 +1,78 @@
+"""Arithmetic of spans: what is left of some when others are taken out of them.
+
+Places are compared by their numbers. How many elements a position has is not known here, so two places may be the same
+one under two names; but where a span ends and the next one begins, both have the same name for it.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from penstock.service.wire.subjects import Place, Span
+
+
+def count(spans: Iterable[Span]) -> int:
+    """How many positions they touch, but for those of which an earlier span has the beginning."""
+    return sum(span.stop - span.start + (span.more > 0) for span in spans)
+
+
+def without(spans: Iterable[Span], taken: Span) -> list[Span]:
+    """What is left of `spans` without the elements of `taken`."""
+    left: list[Span] = []
+    first, end = taken.first, taken.end
+    for span in spans:
+        if span.pass_number != taken.pass_number or end <= span.first or span.end <= first:
+            left.append(span)
+            continue
+        if span.first < first:
+            left.append(Span.between(span.pass_number, span.first, first))
+        if end < span.end:
+            left.append(Span.between(span.pass_number, end, span.end))
+    return left
+
+
+def overlap(spans: Iterable[Span], other: Span) -> list[Span]:
+    """The part of `spans` that is in `other` too."""
+    first, end = other.first, other.end
+    return [
+        Span.between(span.pass_number, max(span.first, first), min(span.end, end))
+        for span in spans
+        if span.pass_number == other.pass_number and max(span.first, first) < min(span.end, end)
+    ]
+
+
+def clipped(spans: Iterable[Span], pass_number: int, length: int) -> list[Span]:
+    """`spans` without positions of that pass from `length` on."""
+    return without(spans, Span(pass_number=pass_number, start=length, stop=1 << 63))
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The same elements in order, in as few spans as possible."""
+    ordered = sorted(spans, key=_place)
+    result: list[Span] = []
+    for span in ordered:
+        last = result[-1] if result else None
+        if last is not None and joins(last, span):
+            result[-1] = Span.between(span.pass_number, last.first, span.end)
+        else:
+            result.append(span)
+    return result
+
+
+def insert(spans: list[Span], span: Span) -> None:
+    """Put a span among others that are in order and do not overlap it; spans that touch become one."""
+    index = bisect_left(spans, _place(span), key=_place)
+    if index < len(spans) and joins(span, spans[index]):
+        span = Span.between(span.pass_number, span.first, spans.pop(index).end)
+    if index and joins(spans[index - 1], span):
+        spans[index - 1] = Span.between(span.pass_number, spans[index - 1].first, span.end)
+    else:
+        spans.insert(index, span)
+
+
+def _place(span: Span) -> tuple[int, Place]:
+    return span.pass_number, span.first
+
+
+def joins(first: Span, second: Span) -> bool:
+    """Whether `second` goes on where `first` ends, with nothing left out between."""
+    return first.pass_number == second.pass_number and first.end == second.first

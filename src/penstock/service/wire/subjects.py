@@ -1,0 +1,170 @@
+"""What the messages of a service are about: workers, passes and spans of them, jobs and datasets.
+
+`docs/design/0014-workers-are-functions.md` says what passes and spans are.
+"""
+
+import hashlib
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from penstock.service.wire.policy import ShardingPolicy
+
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises where the bytes are no message."""
+
+LONGEST_NAME: Final = 256
+"""Of jobs, datasets, trainers, tags and addresses, in characters."""
+
+Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
+Address = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME, pattern=r"^[!-~]*\Z")]
+"""It goes into logs and errors as it is."""
+
+PassKind = Literal["rows", "groups", "sequence"]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all messages and of what they hold."""
+
+
+class Endpoint(Message, frozen=True):
+    """How consumers reach a worker.
+
+    Attributes:
+        address: "host:port", as other hosts reach it.
+        machine: tells the machine apart from others: consumers with the same one may use `socket`.
+        socket: the path of its Unix socket; "" where it has none.
+        process: tells the process apart from all others: a consumer with the same one calls the worker directly.
+        tls: whether it is reached by TLS.
+    """
+
+    address: Address
+    machine: Name = ""
+    socket: Name = ""
+    process: Name = ""
+    tls: bool = False
+
+
+class WorkerInfo(Message, frozen=True):
+    """A worker, as consumers are told of it.
+
+    Attributes:
+        worker_id: given by the dispatcher, never used again.
+        place: its position in the dispatcher's list of workers, or the order in which it came.
+        colocated: it carries the tag COLOCATED, and consumers on other machines leave it alone under AUTO.
+    """
+
+    worker_id: int
+    endpoint: Endpoint
+    place: int
+    colocated: bool = False
+
+
+class Pass(Message, frozen=True):
+    """One deterministic sequence of elements of an epoch.
+
+    Attributes:
+        number: its number in the epoch.
+        worker_id: the worker that it is best asked of; -1 where any will do.
+        shard_index: which of `num_shards` shards of the dataset it is, under a static policy.
+        num_shards: 1 where the dataset is not divided.
+        length: the number of positions; -1 infinite, -2 unknown.
+    """
+
+    number: int
+    worker_id: int = -1
+    shard_index: int = 0
+    num_shards: int = 1
+    length: int = -2
+
+
+Place = tuple[int, int]
+"""(position, skip): the element after the first `skip` that come from a position on."""
+
+
+class Span(Message, frozen=True):
+    """Elements of a pass, from one place to another: what begins at `first` and ends before `end`.
+
+    Positions start to stop - 1, of whose elements the first `skip` are left out; and of what comes from position `stop`
+    on, the first `more` elements besides.
+    """
+
+    pass_number: int
+    start: int
+    stop: int
+    skip: int = 0
+    more: int = 0
+
+    @staticmethod
+    def between(pass_number: int, first: Place, end: Place) -> "Span":
+        """The elements from one place to another."""
+        return Span(pass_number=pass_number, start=first[0], stop=end[0], skip=first[1], more=end[1])
+
+    @property
+    def first(self) -> Place:
+        """Where it begins."""
+        return self.start, self.skip
+
+    @property
+    def end(self) -> Place:
+        """Where what follows it begins."""
+        return self.stop, self.more
+
+
+class JobParameters(Message, frozen=True):
+    """What all consumers of a job must agree on.
+
+    Attributes:
+        policy: the number of a ShardingPolicy.
+        num_consumers: of coordinated reads; 0 for others.
+        ordered: whether elements come in the order that they have in process.
+    """
+
+    dataset_id: Name
+    policy: int
+    num_consumers: int = 0
+    ordered: bool = False
+    target_workers: str = "AUTO"
+    cross_trainer: bool = False
+    compression: str | None = None
+
+    @property
+    def fixed_passes(self) -> bool:
+        """Whether an epoch keeps as many passes as there are workers when it begins, which divide the dataset."""
+        return self.num_consumers > 0 or (self.cross_trainer and self.policy == ShardingPolicy.DYNAMIC)
+
+
+class DatasetInfo(Message, frozen=True):
+    """What is known of a registered dataset without opening it.
+
+    Attributes:
+        kind: of its pass under DYNAMIC.
+        length: the number of positions of that pass; -1 infinite, -2 unknown.
+        cardinality: the number of elements of an epoch; -1 infinite, -2 unknown.
+        element_spec: as `wire.spec_to_data` writes it; None where it is not known.
+        compression: as it was registered.
+        explanation: `explain()` of it.
+        fingerprint: by which it is known again, from whatever process it comes; "" where only its bytes tell.
+    """
+
+    kind: PassKind
+    length: int
+    cardinality: int
+    element_spec: Any = None
+    compression: str | None = "AUTO"
+    explanation: str = ""
+    fingerprint: str = ""
+
+
+def content_id(definition: bytes, info: DatasetInfo) -> str:
+    """What a dataset is called that its user gave no name: the same for the same content."""
+    digest = hashlib.blake2b(b"" if info.fingerprint else definition, digest_size=8)
+    digest.update(msgspec.msgpack.encode(msgspec.structs.replace(info, explanation="")))
+    return digest.hexdigest()
+
+
+class Refused(Message, frozen=True, tag="refused"):
+    """The answer to what cannot be done: `kind` is the name of a class in `penstock.errors`."""
+
+    kind: str
+    reason: str

@@ -1,0 +1,1 @@
+"""The data worker: it makes the elements that consumers ask for."""

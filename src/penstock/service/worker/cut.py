@@ -1,0 +1,271 @@
+"""Which part of a pipeline the data workers run under DYNAMIC, and which part the trainer: a function of its nodes.
+
+`docs/design/0014-workers-are-functions.md` says what the kinds of passes are. From the source up, the workers get
+everything that can be read by index, then the operators that treat each of its rows by itself: these give the same
+elements for a row, whoever reads which rows. What comes after the first operator that must see the whole stream runs in
+the trainer.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+
+from penstock.data.dataset import Dataset
+from penstock.data.node import DependsOn, Node, OneInput
+from penstock.data.operators.element import Filter, Map
+from penstock.data.operators.expand import Interleave
+from penstock.data.operators.files import ReadFiles
+from penstock.data.operators.ignore_errors import IgnoreErrors
+from penstock.data.operators.keep import Cache, Prefetch
+from penstock.data.operators.rebatching import Unbatch
+from penstock.data.plan import with_inputs
+from penstock.errors import InvalidArgumentError
+from penstock.options import UNKNOWN_CARDINALITY
+from penstock.service.wire.subjects import PassKind
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawsNothing(Interleave):
+    """An `interleave` whose datasets draw no random numbers by its elements' numbers, which are not known here."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A pipeline in two parts.
+
+    Attributes:
+        worker: the nodes that the data workers run.
+        kind: of the pass that they make.
+        length: the number of its positions; -1 infinite, -2 unknown.
+        above: the nodes that the trainer runs over it, the lowest first.
+        reason: why it was cut there, in words.
+    """
+
+    worker: Node
+    kind: PassKind
+    length: int
+    above: tuple[OneInput, ...]
+    reason: str
+
+    def over(self, node: Node) -> Node:
+        """The trainer's part over `node`, which stands for the elements of the workers."""
+        for step in self.above:
+            node = with_inputs(step, [node])
+        return node
+
+    def explain(self) -> str:
+        """The cut as text: what runs where, and why."""
+        trainer = [f"  {step.label}" for step in reversed(self.above)]
+        workers = [f"  {label}" for label in _chain(self.worker)]
+        return "\n".join(["in the trainer", *trainer, f"on the data workers ({self.reason})", *workers])
+
+
+def _chain(node: Node) -> list[str]:
+    lines = [node.label]
+    for below in node.inputs:
+        indent = "  " if len(node.inputs) > 1 else ""
+        lines.extend(indent + line for line in _chain(below))
+    return lines
+
+
+def base_of(node: Node) -> tuple[Node | None, list[OneInput]]:
+    """What is read by index under a pipeline, and the nodes above it, the lowest first; None where nothing is."""
+    above: list[OneInput] = []
+    while not node.indexable:
+        if not isinstance(node, OneInput):
+            return None, above[::-1]
+        above.append(node)
+        node = node.input
+    return node, above[::-1]
+
+
+def cut(node: Node, *, ordered: bool = False) -> Cut:
+    """A pipeline cut for "distributed_epoch": its elements are those of `over` the elements of the workers' part.
+
+    One thing differs: where a function that stands above a shuffle of a stream raises, its exception comes before the
+    elements that were shuffled with the one it was called with, and these come in another order.
+
+    Args:
+        node: the pipeline.
+        ordered: whether the elements must come in the order that they have in process. Otherwise `interleave` reads one
+            dataset after the other; the elements of each keep their order.
+    """
+    node, counted = without_last_guards(node)
+    if counted:
+        inner = cut(node, ordered=ordered)
+        return replace(inner, above=(*inner.above, *counted))
+    bare = without_prefetch(node)
+    base, above = base_of(bare)
+    if base is None:
+        return _whole(node, "nothing in it is read by index: one of them produces it all, in order")
+    shared = _shared_caches(bare)
+    if shared:
+        base, above = _below_cache(bare, shared)
+        if base is None:
+            return _whole(node, f"{shared[0].label} writes to one place: one of them produces it all, in order")
+    groups, why = _groups(above, ordered=ordered, probing=True)
+    moved, rest = _maps_below(above[len(groups) :])
+    groups += moved
+    why += "".join(f"; {step.label} moved below it" for step in moved)
+    worker = base
+    for step in groups:
+        worker = with_inputs(step, [worker])
+    if not _works(*worker.walk()) and _works(*rest):
+        return _whole(node, f"{why}: one of them produces it all, in order")
+    if rest and isinstance(node, Prefetch):
+        rest.append(node)
+    return Cut(worker, "groups" if groups else "rows", base.cardinality, tuple(rest), why)
+
+
+def without_last_guards(node: Node) -> tuple[Node, list[OneInput]]:
+    """The pipeline without the `ignore_errors` at its end, and those, the lowest first.
+
+    Exceptions travel to the trainer in their places. What leaves them out there counts them where users look.
+    """
+    above: list[OneInput] = []
+    below = node
+    while isinstance(below, (IgnoreErrors, Prefetch)):
+        above.append(below)
+        below = below.input
+    return (below, above[::-1]) if any(isinstance(step, IgnoreErrors) for step in above) else (node, [])
+
+
+def kind_of(node: Node) -> tuple[PassKind, int]:
+    """The kind of the pass that a worker makes of these very nodes, and the number of its positions."""
+    bare = without_prefetch(node)
+    base, above = base_of(bare)
+    if base is None or _shared_caches(bare):
+        return "sequence", _length_of(node)
+    if not above:
+        return "rows", base.cardinality
+    if len(_groups(above, ordered=True, probing=False)[0]) == len(above):
+        return "groups", base.cardinality
+    return "sequence", _length_of(node)
+
+
+def check_shared(cut: Cut) -> None:
+    """Refuse what several consumers of one job cannot have: each would count, or compare, its own elements only.
+
+    Raises:
+        InvalidArgumentError: an operator above the cut must see the whole stream; the message names it.
+    """
+    for step in cut.above:
+        if step.depends_on is not DependsOn.ANY or (isinstance(step, Map) and step.seed is not None):
+            raise InvalidArgumentError(
+                f"{step.where()} must see all elements, and the consumers of a shared job see only their own: "
+                f"{cut.reason}. Put it where any row is read by index (before a filter, say), put it after "
+                "distribute to apply it to each consumer's own elements, or leave out job_name"
+            )
+
+
+def without_prefetch(node: Node) -> Node:
+    """The pipeline without what only reads ahead, and with maps that keep their order: the same elements."""
+    inputs = [without_prefetch(below) for below in node.inputs]
+    if isinstance(node, Prefetch):
+        return inputs[0]
+    node = with_inputs(node, inputs)
+    return replace(node, deterministic=None) if isinstance(node, Map) and node.deterministic is False else node
+
+
+def _whole(node: Node, reason: str) -> Cut:
+    return Cut(node, "sequence", _length_of(node), (), reason)
+
+
+def _length_of(node: Node) -> int:
+    """The number of positions of a sequence; unknown where rows may be left out behind its last element.
+
+    These stand at one position more. What can leave rows out has an unknown number of elements, and only a promise of
+    the user's makes that known again above it.
+    """
+    open_ended = any(below.cardinality == UNKNOWN_CARDINALITY for below in node.walk())
+    return UNKNOWN_CARDINALITY if open_ended else node.cardinality
+
+
+def _works(*nodes: Node) -> bool:
+    """Whether any of these nodes does what is worth another process."""
+    return any(node.worth_a_worker for node in nodes)
+
+
+def _shared_caches(node: Node) -> list[Cache]:
+    """The caches in directories, each of which one process alone can write."""
+    return [below for below in node.walk() if isinstance(below, Cache) and below.filename]
+
+
+def _maps_below(above: list[OneInput]) -> tuple[list[OneInput], list[OneInput]]:
+    """The maps that can as well stand below all of these nodes, and the other nodes: workers get the work."""
+    moved: list[OneInput] = []
+    rest: list[OneInput] = []
+    for step in above:
+        if isinstance(step, Map) and step.seed is None and all(other.maps_may_pass for other in rest):
+            moved.append(step)
+        else:
+            rest.append(step)
+    return moved, rest
+
+
+def _below_cache(node: Node, shared: list[Cache]) -> tuple[Node | None, list[OneInput]]:
+    """As `base_of`, but below every one of these caches; None if it cannot be."""
+    above: list[OneInput] = []
+    left = len(shared)
+    while left or not node.indexable:
+        if not isinstance(node, OneInput):
+            return None, []
+        left -= node in shared
+        above.append(node)
+        node = node.input
+    return node, above[::-1]
+
+
+def _groups(above: list[OneInput], *, ordered: bool, probing: bool) -> tuple[list[OneInput], str]:
+    """The first of the nodes over what is read by index, which treat each of its rows by itself; why there are no more.
+
+    Without `probing` no function of the user's is called.
+    """
+    groups: list[OneInput] = []
+    exact = True  # whether the numbers of the elements are those of the rows
+    for step in above:
+        why = _why_not(step, exact, ordered, probing)
+        if why:
+            return groups, f"{step.label} {why}"
+        groups.append(_by_row(step, exact) if isinstance(step, Interleave) else step)
+        exact = exact and isinstance(step, Map)
+    return groups, "each row is treated by itself" if groups else "any row is read by index"
+
+
+def _by_row(step: Interleave, exact: bool) -> Interleave:
+    """One dataset after the other. The random keys belong to the node's name, which stays."""
+    kind = Interleave if exact else DrawsNothing
+    return kind(step.input, step.method, step.function, num_parallel_calls=step.num_parallel_calls, site=step.site)
+
+
+def _why_not(step: OneInput, exact: bool, ordered: bool, probing: bool) -> str:
+    """Why a node over a stream cannot treat each row by itself; "" if it can."""
+    if isinstance(step, (Filter, Unbatch, ReadFiles)):
+        return ""
+    by_number = "draws by the number of an element in the whole stream"
+    if isinstance(step, Map):
+        return "" if step.seed is None else by_number
+    if isinstance(step, IgnoreErrors):
+        return "counts what it leaves out in the trainer"
+    if not isinstance(step, Interleave):
+        return "must see the whole stream"
+    if step.cycle_length > 1 and ordered:
+        return "mixes what it makes of several rows"
+    if exact or isinstance(step, DrawsNothing):
+        return ""
+    return by_number if not probing or _may_draw(step) else ""
+
+
+def _may_draw(step: Interleave) -> bool:
+    """Whether what it makes of its first element draws random numbers by the place in the stream."""
+    try:
+        with iter(Dataset(step.input)) as elements:
+            element = next(elements)
+        made = step.function(*element) if isinstance(element, tuple) else step.function(element)
+    except StopIteration:
+        return False
+    except Exception as error:
+        _logger.debug("%s may draw random numbers: its first element fails: %r", step.label, error)
+        return True
+    return not isinstance(made, Dataset) or made.node.unseeded

@@ -1,0 +1,103 @@
+"""The ways to a data worker: over the network, through shared memory, and from within its process."""
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import closing
+
+import pyarrow as pa
+
+from penstock.errors import ServiceError
+from penstock.service.security.credentials import ServerCredentials
+from penstock.service.transport.flight import FlightServer
+from penstock.service.transport.in_process import InProcessServer
+from penstock.service.transport.place import this_machine, this_process
+from penstock.service.transport.shared_memory_server import SharedMemoryServer
+from penstock.service.wire.interfaces import Answers, Produce
+from penstock.service.wire.subjects import Endpoint
+from penstock.service.wire.worker_messages import Fetch
+
+_logger = logging.getLogger(__name__)
+
+
+class Endpoints:
+    """Lets consumers reach what a worker produces.
+
+    Args:
+        host: the address to listen at.
+        port: 0 for one that the system chooses.
+        advertised: what others are to call it by, given the port.
+        credentials: what they must show over the network.
+
+    Attributes:
+        endpoint: what the dispatcher tells consumers.
+
+    Raises:
+        ServiceError: it cannot listen there.
+    """
+
+    def __init__(
+        self,
+        produce: Produce,
+        host: str,
+        port: int,
+        advertised: Callable[[int], str],
+        credentials: ServerCredentials,
+    ) -> None:
+        self._produce = produce
+        self._idle = threading.Condition()
+        self._running = 0
+        try:
+            self._flight = FlightServer(self._answer, host, port, credentials)
+        except (pa.ArrowException, OSError) as error:
+            raise ServiceError(
+                f"the data worker cannot listen at {host}:{port}: {error}; port 0 takes one that is free"
+            ) from error
+        address = advertised(self._flight.port)
+        self._shared = _shared_memory(self._answer)
+        self.endpoint = Endpoint(
+            address=address,
+            machine=this_machine(),
+            socket="" if self._shared is None else self._shared.path,
+            process=this_process(),
+            tls=credentials.tls,
+        )
+        try:
+            self._local = InProcessServer(self._answer, address)
+        except BaseException:
+            self._stop_outside()
+            raise
+
+    def _answer(self, request: Fetch) -> Answers:
+        with self._idle:
+            self._running += 1
+        try:
+            with closing(self._produce(request)) as answers:
+                yield from answers
+        finally:
+            with self._idle:
+                self._running -= 1
+                self._idle.notify_all()
+
+    def wait_until_idle(self, seconds: float) -> bool:
+        """Wait for the requests that are under way; gives whether there are none any more."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._running == 0, seconds)
+
+    def stop(self) -> None:
+        """Stop listening: what is under way ends."""
+        self._local.stop()
+        self._stop_outside()
+
+    def _stop_outside(self) -> None:
+        if self._shared is not None:
+            self._shared.stop()
+        self._flight.stop()
+
+
+def _shared_memory(produce: Produce) -> SharedMemoryServer | None:
+    try:
+        return SharedMemoryServer(produce)
+    except OSError as error:
+        _logger.warning("no shared memory with readers on this machine, they use the network: %s", error)
+        return None

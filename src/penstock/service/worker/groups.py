@@ -1,0 +1,157 @@
+"""Spans of a pass whose positions are rows that are read by index, each of which stands for any number of elements.
+
+The operators over these rows ask for the next ones only when they have given everything that they made of those before.
+So what comes is counted from the last time that rows were asked for: `position` is the first of these rows, and `skip`
+counts elements and failures since. That is exact wherever it is resumed, and `skip` may run on over the positions that
+follow.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from penstock.data.block import Block
+from penstock.data.node import Node, OneInput, Run
+from penstock.data.plan import with_inputs
+from penstock.data.streams.stream import IndexStream
+from penstock.errors import InvalidArgumentError
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.service.wire.left_out import Noted
+from penstock.service.wire.subjects import Span
+from penstock.service.wire.worker_messages import LeftOut
+from penstock.service.worker.cut import DrawsNothing, base_of
+from penstock.service.worker.spans import Piece, Reader, pulled
+
+
+@dataclass(frozen=True, eq=False)
+class Rows(OneInput):
+    """The rows that a `SpanRun` is about, of what is read by index."""
+
+    name: ClassVar[str] = "rows"
+
+    @property
+    def cardinality(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0]
+
+    def stream(self, run: Run, epoch: int) -> "Feed":
+        assert isinstance(run, SpanRun)
+        feed = Feed(self.input, run, epoch)
+        run.feed = feed
+        return feed
+
+
+def over_rows(node: Node) -> Node:
+    """The nodes of a pass of kind "groups" with `Rows` put on what is read by index."""
+    base, above = base_of(node)
+    assert base is not None
+    node = Rows(base)
+    for step in above:
+        node = with_inputs(step, [node])
+    return node
+
+
+class SpanRun(Run):
+    """The run of a pass, for one span: the numbers of the rows are those of the whole epoch.
+
+    Attributes:
+        feed: the rows, when they are open.
+    """
+
+    feed: "Feed"
+
+    def __init__(self, run: Run, span: Span) -> None:
+        self.__dict__.update(run.__dict__)  # the same threads, and what its nodes have agreed on
+        self.span = span
+
+    def first(self, node: Node) -> int:
+        return self.span.start if isinstance(node, Rows) else 0
+
+    def inner(self, node: Node, root: Node, epoch: int, position: int) -> Run:
+        if isinstance(node, DrawsNothing) and root.unseeded:
+            raise InvalidArgumentError(
+                f"{node.where()} makes datasets that draw random numbers without a seed, which depend on the number of "
+                "the element in the whole stream; it is not known here. Give them seeds, or let the filter stand above"
+            )
+        return super().inner(node, root, epoch, position)
+
+
+class Feed(IndexStream):
+    """The rows of a span. `position` is where they were asked for last, `met` what the reader has met since."""
+
+    def __init__(self, base: Node, run: SpanRun, epoch: int) -> None:
+        length, stop = base.cardinality, run.span.stop
+        stop = stop if length == INFINITE_CARDINALITY else min(stop, length)
+        super().__init__(lambda indices: base.read(run, epoch, indices), stop)
+        self.restore(run.span.start)
+        self.position = run.span.start
+        self.met = 0
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        self.position, self.met = int(self.state()), 0
+        return super().pull(need, allow)
+
+
+class GroupsReader(Reader):
+    """A span of groups.
+
+    Args:
+        node: the nodes, with `Rows` in them.
+        length: the number of rows there are; -1 infinite.
+        run: the run of the pass.
+        epoch: the epoch.
+        span: the rows, of whose elements the first `span.skip` are left out.
+    """
+
+    def __init__(self, node: Node, length: int, run: Run, epoch: int, span: Span) -> None:
+        self._span = span
+        self._length = length
+        own = SpanRun(run, span)
+        own.skips = self._noted = Noted(run.skips.limit)
+        self._stream = node.cursor(own, epoch)
+        self._feed = own.feed
+        self._passed = 0
+        self._last_left_out: LeftOut | None = None
+
+    def next(self, rows: int) -> Piece | None:
+        while self._passed < self._span.skip:
+            piece = self._pull(self._span.skip - self._passed)
+            if piece is None:
+                return None
+            self._passed += _count(piece.found)
+        return self._pull(rows)
+
+    def _pull(self, rows: int) -> Piece | None:
+        found = pulled(self._stream, rows)
+        left_out = self._noted.taken()
+        if found is None:
+            self._last_left_out = left_out
+            return None
+        piece = Piece(self._feed.position, self._feed.met, found, left_out=left_out)
+        self._feed.met += _count(found)
+        return piece
+
+    def rest(self) -> Span:
+        number, feed = self._span.pass_number, self._feed
+        return Span(pass_number=number, start=feed.position, stop=self._span.stop, skip=feed.met)
+
+    @property
+    def length(self) -> int:
+        return self._length if 0 <= self._length <= self._span.stop else -2
+
+    @property
+    def skip(self) -> int:
+        return self._span.skip - self._passed
+
+    @property
+    def left_out(self) -> LeftOut | None:
+        # What comes before an element that is passed over belongs to that.
+        return self._last_left_out if self.skip == 0 else None
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _count(found: Block | Exception) -> int:
+    return len(found) if isinstance(found, Block) else 1

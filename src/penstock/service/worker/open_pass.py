@@ -1,0 +1,150 @@
+"""A pass that a worker has open: its plan, its threads, and what its readers share."""
+
+import time
+from dataclasses import dataclass, replace
+from threading import Lock
+
+from penstock.data.guards import guarded_below
+from penstock.data.node import Node, Run
+from penstock.data.plan import make_plan
+from penstock.data.streams.stream import Cursor
+from penstock.options import Options
+from penstock.runtime.pacing import Pace
+from penstock.runtime.threads import Threads
+from penstock.service.wire.left_out import Noted
+from penstock.service.wire.policy import ShardingPolicy
+from penstock.service.wire.subjects import Pass, Span
+from penstock.service.wire.worker_messages import Fetch
+from penstock.service.worker.cut import kind_of, without_prefetch
+from penstock.service.worker.groups import GroupsReader, SpanRun, over_rows
+from penstock.service.worker.parts import part_of, seed_of
+from penstock.service.worker.rounds import RoundsReader
+from penstock.service.worker.sequence import Sequence, SequenceReader
+from penstock.service.worker.spans import BLOCK_SECONDS, Reader, RowsReader
+from penstock.service.worker.window import SharedReader, SharedWindow
+
+_WITHOUT_END = 1 << 62
+
+
+@dataclass(frozen=True)
+class PassKey:
+    """What the elements of a pass are a function of."""
+
+    dataset_id: str
+    policy: ShardingPolicy
+    number: int
+    shard_index: int
+    num_shards: int
+    epoch: int
+    seed: int
+
+    @staticmethod
+    def of(request: Fetch) -> "PassKey":
+        """The key of the pass that a request is about."""
+        part, policy = request.part, ShardingPolicy(request.policy)
+        return PassKey(
+            request.dataset_id, policy, part.number, part.shard_index, part.num_shards, request.epoch, request.seed
+        )
+
+    @property
+    def part(self) -> Pass:
+        """The pass."""
+        return Pass(number=self.number, shard_index=self.shard_index, num_shards=self.num_shards)
+
+
+class OpenPass:
+    """A pass, held by those who read it; when it was closed it ends with the last of them."""
+
+    def __init__(self, node: Node, options: Options, key: PassKey, recent_bytes: int, window_bytes: int) -> None:
+        part = part_of(node, key.policy, key.part)
+        self.kind, self._length = kind_of(part)
+        # Elements must come in the same order whoever makes them, and whenever.
+        options = replace(options, deterministic=None)
+        plan = make_plan(part if self.kind == "sequence" else without_prefetch(part), options)
+        self._epoch = key.epoch
+        self._parallelism = plan.parallelism
+        self._root = over_rows(plan.root) if self.kind == "groups" else plan.root
+        self._threads = Threads()
+        seeded = options.seed is not None
+        self._run = Run(self._root, seed_of(key.seed, key.policy, key.part), self._threads, seeded=seeded)
+        self._run.skips = Noted(options.max_errors)
+        if options.on_error == "skip":
+            self._run.prepare = guarded_below
+        self._sequence = Sequence(self._from_beginning, recent_bytes, plan.parallelism)
+        self._shared = SharedWindow(self._from_beginning, window_bytes, plan.parallelism)
+        self._lock = Lock()
+        self._held = 0
+        self._closing = False
+        self._released = time.monotonic()
+        self._paces: list[Pace] = []
+
+    def _from_beginning(self) -> tuple[Cursor, Noted]:
+        """All elements of the pass, as one stream, and what that leaves out."""
+        whole = Span(pass_number=0, start=0, stop=_WITHOUT_END)
+        noted = Noted(self._run.skips.limit)
+        run = (SpanRun(self._run, whole) if self.kind == "groups" else self._run).leaving_to(noted)
+        return self._root.cursor(run, self._epoch), noted
+
+    def reader(self, request: Fetch) -> Reader:
+        """A reader of the span that is asked for."""
+        span = request.span
+        if request.trainer:
+            return SharedReader(self._shared, span, request.trainer, request.consumer, request.holds_back)
+        if self.kind == "rows":
+            return RowsReader(self._root, self._run, self._epoch, span, request.stride)
+        if self.kind == "groups" and not request.by_element and request.stride == 1:
+            return GroupsReader(self._root, self._length, self._run, self._epoch, span)
+        if request.stride > 1:
+            return RoundsReader(self._sequence, span, request.stride)
+        return SequenceReader(self._sequence, span)
+
+    def take_pace(self, block_bytes: int) -> Pace:
+        """A pace that knows what the rows of this pass cost, if somebody has read some."""
+        with self._lock:
+            pace = self._paces.pop() if self._paces else Pace(self._parallelism, BLOCK_SECONDS)
+        pace.aim(block_bytes)
+        return pace
+
+    def give_pace_back(self, pace: Pace) -> None:
+        """Let the next request begin with the same pace."""
+        with self._lock:
+            self._paces.append(pace)
+
+    def hold(self) -> None:
+        """Keep it open until `release`."""
+        with self._lock:
+            self._held += 1
+
+    def idle_since(self) -> float | None:
+        """When it was released last, by `time.monotonic`; None while somebody holds it."""
+        with self._lock:
+            return None if self._held else self._released
+
+    def release(self) -> None:
+        """One reader less."""
+        with self._lock:
+            self._held -= 1
+            self._released = time.monotonic()
+        self._end_if_unused()
+
+    def close(self) -> None:
+        """Close it when nobody holds it."""
+        with self._lock:
+            self._closing = True
+        self._end_if_unused()
+
+    def _end_if_unused(self) -> None:
+        with self._lock:
+            unused = self._closing and self._held == 0
+        if unused:
+            self.end()
+
+    def end(self) -> None:
+        """Let everything end that runs for it, whoever holds it."""
+        self._sequence.close()
+        self._shared.close()
+        self._threads.stop()
+
+    def join(self, seconds: float) -> None:
+        """Wait until its threads have ended, at most so long for each."""
+        self._threads.join(seconds)

@@ -1,0 +1,80 @@
+"""What a worker runs for a pass: the pipeline or its part under a policy, and the seed."""
+
+from dataclasses import dataclass
+
+from penstock.data.node import Node, Run
+from penstock.data.operators.order import Shard, ShardStream
+from penstock.data.plan import with_inputs
+from penstock.data.shards import NotByFile, OneOf, divided_at_hints, divided_by_file, hints_of, share_of_files
+from penstock.errors import InvalidArgumentError
+from penstock.rng import mix
+from penstock.service.wire.left_out import Noted
+from penstock.service.wire.policy import ShardingPolicy
+from penstock.service.wire.subjects import Pass
+from penstock.service.worker.cut import base_of, without_prefetch
+
+
+@dataclass(frozen=True, eq=False)
+class Share(Shard):
+    """A pass's share of elements that all passes make: the first alone tells what is left out among them."""
+
+    def stream(self, run: Run, epoch: int) -> ShardStream:
+        return super().stream(run if self.index == 0 else run.leaving_to(Noted(run.skips.limit)), epoch)
+
+
+class OnePass(OneOf):
+    """The part of one pass."""
+
+    def of(self, node: Node) -> Node:
+        return Share(node, self.count, self.index)
+
+
+def part_of(node: Node, policy: ShardingPolicy, part: Pass) -> Node:
+    """The nodes of a pass. Its kind depends on the policy, and not on the number of parts or the part.
+
+    Raises:
+        InvalidArgumentError: the policy does not fit the pipeline; with more parts than files, for these parts only.
+    """
+    one = OnePass(part.num_shards, part.shard_index)
+    if policy is ShardingPolicy.HINT:
+        return divided_at_hints(node, one, "ShardingPolicy.HINT")
+    hints = hints_of(node)
+    if hints:
+        raise InvalidArgumentError(f"{hints[0].where()} works under ShardingPolicy.HINT only, got {policy.name}")
+    if policy is ShardingPolicy.OFF:
+        return node
+    if policy is ShardingPolicy.DYNAMIC:
+        return node if part.num_shards == 1 else sharded_at_base(node, one)
+    if policy is ShardingPolicy.DATA:
+        return one.of(node)
+    try:
+        return divided_by_file(node, lambda reader: share_of_files(reader, one, "ShardingPolicy.DATA"))
+    except NotByFile as reason:
+        if policy is ShardingPolicy.FILE:
+            raise InvalidArgumentError(
+                f"ShardingPolicy.FILE does not fit: {reason}; use ShardingPolicy.DATA or ShardingPolicy.DYNAMIC"
+            ) from None
+        return one.of(node)
+
+
+def check_policy(node: Node, policy: ShardingPolicy) -> None:
+    """Refuse a pipeline that a policy does not fit, however many workers there are.
+
+    Raises:
+        InvalidArgumentError: see `part_of`.
+    """
+    part_of(node, policy, Pass(number=0))
+
+
+def seed_of(seed: int, policy: ShardingPolicy, part: Pass) -> int:
+    """The seed of a pass: under OFF each has its own, and the first that of the job."""
+    return mix(seed, part.number) if policy is ShardingPolicy.OFF and part.number else seed
+
+
+def sharded_at_base(node: Node, part: OneOf) -> Node:
+    """The pipeline over every n-th row of what it reads by index; where it reads nothing so, of its elements."""
+    base, above = base_of(without_prefetch(node))
+    node = part.of(node if base is None else base)
+    for step in above if base is not None else ():
+        node = with_inputs(step, [node])
+    return node

@@ -1,0 +1,212 @@
+"""What a data worker does: it computes the answer to a `Fetch`.
+
+Everything it keeps only makes the next answer quick: definitions that were loaded, passes that are open, and windows of
+what they gave. Any of it may be dropped at any time.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from threading import Lock
+
+from penstock.data.block import Block
+from penstock.data.node import Node
+from penstock.errors import LostDataWorkerError, PenstockError
+from penstock.options import Options
+from penstock.service.wire.definitions import from_bytes
+from penstock.service.wire.failures import failed_of
+from penstock.service.wire.interfaces import Answers, UnreachedDataWorkerError
+from penstock.service.wire.subjects import Span
+from penstock.service.wire.worker_messages import Chunk, End, Fetch, check_fetch
+from penstock.service.worker.open_pass import OpenPass, PassKey
+from penstock.service.worker.spans import STOPPED, Gathered, Piece, Reader, as_exception
+from penstock.service.worker.standing import StandingAnswers
+
+_OPEN_PASSES = 32
+_IDLE_SECONDS = 600.0
+_END_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What was produced since the statistics were taken last.
+
+    Attributes:
+        rows: elements, each as often as it was answered.
+        bytes: of them.
+        busy_seconds: spent on computing answers, of all requests together.
+        window_hits: rows that were in a cross-trainer window.
+        window_misses: rows that had to be made for one.
+    """
+
+    rows: int = 0
+    bytes: int = 0
+    busy_seconds: float = 0.0
+    window_hits: int = 0
+    window_misses: int = 0
+
+
+class Production:
+    """A worker's `Produce`; several threads may fetch at the same time.
+
+    Args:
+        get_definition: gives the definition of a dataset by its id.
+        recent_bytes: how much of a pass in order is kept for consumers that are behind.
+        window_bytes: how much of a pass is kept for trainers that share it.
+    """
+
+    def __init__(
+        self, get_definition: Callable[[str], bytes], *, recent_bytes: int = 1 << 26, window_bytes: int = 1 << 30
+    ) -> None:
+        self._get_definition = get_definition
+        self._recent_bytes = recent_bytes
+        self._window_bytes = window_bytes
+        self._lock = Lock()
+        self._datasets: dict[str, tuple[Node, Options]] = {}
+        self._passes: OrderedDict[PassKey, OpenPass] = OrderedDict()
+        self._statistics = Statistics()
+        self._dangerous = Lock()  # held by a request that may well end this process
+        self._standing = StandingAnswers(self._answer)
+        self._closed = False
+
+    def fetch(self, request: Fetch) -> Answers:
+        """The answer to a request, made while it is taken. Closing the iterator ends it.
+
+        Raises:
+            ServiceError: the dataset's definition cannot be loaded here.
+            LostDataWorkerError: the production was closed.
+            UnreachedDataWorkerError: it is to be asked alone, and so is another one that is under way.
+            InvalidArgumentError: it is no request.
+        """
+        check_fetch(request)
+        answer = self._standing.turn if request.wait_seconds else self._answer
+        if not request.alone:
+            yield from answer(request)
+            return
+        if not self._dangerous.acquire(blocking=False):
+            raise UnreachedDataWorkerError("it makes an element of another reader that may well end it")
+        try:
+            yield from answer(request)
+        finally:
+            self._dangerous.release()
+
+    def _answer(self, request: Fetch) -> Answers:
+        """All of it."""
+        opened = self._open(request)
+        reader: Reader | None = None
+        try:
+            reader = opened.reader(request)
+            yield from self._answers(opened, reader, request)
+        except PenstockError:
+            raise
+        except (Exception, SystemExit) as error:  # what opening something met: there is nothing behind it
+            span = request.span
+            yield failed_of(as_exception(error), Span(pass_number=span.pass_number, start=span.stop, stop=span.stop))
+        finally:
+            if reader is not None:
+                reader.close()
+            opened.release()
+
+    def _answers(self, opened: OpenPass, reader: Reader, request: Fetch) -> Answers:
+        pace = opened.take_pace(request.block_bytes)
+        gathered = Gathered(reader)
+        try:
+            while not self._closed:
+                begun = time.perf_counter()
+                piece = gathered.next(pace.start())
+                seconds = time.perf_counter() - begun
+                if piece is None:
+                    yield End(length=reader.length, skip=reader.skip, seconds=seconds, left_out=reader.left_out)
+                    return
+                if isinstance(piece.found, Exception):
+                    yield failed_of(piece.found, reader.rest(), piece.left_out)
+                    return
+                pace.stop(piece.found.nbytes)
+                self._count(piece.found, 0.0 if piece.kept else seconds, piece.kept if request.trainer else None)
+                yield _chunk_of(piece, len(piece.found), seconds), piece.found
+            raise LostDataWorkerError(STOPPED)
+        finally:
+            opened.give_pace_back(pace)
+
+    def _count(self, block: Block, seconds: float, hit: bool | None) -> None:
+        rows = len(block)
+        with self._lock:
+            before = self._statistics
+            self._statistics = Statistics(
+                rows=before.rows + rows,
+                bytes=before.bytes + block.nbytes,
+                busy_seconds=before.busy_seconds + seconds,
+                window_hits=before.window_hits + (rows if hit else 0),
+                window_misses=before.window_misses + (rows if hit is False else 0),
+            )
+
+    def statistics(self) -> Statistics:
+        """What was produced since this was called last."""
+        with self._lock:
+            statistics, self._statistics = self._statistics, Statistics()
+        return statistics
+
+    def _open(self, request: Fetch) -> OpenPass:
+        """The pass of a request, which is open until it is released."""
+        key = PassKey.of(request)
+        node, options = self._dataset(request.dataset_id)
+        with self._lock:
+            if self._closed:
+                raise LostDataWorkerError(STOPPED)
+            opened = self._passes.get(key)
+            if opened is None:
+                opened = self._passes[key] = OpenPass(node, options, key, self._recent_bytes, self._window_bytes)
+            self._passes.move_to_end(key)
+            opened.hold()
+        self._close_idle()
+        return opened
+
+    def _close_idle(self) -> None:
+        """Close passes that nobody has read for long, and the ones read longest ago if there are many."""
+        now = time.monotonic()
+        with self._lock:
+            since = {key: opened.idle_since() for key, opened in self._passes.items()}
+            idle = [(key, at) for key, at in since.items() if at is not None]
+            excess = len(self._passes) - _OPEN_PASSES
+            gone = [key for number, (key, at) in enumerate(idle) if number < excess or now - at > _IDLE_SECONDS]
+            old = [self._passes.pop(key) for key in gone]
+        for opened in old:
+            opened.close()
+        self._standing.close_idle()
+
+    def _dataset(self, dataset_id: str) -> tuple[Node, Options]:
+        with self._lock:
+            known = self._datasets.get(dataset_id)
+        if known is None:
+            known = from_bytes(self._get_definition(dataset_id))
+            with self._lock:
+                known = self._datasets.setdefault(dataset_id, known)
+        return known
+
+    def keep(self, datasets: Collection[str]) -> None:
+        """Forget all other datasets, and close their passes once nobody reads them any more."""
+        with self._lock:
+            self._datasets = {name: found for name, found in self._datasets.items() if name in datasets}
+            gone = [key for key in self._passes if key.dataset_id not in datasets]
+            old = [self._passes.pop(key) for key in gone]
+        for opened in old:
+            opened.close()
+        self._close_idle()
+
+    def close(self) -> None:
+        """Close everything and wait for it; whoever takes an answer meets a `LostDataWorkerError`."""
+        with self._lock:
+            self._closed = True
+            old = list(self._passes.values())
+            self._passes.clear()
+            self._datasets = {}
+        self._standing.close()
+        for opened in old:
+            opened.end()
+        for opened in old:
+            opened.join(_END_SECONDS)
+
+
+def _chunk_of(piece: Piece, rows: int, seconds: float) -> Chunk:
+    return Chunk(position=piece.position, skip=piece.skip, rows=rows, seconds=seconds, left_out=piece.left_out)

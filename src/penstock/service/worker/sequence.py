@@ -1,0 +1,255 @@
+"""A pass that one worker produces in order, for consumers at different positions of it.
+
+Position p is the p-th thing that comes: an element, or a failure in place of one. Where rows were left out behind the
+last of them, these stand at one position more.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+
+from penstock.data.streams.stream import Cursor, State
+from penstock.errors import LostDataWorkerError
+from penstock.runtime.pacing import Pace
+from penstock.service.wire.left_out import Noted
+from penstock.service.wire.subjects import Span
+from penstock.service.wire.worker_messages import LeftOut
+from penstock.service.worker.spans import BLOCK_SECONDS, STOPPED, Piece, Reader, pulled
+from penstock.service.worker.window import Behind, Found, Window, rows_of
+
+_HEADS = 4
+_SAVED_STATES = 64
+
+
+Opened = tuple[Cursor, Noted]
+"""A stream, and what it leaves out."""
+
+
+class Gone(Exception):
+    """What was asked for has left the window."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What stands at a position.
+
+    Attributes:
+        position: behind the end the length of the pass.
+        found: with what follows in its block; None behind the end.
+        kept: whether it was there already.
+        left_out: what was left out before it.
+    """
+
+    position: int
+    found: Found | None
+    kept: bool
+    left_out: LeftOut | None = None
+
+
+class Head:
+    """One stream through a pass, and the newest of what it gave, up to `window_bytes`.
+
+    Args:
+        open: opens the stream, at its beginning, with what that leaves out.
+        saved: (position, state) to continue from.
+        window_bytes: how much is kept; the newest block always is.
+        passed: told each (position, state) that could be continued from.
+        parallelism: the number of rows that are worth asking for at least.
+    """
+
+    def __init__(
+        self,
+        open: Callable[[], Opened],
+        saved: tuple[int, State],
+        window_bytes: int,
+        passed: Callable[[int, Opened], None],
+        parallelism: int,
+    ) -> None:
+        self._lock = Lock()
+        self._open = open
+        self._saved = saved
+        self._window_bytes = window_bytes
+        self._passed = passed
+        self._pace = Pace(parallelism, BLOCK_SECONDS)
+        self._stream: Opened | None = None
+        self._window = Window(saved[0])
+        self._ended = False
+        self._retired = False
+
+    @property
+    def first(self) -> int:
+        """The first position that is kept."""
+        return self._window.first
+
+    @property
+    def next(self) -> int:
+        """The position that is made next."""
+        return self._window.next
+
+    def read(self, position: int, rows: int) -> "Read":
+        """What stands at `position`, with what follows, up to `rows` rows.
+
+        Raises:
+            Gone: it has left the window, or this head was retired.
+        """
+        there = True
+        while True:
+            with self._lock:
+                try:
+                    if self._retired or position < self.first:
+                        raise Gone
+                    if position < self.next:
+                        found = self._window.at(position, rows)
+                        return Read(position, found, there, self._window.left_out(position))
+                    if self._ended:
+                        return Read(self.next, None, there)
+                    there = False
+                    self._produce(position + rows - self.next)
+                finally:
+                    self._close_if_retired()
+
+    def _produce(self, wanted: int) -> None:
+        """Make the next block of the stream, of at most `wanted` rows."""
+        if self._stream is None:
+            self._stream = self._open()
+            if self._saved[1] is not None:
+                self._restore(*self._saved[1])
+        stream, noted = self._stream
+        self._passed(self.next, self._stream)
+        found = pulled(stream, min(self._pace.start(), wanted))
+        left_out = noted.taken()
+        if found is None:
+            self._ended = True
+            if left_out is not None:
+                self._window.add(Behind(left_out), None)
+            return
+        self._pace.stop(0 if isinstance(found, Exception) else found.nbytes)
+        self._window.add(found, left_out)
+        while self._window.nbytes > self._window_bytes and len(self._window) > 1:
+            self._window.drop()
+
+    def _restore(self, state: State, known: State) -> None:
+        assert self._stream is not None
+        stream, noted = self._stream
+        noted.restore(known)
+        stream.restore(state)
+
+    def retire(self) -> None:
+        """Close the stream, after the block that is being made."""
+        self._retired = True
+        if self._lock.acquire(blocking=False):
+            try:
+                self._close_if_retired()
+            finally:
+                self._lock.release()
+
+    def _close_if_retired(self) -> None:
+        if self._retired and self._stream is not None:
+            self._stream[0].close()
+
+
+class Sequence:
+    """A pass in order, from wherever it is asked for.
+
+    Requests near each other share one stream and compute nothing twice. One for what has left the window is served by a
+    further stream, from the nearest state that was saved on the way.
+
+    Args:
+        open: opens a stream at the beginning of the pass, with what that leaves out.
+        window_bytes: how much of what it gave is kept for each of its streams.
+        parallelism: the number of rows that are worth asking for at least.
+    """
+
+    def __init__(self, open: Callable[[], Opened], window_bytes: int, parallelism: int) -> None:
+        self._lock = Lock()
+        self._open = open
+        self._window_bytes = window_bytes
+        self._parallelism = parallelism
+        self._heads: list[Head] = []  # the one used last at the end
+        self._states: dict[int, State] = {0: None}
+        self._closed = False
+        self._between = 1  # positions from one saved state to the next
+
+    def read(self, position: int, rows: int) -> Read:
+        """What stands at `position`, as `Head.read` gives it."""
+        while True:
+            head = self._head_for(position)
+            try:
+                return head.read(position, rows)
+            except Gone:
+                continue
+
+    def _head_for(self, position: int) -> Head:
+        with self._lock:
+            if self._closed:
+                raise LostDataWorkerError(STOPPED)
+            start = max(known for known in self._states if known <= position)
+            near = [head for head in self._heads if head.first <= position and head.next >= start]
+            if near:
+                head = max(near, key=lambda head: head.next)
+                self._heads.remove(head)
+            else:
+                saved = (start, self._states[start])
+                head = Head(self._open, saved, self._window_bytes, self._save, self._parallelism)
+            self._heads.append(head)
+            retired = self._heads.pop(0) if len(self._heads) > _HEADS else None
+        if retired is not None:
+            retired.retire()
+        return head
+
+    def _save(self, position: int, stream: Opened) -> None:
+        """Note the state of a stream at a position, every so often."""
+        with self._lock:
+            if position < max(self._states) + self._between:
+                return
+            self._states[position] = stream[0].state(), stream[1].state()
+            if len(self._states) > _SAVED_STATES:
+                self._states = dict(sorted(self._states.items())[::2])
+                self._between *= 2
+
+    def close(self) -> None:
+        """Close all streams."""
+        with self._lock:
+            self._closed = True
+            heads, self._heads = self._heads, []
+        for head in heads:
+            head.retire()
+
+
+class SequenceReader(Reader):
+    """A span of a sequence."""
+
+    def __init__(self, sequence: Sequence, span: Span) -> None:
+        self._sequence = sequence
+        self._span = span
+        self._position = span.start + span.skip
+        self._length = -2
+        self._left_out: LeftOut | None = None
+
+    def next(self, rows: int) -> Piece | None:
+        position = self._position
+        if position >= self._span.stop or 0 <= self._length <= position:
+            return None
+        read = self._sequence.read(position, min(rows, self._span.stop - position))
+        if isinstance(read.found, Behind):
+            self._length, self._left_out = position + 1, read.found.left_out
+            return None
+        if read.found is None:
+            self._length = read.position
+            return None
+        self._position += rows_of(read.found)
+        return Piece(position, 0, read.found, read.kept, read.left_out)
+
+    def rest(self) -> Span:
+        return Span(pass_number=self._span.pass_number, start=self._position, stop=self._span.stop)
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    @property
+    def left_out(self) -> LeftOut | None:
+        return self._left_out
+
+    def close(self) -> None:
+        """The sequence stays open for others."""

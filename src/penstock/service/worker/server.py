@@ -1,0 +1,254 @@
+"""A data worker: it produces what consumers ask for, and keeps in touch with its dispatcher."""
+
+import atexit
+import logging
+import threading
+import time
+import weakref
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Final, Literal
+
+from penstock.errors import ClosedError, InvalidTypeError, PenstockError, ServiceError, StorageError
+from penstock.service.config import PORT_WILDCARD
+from penstock.service.config import WorkerConfig as WorkerConfig
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.address import PROTOCOL, TLS_PROTOCOL
+from penstock.service.wire.dispatcher_messages import GetDataset, WorkerHeartbeat, WorkerHello, WorkerNews
+from penstock.service.wire.envelope import ProtocolError
+from penstock.service.wire.interfaces import UnreachedDataWorkerError
+from penstock.service.worker.endpoints import Endpoints
+from penstock.service.worker.production import Production
+
+_logger = logging.getLogger(__name__)
+
+_DRAIN_SECONDS: Final = 30.0
+"""How long a worker that leaves goes on with what it was asked."""
+
+_PATIENCE_SECONDS: Final = 60.0
+"""How long a reader's request waits for a dispatcher that cannot be reached."""
+
+_Ending = Literal["stop", "drain"]
+
+
+class WorkerServer:
+    """Produces elements for the readers of a service.
+
+    It stops by `stop`, at the end of a `with` block, when its dispatcher ends, when it is no longer referenced, and
+    when the interpreter ends.
+
+    Args:
+        config: where its dispatcher is, and how it is reached itself.
+        start: whether it registers at once. It then waits for the dispatcher, and logs that it does.
+
+    Raises:
+        InvalidTypeError: a `config` of another kind.
+        ServiceError: it cannot listen at that port, or the dispatcher cannot be reached or will not have it.
+
+    Example:
+        >>> import penstock as ps
+        >>> with ps.service.DispatchServer() as dispatcher:
+        ...     address = dispatcher.target.split("://")[1]
+        ...     with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)) as worker:
+        ...         worker.target
+        'grpc://localhost:...'
+    """
+
+    def __init__(self, config: WorkerConfig, *, start: bool = True) -> None:
+        if not isinstance(config, WorkerConfig):
+            raise InvalidTypeError(f"WorkerServer(config) takes a ps.service.WorkerConfig, got {config!r}")
+        self._config = config
+        self._duty: _Duty | None = None
+        self._stopped = False
+        if start:
+            self.start()
+
+    def start(self) -> None:
+        """Listen and register; do nothing if it has.
+
+        Raises:
+            ClosedError: it was stopped.
+            ServiceError: as when it is made.
+        """
+        if self._stopped:
+            raise ClosedError("a data worker cannot be started after it was stopped: make a new WorkerServer")
+        if self._duty is None:
+            self._duty = _Duty(self._config)
+            weakref.finalize(self, self._duty.words.put, "stop").atexit = False
+            _duties.add(self._duty)
+
+    @property
+    def target(self) -> str:
+        """Where consumers reach it: "grpc://host:port", or "grpc+tls://host:port"."""
+        protocol = TLS_PROTOCOL if self._config.tls_cert else PROTOCOL
+        return f"{protocol}://{self._running().address}"
+
+    def _running(self) -> "_Duty":
+        if self._duty is None:
+            raise ServiceError("the data worker has no address before it is started: call start()")
+        return self._duty
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended.
+
+        Raises:
+            ServiceError: it ended because it lost its dispatcher.
+        """
+        duty = self._running()
+        duty.ended.wait(timeout)
+        if duty.failure is not None:
+            raise duty.failure
+
+    def stop(self, *, drain: bool = False) -> None:
+        """Stop. A second call does nothing.
+
+        Args:
+            drain: first finish its pending requests, for 30 s at most; new ones go to other workers. Otherwise readers
+                request the missing elements from other workers.
+        """
+        self._stopped = True
+        if self._duty is not None:
+            self._duty.stop("drain" if drain else "stop")
+
+    def __enter__(self) -> "WorkerServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class _Duty:
+    """What runs. It holds nothing that the user holds, so that a server that is forgotten can end."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        credentials = config.credentials()
+        self._dispatcher = DispatcherClient(
+            config.dispatcher_address,
+            patience_seconds=config.dispatcher_timeout_seconds,
+            credentials=config.credentials_for_dispatcher(credentials),
+        )
+        self._production = Production(self._definition)
+        # How it is to end. A queue of this kind may be written to where garbage is collected.
+        self.words: SimpleQueue[_Ending] = SimpleQueue()
+        self.ended = threading.Event()
+        self.failure: PenstockError | None = None
+        self._endpoints = Endpoints(self._production.fetch, config.host, config.port, self._advertised, credentials)
+        self.address = self._endpoints.endpoint.address
+        try:
+            self._interval = self._register()
+        except BaseException:
+            self._close()
+            raise
+        self._reported = time.monotonic()
+        self._thread = threading.Thread(target=self._serve, name="penstock-worker", daemon=True)
+        self._thread.start()
+
+    def _advertised(self, port: int) -> str:
+        return self._config.worker_address.replace(PORT_WILDCARD, str(port))
+
+    def _definition(self, dataset_id: str) -> bytes:
+        self._dispatcher.connect_anew()  # what comes will be run
+        try:
+            found = self._dispatcher.ask(GetDataset(dataset_id=dataset_id), patience_seconds=_PATIENCE_SECONDS)
+        except PenstockError as error:
+            # Not the reader's trouble: its own dispatcher may be another one, or be back by then. Where this one has
+            # forgotten the dataset, the reader will hear so, and register it anew.
+            raise UnreachedDataWorkerError(f"this data worker cannot get the dataset: {error}") from error
+        return bytes(found.definition)
+
+    def _register(self) -> float:
+        """Say hello; gives how often to report."""
+        hello = WorkerHello(endpoint=self._endpoints.endpoint, tags=list(self._config.tags))
+        welcome = self._dispatcher.ask(hello)
+        self._worker_id: int = welcome.worker_id
+        return float(self._config.heartbeat_seconds or welcome.heartbeat_seconds)
+
+    def _serve(self) -> None:
+        try:
+            if self._keep_in_touch() == "drain":
+                self._leave()
+            self._say(WorkerHeartbeat(worker_id=self._worker_id, left=True))
+        except Exception as error:  # nobody else would hear of it
+            self.failure = ServiceError(f"this data worker failed to keep in touch with its dispatcher: {error!r}")
+            _logger.exception("this data worker ends: it failed to keep in touch with its dispatcher")
+        finally:
+            self._close()
+            self.ended.set()
+
+    def _keep_in_touch(self) -> _Ending:
+        """Report to the dispatcher until this worker is to end; gives how."""
+        heard = time.monotonic()
+        while True:
+            with suppress(Empty):
+                return self.words.get(timeout=self._interval)
+            try:
+                ending = self._beat()
+                if ending is not None:
+                    return ending
+                heard = time.monotonic()
+                continue
+            except PenstockError as error:
+                # It is gone, or cannot write its journal; others will not have this worker any more.
+                may_pass = isinstance(error, (ServiceError, StorageError)) and not isinstance(error, ProtocolError)
+                if may_pass and time.monotonic() - heard <= self._config.dispatcher_timeout_seconds:
+                    continue
+                self.failure = error
+                _logger.error("this data worker ends: %s", error)
+                return "stop"
+
+    def _beat(self) -> _Ending | None:
+        """Report, and do what the answer says; gives how to end, if that is what it says."""
+        made = self._production.statistics()
+        now = time.monotonic()
+        seconds, self._reported = now - self._reported, now
+        news: WorkerNews = self._dispatcher.ask(
+            WorkerHeartbeat(
+                worker_id=self._worker_id,
+                rows=made.rows,
+                bytes=made.bytes,
+                busy_seconds=made.busy_seconds,
+                seconds=seconds,
+                window_hits=made.window_hits,
+                window_misses=made.window_misses,
+            ),
+            patience_seconds=self._interval,
+        )
+        if news.stopping:
+            return "drain"
+        if not news.known:
+            _logger.warning("the dispatcher does not know this data worker any more: it registers anew")
+            self._register()
+        else:
+            self._production.keep(news.datasets)
+        return None
+
+    def _leave(self) -> None:
+        """Let others be asked, and go on with what was asked already."""
+        self._say(WorkerHeartbeat(worker_id=self._worker_id, leaving=True))
+        if not self._endpoints.wait_until_idle(_DRAIN_SECONDS):
+            _logger.warning("this data worker ends with requests under way, after %.0f s", _DRAIN_SECONDS)
+
+    def _say(self, message: WorkerHeartbeat) -> None:
+        with suppress(PenstockError):  # a dispatcher that does not hear it misses the next heartbeats
+            self._dispatcher.ask(message, patience_seconds=0)
+
+    def _close(self) -> None:
+        self._endpoints.stop()
+        self._production.close()
+        self._dispatcher.close()
+
+    def stop(self, ending: _Ending) -> None:
+        """End it, and wait until it has ended."""
+        self.words.put(ending)
+        self._thread.join()
+
+
+_duties: "weakref.WeakSet[_Duty]" = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """At the end of the interpreter, while its threads still run."""
+    for duty in list(_duties):
+        duty.stop("stop")

@@ -1,0 +1,189 @@
+"""Reading a span of a pass, piece by piece, whatever the kind of the pass."""
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+from penstock.data.block import Block, is_ragged
+from penstock.data.node import Node, Run, scaled
+from penstock.data.streams.stream import IndexStream, Stream
+from penstock.errors import InvalidTypeError, LostDataWorkerError, ServiceError
+from penstock.options import INFINITE_CARDINALITY
+from penstock.runtime.channel import Closed
+from penstock.runtime.threads import failures
+from penstock.service.wire.subjects import Span
+from penstock.service.wire.worker_messages import LeftOut
+
+STOPPED = "this data worker has stopped"
+BLOCK_SECONDS = 0.016
+"""A worker makes a block for so long, up to twice: each costs its trainer about a quarter of a millisecond."""
+_GATHERING_SECONDS = 0.001
+_SMALL_BYTES = 1 << 18  # above this a copy costs more than another piece
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements that follow each other, or what was raised in place of one.
+
+    Attributes:
+        position: of the first.
+        skip: how many elements and failures came since the beginning of that position.
+        kept: whether it was there already.
+        left_out: what was left out before the first of them.
+    """
+
+    position: int
+    skip: int
+    found: Block | Exception
+    kept: bool = False
+    left_out: LeftOut | None = None
+
+
+class Reader(ABC):
+    """One span of a pass, from its beginning to its end.
+
+    Attributes:
+        gathers: whether each piece begins where the one before it ends.
+    """
+
+    gathers = True
+
+    @abstractmethod
+    def next(self, rows: int) -> Piece | None:
+        """What comes next, at most about `rows` elements; None at the end of the span or of the pass."""
+
+    @abstractmethod
+    def rest(self) -> Span:
+        """What of the span has not been given yet."""
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """The number of positions of the pass, if its end was met; -2 otherwise."""
+
+    @property
+    def skip(self) -> int:
+        """At the end of the span, how many of the elements to be left out come after it."""
+        return 0
+
+    @property
+    def left_out(self) -> LeftOut | None:
+        """At the end of the span, what was left out after its last element."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what was opened for this span alone."""
+
+
+class Gathered:
+    """What a reader gives, with small blocks put together: each piece has a price on its way."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._pending: list[Piece | None] = []
+
+    def next(self, rows: int) -> Piece | None:
+        """As `Reader.next`; takes a moment longer where more elements come by then."""
+        first = self._next(rows)
+        if first is None or isinstance(first.found, Exception) or not self._reader.gathers:
+            return first
+        until = time.perf_counter() + _GATHERING_SECONDS
+        blocks, left = [first.found], rows - len(first.found)
+        nbytes = first.found.nbytes
+        while left > 0 and nbytes < _SMALL_BYTES and time.perf_counter() < until:
+            piece = self._next(left)
+            if piece is None or isinstance(piece.found, Exception) or not _fits(piece, first.found):
+                self._pending.append(piece)
+                break
+            blocks.append(piece.found)
+            left -= len(piece.found)
+            nbytes += piece.found.nbytes
+        return replace(first, found=Block.concatenate(blocks))
+
+    def _next(self, rows: int) -> Piece | None:
+        return self._pending.pop() if self._pending else self._reader.next(rows)
+
+
+def _fits(piece: Piece, first: Block) -> bool:
+    """Whether the rows of a piece fit into one block with others as they are, and nothing was left out before them."""
+    one, other = piece.found, first
+    assert isinstance(one, Block)
+    if piece.left_out is not None:
+        return False
+    return one.structure == other.structure and all(
+        a.dtype == b.dtype and a.shape[1:] == b.shape[1:] and is_ragged(a) == is_ragged(b)
+        for a, b in zip(one.columns, other.columns, strict=True)
+    )
+
+
+class RowsReader(Reader):
+    """A span of what is read by index.
+
+    Args:
+        node: the indexable nodes.
+        run: their run.
+        epoch: the epoch.
+        span: the positions.
+        stride: only every `stride`-th of them, from the first; what fills no group of `stride` is left out.
+    """
+
+    def __init__(self, node: Node, run: Run, epoch: int, span: Span, stride: int) -> None:
+        self._span = span
+        self._first = span.start + span.skip * stride
+        self._stride = stride
+        self._cardinality = scaled(node.cardinality, lambda count: count - count % stride)
+        known = span.stop if self._cardinality == INFINITE_CARDINALITY else min(span.stop, self._cardinality)
+        self._positions = range(self._first, max(known, self._first), stride)
+
+        def read(numbers: range) -> Block:
+            wanted = self._positions[numbers.start : numbers.stop]
+            return node.read(run, epoch, wanted)
+
+        self._stream = IndexStream(read, len(self._positions))
+
+    def next(self, rows: int) -> Piece | None:
+        position = self._position
+        found = pulled(self._stream, rows)
+        return None if found is None else Piece(position, 0, found)
+
+    @property
+    def _position(self) -> int:
+        return self._first + int(self._stream.state()) * self._stride
+
+    def rest(self) -> Span:
+        return Span(pass_number=self._span.pass_number, start=self._position, stop=self._span.stop)
+
+    @property
+    def length(self) -> int:
+        return self._cardinality if 0 <= self._cardinality <= self._span.stop else -2
+
+    def close(self) -> None:
+        """Reading by index leaves nothing open."""
+
+
+def pulled(stream: Stream, rows: int) -> Block | Exception | None:
+    """The next rows of a stream, or what it raises.
+
+    Raises:
+        LostDataWorkerError: the stream was closed meanwhile.
+    """
+    try:
+        return stream.pull(rows, rows)
+    except Closed:
+        raise LostDataWorkerError(STOPPED) from None
+    except StopIteration:  # it comes from a function, and would end the loop in silence
+        return InvalidTypeError("a function of this dataset raised StopIteration: return a value instead")
+    except failures() as error:
+        return as_exception(error)
+
+
+def as_exception(error: BaseException) -> Exception:
+    """What a function raised, as an exception: it ends neither this process nor that of the trainer."""
+    if isinstance(error, Exception):
+        return error
+    said = ServiceError(f"a function of this dataset raised {error!r}, which ends no process here: raise an exception")
+    said.__cause__ = error
+    for note in getattr(error, "__notes__", ()):
+        said.add_note(note)
+    return said

@@ -1,0 +1,168 @@
+"""Answers of a data worker that are taken a piece at a time, by readers that ask many workers in turn.
+
+Each is made by a thread of its own, which goes on while its reader asks others. Any of them may be dropped at any time:
+what it had made is made again.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Condition, Lock, Thread
+
+from penstock.errors import LostDataWorkerError
+from penstock.service.wire.interfaces import Answer, Answers
+from penstock.service.wire.subjects import Place
+from penstock.service.wire.worker_messages import Chunk, Fetch, Pause
+from penstock.service.worker.open_pass import PassKey
+from penstock.service.worker.spans import STOPPED
+
+IDLE_SECONDS = 30.0
+"""How long an answer is kept that nobody asks for: a reader that is there looks in more often."""
+
+_Key = tuple[PassKey, str, str, int, int, Place]
+
+
+class StandingAnswers:
+    """The standing answers of one worker.
+
+    Args:
+        answer: gives the whole answer to a request.
+    """
+
+    def __init__(self, answer: Callable[[Fetch], Answers]) -> None:
+        self._answer = answer
+        self._lock = Lock()
+        self._idle: dict[_Key, _Standing] = {}  # by who asks, and from where on; nobody is taking these
+        self._closed = False
+
+    def turn(self, request: Fetch) -> Answers:
+        """The next piece of an answer if it comes in time, and a `Pause` where more may follow.
+
+        Raises:
+            PenstockError: as the whole answer does.
+        """
+        key = _key(request, request.span.first)
+        standing = self._taken(key)
+        piece = None
+        if not request.looks_in:
+            standing = standing or _Standing(self._answer(request), ahead=not request.trainer)
+            piece = standing.take(request.wait_seconds)
+        if isinstance(piece, tuple):
+            key = _key(request, _after(piece[0], request.stride))
+        goes_on = piece is None or isinstance(piece, tuple)
+        if standing is not None and goes_on:
+            self._keep(key, standing)
+        if piece is not None:
+            yield piece
+        if goes_on:
+            yield Pause()
+
+    def _taken(self, key: _Key) -> "_Standing | None":
+        """The answer that goes on there, which is nobody else's until it is kept again."""
+        with self._lock:
+            if self._closed:
+                raise LostDataWorkerError(STOPPED)
+            return self._idle.pop(key, None)
+
+    def _keep(self, key: _Key, standing: "_Standing") -> None:
+        standing.idle_since = time.monotonic()
+        with self._lock:
+            replaced = standing if self._closed else self._idle.pop(key, None)
+            if not self._closed:
+                self._idle[key] = standing
+        if replaced is not None:
+            replaced.close()
+
+    def close_idle(self) -> None:
+        """Drop what nobody has asked for lately."""
+        limit = time.monotonic() - IDLE_SECONDS
+        with self._lock:
+            old = [key for key, standing in self._idle.items() if standing.idle_since < limit]
+            gone = [self._idle.pop(key) for key in old]
+        for standing in gone:
+            standing.close()
+
+    def close(self) -> None:
+        """Drop all; who waits for one meets a `LostDataWorkerError`."""
+        with self._lock:
+            self._closed = True
+            gone = list(self._idle.values())
+            self._idle.clear()
+        for standing in gone:
+            standing.close()
+
+
+def _key(request: Fetch, place: Place) -> _Key:
+    """Who asks for what: up to another stop it is another answer."""
+    return PassKey.of(request), request.consumer, request.trainer, request.stride, request.span.stop, place
+
+
+def _after(chunk: Chunk, stride: int) -> Place:
+    """Where the next request begins."""
+    return chunk.position + chunk.rows * stride, 0
+
+
+class _Standing:
+    """One answer, and the thread that makes it.
+
+    Args:
+        answers: what it gives, in order.
+        ahead: make the next piece as soon as one was taken. What trainers share is made when one of them asks.
+    """
+
+    def __init__(self, answers: Answers, *, ahead: bool) -> None:
+        self._answers = answers
+        self._ahead = ahead
+        self._changed = Condition()
+        self._wanted = True
+        self._piece: Answer | None = None
+        self._error: Exception | None = None
+        self._closed = False
+        self.idle_since = time.monotonic()
+        Thread(target=self._make, name="penstock-standing", daemon=True).start()
+
+    def take(self, seconds: float) -> Answer | None:
+        """The next piece; None if it does not come in time.
+
+        Raises:
+            Exception: what the answer raises.
+        """
+        with self._changed:
+            self._wanted = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._piece is not None or self._error is not None, seconds)
+            if self._error is not None:
+                raise self._error
+            piece, self._piece = self._piece, None
+            if piece is not None:
+                self._wanted = self._ahead
+                self._closed = not isinstance(piece, tuple)
+                self._changed.notify_all()
+            return piece
+
+    def _make(self) -> None:
+        try:
+            while self._is_wanted():
+                piece = next(self._answers)
+                with self._changed:
+                    self._piece = piece
+                    self._changed.notify_all()
+        except Exception as error:  # raised where it is asked for
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+        finally:
+            with suppress(LostDataWorkerError):
+                self._answers.close()
+
+    def _is_wanted(self) -> bool:
+        """Wait until another piece is wanted; gives whether it is."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or (self._wanted and self._piece is None))
+            return not self._closed
+
+    def close(self) -> None:
+        """No more of it is wanted."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

@@ -1,0 +1,330 @@
+"""The newest of what a stream gave, up to so many bytes, by position; and a window that several trainers read."""
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Condition
+
+from penstock.data.block import Block
+from penstock.data.streams.stream import Cursor
+from penstock.errors import LostDataWorkerError, ServiceError
+from penstock.runtime.pacing import Pace
+from penstock.service.wire.left_out import Noted
+from penstock.service.wire.subjects import Span
+from penstock.service.wire.worker_messages import LeftOut
+from penstock.service.worker.spans import BLOCK_SECONDS, STOPPED, Piece, Reader, pulled
+
+_BLOCK_BYTES = 1 << 22
+_OVERHEAD_BYTES = 256
+_ABSENCE_SECONDS = 10.0
+"""How long a trainer that reads nothing is waited for."""
+_ARRIVAL_SECONDS = 0.5
+"""Within which time those who have lost a worker come to another one."""
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What was left out behind the last element of a pass; it takes one position, as an exception does."""
+
+    left_out: LeftOut
+
+
+Found = Block | Exception | Behind
+"""What stands at a position of a pass."""
+
+
+class Window:
+    """What stands at the positions from `first` to `next` - 1, and what was left out before these."""
+
+    def __init__(self, position: int) -> None:
+        self.first = self.next = position
+        self.nbytes = 0
+        self._starts: list[int] = []
+        self._found: list[Found] = []
+        self._left_out: dict[int, LeftOut] = {}
+        self._gone = 0  # pieces at the beginning of the lists that were dropped
+
+    def __len__(self) -> int:
+        """The number of pieces."""
+        return len(self._starts) - self._gone
+
+    def add(self, found: Found, left_out: LeftOut | None) -> None:
+        """Put what stands at `next`, and behind it, into the window, with what was left out before it."""
+        if left_out is not None:
+            self._left_out[self.next] = left_out
+        self._starts.append(self.next)
+        self._found.append(found)
+        self.next += rows_of(found)
+        self.nbytes += _bytes_of(found)
+
+    def left_out(self, position: int) -> LeftOut | None:
+        """What was left out before a position."""
+        return self._left_out.get(position)
+
+    def at(self, position: int, rows: int) -> Found:
+        """What stands at a position, and up to `rows` rows of its block: read-only, for others see them too."""
+        number = bisect_right(self._starts, position) - 1
+        found = self._found[number]
+        if not isinstance(found, Block):
+            return found
+        start = position - self._starts[number]
+        return found.slice(start, start + rows).read_only()
+
+    def first_stop(self) -> int:
+        """Where the oldest piece ends."""
+        return self._starts[self._gone + 1] if len(self) > 1 else self.next
+
+    def drop(self) -> None:
+        """Forget the oldest piece."""
+        self._left_out.pop(self.first, None)
+        self.first = self.first_stop()
+        self.nbytes -= _bytes_of(self._found[self._gone])
+        self._found[self._gone] = _DROPPED
+        self._gone += 1
+        if self._gone > len(self._starts) // 2:
+            del self._starts[: self._gone], self._found[: self._gone]
+            self._gone = 0
+
+
+_DROPPED = Exception()
+
+
+def rows_of(found: Found) -> int:
+    """How many positions it takes."""
+    return len(found) if isinstance(found, Block) else 1
+
+
+def _bytes_of(found: Found) -> int:
+    return _OVERHEAD_BYTES + (found.nbytes if isinstance(found, Block) else 0)
+
+
+@dataclass(eq=False)
+class _Place:
+    """How far a reader is, or was when it was last seen, and up to where it waits for elements, if it does."""
+
+    trainer: str
+    consumer: str
+    position: int
+    holds_back: bool
+    left: float | None = None
+    wanted: int = 0
+
+
+class SharedWindow:
+    """One pass that several trainers read, each at its own pace, from one window: the fastest drives it.
+
+    Readers of one trainer share what it gets: each takes what none of them has had while others of them read.
+
+    A trainer that falls out of the window goes on where it begins now. One that holds back is waited for, as long as it
+    reads: what it has not had stays.
+
+    Where the first one comes from elsewhere, its worker was lost, perhaps over an element that is fatal. So nothing is
+    made that nobody has had before the others may have come too: an element that one of them asks for by itself must
+    not be lost over what another one wants.
+
+    Args:
+        open: opens the stream.
+        window_bytes: how much is kept.
+        parallelism: the number of rows that are worth asking for at least.
+        clock: gives seconds.
+    """
+
+    def __init__(
+        self,
+        open: Callable[[], tuple[Cursor, Noted]],
+        window_bytes: int,
+        parallelism: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._changed = Condition()
+        self._open = open
+        self._window = Window(0)
+        self._window_bytes = window_bytes
+        self._pace = Pace(parallelism, BLOCK_SECONDS)
+        self._pace.aim(min(_BLOCK_BYTES, window_bytes // 8))
+        self._clock = clock
+        self._stream: Cursor | None = None
+        self._noted: Noted | None = None
+        self._producing = False
+        self._ended = self._closed = False
+        self._places: list[_Place] = []
+        self._given: dict[str, int] = {}  # up to where readers of a trainer have had what it gets
+        self._awaits_until = float("-inf")
+
+    def enter(self, trainer: str, consumer: str, position: int, holds_back: bool) -> _Place:
+        """A reader of a trainer reads from a position on; gives its place, which `read` moves on."""
+        place = _Place(trainer, consumer, position, holds_back)
+        with self._changed:
+            if position > 0 and not self._places:
+                self._awaits_until = self._clock() + _ARRIVAL_SECONDS
+            self._places = [other for other in self._places if not self._replaces(place, other)]
+            if not self._shares(place):
+                self._given[trainer] = position
+            self._places.append(place)
+        return place
+
+    def _replaces(self, place: _Place, other: _Place) -> bool:
+        """Whether a reader has come in place of another one: of itself, or of one of its trainer that has gone."""
+        return other.trainer == place.trainer and (other.left is not None or other.consumer == place.consumer)
+
+    def _shares(self, place: _Place) -> bool:
+        """Whether other readers of the same trainer read too."""
+        others = (other for other in self._places if other.trainer == place.trainer and other is not place)
+        return any(other.left is None and other.consumer != place.consumer for other in others)
+
+    def leave(self, place: _Place) -> None:
+        """A reader reads no further for now."""
+        with self._changed:
+            place.left = self._clock()
+            self._changed.notify_all()
+
+    def read(self, place: _Place, rows: int) -> tuple[Piece | None, int]:
+        """What comes next for a reader, and the position behind it; no piece at the end of the pass.
+
+        Raises:
+            LostDataWorkerError: the window was closed.
+        """
+        with self._changed:
+            kept = True
+            while True:
+                place.position = max(place.position, self._window.first)
+                if self._shares(place):
+                    place.position = max(place.position, self._given[place.trainer])
+                if place.position < self._window.next:
+                    found = self._window.at(place.position, rows)
+                    assert not isinstance(found, Behind)
+                    piece = Piece(place.position, 0, found, kept, self._window.left_out(place.position))
+                    stop = place.position + rows_of(piece.found)
+                    self._given[place.trainer] = max(self._given[place.trainer], stop)
+                    return piece, stop
+                if self._closed:
+                    raise LostDataWorkerError(STOPPED)
+                if self._ended:
+                    return None, self._window.next
+                place.wanted = place.position + rows
+                try:
+                    kept = self._wait_or_produce() and kept
+                finally:
+                    place.wanted = 0
+
+    def _wait_or_produce(self) -> bool:
+        """Whether others may have made what is wanted."""
+        if self._producing:
+            self._changed.wait()
+            return True
+        if self._held_back():
+            return self._changed.wait(1.0)  # whoever holds back may have gone
+        awaited = self._awaits_until - self._clock()
+        if awaited > 0 and self._window.next >= self._had_until():
+            return self._changed.wait(awaited)
+        self._produce()
+        return False
+
+    def _had_until(self) -> int:
+        """What comes before this position somebody has had, here or elsewhere."""
+        return max(place.position for place in self._places)
+
+    def moved(self, place: _Place, position: int) -> None:
+        """A reader has handed on everything before this position."""
+        with self._changed:
+            place.position = position
+            self._changed.notify_all()
+
+    def _held_back(self) -> bool:
+        full = self._window.nbytes >= self._window_bytes and len(self._window) > 0
+        return full and self._needed_from() < self._window.first_stop()
+
+    def _needed_from(self) -> int:
+        """The first position that somebody who holds back has not had."""
+        now = self._clock()
+        places = [place for place in self._places if place.holds_back]
+        there = [place.position for place in places if place.left is None or now - place.left < _ABSENCE_SECONDS]
+        return min(there, default=self._window.next)
+
+    def _rows(self) -> int:
+        """How many rows to make: no more than all that wait have asked for, nor beyond what somebody has had."""
+        stops = [place.wanted for place in self._places]
+        rows = [stop - self._window.next for stop in (*stops, self._had_until()) if stop > self._window.next]
+        return min(self._pace.start(), *rows)
+
+    def _produce(self) -> None:
+        """Make the next block, while others may read what there is."""
+        rows = self._rows()
+        self._producing = True
+        self._changed.release()
+        try:
+            if self._stream is None or self._noted is None:
+                self._stream, self._noted = self._open()
+            found = pulled(self._stream, rows)
+            left_out = self._noted.taken()
+        finally:
+            self._changed.acquire()
+            self._producing = False
+            self._changed.notify_all()
+        if found is None:
+            self._ended = True
+        else:
+            self._add(self._checked(found), left_out, rows)
+        self._close_if_asked()
+
+    def _add(self, found: Block | Exception, left_out: LeftOut | None, asked: int) -> None:
+        self._pace.stop(0 if isinstance(found, Exception) else found.nbytes, asked)
+        self._window.add(found, left_out)
+        needed = self._needed_from()
+        while self._window.nbytes > self._window_bytes and len(self._window) > 1:
+            if needed < self._window.first_stop():
+                return
+            self._window.drop()
+
+    def _checked(self, found: Block | Exception) -> Block | Exception:
+        if isinstance(found, Exception) or found.nbytes <= self._window_bytes * len(found):
+            return found
+        return ServiceError(
+            f"an element of {found.nbytes // len(found):,} bytes does not fit into the cross-trainer window of "
+            f"{self._window_bytes:,} bytes: give the data workers a larger one, or share smaller elements"
+        )
+
+    def close(self) -> None:
+        """Close the stream; whoever reads is told."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            if not self._producing:
+                self._close_if_asked()
+
+    def _close_if_asked(self) -> None:
+        if self._closed and self._stream is not None:
+            self._stream.close()
+
+
+class SharedReader(Reader):
+    """A trainer's way through a shared window."""
+
+    gathers = False  # it may jump
+
+    def __init__(self, window: SharedWindow, span: Span, trainer: str, consumer: str, holds_back: bool) -> None:
+        self._window = window
+        self._span = span
+        self._place = window.enter(trainer, consumer, span.start, holds_back)
+        self._position = span.start
+        self._length = -2
+
+    def next(self, rows: int) -> Piece | None:
+        self._window.moved(self._place, self._position)
+        if self._position >= self._span.stop:
+            return None
+        piece, self._position = self._window.read(self._place, min(rows, self._span.stop - self._position))
+        if piece is None:
+            self._length = self._position
+        return piece
+
+    def rest(self) -> Span:
+        return Span(pass_number=self._span.pass_number, start=self._position, stop=self._span.stop)
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    def close(self) -> None:
+        self._window.leave(self._place)

@@ -1,0 +1,1 @@
+"""Checkpoints: models, optimizers, values and places in the data, saved together and restored together."""

@@ -1,0 +1,305 @@
+"""`Checkpoint`: a model, its optimizer, metrics, values and the place in the data, in one atomic step."""
+
+import logging
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+
+from penstock.distribute.contexts import refuse_in_replica
+from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError, StorageError
+from penstock.paths import local_path
+from penstock.training.checkpoint.folders import LocalFolder
+from penstock.training.checkpoint.index import Index, Item, check_names, index_at, read_index
+from penstock.training.checkpoint.keep import Keep
+from penstock.training.checkpoint.keras import KerasPart
+from penstock.training.checkpoint.numbered import Numbered, is_replaced, version_at
+from penstock.training.checkpoint.objects import Object, index_of, load_states, states_of
+from penstock.training.checkpoint.options import check_asynchronous, check_no_options, metric_of, step_of
+from penstock.training.checkpoint.store import read_arrays, write
+from penstock.training.checkpoint.workers import workers_of
+from penstock.training.checkpoint.writer import Writer
+
+_logger = logging.getLogger(__name__)
+
+
+class Checkpoint:
+    """Saves and restores named objects together: all of them appear on disk in one step, or none.
+
+    An object is one of these, or a structure of them (tuples, lists, dictionaries, whatever JAX knows as a tree):
+
+    - a Keras model, layer, optimizer, metric, variable or seed generator: restored in place, each variable where its
+      value lies. A compiled model brings its optimizer and its metrics. What is not built yet is built by `restore`;
+    - a Flax NNX module, optimizer or metric: restored in place;
+    - anything with `state_dict()` and `load_state_dict()`, such as the iterator of a dataset, or PyTorch's modules and
+      optimizers: restored in place;
+    - arrays, numbers and strings. These are values: what is given here is a template that says of which shapes and
+      dtypes they have and on which devices they are. `save` takes their present values, and `restore` returns them.
+
+    With several workers make it inside `strategy.scope()`, and make every call on all workers.
+
+    Args:
+        max_to_keep: how many checkpoints of a prefix to keep: those with the highest numbers, and the one that was
+            just saved. `save` deletes the others.
+        keep_every_n: do not delete those whose numbers are multiples of this.
+        best: "max" or "min": keep the `max_to_keep` with the largest or smallest `metric` instead of the newest, and
+            the newest one.
+        asynchronous: let `save` return when the values are copied, and write them in the background. The next call
+            raises an error of the writing; the program does not end before all is written.
+        objects: what to save, by name.
+
+    Raises:
+        InvalidTypeError: an object that is none of these.
+        InvalidArgumentError: no objects; a number or a string whose name looks like an option's; options that cannot
+            work; several workers outside of a scope; `asynchronous` on Python 3.12.0 to 3.12.2, which cannot write what
+            is under way when the program ends.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> iterator = iter(ps.Dataset.range(5))
+        >>> weights = np.zeros(2)
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     checkpoint = ps.Checkpoint(iterator=iterator, weights=weights)
+        ...     weights += next(iterator) + 1
+        ...     path = checkpoint.save(f"{directory}/ckpt", weights=weights)
+        ...     weights += next(iterator) + 1
+        ...     restored = checkpoint.restore(path)
+        >>> restored["weights"], next(iterator)
+        (array([1., 1.]), np.int64(1))
+    """
+
+    def __init__(
+        self,
+        /,
+        *,
+        max_to_keep: int | None = None,
+        keep_every_n: int | None = None,
+        best: str | None = None,
+        asynchronous: bool = False,
+        **objects: Any,
+    ) -> None:
+        self._keep = Keep(max_to_keep, keep_every_n, best)
+        check_asynchronous(asynchronous)
+        if not objects:
+            raise InvalidArgumentError("ps.Checkpoint takes what to save by name, as in ps.Checkpoint(model=model)")
+        check_no_options(objects)
+        self._asynchronous = asynchronous
+        keras: list[KerasPart] = []
+        self._objects = {name: Object(name, value, keras) for name, value in objects.items()}
+        self._workers = workers_of([control for one in self._objects.values() for control in one.controls()])
+        if self._workers.count > 1:
+            for one in self._objects.values():
+                one.check_alike_everywhere()
+        self._writer = Writer()
+        self._under_way = False
+        self._closed = False
+
+    def save(self, prefix: str | os.PathLike[str], /, *, step: Any = None, metric: Any = None, **values: Any) -> str:
+        """Write a checkpoint, and give its path: the prefix, and a number.
+
+        What is written are the values at this call, whatever becomes of the objects while it is written.
+
+        Args:
+            prefix: a directory, which is made, and the beginning of a name in it: "run/ckpt". A directory with a
+                protocol, such as "gs://bucket/run/ckpt", is written to through fsspec.
+            step: the number. A checkpoint of this number is replaced: whenever the process is killed there is the old
+                one or the new one. If None the number follows the highest there is. An object of this name that is a
+                value is saved too.
+            metric: how good the checkpoint is, for `best` and `ps.best_checkpoint`. An object of this name that is a
+                value is saved too.
+            values: the present value of every object that is made of arrays, numbers and strings, by its name.
+
+        Raises:
+            InvalidArgumentError: values that are missing, too many, or do not fit their templates; a Keras object that
+                is not built yet; an array that was donated.
+            InvalidTypeError: a step that is no whole number, or a metric that is no number.
+            StorageError: the directory or the checkpoint cannot be written, or what has its name is no checkpoint.
+            ClosedError: the checkpoint was closed.
+        """
+        refuse_in_replica("checkpoint.save")
+        self._ready()
+        started = time.perf_counter()
+        values |= {
+            name: value
+            for name, value in (("step", step), ("metric", metric))
+            if value is not None and name in self._objects and not self._objects[name].in_place
+        }
+        number, score = step_of(step, "step" in values), metric_of(metric, "metric" in values)
+        if self._keep.best is not None and score is None:
+            raise InvalidArgumentError(
+                "ps.Checkpoint(best=...) needs checkpoint.save(prefix, metric=...): which is best?"
+            )
+        own, told = self._workers.call("checkpoint.save", lambda: self._taken(prefix, number, values))
+        items, arrays, files = own
+        path, target = map(str, told[0][:2])
+        index = index_of(items, [states for *_, states in told], score)
+        self._write(files, path, target, arrays, index, started)
+        self._under_way = True
+        if not self._asynchronous:
+            self.wait()
+        return path
+
+    def _taken(
+        self, prefix: str | os.PathLike[str], number: int | None, values: dict[str, Any]
+    ) -> tuple[tuple[dict[str, list[Item]], dict[str, Any], Numbered | None], Any]:
+        """This worker's items and arrays, and, on worker 0, where they belong.
+
+        For all workers the path of the checkpoint, that to which they write it together, and states.
+        """
+        self._check_values(values)
+        items: dict[str, list[Item]] = {}
+        arrays: dict[str, Any] = {}
+        for name, one in self._objects.items():
+            items[name], own = one.taken(values.get(name))
+            arrays |= own
+        if self._workers.index != 0:
+            return (items, arrays, None), ["", "", states_of(items)]
+        files = Numbered(prefix)
+        name, target = files.next(number), ""
+        if _is_shared(arrays):
+            if not isinstance(files.folder, LocalFolder):
+                raise InvalidArgumentError(
+                    f"checkpoint.save({os.fspath(prefix)!r}): arrays of which several workers hold different parts are "
+                    "written to a directory that is mounted by all of them, not to a remote one"
+                )
+            files.clear()  # the others write at once, too
+            target = str(files.folder.target(name))
+        return (items, arrays, files), [files.folder.place(name), target, states_of(items)]
+
+    def _check_values(self, values: dict[str, Any]) -> None:
+        for name, one in self._objects.items():
+            if name in values and one.in_place:
+                raise InvalidArgumentError(
+                    f"checkpoint.save({name}=...) got a value for an object that is saved as it is: leave it out"
+                )
+            if name not in values and not one.in_place:
+                raise InvalidArgumentError(
+                    f"checkpoint.save needs the present value of {name!r}, which is made of arrays: "
+                    f"checkpoint.save(prefix, {name}={name})"
+                )
+        for name in values:
+            if name not in self._objects:
+                raise InvalidArgumentError(
+                    f"checkpoint.save got {name!r}, expected only what ps.Checkpoint was made of: {list(self._objects)}"
+                )
+
+    def _write(
+        self, files: Numbered | None, path: str, target: str, arrays: dict[str, Any], index: Index, started: float
+    ) -> None:
+        """Begin to write; on worker 0 alone, unless every worker has parts of its own."""
+        together = write(Path(target), arrays, index, everybody=True) if _is_shared(arrays) else None
+        saved = os.path.basename(path)
+
+        def finish() -> None:
+            if together is not None:
+                together()
+                if files is not None and isinstance(files.folder, LocalFolder):
+                    files.folder.put(saved)
+            elif files is not None:
+                files.clear()
+                with files.folder.writing(saved) as local:
+                    write(local, arrays, index)()
+            if files is not None:
+                folder = files.folder
+                files.keep(saved, lambda names: self._keep.of(names, lambda name: index_at(folder, name).metric))
+                size, seconds = sum(array.nbytes for array in arrays.values()), time.perf_counter() - started
+                _logger.info("saved %s: %d bytes of arrays in %.3f seconds", path, size, seconds)
+
+        if together is not None or files is not None:
+            self._writer.start(finish)
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is complete, on all workers.
+
+        Raises:
+            StorageError: it could not be written.
+            WorkerError: worker 0 could not write it.
+        """
+        if not self._under_way:
+            return
+        try:
+            self._workers.call("checkpoint.wait", self._finished)
+        except Exception:
+            self._under_way = False
+            raise
+        self._under_way = False  # not after Ctrl-C, which the writing outlasts
+
+    def _finished(self) -> tuple[None, None]:
+        self._writer.wait()
+        return None, None
+
+    def restore(self, path: str | os.PathLike[str] | None, /, *, partial: bool = False) -> dict[str, Any]:
+        """Put a checkpoint's values into the objects, and give all of them by name: the values among them are new.
+
+        Everything is checked before anything is changed, except that what is not built yet is built.
+
+        Args:
+            path: what `save` or `ps.latest_checkpoint` gave.
+            partial: leave out what the checkpoint holds beside these objects: other objects, other leaves of a tree,
+                the optimizer and the metrics of a model that was compiled. It is not read.
+
+        Raises:
+            StorageError: there is no checkpoint, or it is damaged.
+            StateMismatchError: it is of other objects, another model, another dataset, or of another version.
+            InvalidArgumentError: a Keras object that is not built yet, and that the checkpoint cannot build.
+            ClosedError: this checkpoint was closed.
+        """
+        refuse_in_replica("checkpoint.restore")
+        self._ready()
+        if not isinstance(path, (str, os.PathLike)):
+            raise InvalidTypeError(
+                f"checkpoint.restore(path) takes the path of a checkpoint, got {path!r}: "
+                "ps.latest_checkpoint(directory) gives None where there is none yet"
+            )
+        place = os.fspath(path) if "://" in os.fspath(path) else os.path.abspath(local_path(path))
+        (index, arrays), _ = self._workers.call("checkpoint.restore", lambda: (self._checked(place, partial), None))
+        worker, stored = self._workers.index, index.objects
+        pairs = [pair for name, one in self._objects.items() for pair in one.with_states(stored[name], arrays, worker)]
+        load_states(place, pairs, self._workers)
+        return {name: one.restored(stored[name], arrays) for name, one in self._objects.items()}
+
+    def _checked(self, path: str, partial: bool) -> tuple[Index, dict[str, Any]]:
+        version, index = version_at(path), read_index(path)
+        check_names(path, index, self._objects, partial=partial)
+        for name, one in self._objects.items():
+            one.prepare(index.objects[name])
+        found = {name: one.difference(index.objects[name], partial=partial) for name, one in self._objects.items()}
+        others = [f"another {name!r}: {differs}" for name, differs in found.items() if differs is not None]
+        if others:
+            raise StateMismatchError(f"the checkpoint {path} has {', and '.join(others)}")
+        needed = [entry for name, one in self._objects.items() for entry in one.needed(index.objects[name])]
+        shardings = {name: where for one in self._objects.values() for name, where in one.shardings().items()}
+        try:
+            return index, read_arrays(path, index, needed, shardings)
+        except StorageError:
+            if is_replaced(path, version):
+                return self._checked(path, partial)
+            raise
+
+    def _ready(self) -> None:
+        if self._closed:
+            raise ClosedError("this ps.Checkpoint was closed: make a new one")
+        self.wait()
+
+    def close(self) -> None:
+        """Wait until the last checkpoint is complete; nothing can be saved or restored any more."""
+        self._closed = True
+        self.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _is_shared(arrays: dict[str, Any]) -> bool:
+    """Whether each of several workers has parts of some arrays: those stay arrays of JAX's."""
+    return any(isinstance(array, jax.Array) for array in arrays.values())

@@ -1,0 +1,228 @@
+"""Directories in which checkpoints lie: local ones here, remote ones in `remote.py`."""
+
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from penstock.errors import StorageError
+from penstock.paths import local_path
+
+UNFINISHED = ".orbax-checkpoint-tmp"
+"""What Orbax adds to the name of a checkpoint that is not complete."""
+
+REPLACEMENT = ".penstock-replacement"
+"""What is added to the name of a complete checkpoint that is to take the place of another one of that name.
+
+It is that checkpoint as soon as the other one is gone."""
+
+INDEX = "index"
+"""The part of every checkpoint of penstock's that says what is in it."""
+
+INDEX_FILE = "index/metadata"
+"""The file of that part."""
+
+
+class Folder(ABC):
+    """A directory; names are those of checkpoints in it, whether they stand there or under that of a replacement."""
+
+    @abstractmethod
+    def split(self) -> tuple["Folder", str]:
+        """The directory above, and the name in it."""
+
+    @abstractmethod
+    def place(self, name: str) -> str:
+        """The whole path of a name."""
+
+    @abstractmethod
+    def make(self) -> None:
+        """Make the directory.
+
+        Raises:
+            StorageError: it cannot be made, or cannot be written to.
+        """
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """All names in the directory; none where there is no directory."""
+
+    @abstractmethod
+    def changed(self) -> int:
+        """A number that is another one when names were added or removed; 0 where that is not known."""
+
+    @abstractmethod
+    def exists(self, name: str) -> bool:
+        """Whether there is something of that name."""
+
+    @abstractmethod
+    def is_file(self, name: str) -> bool:
+        """Whether it is a file."""
+
+    @abstractmethod
+    def is_complete(self, name: str) -> bool:
+        """Whether it is a complete checkpoint."""
+
+    @abstractmethod
+    def is_taken(self, name: str) -> bool:
+        """Whether something has this name that is no checkpoint, and that nobody but its owner may delete."""
+
+    @abstractmethod
+    def stands_at(self, name: str) -> str:
+        """The path of what stands for a name at this moment: that, or its replacement."""
+
+    @abstractmethod
+    def written(self, name: str) -> float:
+        """When it was written."""
+
+    @abstractmethod
+    def index(self, name: str) -> bytes:
+        """The index of a checkpoint, as JSON."""
+
+    @abstractmethod
+    def reading(self, name: str, arrays: Collection[str] | None) -> AbstractContextManager[Path]:
+        """A local directory with the content of a checkpoint.
+
+        Args:
+            name: of the checkpoint.
+            arrays: the names of those that are read; None for all.
+        """
+
+    @abstractmethod
+    def writing(self, name: str) -> AbstractContextManager[Path]:
+        """A local directory to write a checkpoint to, all at once; afterwards it is there under its name.
+
+        It takes the place of another one of that name: at any moment there is the one or the other.
+        """
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Delete a checkpoint.
+
+        Raises:
+            StorageError: it cannot be deleted.
+        """
+
+    @abstractmethod
+    def clear(self, own: Callable[[str], bool]) -> None:
+        """Delete what is left of checkpoints that were being written, replaced or deleted.
+
+        Args:
+            own: whether a name is one of those to look at.
+
+        Raises:
+            StorageError: it cannot be deleted.
+        """
+
+
+class LocalFolder(Folder):
+    """A directory that is local, or mounted."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(os.path.abspath(local_path(path)))
+
+    def split(self) -> tuple[Folder, str]:
+        return LocalFolder(str(self._path.parent)), self._path.name
+
+    def place(self, name: str) -> str:
+        return str(self._path / name)
+
+    def make(self) -> None:
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"the directory of checkpoints {self._path} cannot be made: {error}") from error
+        if not os.access(self._path, os.W_OK | os.X_OK):
+            raise StorageError(f"the directory of checkpoints {self._path} cannot be written to")
+
+    def names(self) -> list[str]:
+        try:
+            return list({entry.removesuffix(REPLACEMENT) for entry in os.listdir(self._path)})
+        except FileNotFoundError:
+            return []
+
+    def changed(self) -> int:
+        try:
+            return self._path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def exists(self, name: str) -> bool:
+        return os.path.lexists(self._at(name))
+
+    def is_file(self, name: str) -> bool:
+        return (self._path / name).is_file()
+
+    def is_complete(self, name: str) -> bool:
+        return not name.endswith(UNFINISHED) and (self._at(name) / INDEX).is_dir()
+
+    def is_taken(self, name: str) -> bool:
+        return os.path.lexists(self._path / name) and not self.is_complete(name)
+
+    def stands_at(self, name: str) -> str:
+        return str(self._at(name))
+
+    def written(self, name: str) -> float:
+        try:
+            return self._at(name).stat().st_mtime_ns
+        except FileNotFoundError:  # another process has deleted it meanwhile
+            return -1
+
+    def index(self, name: str) -> bytes:
+        return (self._at(name) / INDEX_FILE).read_bytes()
+
+    @contextmanager
+    def reading(self, name: str, arrays: Collection[str] | None) -> Iterator[Path]:
+        yield self._at(name)
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[Path]:
+        yield self.target(name)
+        self.put(name)
+
+    def target(self, name: str) -> Path:
+        """The directory to write a checkpoint to, before `put`."""
+        return self._path / (f"{name}{REPLACEMENT}" if os.path.lexists(self._path / name) else name)
+
+    def put(self, name: str) -> None:
+        """Let a checkpoint that was written to its `target` take the place of the one that was there before.
+
+        Raises:
+            StorageError: it cannot.
+        """
+        path, new = self._path / name, self._path / f"{name}{REPLACEMENT}"
+        if not new.exists():
+            return
+        try:
+            path.rename(f"{path}{UNFINISHED}")
+            new.rename(path)
+        except OSError as error:
+            raise StorageError(f"the checkpoint {path} cannot be replaced: {error}") from error
+        self._remove(Path(f"{path}{UNFINISHED}"))
+
+    def delete(self, name: str) -> None:
+        self._remove(self._at(name))
+
+    def clear(self, own: Callable[[str], bool]) -> None:
+        for entry in os.listdir(self._path):
+            name = entry.removesuffix(UNFINISHED).removesuffix(REPLACEMENT)
+            if name == entry or not own(name):
+                continue
+            if entry.endswith(UNFINISHED) or os.path.lexists(self._path / name):
+                self._remove(self._path / entry)
+            else:
+                (self._path / entry).rename(self._path / name)
+
+    def _at(self, name: str) -> Path:
+        path, new = self._path / name, self._path / f"{name}{REPLACEMENT}"
+        return path if os.path.lexists(path) or not os.path.lexists(new) else new
+
+    def _remove(self, path: Path) -> None:
+        try:
+            if path.is_symlink():
+                path.unlink()  # who moved a checkpoint elsewhere keeps it there
+            else:
+                shutil.rmtree(path if path.name.endswith(UNFINISHED) else path.rename(f"{path}{UNFINISHED}"))
+        except OSError as error:
+            raise StorageError(f"the checkpoint {path} cannot be deleted: {error}") from error

@@ -1,0 +1,173 @@
+"""The leaves of what a checkpoint is made of: how each is taken into host memory, and how it comes back.
+
+Keras objects, Flax modules and what has a state of its own are restored in place; arrays, numbers and strings are
+values, which come back as new ones.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+
+from penstock.data.dataset import Dataset
+from penstock.distribute.feed.dataset import DistributedDataset
+from penstock.distribute.values import PerReplica
+from penstock.errors import InvalidTypeError
+from penstock.training.checkpoint.arrays import Array, host_copy, is_key, is_spread, placed
+from penstock.training.checkpoint.index import Entry, Item
+from penstock.training.checkpoint.states import State
+
+
+class Part(ABC):
+    """One leaf, without its value where it is an array: a checkpoint must not keep that alive."""
+
+    in_place: ClassVar[bool] = True
+
+    @abstractmethod
+    def items(self) -> list[Item]:
+        """What a checkpoint must hold for it."""
+
+    @abstractmethod
+    def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
+        """What a checkpoint holds for it, and its arrays in host memory, by their names; `value` is the leaf."""
+
+    @abstractmethod
+    def restored(self, stored: Mapping[str, Item], arrays: Mapping[str, Any]) -> Any:
+        """The leaf with the values that were stored. Nothing can fail any more: all was checked before."""
+
+    def prepare(self, stored: Mapping[str, Item]) -> None:  # noqa: B027  # most parts have nothing to build
+        """Build what is not built yet, as it was in what is stored, by path."""
+
+    def shardings(self) -> dict[str, Any]:
+        """Where the arrays belong of which several workers read different parts, by their names."""
+        return {}
+
+
+class Stateful(Part):
+    """An object with `state_dict()` and `load_state_dict()`."""
+
+    def __init__(self, path: str, target: Any) -> None:
+        self.path = path
+        self.target = target
+
+    def items(self) -> list[Item]:
+        return [Item(self.path, "state")]
+
+    def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
+        state = State(self.path, self.target.state_dict())
+        return [Item(self.path, "state", state.entries, [state.plain])], state.arrays
+
+    def restored(self, stored: Mapping[str, Item], arrays: Mapping[str, Any]) -> Any:
+        return self.target
+
+
+class Value(Part):
+    """An array or a number. It comes back as what the template is, and where the template lies."""
+
+    in_place = False
+
+    def __init__(self, path: str, leaf: Any) -> None:
+        self.path = path
+        self._key = str(jax.random.key_impl(leaf)) if is_key(leaf) else None
+        self._scalar = isinstance(leaf, np.generic)
+        self._number = isinstance(leaf, (int, float, complex)) and not self._scalar
+        if not (self._number or self._key or isinstance(leaf, _ARRAYS) and _is_numeric(leaf.dtype)):
+            raise InvalidTypeError(
+                f"a checkpoint holds Keras objects, Flax modules, objects with a state_dict() such as iterators, "
+                f"arrays, numbers and strings, got {type(leaf).__name__} at {path}{_advice(leaf)}"
+            )
+        shape = np.shape(jax.random.key_data(leaf)) if self._key else np.shape(leaf)
+        dtype = "number" if self._number else str(leaf.dtype)
+        self._entry = Entry(path, tuple(shape), dtype)
+        self._sharding = getattr(leaf, "sharding", None)
+        self._committed = getattr(leaf, "committed", True)
+
+    def items(self) -> list[Item]:
+        return [Item(self.path, "value", [self._entry])]
+
+    def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
+        return self.items(), {self.path: host_copy(self.path, jax.random.key_data(value) if self._key else value)}
+
+    def restored(self, stored: Mapping[str, Item], arrays: Mapping[str, Any]) -> Any:
+        array = arrays[self.path]
+        if self._key:
+            keys = jax.random.wrap_key_data(jnp.asarray(array), impl=self._key)
+            return jax.device_put(keys, self._sharding) if self._committed else keys
+        if self._sharding is not None:
+            return placed(array, self._sharding, self._committed)
+        if self._number:
+            return array.item()
+        return array[()] if self._scalar else array
+
+    def shardings(self) -> dict[str, Any]:
+        return {self.path: self._sharding} if is_spread(self._sharding) else {}
+
+
+_ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
+
+
+def _is_numeric(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_))
+
+
+def _advice(leaf: Any) -> str:
+    if isinstance(leaf, (Dataset, DistributedDataset)):
+        return ": make an iterator of it, read from that, and give that one here"
+    if callable(leaf):
+        return (
+            ": a function cannot be saved. Give the arrays beside it alone; of an Equinox model, the first of "
+            "eqx.partition(model, eqx.is_array), which eqx.combine puts together again"
+        )
+    return ""
+
+
+class Text(Part):
+    """A string, which is kept in the index."""
+
+    in_place = False
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def items(self) -> list[Item]:
+        return [Item(self.path, "string")]
+
+    def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
+        return [Item(self.path, "string", text=value)], {}
+
+    def restored(self, stored: Mapping[str, Item], arrays: Mapping[str, Any]) -> Any:
+        return stored[self.path].text
+
+
+class Rows(Part):
+    """A `PerReplica`, as the value of each replica."""
+
+    in_place = False
+
+    def __init__(self, path: str, leaf: PerReplica) -> None:
+        self.path = path
+        self._values = [Value(f"{path} of replica {replica}", value) for replica, value in enumerate(leaf.values)]
+        self._sharding = None if leaf.stacked is None else leaf.stacked.sharding
+
+    def items(self) -> list[Item]:
+        entries = [entry for value in self._values for item in value.items() for entry in item.entries]
+        return [Item(self.path, "PerReplica", entries)]
+
+    def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
+        parts = [part.taken(one)[1] for part, one in zip(self._values, value.values, strict=True)]
+        return self.items(), {name: array for arrays in parts for name, array in arrays.items()}
+
+    def restored(self, stored: Mapping[str, Item], arrays: Mapping[str, Any]) -> Any:
+        if self._sharding is not None:
+            rows: list[Array] = [arrays[value.path] for value in self._values]
+            return PerReplica.of_stacked(jax.device_put(np.stack(rows), self._sharding), len(rows))
+        return PerReplica([value.restored(stored, arrays) for value in self._values])
+
+
+def with_states(item: Item, states: list[Any]) -> Item:
+    """What is stored of an object with a state, with that of each worker's."""
+    return msgspec.structs.replace(item, states=states)

@@ -1,0 +1,109 @@
+"""States as plain data: what `state_dict()` gives, with its arrays apart.
+
+A state is made of dictionaries, lists, strings, numbers and arrays; in JSON what JSON does not know is a dictionary
+with one of the keys below.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from penstock.errors import InvalidTypeError
+from penstock.training.checkpoint.arrays import Array, host_copy
+from penstock.training.checkpoint.index import Entry
+from penstock.training.checkpoint.names import of_keys
+
+_ARRAY, _PAIRS = "__array__", "__pairs__"
+
+
+class State:
+    """A state, taken apart.
+
+    Attributes:
+        plain: the state, with the names of its arrays in their places. Tuples have become lists.
+        arrays: copies of its arrays in host memory, by their names.
+        entries: what a checkpoint says of each of them.
+
+    Args:
+        path: whose state it is.
+        state: what `state_dict()` gave.
+
+    Raises:
+        InvalidTypeError: there is something else in it.
+    """
+
+    def __init__(self, path: str, state: Any) -> None:
+        self.arrays: dict[str, Array] = {}
+        self.entries: list[Entry] = []
+        self.plain = self._plain(path, (), state)
+
+    def _plain(self, path: str, keys: tuple[Any, ...], state: Any) -> Any:
+        if isinstance(state, Mapping):
+            inner = {key: self._plain(path, (*keys, jax.tree_util.DictKey(key)), value) for key, value in state.items()}
+            if all(isinstance(key, str) and key not in (_ARRAY, _PAIRS) for key in inner):
+                return inner
+            if all(type(key) in (str, int) for key in inner):
+                return {_PAIRS: [list(pair) for pair in inner.items()]}
+        if isinstance(state, (list, tuple)):
+            places = (jax.tree_util.SequenceKey(number) for number in range(len(state)))
+            return [self._plain(path, (*keys, place), value) for place, value in zip(places, state, strict=False)]
+        if state is None or type(state) in (str, int, float, bool):
+            return state
+        kind = _kind(state)
+        name = of_keys(path, keys)
+        if kind is None:
+            raise InvalidTypeError(
+                f"a state in a checkpoint is made of dictionaries, lists, strings, numbers and arrays, got "
+                f"{state!r:.80} at {name}"
+            )
+        self.arrays[name] = _from_torch(state) if kind == "torch" else host_copy(name, state)
+        array = self.arrays[name]
+        self.entries.append(Entry(name, tuple(array.shape), str(array.dtype)))
+        return {_ARRAY: name, "kind": kind}
+
+
+def whole(plain: Any, arrays: Mapping[str, Array]) -> Any:
+    """The state that was taken apart, each array as what it was."""
+    if isinstance(plain, list):
+        return [whole(value, arrays) for value in plain]
+    if not isinstance(plain, dict):
+        return plain
+    if _ARRAY in plain:
+        array = arrays[plain[_ARRAY]]
+        if plain["kind"] == "torch":
+            return _to_torch(array)
+        return jnp.asarray(array) if plain["kind"] == "jax" else np.array(array)
+    if _PAIRS in plain:
+        return {key: whole(value, arrays) for key, value in plain[_PAIRS]}
+    return {key: whole(value, arrays) for key, value in plain.items()}
+
+
+def _torch() -> Any:
+    """PyTorch, where somebody has imported it: otherwise no array can be one of its."""
+    return sys.modules.get("torch")
+
+
+def _kind(value: Any) -> str | None:
+    if isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return "jax"
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "OUSV":
+        return "numpy"
+    torch = _torch()
+    return "torch" if torch is not None and isinstance(value, torch.Tensor) else None
+
+
+def _from_torch(tensor: Any) -> Array:
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == _torch().bfloat16:  # NumPy has it through ml_dtypes alone, of which PyTorch does not know
+        return np.array(tensor.view(_torch().int16).numpy()).view(jnp.bfloat16)
+    return np.array(tensor.numpy())
+
+
+def _to_torch(array: Array) -> Any:
+    if array.dtype == jnp.bfloat16:
+        return _torch().from_numpy(np.array(array).view(np.int16)).view(_torch().bfloat16)
+    return _torch().from_numpy(np.array(array))

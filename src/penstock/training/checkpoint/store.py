@@ -1,0 +1,155 @@
+"""Arrays and an index, as one directory that Orbax writes: it appears complete or not at all.
+
+The arrays are one flat tree of Orbax's, whose keys are their names. They are NumPy arrays, whole and written by one
+process alone; or, of which several workers hold parts, arrays of JAX's, to which each worker writes its own parts.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+import orbax.checkpoint as ocp
+
+from penstock.errors import StorageError
+from penstock.training.checkpoint.arrays import Array
+from penstock.training.checkpoint.folders import INDEX
+from penstock.training.checkpoint.index import Entry, Index, encoded
+from penstock.training.checkpoint.numbered import damaged, located
+
+_ARRAYS = "arrays"
+
+
+def write(path: Path, arrays: Mapping[str, Any], index: Index, everybody: bool = False) -> Callable[[], None]:
+    """Begin to write a checkpoint; what is given back waits until it is complete.
+
+    Args:
+        path: the directory that it becomes.
+        arrays: by the names of the index's entries.
+        index: what is in it.
+        everybody: whether all workers make this call. What is waited for then is that all have written; otherwise this
+            process writes alone, all in the call that is given back.
+    """
+    if everybody:
+        return _written_together(path, arrays, index)
+
+    def write_alone() -> None:
+        with _checkpointer({jax.process_index()}) as checkpointer:
+            checkpointer.save(path, _arguments(arrays, index))
+
+    return _with_storage_error(path, write_alone)
+
+
+def _written_together(path: Path, arrays: Mapping[str, Any], index: Index) -> Callable[[], None]:
+    # Its `save` copies the parts of this worker into host memory: they may be donated as soon as it returns.
+    checkpointer = _checkpointer(set(range(jax.process_count())), ocp.AsyncCheckpointer)
+
+    def begin() -> None:
+        checkpointer.save(path, _arguments(arrays, index))
+
+    def finish() -> None:
+        try:
+            checkpointer.wait_until_finished()
+        finally:
+            checkpointer.close()
+
+    _with_storage_error(path, begin)()
+    return _with_storage_error(path, finish)
+
+
+def _with_storage_error(path: Path, task: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        try:
+            task()
+        except Exception as error:
+            raise StorageError(f"the checkpoint {path} could not be written: {error}") from error
+
+    return run
+
+
+def _arguments(arrays: Mapping[str, Any], index: Index) -> Any:
+    checksums = {name: _checksum(array) for name, array in arrays.items() if isinstance(array, np.ndarray)}
+    items = {INDEX: ocp.args.JsonSave(encoded(msgspec.structs.replace(index, checksums=checksums)))}
+    # Orbax refuses arrays without elements; the index says all about them.
+    stored = {name: array for name, array in arrays.items() if array.size}
+    if stored:
+        items[_ARRAYS] = ocp.args.PyTreeSave(stored)
+    return ocp.args.Composite(**items)
+
+
+def read_arrays(path: str, index: Index, needed: list[Entry], shardings: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays of a checkpoint by their names, each with the content that was written; no others are read.
+
+    Args:
+        path: of the checkpoint.
+        index: what is in it.
+        needed: which arrays.
+        shardings: of arrays of which this process reads its own parts; it does where the whole has no checksum.
+
+    Raises:
+        StorageError: it is damaged.
+    """
+    folder, name = located(path)
+    arrays: dict[str, Any] = {entry.name: _empty(entry) for entry in needed if 0 in entry.shape}
+    full = [entry for entry in needed if 0 not in entry.shape]
+    parts = {name: sharding for name, sharding in shardings.items() if name not in index.checksums}
+    names = {entry.name for entry in full}
+    some = names if len(names) < sum(0 not in entry.shape for entry in index.entries().values()) else None
+    if full:
+        try:
+            with folder.reading(name, some) as local:
+                arrays |= _read(local, full, parts)
+        except Exception as error:
+            raise damaged(path, (str(error).splitlines() or [type(error).__name__])[0]) from error
+    for entry in needed:
+        array = arrays.get(entry.name)
+        checksum = index.checksums.get(entry.name)
+        if array is None or checksum is not None and _checksum(array) != checksum:
+            raise damaged(path, f"{entry} does not have the checksum it was written with")
+    return arrays
+
+
+def _empty(entry: Entry) -> Array:
+    return np.empty(entry.shape, np.uint32 if entry.dtype.startswith("key<") else jnp.dtype(entry.dtype))
+
+
+def _read(path: Path, needed: list[Entry], parts: Mapping[str, Any]) -> dict[str, Any]:
+    how = {
+        entry.name: ocp.ArrayRestoreArgs(restore_type=jax.Array, sharding=parts[entry.name])
+        if entry.name in parts
+        else ocp.RestoreArgs(restore_type=np.ndarray)
+        for entry in needed
+    }
+    arguments = ocp.args.PyTreeRestore(dict.fromkeys(how, 0), restore_args=how, partial_restore=True)
+    with _checkpointer({jax.process_index()}) as checkpointer:
+        found: dict[str, Any] = checkpointer.restore(path, ocp.args.Composite(**{_ARRAYS: arguments}))[_ARRAYS]
+    return found
+
+
+def _checkpointer(processes: set[int], kind: Any = ocp.Checkpointer) -> Any:
+    """Orbax's writer and reader, of which these processes make the same calls."""
+    alike = ocp.options.MultiprocessingOptions(primary_host=min(processes), active_processes=processes)
+    # What is written are copies already: a further copy of each would be one too many.
+    registry = ocp.type_handlers.create_type_handler_registry(
+        (np.ndarray, ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)),
+        (jax.Array, ocp.type_handlers.ArrayHandler(primary_host=min(processes))),
+    )
+    handler = ocp.CompositeCheckpointHandler(
+        composite_options=ocp.CompositeOptions(multiprocessing_options=alike),
+        **{
+            INDEX: ocp.JsonCheckpointHandler(multiprocessing_options=alike),
+            _ARRAYS: ocp.PyTreeCheckpointHandler(multiprocessing_options=alike, type_handler_registry=registry),
+        },
+    )
+    if kind is ocp.AsyncCheckpointer:
+        return kind(handler, async_options=ocp.options.AsyncOptions(), multiprocessing_options=alike)
+    return kind(handler, multiprocessing_options=alike)
+
+
+def _checksum(array: Array) -> int:
+    value: int = google_crc32c.value(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return value

@@ -1,0 +1,69 @@
+"""Mistakes of a Keras step that would give wrong numbers in silence, found while the step is traced."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any
+
+from penstock.errors import InvalidArgumentError
+from penstock.training.keras.objects import made_inside, was_seen
+
+_AVERAGING = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
+
+
+_refusing: ContextVar[bool] = ContextVar("penstock_refuses_averages", default=False)
+
+
+@contextmanager
+def averaging_losses_refused() -> Iterator[None]:
+    """Within it a Keras loss that takes a mean over its batch is refused when it is called."""
+    token = _refusing.set(True)
+    try:
+        yield
+    finally:
+        _refusing.reset(token)
+
+
+def refusing_averages(call: Callable[..., Any]) -> Callable[..., Any]:
+    """What takes the place of `keras.losses.Loss.__call__`."""
+
+    @wraps(call)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _refusing.get() and self.reduction in _AVERAGING:
+            raise InvalidArgumentError(
+                f"the Keras loss {self.name!r} has reduction={self.reduction!r} and was called inside "
+                "strategy.run(...), where it sees one replica's share of the batch: the sum over the replicas of "
+                "such means is too large, and wrong where shares differ in size. Give it reduction=None and use "
+                'ps.compute_average_loss(...), or give it reduction="sum"'
+            )
+        return call(self, *args, **kwargs)
+
+    return checked
+
+
+def check_made_inside(variables: Sequence[Any], exempt: set[int]) -> None:
+    """Refuse variables that were made outside every strategy's scope.
+
+    Args:
+        variables: those that a step writes.
+        exempt: the ids of those that the step itself has made.
+
+    Raises:
+        InvalidArgumentError: there is one.
+    """
+    candidates = [variable for variable in variables if id(variable) not in exempt]
+    inside = made_inside(candidates)
+    for variable in candidates:
+        if not was_seen(variable):
+            raise InvalidArgumentError(
+                f"strategy.run got a function that writes to the Keras variable {variable.path}, which was made before "
+                "penstock was imported, so that nothing is known of what it is for: import penstock first, and make "
+                "the model, the optimizer and the metrics inside `with strategy.scope():`"
+            )
+        if id(variable) not in inside:
+            raise InvalidArgumentError(
+                f"strategy.run got a function that writes to the Keras variable {variable.path}, which was made "
+                "outside strategy.scope(): make the model, the optimizer and the metrics inside "
+                "`with strategy.scope():`"
+            )

@@ -1,0 +1,62 @@
+"""What happens once penstock and Keras have both been imported; see `import_hook.py`."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import keras
+
+import penstock.training.keras as of_keras
+from penstock.data.dataset import Dataset
+from penstock.distribute.contexts import get_strategy
+from penstock.distribute.feed.dataset import DistributedDataset
+from penstock.distribute.framework import register
+from penstock.distribute.host.strategy import HostStrategy
+from penstock.training.keras.checks import refusing_averages
+from penstock.training.keras.import_hook import check_jax
+from penstock.training.keras.interface import replace_method, when_made
+from penstock.training.keras.loss_scale import applying_without_state
+from penstock.training.keras.objects import NOTED, note
+
+
+def connect() -> None:
+    """Let Keras's models take datasets, and strategies find Keras's variables.
+
+    On another backend than JAX nothing changes, except that what needs JAX is refused with the reason.
+    """
+    if keras.config.backend() == "jax":
+        for kind in NOTED:
+            when_made(kind, note)
+        replace_method(keras.losses.Loss, "__call__", refusing_averages)
+        replace_method(keras.optimizers.LossScaleOptimizer, "apply", applying_without_state)
+        of_keras.fit.accept_datasets()
+        register(of_keras.state.KerasFramework())
+        return
+    when_made(keras.Variable, _refuse_in_scope)
+    for name in ("fit", "evaluate", "predict"):
+        replace_method(keras.Model, name, _refusing_datasets)
+
+
+def check_backend(what: str) -> None:
+    """Refuse what needs JAX where Keras has another backend.
+
+    Raises:
+        InvalidArgumentError: it has.
+    """
+    check_jax(what, keras.config.backend())
+
+
+def _refuse_in_scope(made: Any) -> None:
+    strategy = get_strategy()
+    if strategy is not None and not isinstance(strategy, HostStrategy):
+        check_backend(f"a Keras variable in the scope of {strategy!r}")
+
+
+def _refusing_datasets(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def method(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(x, (Dataset, DistributedDataset)):
+            check_backend("a ps.Dataset given to a Keras model")
+        return original(self, x, *args, **kwargs)
+
+    return method

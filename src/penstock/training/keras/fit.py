@@ -1,0 +1,162 @@
+"""`model.fit(dataset)`: what Keras's models do with a `ps.Dataset`.
+
+Keras takes adapters for data of other kinds, but has no place to announce them. So some methods of Keras's models are
+wrapped: `compile` notes whose scope it was called in; `fit`, `evaluate` and `predict` turn datasets into adapters;
+those that make the compiled steps do it under Keras's own distribution over the strategy's devices. All go on in Keras.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial, wraps
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import keras
+
+from penstock.data.dataset import Dataset
+from penstock.distribute.contexts import get_strategy
+from penstock.distribute.feed.dataset import DistributedDataset
+from penstock.distribute.jax.mesh_strategy import MeshStrategy
+from penstock.distribute.jax.program import AXIS
+from penstock.errors import InvalidArgumentError
+from penstock.training.keras.class_weight import ClassWeight
+from penstock.training.keras.input import DatasetInput, as_input
+from penstock.training.keras.interface import replace_method
+
+_compiled_under: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""The strategies of models, as in TensorFlow: `fit` may be called when the scope has been left."""
+
+_reading: WeakKeyDictionary[Any, DatasetInput] = WeakKeyDictionary()
+"""What the models are reading at this moment."""
+_made_under: WeakKeyDictionary[Any, MeshStrategy | None] = WeakKeyDictionary()
+"""For which strategies the compiled steps of models were made."""
+
+_STEPS = ("train", "test", "predict")
+_DATA = {"fit": "steps_per_epoch", "evaluate": "steps", "predict": "steps"}
+"""The methods that take data, and what limits each to a number of batches."""
+_INSIDE = {
+    "y": "make elements of (x, y)",
+    "sample_weight": "make elements of (x, y, sample_weight)",
+    "batch_size": "use dataset.batch(batch_size)",
+    "validation_batch_size": "use dataset.batch(batch_size)",
+}
+"""What a dataset brings itself."""
+
+
+def accept_datasets() -> None:
+    """Let `fit`, `evaluate` and `predict` of Keras's models take a `ps.Dataset`; called once."""
+    replace_method(keras.Model, "compile", _noting)
+    for name, steps in _DATA.items():
+        replace_method(keras.Model, name, partial(_taking, name=name, steps=steps))
+    for step in _STEPS:
+        replace_method(keras.Model, f"make_{step}_function", _making)
+
+
+def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if get_strategy() is not None:
+            _compiled_under[self] = get_strategy()
+        return original(self, *args, **kwargs)
+
+    return compile
+
+
+def _taking(original: Callable[..., Any], name: str, steps: str) -> Callable[..., Any]:
+    @wraps(original)
+    def method(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if not _is_ours(x):
+            if _is_ours(kwargs.get("validation_data")):
+                raise InvalidArgumentError("model.fit takes a dataset as validation_data where it trains on one")
+            return original(self, x, *args, **kwargs)
+        if args:
+            raise InvalidArgumentError(
+                f"model.{name}(dataset, ...) takes its other arguments by name: the second one is what a dataset "
+                "brings itself"
+            )
+        bound = [_bound(self, x, name, steps, kwargs, class_weight=kwargs.pop("class_weight", None))]
+        data = kwargs.get("validation_data")
+        if _is_ours(data):
+            if data is x and isinstance(x, DatasetInput):
+                raise InvalidArgumentError(
+                    "model.fit got one as_input(...) as its data and as validation_data, which are read in turn: make "
+                    "two of them"
+                )
+            bound.append(_bound(self, data, "evaluate", "validation_steps", kwargs))
+            kwargs["validation_data"] = bound[-1]
+        with _read_by(self, bound):
+            return original(self, bound[0], **kwargs)
+
+    return method
+
+
+@contextmanager
+def _read_by(model: Any, bound: list[DatasetInput]) -> Iterator[None]:
+    """Within it a model reads data, the first of these first; afterwards all of them are closed."""
+    outer, strategy = _reading.get(model), bound[0].strategy
+    if _made_under.get(model) is not strategy:
+        for step in _STEPS:
+            setattr(model, f"{step}_function", None)
+    _made_under[model] = strategy
+    _reading[model] = bound[0]
+    try:
+        yield
+    finally:
+        for one in bound:
+            one.close()
+        if outer is None:
+            del _reading[model]
+        else:
+            _reading[model] = outer
+
+
+def _making(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def make(self: Any, force: bool = False) -> Any:
+        data = _reading.get(self)
+        if data is None or data.strategy is None:
+            return original(self, force)
+        # What Keras compiles under a distribution leaves every variable as it lies: whole, on every device.
+        data.place_variables()
+        devices = data.strategy._placement.mesh.devices
+        mesh = keras.distribution.DeviceMesh(devices.shape, [AXIS], devices)
+        with keras.distribution.DataParallel(device_mesh=mesh, auto_shard_dataset=False).scope():
+            return original(self, force)
+
+    return make
+
+
+def _is_ours(data: Any) -> bool:
+    return isinstance(data, (Dataset, DistributedDataset, DatasetInput))
+
+
+def _bound(
+    model: Any, data: Any, name: str, steps: str, given: Mapping[str, Any], class_weight: Any = None
+) -> DatasetInput:
+    """The adapter of some data, ready for a model."""
+    for argument, instead in _INSIDE.items():
+        if given.get(argument) is not None:
+            raise InvalidArgumentError(f"a Keras model got a dataset and {argument}=...: leave it out, and {instead}")
+    found = data if isinstance(data, DatasetInput) else as_input(data)
+    if found.endless and not given.get(steps):
+        raise InvalidArgumentError(f"the dataset never ends: give model.{name} or model.fit {steps}=...")
+    weight = None if class_weight is None else ClassWeight(class_weight)
+    found.bind(model, _strategy_of(model), whole=name == "predict", class_weight=weight)
+    return found
+
+
+def _strategy_of(model: Any) -> MeshStrategy | None:
+    """The strategy whose devices a model is trained on: that in scope, or whose scope it was compiled in."""
+    strategy = get_strategy() or _compiled_under.get(model)
+    if strategy is None:
+        return None
+    if keras.distribution.distribution() is not None:
+        raise InvalidArgumentError(
+            "strategy.scope() splits the data over the devices, and so does Keras's own distribution, which is set "
+            "too: keras.distribution.set_distribution(None)"
+        )
+    if isinstance(strategy, MeshStrategy):
+        return strategy
+    if strategy.num_replicas_in_sync == 1:
+        return None
+    raise InvalidArgumentError(f"a Keras model trains on devices, and {strategy!r} has none: use ps.MirroredStrategy")

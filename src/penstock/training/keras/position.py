@@ -1,0 +1,177 @@
+"""`KeepPosition`: the place in the data of a `fit`, so that one that was killed goes on with the very next batch."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from penstock.options import check_integer
+from penstock.paths import local_path
+from penstock.training.keras.input import DatasetInput
+
+_REST = "the rest of an epoch is done"
+"""What `model.stop_training` is set to at the end of an epoch that was entered in the middle: true, and not others'."""
+
+
+class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """Keeps the position in the data, next to `keras.callbacks.BackupAndRestore`, which keeps the weights.
+
+    A `fit` that was killed and is called again goes on with the batch after the last one that the restored weights
+    have seen, in the same epoch: no example is left out, and none counts twice. Position and weights are never saved
+    at one moment. They find each other by `model.optimizer.iterations`: the number of the batch is in the weights, and
+    this callback keeps from which positions batches of which numbers come.
+
+    Args:
+        data: what `ps.keras.as_input` gave, and `fit` is given.
+        directory: where the position is kept until `fit` has ended; on several workers, one for each.
+        every: how often a position is noted, in batches, besides at the beginning of each epoch. So many batches at
+            most are read again, and thrown away, when `fit` goes on.
+
+    Raises:
+        InvalidTypeError: other data, or `every` is no integer.
+        InvalidArgumentError: `every` is less than 1; when `fit` begins, it is given other data, fewer steps than a
+            dataset that ends, or this callback before `BackupAndRestore`.
+        StorageError: the directory cannot be written.
+
+    Example:
+        >>> import tempfile, keras, numpy as np, penstock as ps
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> data = ps.keras.as_input(ps.Dataset.from_tensor_slices((np.ones((5, 2)), np.ones((5, 1)))).batch(2))
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     backup = keras.callbacks.BackupAndRestore(f"{directory}/backup", save_freq=2)
+        ...     position = ps.keras.KeepPosition(data, f"{directory}/position")
+        ...     history = model.fit(data, epochs=2, callbacks=[backup, position], verbose=0)
+        >>> int(model.optimizer.iterations.value)
+        6
+    """
+
+    def __init__(self, data: DatasetInput, directory: str | os.PathLike[str], every: int = 100) -> None:
+        super().__init__()
+        if not isinstance(data, DatasetInput):
+            raise InvalidTypeError(
+                f"KeepPosition(data) takes what ps.keras.as_input(dataset) gave, got {type(data).__name__}: give the "
+                "same to fit"
+            )
+        check_integer("KeepPosition", "every", every, minimum=1)
+        self._data = data
+        self._directory = Path(local_path(directory))
+        self._every = every
+        # The batches that an epoch that was entered in the middle has left.
+        self._rest: int | None = None
+        self._entered = False
+        # The iterations of the weights, between the beginning of training and that of its first epoch.
+        self._restored: int | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Resume where the restored weights stopped; called by Keras."""
+        self._check_data()
+        self._rest, self._entered, self._restored = None, False, self._iterations()
+        seen = self._batches_seen()
+        marks = [mark for mark in self._read() if mark["batch"] <= seen]
+        self._write(marks)
+        self._data.taken = seen
+        if marks:
+            self._go_on(marks, seen)
+        self._data.on_take = self._note
+
+    def _check_data(self) -> None:
+        if self._data._model is not self.model:
+            raise InvalidArgumentError(
+                "KeepPosition(data) was given other data than fit: data = ps.keras.as_input(dataset), then "
+                "model.fit(data, callbacks=[..., ps.keras.KeepPosition(data, directory)])"
+            )
+        steps, asked = self._data.num_batches, self.params.get("steps")
+        if steps is not None and asked != steps:
+            raise InvalidArgumentError(
+                f"KeepPosition got a dataset of {steps} batches and steps_per_epoch={asked}: leave that out, or use "
+                "dataset.repeat()"
+            )
+
+    def _batches_seen(self) -> int:
+        """How many batches the weights have been trained with: worker 0's, which all others will take."""
+        own = self._iterations()
+        strategy = self._data.strategy
+        if strategy is None or strategy._control is None:
+            return own
+        return strategy._control.gather("KeepPosition", own, int)[0]
+
+    def _iterations(self) -> int:
+        return int(self.model.optimizer.iterations.value)
+
+    def _go_on(self, marks: list[dict[str, Any]], seen: int) -> None:
+        """Let the data and Keras's epochs go on behind the batches seen."""
+        begun = [mark for mark in marks if "epoch" in mark][-1]
+        state = next((mark for mark in reversed(marks) if "state" in mark), None)
+        epoch, done, steps = begun["epoch"], seen - begun["batch"], self.params.get("steps")
+        rest = state is not None and self._data.resume(state["state"], seen - state["batch"])
+        if done and (done == steps or not rest):
+            epoch, done = epoch + 1, 0
+        self._entered = bool(done)
+        self._rest = steps - done if steps is not None and done else None
+        # As BackupAndRestore does, whose own number is wrong after a second kill.
+        self.model._initial_epoch = epoch
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Note where an epoch begins; called by Keras."""
+        if self._restored is not None and self._iterations() != self._restored:
+            raise InvalidArgumentError(
+                "weights were restored behind KeepPosition's back: give fit callbacks=[BackupAndRestore(...), "
+                "KeepPosition(...)], in this order"
+            )
+        if not self._entered:
+            # At first another worker's weights may still be its own.
+            batch = self._iterations() if self._restored is None else self._data.taken
+            self._append({"batch": batch, "epoch": epoch})
+        self._entered, self._restored = False, None
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """End an epoch that was entered in the middle; called by Keras."""
+        if self._rest is not None and batch + 1 >= self._rest and not self.model.stop_training:
+            self.model.stop_training = _REST
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Let training go on after such an epoch; called by Keras."""
+        self._rest = None
+        if self.model.stop_training == _REST:
+            self.model.stop_training = False
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Forget the position; called by Keras at the end of all epochs."""
+        self._data.on_take = lambda taken, begins, state: None
+        self._file.unlink(missing_ok=True)
+
+    def _note(self, taken: int, begins: bool, state: Callable[[], Any]) -> None:
+        if begins or taken % self._every == 0:
+            self._append({"batch": taken, "state": state()})
+
+    @property
+    def _file(self) -> Path:
+        return self._directory / "position.jsonl"
+
+    def _read(self) -> list[dict[str, Any]]:
+        """What was noted; a last line that a kill has cut off is not."""
+        if not self._file.exists():
+            return []
+        lines = self._file.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def _write(self, marks: list[dict[str, Any]]) -> None:
+        unfinished = self._file.with_suffix(".tmp")
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            unfinished.write_text("".join(json.dumps(mark) + "\n" for mark in marks))
+            unfinished.replace(self._file)
+        except OSError as error:
+            raise StorageError(f"KeepPosition cannot write to {self._directory}: {error}") from error
+
+    def _append(self, mark: dict[str, Any]) -> None:
+        try:
+            with self._file.open("a") as file:
+                file.write(json.dumps(mark) + "\n")
+        except OSError as error:
+            raise StorageError(f"KeepPosition cannot write to {self._directory}: {error}") from error
