@@ -6,7 +6,7 @@ import pytest
 
 from penstock.service.config import DispatcherConfig
 from penstock.service.dispatcher.machine.machine import Machine
-from penstock.service.dispatcher.machine.story import told
+from penstock.service.dispatcher.machine.report import told
 from penstock.service.dispatcher.machine.updates import Stopping
 from penstock.service.wire.dispatcher_messages import (
     ConsumerHeartbeat,

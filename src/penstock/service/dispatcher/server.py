@@ -22,8 +22,8 @@ from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError,
 from penstock.service.config import DispatcherConfig as DispatcherConfig
 from penstock.service.dispatcher.journal import Journal
 from penstock.service.dispatcher.machine.machine import Machine
+from penstock.service.dispatcher.machine.report import told
 from penstock.service.dispatcher.machine.state import State
-from penstock.service.dispatcher.machine.story import told
 from penstock.service.dispatcher.machine.updates import Update
 from penstock.service.transport.dispatcher_client import ACTION
 from penstock.service.transport.guard import ALIVE, GuardedServer

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 
 from penstock.service.config import DispatcherConfig
-from penstock.service.dispatcher.machine.passes import added, first_passes
 from penstock.service.dispatcher.machine.signs import Signs
 from penstock.service.dispatcher.machine.state import Epoch, Job, State
 from penstock.service.dispatcher.machine.updates import ConsumerGone, DatasetDropped, JobDropped, Update, WorkerDropped
-from penstock.service.dispatcher.machine.working import losing
+from penstock.service.dispatcher.machine.workers import added, first_passes, losing
 
 
 def elapsed(state: State, signs: Signs, config: DispatcherConfig, now: float) -> list[Update]:

@@ -4,8 +4,7 @@ from functools import singledispatch
 
 from msgspec.structs import replace
 
-from penstock.service.dispatcher.machine.ledger import Ledger
-from penstock.service.dispatcher.machine.state import Consumer, Dataset, Epoch, Job, State, Worker
+from penstock.service.dispatcher.machine.state import Consumer, Dataset, Epoch, Job, Ledger, State, Worker
 from penstock.service.wire.spans import clipped, insert, merged, overlap, without
 from penstock.service.wire.subjects import DatasetInfo, JobParameters, Message, Pass, Span, WorkerInfo
 
