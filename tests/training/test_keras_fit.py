@@ -212,6 +212,16 @@ def test_full_batches_are_split_and_others_whole() -> None:
     np.testing.assert_array_equal(np.concatenate([*(x for x, _ in full), last]), FEATURES)
 
 
+def test_keras_leaves_batches_where_they_are_on_accelerators_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There it puts them on a device ahead of the steps, which JAX refuses for batches of several workers."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    data, read = ps.keras.as_input(rows(FEATURES, LABELS)), list[int]()
+    noting = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda batch, logs: read.append(data.taken))
+    with mirrored(2).scope():
+        plain_model().fit(data, callbacks=[noting], verbose=0)
+    assert read == [0, 1, 2, 3]
+
+
 def test_sample_weights_count() -> None:
     with mirrored(4).scope():
         model = plain_model()

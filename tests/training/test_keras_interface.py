@@ -6,7 +6,7 @@ import keras
 import pytest
 
 import penstock as ps
-from penstock.training.keras.interface import DataAdapter, has_value, set_values, values_of
+from penstock.training.keras.interface import DataAdapter, has_value, jax_epoch_iterator, set_values, values_of
 from penstock.training.keras.objects import NOTED, was_seen
 
 CHANGED = f"Keras {keras.__version__} has changed what penstock.training.keras.interface takes from it: "
@@ -35,6 +35,10 @@ def test_models_inherit_the_methods_that_are_wrapped(name: str) -> None:
     definer = next(base for base in keras.Model.__mro__ if name in vars(base))
     assert hasattr(vars(definer)[name], "__wrapped__"), CHANGED + f"Model.{name}"
     assert getattr(keras.Sequential, name) is vars(definer)[name], CHANGED + f"Model.{name}"
+
+
+def test_batches_are_read_by_the_method_that_is_wrapped() -> None:
+    assert hasattr(vars(jax_epoch_iterator())["_get_iterator"], "__wrapped__"), CHANGED + "JAXEpochIterator"
 
 
 def test_fit_takes_adapters() -> None:

@@ -2,7 +2,8 @@
 
 Keras takes adapters for data of other kinds, but has no place to announce them. So some methods of Keras's models are
 wrapped: `compile` notes whose scope it was called in; `fit`, `evaluate` and `predict` turn datasets into adapters;
-those that make the compiled steps do it under Keras's own distribution over the strategy's devices. All go on in Keras.
+those that make the compiled steps do it under Keras's own distribution over the strategy's devices; and what reads an
+adapter leaves batches on those devices. All go on in Keras.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,7 @@ from penstock.distribute.jax.program import AXIS
 from penstock.errors import InvalidArgumentError
 from penstock.training.keras.class_weight import ClassWeight
 from penstock.training.keras.input import DatasetInput, as_input
-from penstock.training.keras.interface import replace_method
+from penstock.training.keras.interface import jax_epoch_iterator, replace_method
 
 _compiled_under: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 """The strategies of models, as in TensorFlow: `fit` may be called when the scope has been left."""
@@ -50,6 +51,7 @@ def accept_datasets() -> None:
         replace_method(keras.Model, name, partial(_taking, name=name, steps=steps))
     for step in _STEPS:
         replace_method(keras.Model, f"make_{step}_function", _making)
+    replace_method(jax_epoch_iterator(), "_get_iterator", _as_placed)
 
 
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,6 +126,19 @@ def _making(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, force)
 
     return make
+
+
+def _as_placed(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def _get_iterator(self: Any) -> Any:
+        # Keras puts batches on a device some steps ahead. Those of a strategy are on its devices already, and JAX
+        # refuses to put anywhere what is partly on the devices of other workers.
+        data = self.data_adapter
+        if isinstance(data, DatasetInput) and data.strategy is not None:
+            return data.get_jax_iterator()
+        return original(self)
+
+    return _get_iterator
 
 
 def _is_ours(data: Any) -> bool:

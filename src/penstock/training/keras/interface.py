@@ -6,6 +6,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter as DataAdapter
 
 
@@ -29,6 +30,11 @@ def replace_method(kind: Any, name: str, wrapped: Callable[[Callable[..., Any]],
     """
     definer = next(base for base in kind.__mro__ if name in vars(base))
     setattr(definer, name, wrapped(vars(definer)[name]))
+
+
+def jax_epoch_iterator() -> Any:
+    """The class by which Keras reads an adapter on JAX; with another backend it need not be importable."""
+    return keras.src.backend.jax.trainer.JAXEpochIterator
 
 
 def has_value(variable: Any) -> bool:
