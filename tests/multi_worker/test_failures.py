@@ -1,5 +1,6 @@
 """A worker that fails, or goes its own way: the others learn of it, by its name and its error, and everything ends."""
 
+import re
 import signal
 from typing import Any
 
@@ -31,7 +32,9 @@ def test_the_others_end_with_worker_0(workers) -> None:
     ended = workers("failures", "coordinator_killed")
     assert ended.statuses[0] == -signal.SIGKILL
     assert ended.statuses[1] in (1, -signal.SIGABRT)
-    assert "[1] worker 0 of 2 was lost: its process has ended" in ended.errors or ended.statuses[1] == -signal.SIGABRT
+    # Orbax, which is loaded here, gives logging a handler that says where a message comes from.
+    told = re.search(r"\[1\] (ERROR:[\w.]+:)?worker 0 of 2 was lost: its process has ended\n", ended.errors)
+    assert told or ended.statuses[1] == -signal.SIGABRT
     assert ended.seconds < SECONDS
 
 
