@@ -106,8 +106,9 @@ def test_the_step_is_the_number(tmp_path: Path) -> None:
     (tmp_path / "ckpt-7").mkdir()
     with pytest.raises(ps.StorageError, match=f"{tmp_path}/ckpt-7 is there already, and is no checkpoint: delete it"):
         checkpoint.save(tmp_path / "ckpt", step=7, x=1)
-    with pytest.raises(ps.InvalidTypeError, match="takes a whole number, got 1.5"):
-        checkpoint.save(tmp_path / "ckpt", step=1.5, x=1)
+    for no_number in (1.5, True, "8"):
+        with pytest.raises(ps.InvalidTypeError, match=f"takes a whole number, got {no_number!r}"):
+            checkpoint.save(tmp_path / "ckpt", step=no_number, x=1)
     with pytest.raises(ps.InvalidArgumentError, match="must be at least 0, got -1"):
         checkpoint.save(tmp_path / "ckpt", step=-1, x=1)
     with_step = ps.Checkpoint(step=0)

@@ -32,7 +32,7 @@ def TextLineDataset(files: Files, compression_type: str | None = None) -> Datase
 
     Args:
         files: a name, several, or a dataset of names; or of (name, start, stop), for lines start to stop - 1 of a file.
-        compression_type: None or "" for none, "GZIP" or "ZLIB".
+        compression_type: None or "" for none; "GZIP" or "ZLIB", in any case.
 
     Raises:
         StorageError: a file is missing; while iterating, one that a dataset names is, or one cannot be read. Iterating
@@ -59,7 +59,7 @@ def TFRecordDataset(files: Files, compression_type: str | None = None) -> Datase
     Args:
         files: a name, several, or a dataset of names; or of (name, start, stop), for records start to stop - 1 of a
             file.
-        compression_type: None or "" for none, "GZIP" or "ZLIB".
+        compression_type: None or "" for none; "GZIP" or "ZLIB", in any case.
 
     Raises:
         StorageError: a file is missing; while iterating, one that a dataset names is, or a record is damaged. If only

@@ -249,7 +249,7 @@ class Strategy(ABC):
             )
         # With other workers a failure is final: they cannot go on without this one.
         batches, failure = taken(iterator, steps, at_once=self._control is not None)
-        rows_vary = (lambda: iterator.rows_vary) if isinstance(iterator, DistributedIterator) else (lambda: False)
+        rows_vary = (lambda: iterator._rows_vary) if isinstance(iterator, DistributedIterator) else (lambda: False)
         state_and_results = self._run_steps(fn, batches, steps, state, donate_state, rows_vary)
         if failure is not None:
             raise failure

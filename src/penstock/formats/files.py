@@ -18,18 +18,19 @@ _PIECE_BYTES = 1 << 20
 
 
 def check_compression(call: str, compression_type: str | None) -> str:
-    """The compression as "", "GZIP" or "ZLIB"; None stands for "".
+    """The compression as "", "GZIP" or "ZLIB", which may be given in any case; None stands for "".
 
     Raises:
         InvalidArgumentError: anything else.
     """
     if compression_type is None:
         return ""
-    if compression_type not in ("", *WINDOW_BITS):
+    name = str(compression_type).upper()
+    if name not in ("", *WINDOW_BITS):
         raise InvalidArgumentError(
             f"{call}(compression_type=...) takes None, '', 'GZIP' or 'ZLIB', got {compression_type!r}"
         )
-    return compression_type
+    return name
 
 
 def has_protocol(name: str) -> bool:

@@ -21,7 +21,7 @@ class TFRecordWriter:
 
     Args:
         path: a local path.
-        compression_type: None or "" for none, "GZIP" or "ZLIB".
+        compression_type: None or "" for none; "GZIP" or "ZLIB", in any case.
 
     Raises:
         InvalidArgumentError: another compression type, or a path with a protocol.

@@ -135,7 +135,7 @@ class DistributedDataset:
         return batch if self._partial is not PartialBatch.PAD else (batch, per_replica(TensorSpec((None,), np.bool_)))
 
     @cached_property
-    def rows_vary(self) -> bool:
+    def _rows_vary(self) -> bool:
         """Whether the replicas may have another number of rows in some step than in others, as far as is known."""
         leaves, _ = flatten(self.element_spec)
         specs = [leaf.values[0] if isinstance(leaf, PerReplica) else leaf for leaf in leaves]
@@ -258,9 +258,9 @@ class DistributedIterator(Iterator[Any]):
         return self._dataset.element_spec
 
     @property
-    def rows_vary(self) -> bool:
+    def _rows_vary(self) -> bool:
         """Whether the replicas may have another number of rows in some step than in others, as far as is known."""
-        return self._dataset.rows_vary
+        return self._dataset._rows_vary
 
     @property
     def errors(self) -> SkippedRows:

@@ -146,15 +146,15 @@ class HostStrategy(Strategy):
         return map_leaves(function, value)
 
     def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...]) -> Any:
-        self.check_alone("strategy.reduce")
+        self._check_alone("strategy.reduce")
         return reduced(op, tuple(_number_array("strategy.reduce", part) for part in self._parts(leaf)), axes)
 
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
-        self.check_alone("strategy.gather")
+        self._check_alone("strategy.gather")
         parts = tuple(np.asarray(as_leaf(part)) for part in self._parts(leaf))
         return joined(parts, axis)
 
-    def check_alone(self, call: str) -> None:
+    def _check_alone(self, call: str) -> None:
         """Refuse what would need values of other workers."""
         if self._worker_count > 1:
             raise InvalidArgumentError(
@@ -197,12 +197,12 @@ class _HostReplica(ReplicaContext):
 
     def all_reduce(self, op: ReduceOp | str, value: Any) -> Any:
         operation = as_reduce_op("all_reduce(op)", op)
-        self.strategy.check_alone("all_reduce")
+        self.strategy._check_alone("all_reduce")
         arrays = map_leaves(lambda leaf: _number_array("all_reduce", leaf), value)
         return self.rendezvous.meet(self.local, (operation, arrays), _all_reduced)
 
     def all_gather(self, value: Any, axis: int) -> Any:
-        self.strategy.check_alone("all_gather")
+        self.strategy._check_alone("all_gather")
         arrays = map_leaves(lambda leaf: np.asarray(as_leaf(leaf)), value)
         return self.rendezvous.meet(self.local, (checked_axis("all_gather", axis), arrays), _all_gathered)
 

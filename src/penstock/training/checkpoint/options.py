@@ -61,9 +61,11 @@ def step_of(step: Any, is_value: bool) -> int | None:
     try:
         number = operator.index(step)
     except TypeError:
+        number = None
+    if number is None or isinstance(step, bool):
         if is_value:
             return None
-        raise InvalidTypeError(f"checkpoint.save(step=...) takes a whole number, got {step!r}") from None
+        raise InvalidTypeError(f"checkpoint.save(step=...) takes a whole number, got {step!r}")
     if number < 0 and not is_value:
         raise InvalidArgumentError(f"checkpoint.save(step=...) must be at least 0, got {number}")
     return number if number >= 0 else None
