@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from penstock.service import envelope, messages
 from penstock.service.transport import line
+from penstock.service.wire import dispatcher_messages, envelope
 
 DIGESTS = {
     1: "780bc56eaceeb3cb",
@@ -20,8 +20,8 @@ DIGESTS = {
 
 ALL = (
     envelope._Envelope,
-    messages.ToDispatcher,
-    messages.FromDispatcher,
+    dispatcher_messages.ToDispatcher,
+    dispatcher_messages.FromDispatcher,
     line.FromConsumer,
     line.FromWorker,
 )
