@@ -34,7 +34,8 @@ def test_the_others_end_with_worker_0(workers) -> None:
     assert ended.statuses[1] in (1, -signal.SIGABRT)
     # Orbax, which is loaded here, gives logging a handler that says where a message comes from.
     told = re.search(r"\[1\] (ERROR:[\w.]+:)?worker 0 of 2 was lost: its process has ended\n", ended.errors)
-    assert told or ended.statuses[1] == -signal.SIGABRT
+    # jaxlib 0.9.0 ends the process with status 1, later ones by SIGABRT.
+    assert told or "[1] F" in ended.errors and "Terminating process because the JAX distributed" in ended.errors
     assert ended.seconds < SECONDS
 
 
