@@ -188,6 +188,26 @@ def test_a_step_whose_gradients_overflow_leaves_the_weights_and_halves_the_scale
     assert int(scaled.iterations.value) == 1
 
 
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_a_variable_that_was_assigned_the_value_of_another_one_keeps_its_own(replicas: int) -> None:
+    strategy = mirrored(replicas)
+    with strategy.scope():
+        weight, target, average = (keras.Variable(start) for start in (1.0, 0.0, 0.0))
+
+    def step() -> None:
+        weight.assign(weight + 1.0)
+        average.assign((average + weight + target) / 2)
+
+    held = []
+    for _ in range(2):
+        target.assign(weight)
+        average.assign(weight)
+        for _ in range(2):
+            strategy.run(step)
+        held.append([float(variable.numpy()) for variable in (weight, target, average)])
+    assert held == [[3.0, 1.0, 3.0], [5.0, 3.0, 6.5]]
+
+
 def test_what_cannot_be_differentiated_is_refused() -> None:
     with pytest.raises(ps.InvalidArgumentError, match="build the model first"):
         ps.keras.value_and_grad(lambda: 0.0, [])

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from penstock.distribute.framework import NOTHING_TOUCHED, Framework, active_framework
@@ -59,10 +60,9 @@ class BoundProgram:
 
     def values(self) -> tuple[list[Any], list[Any]]:
         """What the variables hold now: those that are written, and those that are read."""
-        return (
-            [self.placed(value) for value in self.framework.values(self.call.touched.written)],
-            [self.placed(value) for value in self.framework.values(self.call.touched.read)],
-        )
+        read = self.framework.values(self.call.touched.read)
+        written = _apart(self.framework.values(self.call.touched.written), read)
+        return [self.placed(value) for value in written], [self.placed(value) for value in read]
 
 
 def with_variables(
@@ -92,5 +92,19 @@ def with_variables(
         framework.check(touched.written, lambda: jax.make_jaxpr(program)(*values, *arguments))
     wait()
     variables = [*touched.written, *touched.read]
-    framework.assign(variables, [placement.agreed(value) for value in framework.values(variables)])
+    framework.assign(variables, [placement.agreed(value) for value in _apart(framework.values(variables), [])])
     return found, program
+
+
+def _apart(values: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """Values as arrays that no other one of these values, nor of the others, has too.
+
+    A variable that was assigned another one's value holds the same array. The memory of what a step writes is given to
+    the program, and what else had it would lose its value.
+    """
+    seen = set(map(id, others))
+    apart = []
+    for value in values:
+        apart.append(jnp.copy(value) if id(value) in seen else value)
+        seen.add(id(value))
+    return apart
