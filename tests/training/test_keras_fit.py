@@ -267,6 +267,21 @@ def test_predictions_come_in_the_order_of_the_dataset() -> None:
     assert predicted[:, 0].tolist() == list(range(30))
 
 
+def test_averages_of_weights_that_keras_puts_in_the_weights_place_stay_averages_in_the_next_fit() -> None:
+    weights = []
+    for replicas in (1, 4):
+        keras.utils.set_random_seed(1)
+        with mirrored(replicas).scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5), "mse")
+            for _ in range(2):
+                model.fit(rows(FEATURES, LABELS), verbose=0)
+        weights.append(weights_of(model))
+        assert int(model.optimizer.iterations.numpy()) == 8
+    for one, four in zip(*weights):
+        np.testing.assert_allclose(four, one, rtol=1e-5)
+
+
 def test_a_model_goes_from_one_strategy_to_another() -> None:
     model = plain_model()
     for strategy in (None, mirrored(4)):

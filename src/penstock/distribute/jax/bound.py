@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from penstock.distribute.framework import NOTHING_TOUCHED, Framework, active_framework
-from penstock.distribute.jax.placement import Placement
+from penstock.distribute.jax.placement import Placement, apart
 from penstock.distribute.jax.program import Call
 from penstock.errors import InvalidArgumentError
 
@@ -61,7 +60,7 @@ class BoundProgram:
     def values(self) -> tuple[list[Any], list[Any]]:
         """What the variables hold now: those that are written, and those that are read."""
         read = self.framework.values(self.call.touched.read)
-        written = _apart(self.framework.values(self.call.touched.written), read)
+        written = apart(self.framework.values(self.call.touched.written), read)
         return [self.placed(value) for value in written], [self.placed(value) for value in read]
 
 
@@ -92,19 +91,5 @@ def with_variables(
         framework.check(touched.written, lambda: jax.make_jaxpr(program)(*values, *arguments))
     wait()
     variables = [*touched.written, *touched.read]
-    framework.assign(variables, [placement.agreed(value) for value in _apart(framework.values(variables), [])])
+    framework.assign(variables, [placement.agreed(value) for value in apart(framework.values(variables))])
     return found, program
-
-
-def _apart(values: Sequence[Any], others: Sequence[Any]) -> list[Any]:
-    """Values as arrays that no other one of these values, nor of the others, has too.
-
-    A variable that was assigned another one's value holds the same array. The memory of what a step writes is given to
-    the program, and what else had it would lose its value.
-    """
-    seen = set(map(id, others))
-    apart = []
-    for value in values:
-        apart.append(jnp.copy(value) if id(value) in seen else value)
-        seen.add(id(value))
-    return apart

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -107,3 +108,17 @@ class Placement:
             row[tuple(map(slice, part.shape))] = np.asarray(part)
         gathered = self.everywhere(self.rows(rows))
         return [gathered[(number, *map(slice, shape))] for number, shape in enumerate(shapes)]
+
+
+def apart(values: Sequence[Any], others: Sequence[Any] = ()) -> list[Any]:
+    """Values as arrays that no other one of these values, nor of the others, has too.
+
+    A variable that was assigned another one's value holds the same array. The memory of what a step writes is given to
+    the program, and what else had it would lose its value.
+    """
+    seen = set(map(id, others))
+    result = []
+    for value in values:
+        result.append(jnp.copy(value) if id(value) in seen else value)
+        seen.add(id(value))
+    return result

@@ -18,6 +18,7 @@ from penstock.distribute.feed.options import InputOptions
 from penstock.distribute.feed.steps import Shares, check_spec
 from penstock.distribute.jax.device_dtypes import check_width, fits_device
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
+from penstock.distribute.jax.placement import apart
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY
@@ -105,7 +106,7 @@ class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
         placement = self.strategy._placement
         placed = placement.on_all if self._agreed else placement.agreed
         variables = [one for one in {id(one): one for group in groups for one in group}.values() if has_value(one)]
-        set_values(variables, [placed(value) for value in values_of(variables)])
+        set_values(variables, [placed(value) for value in apart(values_of(variables))])
 
     def on_epoch_end(self) -> None:
         """Called by Keras after each pass, and when it has built the model."""
