@@ -275,6 +275,46 @@ def test_rows_in_results_are_refused_before_the_first_step_where_the_last_one_is
         assert np.asarray(results["rows"].values[3]).tolist() == [[12, 14], [28, 30]]
 
 
+@pytest.mark.parametrize("buffer", [0, 2])
+def test_batches_of_steps_that_were_refused_come_again(four, buffer: int) -> None:
+    """Also those of other steps in the middle of the data, and the end that was met while they were taken."""
+    iterator = iter(distributed(four, 35, per_replica_buffer_size=buffer))
+    four.run_steps(sums, iterator, 1)
+    before = iterator.state_dict()
+
+    def own(batch: ps.PerReplica) -> list[int]:
+        return np.concatenate([np.asarray(part) for part in batch.values]).tolist()
+
+    for steps in (2, 100):
+        with pytest.raises(ps.InvalidArgumentError, match=r"has a row for each row.*strategy\.run for each step"):
+            four.run_steps(lambda rows: rows, iterator, steps)
+        assert iterator.state_dict() == before
+    assert own(four.run(lambda rows: rows, args=(next(iterator),))) == list(range(8, 16))
+    assert np.asarray(four.run_steps(sums, iterator, 1).values[0]).tolist() == [sum(range(16, 24))]
+    assert [own(batch) for batch in iterator] == [list(range(24, 32)), [32, 33, 34]]
+    iterator.load_state_dict(before)
+    with pytest.raises(ps.InvalidArgumentError, match="has a row for each row"):
+        four.run_steps(lambda rows: rows, iterator, 2)
+    iterator.load_state_dict(before)  # what was to come again does so once
+    assert [own(batch)[0] for batch in iterator] == [8, 16, 24, 32]
+
+
+def test_an_error_of_the_input_behind_refused_steps_comes_again(four) -> None:
+    def fail(row: int) -> int:
+        if row == 20:
+            raise KeyError("twenty")
+        return row
+
+    iterator = iter(
+        four.distribute_dataset(ps.Dataset.range(27).map(fail, output_signature=ps.TensorSpec((), np.int64)).batch(8))
+    )
+    with pytest.raises(ps.InvalidArgumentError, match="has a row for each row"):
+        four.run_steps(lambda rows: rows, iterator, 5)
+    assert [int(next(iterator).values[0][0]) for _ in range(2)] == [0, 8]
+    with pytest.raises(KeyError, match="twenty"):
+        next(iterator)
+
+
 def test_results_as_long_as_the_batch_by_chance_are_welcome(four) -> None:
     iterator = iter(distributed(four, 19))
     results = four.run_steps(lambda rows: jnp.stack([rows.sum(), rows.size]), iterator, 3)

@@ -7,6 +7,16 @@ from penstock.distribute.contexts import refuse_in_replica
 from penstock.errors import InvalidArgumentError, InvalidTypeError, OutOfRangeError
 
 
+class RowsVaryError(InvalidArgumentError):
+    """Steps that cannot be run together, because later ones may have other numbers of rows.
+
+    Attributes:
+        begun: how many of the steps were begun before it; the batches of the others were not used.
+    """
+
+    begun = 0
+
+
 def check_call(fn: Any, args: Any, kwargs: Any) -> None:
     """Refuse arguments of `run` that can never work."""
     if not callable(fn):

@@ -3,7 +3,7 @@
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from penstock.distribute.calls import check_call, checked_places, taken
@@ -221,7 +221,8 @@ class Strategy(ABC):
             InvalidTypeError: an iterable in place of an iterator, or a function that does not give what it must.
             InvalidArgumentError: less than one step, results whose shapes differ from step to step, or what `run`
                 refuses. On devices, results with a row for each row of the batch are refused before the first step
-                where a later batch of the distributed dataset may have another number of rows. In host memory
+                where a later batch of the distributed dataset may have another number of rows, and the iterator then
+                gives the batches again. In host memory
                 results whose shapes differ are an array of objects, one array for each step.
             Exception: what the iterator raised in place of a batch, after the steps before it were run on a single
                 worker; what these gave is lost.
@@ -248,9 +249,10 @@ class Strategy(ABC):
                 f"where it stands; got {type(iterator).__name__}"
             )
         # With other workers a failure is final: they cannot go on without this one.
-        batches, failure = taken(iterator, steps, at_once=self._control is not None)
-        rows_vary = (lambda: iterator._rows_vary) if isinstance(iterator, DistributedIterator) else (lambda: False)
-        state_and_results = self._run_steps(fn, batches, steps, state, donate_state, rows_vary)
+        with iterator._kept() if isinstance(iterator, DistributedIterator) else nullcontext():
+            batches, failure = taken(iterator, steps, at_once=self._control is not None)
+            rows_vary = (lambda: iterator._rows_vary) if isinstance(iterator, DistributedIterator) else (lambda: False)
+            state_and_results = self._run_steps(fn, batches, steps, state, donate_state, rows_vary)
         if failure is not None:
             raise failure
         return state_and_results[1] if state is None else state_and_results

@@ -5,7 +5,9 @@ import logging
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
@@ -15,6 +17,7 @@ import numpy as np
 
 from penstock.data.dataset import Dataset
 from penstock.data.skipped import SkippedRows
+from penstock.distribute.calls import RowsVaryError
 from penstock.distribute.contexts import refuse_in_replica
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.messages import WorkerInput
@@ -242,6 +245,8 @@ class DistributedIterator(Iterator[Any]):
         # Between the start of the thread and its place in this object `close` in another thread would not find it.
         self._starting = threading.RLock()
         self._position = self._source.position()
+        self._handed: list[Outcome] | None = None  # what was handed out since `_kept` began
+        self._again: deque[Outcome] = deque()  # what comes before anything else, because nobody has used it
         self._ended = False
         self._closed = False
         self._process = os.getpid()
@@ -286,15 +291,18 @@ class DistributedIterator(Iterator[Any]):
             raise StopIteration
         if self._control is not None:
             self._control.check_in_main(self._feed.topic)
-        self._source.consumed(self._position)
+        if not self._handed:  # a state may still be taken of the position before what comes again
+            self._source.consumed(self._position)
         try:
-            outcome = self._outcome()
+            outcome = self._again.popleft() if self._again else self._outcome()
         except Closed:
             if self._ended:  # met by another thread
                 raise StopIteration from None
             raise ClosedError("this distributed iterator was closed while a step was waited for") from None
         if outcome.position is not None:
             self._position = outcome.position
+        if self._handed is not None:
+            self._handed.append(outcome)
         if isinstance(outcome, Step):
             if self._control is not None:
                 self._control.check_step(self._feed.topic, outcome.number)
@@ -308,6 +316,21 @@ class DistributedIterator(Iterator[Any]):
         self._ended = True
         self._stop()
         raise StopIteration
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Where a `RowsVaryError` is raised inside, what was handed out inside and not used comes again."""
+        before, self._handed = self._position, []
+        try:
+            yield
+        except RowsVaryError as error:
+            used, unused = self._handed[: error.begun], self._handed[error.begun :]
+            self._position = used[-1].position if used else before
+            self._again.extendleft(reversed(unused))
+            self._ended = False
+            raise
+        finally:
+            self._handed = None
 
     def _end_together(self, failure: Failure) -> None:
         """With other workers a failure is final: they cannot leave out the step that one of them lost."""
@@ -364,6 +387,7 @@ class DistributedIterator(Iterator[Any]):
         if self._closed:
             raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
         self._stop()
+        self._again.clear()
         before = self._source.state_at(self._position)
         try:
             self._position = self._source.restore(state)
@@ -379,6 +403,7 @@ class DistributedIterator(Iterator[Any]):
         """End the background thread and free what it holds; may be called more than once."""
         self._closed = True
         self._stop()
+        self._again.clear()
         self._source.close(self._position)
 
     def _stop(self) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from penstock.distribute.calls import checked_pair
+from penstock.distribute.calls import RowsVaryError, checked_pair
 from penstock.distribute.jax.program import AXIS, Call, is_per_replica
 from penstock.distribute.values import PerReplica
-from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.errors import InvalidTypeError
 
 
 def many_steps_program(
@@ -122,7 +122,7 @@ class _Loop:
         longer = jax.eval_shape(with_another_row)
         for (path, leaf), other in zip(jax.tree_util.tree_leaves_with_path(result), jax.tree.leaves(longer)):
             if leaf.shape != other.shape:
-                raise InvalidArgumentError(
+                raise RowsVaryError(
                     f"strategy.run_steps puts the results of all steps together, but the result"
                     f"{jax.tree_util.keystr(path)} has a row for each row of the batch, and later batches of this "
                     'dataset may have fewer rows: use ps.InputOptions(partial_batch="pad"), batch(..., '

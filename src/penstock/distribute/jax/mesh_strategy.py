@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from penstock.distribute.calls import check_call, checked_pair, checked_places
+from penstock.distribute.calls import RowsVaryError, check_call, checked_pair, checked_places
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.messages import ArrayShape
@@ -160,10 +160,14 @@ class MeshStrategy(Strategy):
     ) -> tuple[Any, Any]:
         self._check_others()
         state = self._map(lambda leaf: as_leaf(leaf) if isinstance(leaf, (int, float, complex)) else leaf, state)
-        pieces = []
+        pieces: list[Piece] = []
         for group in self._alike(batches):
             if len(group) > 1:
-                state, results = self._run_alike(fn, group, steps, state, donate_state, rows_vary)
+                try:
+                    state, results = self._run_alike(fn, group, steps, state, donate_state, rows_vary)
+                except RowsVaryError as error:
+                    error.begun = sum(piece.count or 1 for piece in pieces)
+                    raise
             elif state is None:
                 results = self.run(fn, (group[0],))
             else:
