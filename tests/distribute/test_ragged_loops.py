@@ -1,5 +1,8 @@
 """Collectives inside loops and branches give in a ragged step what they give in a full one."""
 
+import copy
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,3 +80,86 @@ def test_a_loop_over_rows_that_meets_in_every_turn_is_refused(four) -> None:
 
     with pytest.raises(ps.InvalidArgumentError, match=r"turns 2 times on replica 0 and once on replica 1"):
         four.run(loop, args=(ps.PerReplica(SHARES[:2] * 2),))
+
+
+def loop_over_rows(rows):
+    return lax.scan(lambda carry, row: (carry + total(row), None), 0, rows)[0]
+
+
+def steps_of(four, dataset, **options):
+    return list(four.distribute_dataset(dataset, ps.InputOptions(**options)))
+
+
+def unknown_length(rows: int) -> ps.Dataset:
+    return ps.Dataset.range(rows).filter(lambda row: True)
+
+
+@pytest.mark.parametrize("options", [{}, {"fetch_to_device": False}])
+@pytest.mark.parametrize("dataset", [ps.Dataset.range(15).batch(8), unknown_length(16).batch(8)])
+def test_a_loop_over_rows_that_meets_is_refused_in_the_first_step_where_a_ragged_one_may_come(
+    four, dataset, options: dict
+) -> None:
+    first = steps_of(four, dataset, **options)[0]
+
+    def step(scale, batch):
+        return scale * loop_over_rows(batch["rows"])
+
+    for _ in range(2):
+        with pytest.raises(
+            ps.InvalidArgumentError, match=r"turns 2 times where .* is 2 and once where it is 1;.*partial_batch=\"pad\""
+        ):
+            four.run(step, args=(2, {"rows": first}))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        (ps.Dataset.range(16).batch(8), {}),
+        (ps.Dataset.range(20).batch(12), {}),  # 3 rows each, then 2
+        (ps.Dataset.range(16).batch(8).map(lambda rows: rows), {}),
+        (unknown_length(16).batch(8, drop_remainder=True), {}),
+        (unknown_length(15).batch(8), {"partial_batch": "pad"}),
+        (unknown_length(15).batch(8).map(lambda rows: rows), {"partial_batch": "drop"}),
+    ],
+)
+def test_a_loop_over_rows_that_meets_is_welcome_where_no_ragged_step_comes(four, dataset, options: dict) -> None:
+    for batch in steps_of(four, dataset, **options):
+        rows = batch[0] if isinstance(batch, tuple) else batch
+        everything = sum(int(part.sum()) for part in rows.values)
+        assert int(four.run(loop_over_rows, args=(rows,)).values[3]) == everything
+
+
+def test_loops_that_work_in_the_ragged_step_of_a_dataset_are_not_refused_before_it(four) -> None:
+    def in_pairs(rows):
+        """Turns 2 times for a full share of 4 rows, once for 3, and never in the ragged step, with 1 and 0 rows."""
+        pairs = rows[: len(rows) // 2 * 2].reshape(-1, 2)
+        return lax.scan(lambda carry, pair: (carry + total(pair.sum()), None), 0, pairs)[0]
+
+    def at_least_two(rows):
+        return loop_over_rows(jnp.pad(rows, (0, 4 - len(rows))))
+
+    for function in (in_pairs, at_least_two):
+        results = [
+            int(four.run(function, args=(batch,)).values[0]) for batch in steps_of(four, ps.Dataset.range(19).batch(16))
+        ]
+        assert results == [120, 0 if function is in_pairs else 51]
+
+
+def test_looking_for_loops_traces_a_step_no_second_time(four) -> None:
+    traced = []
+
+    def step(rows):
+        traced.append(rows.shape)
+        return total(rows.sum())
+
+    for batch in steps_of(four, ps.Dataset.range(23).batch(8))[:2]:
+        four.run(step, args=(batch,))
+    assert traced == [(2,)]
+
+
+def test_a_batch_of_a_dataset_can_be_copied_and_sent(four) -> None:
+    for batch in steps_of(four, ps.Dataset.range(11).batch(8)):
+        expected = [part.tolist() for part in batch.values]
+        for other in (copy.deepcopy(batch), pickle.loads(pickle.dumps(batch))):
+            assert type(other) is type(batch)
+            assert [part.tolist() for part in other.values] == expected

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import keras
 import numpy as np
 import pytest
+from jax import lax
 from tests.distribute.conftest import mirrored
 
 import penstock as ps
@@ -218,3 +219,23 @@ def test_what_cannot_be_differentiated_is_refused() -> None:
 @pytest.fixture
 def four_replicas() -> ps.MirroredStrategy:
     return mirrored(4)
+
+
+def test_a_loop_over_rows_that_meets_is_refused_before_variables_change() -> None:
+    four = mirrored(4)
+    with four.scope():
+        count = keras.Variable(0)
+
+    def step(rows):
+        count.assign_add(1)
+        all_reduce = ps.get_replica_context().all_reduce
+        return lax.scan(lambda carry, row: (carry + all_reduce("SUM", row), None), 0, rows)[0]
+
+    for batch in four.distribute_dataset(ps.Dataset.range(11).batch(8)):
+        with pytest.raises(ps.InvalidArgumentError, match="turns once where"):
+            four.run(step, args=(batch,))
+        break
+    assert int(count.value) == 0
+    for batch in four.distribute_dataset(ps.Dataset.range(16).batch(8)):
+        four.run(step, args=(batch,))
+    assert int(count.value) == 2

@@ -3,7 +3,7 @@
 NumPy only: `jax/program.py` registers the classes with JAX.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Never
 
 from penstock.distribute.nested import taken_apart
@@ -31,12 +31,16 @@ class PerReplica:
         }
     """
 
-    __slots__ = ("__weakref__", "_parts", "count", "stacked")
+    __slots__ = ("__weakref__", "_parts", "_unlike_rows", "count", "stacked")
 
     count: int
     """The number of local replicas."""
     stacked: Any
     """The global array of the stacked form; None in the form of one value per replica."""
+
+    _unlike_rows: Callable[[int], Collection[int]] | None
+    """Of a leaf of a distributed batch: the numbers of rows that replicas may have together in a ragged step of its
+    dataset, empty if none comes, given their number in this one. None for anything else."""
 
     # NumPy must leave `array + per_replica` to the refusal below.
     __array_ufunc__ = None
@@ -50,6 +54,11 @@ class PerReplica:
         self._parts: tuple[Any, ...] | None = parts
         self.stacked = None
         self.count = len(parts)
+        self._unlike_rows = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy belongs to no dataset, and takes none along.
+        return _copied, (type(self), self._parts, self.stacked, self.count)
 
     @staticmethod
     def of_stacked(stacked: Any, count: int) -> "PerReplica":
@@ -79,6 +88,13 @@ class StackedPerReplica(PerReplica):
         self._parts = None
         self.stacked = stacked
         self.count = count
+        self._unlike_rows = None
+
+
+def _copied(kind: type[PerReplica], parts: tuple[Any, ...] | None, stacked: Any, count: int) -> PerReplica:
+    value = kind.__new__(kind)
+    value._parts, value.stacked, value.count, value._unlike_rows = parts, stacked, count, None
+    return value
 
 
 def _refusal(doing: str) -> Callable[..., Never]:

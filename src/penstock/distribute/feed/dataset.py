@@ -34,6 +34,7 @@ from penstock.optional import Optional
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import draw_seed
 from penstock.runtime.channel import Closed
+from penstock.sharding import slice_bounds
 from penstock.spec import LeafSpec, TensorSpec
 from penstock.structure import flatten
 
@@ -144,6 +145,25 @@ class DistributedDataset:
         specs = [leaf.values[0] if isinstance(leaf, PerReplica) else leaf for leaf in leaves]
         return any(spec.shape[:1] == (None,) for spec in specs)
 
+    def _unlike_rows(self, full: int) -> set[int]:
+        """The numbers of rows that replicas may have together in a ragged step; empty if none comes.
+
+        Where these cannot be known, some have as many as in a full step, and others one fewer.
+        """
+        if self._partial is not PartialBatch.RAGGED:
+            return set()
+        inputs, lengths = self._inputs, self._all.lengths
+        if lengths is None:
+            return {full, full - 1} if self._rows_vary else set()
+        one = lengths[0]
+        if not inputs.own:
+            batches = [slice_bounds(one.of_batch(batch), inputs.cut) for batch in (0, one.count - 1)]
+            steps = [{stop - start for start, stop in bounds} for bounds in batches]
+        else:
+            ends = [inputs.sizes_at(lengths, step) for step in (0, max(self._all.cardinality - 1, 0))]
+            steps = [{size for sizes in end for size in sizes} for end in ends]
+        return next((sizes for sizes in steps if len(sizes) > 1), set())
+
     def _static_rows(self, batch_rows: int | None) -> int | None:
         """The rows of every replica in every step; None where they differ or cannot be known."""
         inputs, cut = self._inputs, self._inputs.cut
@@ -212,6 +232,7 @@ class DistributedDataset:
             inputs.workers.replicas_in_sync == 1,
             topic,
             self._control,
+            self._unlike_rows,
         )
 
     def _agreement(self, topic: str) -> Agreement:

@@ -1,6 +1,6 @@
 """From steps in host memory to steps on the replicas: agreed on, filled up or left out, placed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from penstock.distribute.feed.options import PartialBatch
 from penstock.distribute.feed.prefetch import End, Failure, Outcome, Step
 from penstock.distribute.feed.step_sources import StepSource
 from penstock.distribute.feed.steps import HostStep, Shares, Template
+from penstock.distribute.values import PerReplica
 from penstock.errors import ElementError, WorkerError
 from penstock.runtime.channel import Closed
 from penstock.structure import LEAF, PAIR
@@ -37,6 +38,7 @@ class Feed:
         bare: whether there is one replica in sync, which gets bare values.
         topic: what the workers call this iteration among themselves.
         control: where other workers are told of a failure.
+        unlike_rows: what numbers of rows replicas may have together in a ragged step, given that of a full one.
     """
 
     source: StepSource
@@ -48,6 +50,7 @@ class Feed:
     bare: bool
     topic: str
     control: Control | None
+    unlike_rows: Callable[[int], Collection[int]]
     _seen: Template | None = field(default=None, init=False)
 
     def __call__(self) -> Outcome:
@@ -91,6 +94,9 @@ class Feed:
         if self.partial is PartialBatch.PAD:
             step, even = padded(step, self.full), facts.regular
         placed = self.place(step.leaves, even)
+        for leaf in placed:
+            if isinstance(leaf, PerReplica):
+                leaf._unlike_rows = self.unlike_rows
         return step.structure.unflatten([leaf.values[0] for leaf in placed] if self.bare else placed)
 
     def _empty(self, facts: StepFacts) -> HostStep:

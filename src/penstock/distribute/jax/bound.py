@@ -57,6 +57,10 @@ class BoundProgram:
         """As of a function compiled by `jax.jit`."""
         return self.program.lower(*self.values(), *arguments)
 
+    def trace(self, *arguments: Any) -> Any:
+        """As of a function compiled by `jax.jit`."""
+        return self.program.trace(*self.values(), *arguments)
+
     def values(self) -> tuple[list[Any], list[Any]]:
         """What the variables hold now: those that are written, and those that are read."""
         read = self.framework.values(self.call.touched.read)

@@ -86,7 +86,7 @@ def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
             # Replicas with equal shapes have equal traces.
             key = (call.tree, call.modes, tuple(map(jax.typeof, leaves)))
             if key not in traces:
-                traces[key] = _traced(call, values, leaves)
+                traces[key] = traced(call, values, leaves)
             trace, structure = traces[key]
             evaluations.append(_evaluate(trace, [*values, *leaves], replica))
             structures.append(structure)
@@ -106,7 +106,7 @@ def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
     return jax.jit(step if calls[0].framework else lambda *shares: step([], [], *shares)[0])
 
 
-def _traced(call: Call, values: list[Any], leaves: list[Any]) -> tuple[ClosedJaxpr, Any]:
+def traced(call: Call, values: list[Any], leaves: list[Any]) -> tuple[ClosedJaxpr, Any]:
     """The trace of one replica's call, and the structure of its result; new values and differences are outputs too."""
 
     def on_replica(*arguments: Any) -> Any:
@@ -197,7 +197,7 @@ def _evaluate(trace: ClosedJaxpr, arguments: list[Any], replica: int) -> Evaluat
 
     for equation in trace.jaxpr.eqns:
         inputs = [read(variable) for variable in equation.invars]
-        if not _meets(equation):
+        if not meets(equation):
             outputs = applied(trace.jaxpr, equation, values)
         elif equation.primitive is REPLICA_NUMBER:
             outputs = [jnp.asarray(replica, equation.outvars[0].aval.dtype)]
@@ -210,8 +210,8 @@ def _evaluate(trace: ClosedJaxpr, arguments: list[Any], replica: int) -> Evaluat
     return [jnp.asarray(read(variable), variable.aval.dtype) for variable in trace.jaxpr.outvars]
 
 
-def _meets(equation: Any) -> bool:
+def meets(equation: Any) -> bool:
     """Whether an equation, or one inside it, needs to know of the other replicas."""
     if AXIS in axes_of(equation):
         return True
-    return any(_meets(inner) for jaxpr in inner_traces(equation) for inner in jaxpr.eqns)
+    return any(meets(inner) for jaxpr in inner_traces(equation) for inner in jaxpr.eqns)

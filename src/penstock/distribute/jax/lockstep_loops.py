@@ -35,7 +35,7 @@ def _scan(scans: list[Scan], inputs: Lists, run: RunTogether) -> Lists:
         if scan.length != first.length:
             raise InvalidArgumentError(
                 "a step whose shares differ in size has a loop with all_reduce in it, or another collective, which "
-                f"turns {_times(first.length)} on replica 0 and {_times(scan.length)} on replica {replica}: call "
+                f"turns {times(first.length)} on replica 0 and {times(scan.length)} on replica {replica}: call "
                 "all_reduce outside of loops over rows, or give every replica equally many rows by "
                 'ps.InputOptions(partial_batch="pad") or batch(..., drop_remainder=True)'
             )
@@ -85,5 +85,6 @@ def _branch(branches: list[Sequence[ClosedJaxpr]], inputs: Lists, run: RunTogeth
     return result
 
 
-def _times(count: int) -> str:
+def times(count: int) -> str:
+    """How often, in words."""
     return "once" if count == 1 else f"{count} times"

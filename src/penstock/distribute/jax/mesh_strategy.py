@@ -27,11 +27,12 @@ from penstock.distribute.jax.device_dtypes import check_width, fits_device
 from penstock.distribute.jax.host_arrays import from_all_workers
 from penstock.distribute.jax.interface import flatten
 from penstock.distribute.jax.launcher import Launcher
+from penstock.distribute.jax.loops_over_rows import check_loops
 from penstock.distribute.jax.many_steps import layout_of, program_steps
 from penstock.distribute.jax.on_host import OnHost, on_host_in_place
 from penstock.distribute.jax.pieces import Joiner, Piece
 from penstock.distribute.jax.placement import Placement
-from penstock.distribute.jax.program import is_per_replica
+from penstock.distribute.jax.program import Call, is_per_replica
 from penstock.distribute.jax.programs import Programs
 from penstock.distribute.jax.ragged import RaggedSteps, Shapes
 from penstock.distribute.reduction import check_axes, check_equal_shapes, count_of, joined, reduced
@@ -136,7 +137,7 @@ class MeshStrategy(Strategy):
 
     def _run_prepared(self, fn: Callable[..., Any], given: Any, leaves: list[Any], tree: Any, donated: Any) -> Any:
         """As `run`, where arguments must be brought into a program's form, or the program is not known yet."""
-        signature = self._signatures.get(tree)
+        signature, marked = self._signatures.get(tree), given
         if signature is None:
             given = _with_places(given)
             given, shapes = self._stacked("strategy.run", given)
@@ -144,7 +145,13 @@ class MeshStrategy(Strategy):
                 return self._ragged.run(fn, given, shapes)
             leaves, tree = jax.tree.flatten(given)
             signature = self._signatures[tree] = Signature.of(given)
-        program, arguments = self._programs.of_step(fn, signature, leaves, donated)
+
+        def check(call: Call, program: Any, arguments: list[Any]) -> None:
+            tops = jax.tree.leaves(marked, is_leaf=is_per_replica)
+            unlike_rows = [top._unlike_rows if is_per_replica(top) else None for top in tops]
+            check_loops(call, program, arguments, unlike_rows)
+
+        program, arguments = self._programs.of_step(fn, signature, leaves, donated, check)
         if signature.ready:
             self._programs.cache.of(fn)[1][tree, donated] = program
         return self._launcher.begun(program, arguments)

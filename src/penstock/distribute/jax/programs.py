@@ -41,7 +41,12 @@ class Programs:
         self._spread = jax.jit(lambda array: jnp.broadcast_to(array, (count, *array.shape)), out_shardings=by_row)
 
     def of_step(
-        self, fn: Function, signature: Signature, leaves: list[Any], donated: Sequence[int] = ()
+        self,
+        fn: Function,
+        signature: Signature,
+        leaves: list[Any],
+        donated: Sequence[int] = (),
+        check: Callable[[Call, Any, list[Any]], None] | None = None,
     ) -> tuple[Any, list[Any]]:
         """The program of a full step, and the arguments in the form in which it takes them.
 
@@ -50,6 +55,7 @@ class Programs:
             signature: of its (args, kwargs).
             leaves: their leaves.
             donated: the places in args of those whose arrays are given away.
+            check: refuses a program before it is first used, given the call, the program and the arguments.
         """
         modes = signature.modes(leaves)
         arguments = leaves if signature.ready else self._entering(leaves, modes, signature.stacked)
@@ -61,7 +67,10 @@ class Programs:
             if call.framework is not None or donated:
                 given_away = _donated_leaves(call, donated)
                 program = spmd_program(call, self._placement.mesh, self._workers.replicas, given_away)
-            program = programs[key] = self._bound(program, call)
+            program = self._bound(program, call)
+            if check is not None:
+                check(call, program, arguments)
+            programs[key] = program
         return program, arguments
 
     def of_many_steps(

@@ -1,0 +1,90 @@
+"""Loops over the rows of a share in which replicas meet: refused in a full step, where a ragged one may come."""
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from penstock.distribute.jax.arguments import struct
+from penstock.distribute.jax.bound import BoundProgram
+from penstock.distribute.jax.interface import SCAN, Jaxpr, Scan, inner_traces
+from penstock.distribute.jax.lockstep import meets, traced
+from penstock.distribute.jax.lockstep_loops import times
+from penstock.distribute.jax.program import Call, Static
+from penstock.errors import InvalidArgumentError
+
+UnlikeRows = Callable[[int], Collection[int]]
+
+
+def check_loops(call: Call, program: Any, arguments: list[Any], unlike_rows: Sequence[UnlikeRows | None]) -> None:
+    """Refuse a step that would fail when the first ragged one comes.
+
+    Args:
+        call: the function of a full step, and how its arguments enter.
+        program: that of the full step.
+        arguments: what it takes.
+        unlike_rows: for each leaf of the call, what numbers of rows replicas may have together in a ragged step, given
+            that in this one; None where that is not known.
+
+    Raises:
+        InvalidArgumentError: a loop with a meeting in it turns differently often on replicas with such rows.
+    """
+    datasets = list(dict.fromkeys(filter(None, unlike_rows)))
+    if call.replicas == 1 or not datasets or not _turns(program.trace(*arguments).jaxpr.jaxpr):
+        return
+    owners = [own for own, mode in zip(unlike_rows, call.modes, strict=True) if not isinstance(mode, Static)]
+    shares = [
+        # Only a number that all replicas get has no row for each.
+        argument if np.ndim(argument) == 0 else struct(argument.shape[1:], argument.dtype)
+        for argument in arguments
+    ]
+    values = [value for part in program.values() for value in part] if isinstance(program, BoundProgram) else []
+    for dataset in datasets:
+        batch = [
+            own is not None and own == dataset and share.ndim > 0 for own, share in zip(owners, shares, strict=True)
+        ]
+        _check_dataset(call, values, shares, batch, dataset)
+
+
+def _check_dataset(
+    call: Call, values: list[Any], shares: list[Any], batch: list[bool], unlike_rows: UnlikeRows
+) -> None:
+    """As `check_loops`, for the ragged steps of one dataset; `batch` says which of the shares are of it."""
+    if not any(batch):
+        return
+    full = shares[batch.index(True)].shape[0]
+
+    def turns(rows: int) -> list[int]:
+        leaves = [
+            struct((rows, *share.shape[1:]), share.dtype) if own else share
+            for share, own in zip(shares, batch, strict=True)
+        ]
+        return _turns(traced(call, values, leaves)[0].jaxpr)
+
+    rows_of_some = sorted(unlike_rows(full), reverse=True)
+    try:
+        found = {rows: turns(rows) for rows in rows_of_some}
+    except Exception:  # a function that takes no other number of rows: if such a step comes, it says so
+        return
+    for more, fewer in pairwise(found):
+        unequal = next((pair for pair in zip(found[more], found[fewer]) if pair[0] != pair[1]), None)
+        if unequal is not None:
+            raise InvalidArgumentError(
+                "the function of strategy.run has a loop with all_reduce in it, or another collective, which turns "
+                f"{times(unequal[0])} where a replica's number of rows is {more} and {times(unequal[1])} where it is "
+                f"{fewer}; but in a later step of this dataset the replicas may differ in their rows: call all_reduce "
+                'outside of loops over rows, or give every replica equally many by ps.InputOptions(partial_batch="pad")'
+                ' or "drop", or batch(..., drop_remainder=True)'
+            )
+
+
+def _turns(trace: Jaxpr) -> list[int]:
+    """How often each loop turns that has a meeting in it, in order."""
+    found = []
+    for equation in trace.eqns:
+        if equation.primitive is SCAN and meets(equation):
+            found.append(Scan.of(equation).length)
+        for inner in inner_traces(equation):
+            found += _turns(inner)
+    return found
