@@ -294,6 +294,19 @@ def test_a_line_that_is_closed_asks_its_worker_nothing_more(worker: Endpoint) ->
     assert not [thread for thread in threading.enumerate() if thread.name == "penstock-ask"]
 
 
+def test_closing_a_line_does_not_wait_for_a_worker_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The thread that closes it keeps a lease: two seconds for each worker of a rack that was cut off cost elements.
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        connection: Any = connect(Endpoint(address=f"127.0.0.1:{silent.getsockname()[1]}"), "flight")
+        connection.begin_asking()
+        with monkeypatch.context() as patched:
+            patched.setattr(connection._asking, "join", lambda *_: pytest.fail("it was waited for"))
+            connection.close()
+    connection._asking.join()
+
+
 def test_nobody_at_an_address_is_a_lost_worker() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -36,7 +36,6 @@ from penstock.service.wire.worker_messages import End, Failed, Fetch, Pause
 _QUIET_SECONDS = 2.0
 _ANSWER_SECONDS = 8.0
 """Long, because a user's function may keep Python's lock for as long in the worker."""
-_JOIN_SECONDS = 2.0
 _OFFSET_BYTES = 8
 
 _decoder = msgspec.msgpack.Decoder(BlockFrame | End | Failed | Pause | Refused)
@@ -159,7 +158,7 @@ class FlightConnection:
             if self._closed.is_set():
                 return
             self._asking = threading.Thread(target=self._ask, name="penstock-ask", daemon=True)
-            self._asking.start()  # here, so that `close` finds no thread that it cannot wait for
+            self._asking.start()
 
     def _ask(self) -> None:
         with self._lock:
@@ -178,15 +177,13 @@ class FlightConnection:
         list(self._line.client.do_action(ALIVE, self._line.options(_ANSWER_SECONDS)))
 
     def close(self) -> None:
-        """As `Connection.close`."""
+        """As `Connection.close`. A worker that is being asked whether it is there is not waited for."""
         with self._lock:
             self._closed.set()
             calls = list(self._waiting)
         _watch.remove(self)
         for call in calls:
             call.cancel()
-        if self._asking is not None:
-            self._asking.join(_JOIN_SECONDS)
 
 
 _watch = Watch(lambda: _QUIET_SECONDS / 2)

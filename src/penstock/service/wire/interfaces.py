@@ -52,4 +52,4 @@ class Connection(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of the line; what is being fetched ends with `LostDataWorkerError`."""
+        """Let go of the line, and wait for nothing; what is being fetched ends with `LostDataWorkerError`."""
