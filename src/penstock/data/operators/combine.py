@@ -279,6 +279,9 @@ class ChooseStream(Stream):
         self._members: list[Cursor] = []
         self._skips: list[SkipsAhead] = []
         self._left_out: list[list[Skip]] = [[] for _ in node.members]
+        self._before_end: dict[
+            int, State
+        ] = {}  # of members at whose end something was left out that does not count yet
         for member in node.members:
             own, skips = run.ahead()
             self._members.append(member.cursor(own, epoch))
@@ -300,6 +303,7 @@ class ChooseStream(Stream):
         self._stopped = True
         for skips, left_out in zip(self._skips, self._left_out, strict=True):
             skips.count(left_out)
+        self._before_end.clear()
         return None
 
     def _checked(self, drawn: Block) -> Any:
@@ -320,8 +324,9 @@ class ChooseStream(Stream):
         for number in np.unique(numbers):
             where = np.flatnonzero(numbers == number)
             if self._ended[number]:
-                block = None
+                block = before = None
             else:
+                before = self._members[number].state() if where[0] > 0 else None
                 try:
                     block = self._members[number].pull(1, len(where))
                 except failures() as error:
@@ -341,7 +346,7 @@ class ChooseStream(Stream):
                 if len(block) < len(where):
                     usable = min(usable, int(where[len(block)]))
                 continue
-            self._ended[number] = True
+            self._end(int(number), before)
             if self._node.stop_on_empty_dataset:
                 usable = min(usable, int(where[0]))
         self._count_left_out(numbers, pulled)
@@ -356,6 +361,12 @@ class ChooseStream(Stream):
                 parts.append((where, block.slice(0, where.size)))
         return _in_order(parts)
 
+    def _end(self, number: int, before: State | None) -> None:
+        """Note that a member has ended; `before` is its state before that, where draws of others come first."""
+        if self._left_out[number] and before is not None:
+            self._before_end[number] = before
+        self._ended[number] = True
+
     def _count_left_out(self, numbers: Any, pulled: dict[int, Block]) -> None:
         """Count what was left out before the first of these draws."""
         first = int(numbers[0])
@@ -364,6 +375,7 @@ class ChooseStream(Stream):
         except TooManySkippedError:  # the elements come with the next pull
             self._give_back(numbers, pulled)
             raise
+        self._before_end.pop(first, None)
 
     def _give_back(self, numbers: Any, pulled: dict[int, Block]) -> None:
         for member, rows in pulled.items():
@@ -371,7 +383,10 @@ class ChooseStream(Stream):
         self._choice.give_back(len(numbers))
 
     def state(self) -> State:
-        return [[cursor.state() for cursor in (*self._members, self._choice)], list(self._ended), self._stopped]
+        # Who is restored meets the ends again at which something is yet to be counted.
+        members = [self._before_end.get(number) or cursor.state() for number, cursor in enumerate(self._members)]
+        ended = [at_end and number not in self._before_end for number, at_end in enumerate(self._ended)]
+        return [[*members, self._choice.state()], ended, self._stopped and not self._before_end]
 
     def restore(self, state: State) -> None:
         positions, self._ended, self._stopped = state[0], list(state[1]), state[2]
