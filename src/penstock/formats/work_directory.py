@@ -18,7 +18,7 @@ from penstock.paths import link_of_others
 
 _ENDING: Final = ".writing"
 _OWNER: Final = "owner"
-_CLEANING_SECONDS: Final = 2.0
+_CLEANING_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.02
 
 
@@ -54,8 +54,16 @@ class WorkDirectory:
         return lock
 
     def _try_to_claim(self) -> int | None:
-        """The lock; None where somebody has it who is removing what a dead writer has left, and is soon done."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        """The lock; None where somebody has it, who may only be removing what a dead writer has left.
+
+        Its owner's number tells nothing then: another process may have it by now.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            if os.path.lexists(self.path):
+                raise
+            return None  # another writer has just removed it
         owner = self.path / _OWNER
         with suppress(FileNotFoundError):  # another writer has just removed what it was
             if not owner.exists() and any(self.path.iterdir()):
@@ -63,10 +71,7 @@ class WorkDirectory:
         with suppress(FileNotFoundError), ExitStack() as undo:
             lock = os.open(owner, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             undo.callback(os.close, lock)
-            alive = _is_alive(process := _process(self.path))
-            if not _locked(lock, without=not alive):
-                if alive:
-                    raise StorageError(f"{self._final} is being written by process {process}")
+            if not _locked(lock, without=not _is_alive(_process(self.path))):
                 return None
             if owner.stat().st_ino != os.fstat(lock).st_ino:  # it was removed meanwhile
                 return None
