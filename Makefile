@@ -26,7 +26,7 @@ help:
 	@echo 'make check    format, lint, types and the fast tests: run it before every commit'
 	@echo 'make fuzz     messages of all types, and damaged bytes, for everything that reads those of others, FUZZ_SECONDS=60 for each'
 	@echo 'make chaos    read through a data service while its processes are killed, replaced and cut off, at random'
-	@echo 'make properties  the tests of properties with a thousand examples each, where make test draws 25'
+	@echo 'make properties  the tests of properties with a thousand new examples each, where make test draws the same 25'
 	@echo 'make bench    the table of benchmarks, as ratios to hand-written loops'
 	@echo 'make docs     the documents and the reference of all names as a site in build/site'
 	@echo 'make format   put all files into the one format'

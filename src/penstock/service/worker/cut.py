@@ -83,8 +83,9 @@ def base_of(node: Node) -> tuple[Node | None, list[OneInput]]:
 def cut(node: Node, *, ordered: bool = False) -> Cut:
     """A pipeline cut for "distributed_epoch": its elements are those of `over` the elements of the workers' part.
 
-    One thing differs: where a function that stands above a shuffle of a stream raises, its exception comes before the
-    elements that were shuffled with the one it was called with, and these come in another order.
+    One thing differs: where a function above a shuffle of a stream fails, the failure takes no place in the shuffle's
+    buffer. Its exception comes before the elements of that buffer, and these come in another order than in process;
+    the order changes too where `ignore_errors` leaves the failure out.
 
     Args:
         node: the pipeline.
