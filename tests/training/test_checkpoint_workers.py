@@ -10,7 +10,7 @@ from forked_workers import run_workers
 import penstock as ps
 
 WORKER = """
-import json, sys
+import json, resource, sys
 import jax, jax.numpy as jnp
 import numpy as np
 import penstock as ps
@@ -98,6 +98,22 @@ with strategy.scope():
     except ps.PenstockError as error:
         remote = str(error)
 
+    # The part of worker 1 does not fit on its disk: it would not be waited for in vain.
+    noise = np.random.default_rng(0).bytes(1 << 20)
+    large = spread(np.frombuffer(noise, np.uint8).reshape(8, -1), "row")
+    too_large = ps.Checkpoint(large=large, asynchronous=True)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if worker == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limit[1]))
+    too_large.save(directory + "/large", large=large)
+    try:
+        too_large.wait()
+    except ps.PenstockError as error:
+        unwritten = f"{type(error).__name__}: {error}"
+    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    too_large.save(directory + "/large", large=large)
+    too_large.wait()
+
 # Only worker 1 has another dataset now. Neither worker goes on from the checkpoint, and both can go on together.
 size = 4 + worker
 after = inputs(size)
@@ -109,7 +125,7 @@ with strategy.scope():
 rest = [rows(next(iterator)) for iterator in after.values()]
 close(after)
 with open(f"{directory}/worker-{worker}.json", "w") as file:
-    json.dump([path, found[1], outside, stacked, failed, refused, rest, remote], file)
+    json.dump([path, found[1], outside, stacked, failed, refused, rest, remote, unwritten], file)
 """
 
 
@@ -135,5 +151,8 @@ def test_two_workers_save_one_checkpoint_together(tmp_path: Path) -> None:
     with ocp.StandardCheckpointer() as checkpointer:
         target = {"rows": rows * 0, "step": np.array(0)}
         np.testing.assert_array_equal(checkpointer.restore(tmp_path / "spread-1" / "arrays", target)["rows"], rows)
+    assert first[8].startswith(f"StorageError: the checkpoint {tmp_path}/large-1 could not be written: worker 1 of 2")
+    assert second[8].startswith(f"StorageError: the checkpoint {tmp_path}/large-1 could not be written: ")
+    assert sorted(path.name for path in tmp_path.glob("large-*")) == ["large-1"]
     assert first[6] == [[0, 1, 2, 3], list(range(100, 116, 2))]
     assert second[6] == [[4, 5, 6, 7], list(range(101, 121, 2))]

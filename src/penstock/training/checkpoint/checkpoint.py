@@ -2,7 +2,9 @@
 
 import logging
 import os
+import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -136,9 +138,12 @@ class Checkpoint:
             )
         own, told = self._workers.call("checkpoint.save", lambda: self._taken(prefix, number, values))
         items, arrays, files = own
-        path, target = map(str, told[0][:2])
+        path, target, token = map(str, told[0][:3])
         index = index_of(items, [states for *_, states in told], score)
-        self._write(files, path, target, arrays, index, started)
+        together = None
+        if _is_shared(arrays):
+            together = write(Path(target), arrays, index, self._workers.barrier(f"{path} ({token})"))
+        self._write(files, path, together, arrays, index, started)
         self._under_way = True
         if not self._asynchronous:
             self.wait()
@@ -149,7 +154,8 @@ class Checkpoint:
     ) -> tuple[tuple[dict[str, list[Item]], dict[str, Any], Numbered | None], Any]:
         """This worker's items and arrays, and, on worker 0, where they belong.
 
-        For all workers the path of the checkpoint, that to which they write it together, and states.
+        For all workers the path of the checkpoint, that to which they write it together, a word that no other save
+        has, and states.
         """
         self._check_values(values)
         items: dict[str, list[Item]] = {}
@@ -158,7 +164,7 @@ class Checkpoint:
             items[name], own = one.taken(values.get(name))
             arrays |= own
         if self._workers.index != 0:
-            return (items, arrays, None), ["", "", states_of(items)]
+            return (items, arrays, None), ["", "", "", states_of(items)]
         files = Numbered(prefix)
         name, target = files.next(number), ""
         if _is_shared(arrays):
@@ -169,7 +175,7 @@ class Checkpoint:
                 )
             files.clear()  # the others write at once, too
             target = str(files.folder.target(name))
-        return (items, arrays, files), [files.folder.place(name), target, states_of(items)]
+        return (items, arrays, files), [files.folder.place(name), target, secrets.token_hex(8), states_of(items)]
 
     def _check_values(self, values: dict[str, Any]) -> None:
         for name, one in self._objects.items():
@@ -189,10 +195,15 @@ class Checkpoint:
                 )
 
     def _write(
-        self, files: Numbered | None, path: str, target: str, arrays: dict[str, Any], index: Index, started: float
+        self,
+        files: Numbered | None,
+        path: str,
+        together: Callable[[], None] | None,
+        arrays: dict[str, Any],
+        index: Index,
+        started: float,
     ) -> None:
-        """Begin to write; on worker 0 alone, unless every worker has parts of its own."""
-        together = write(Path(target), arrays, index, everybody=True) if _is_shared(arrays) else None
+        """Write in the background: on worker 0 alone, unless all workers have begun to write together."""
         saved = os.path.basename(path)
 
         def finish() -> None:

@@ -20,22 +20,25 @@ from penstock.training.checkpoint.arrays import Array
 from penstock.training.checkpoint.folders import INDEX
 from penstock.training.checkpoint.index import Entry, Index, encoded
 from penstock.training.checkpoint.numbered import damaged, located
+from penstock.training.checkpoint.workers import WriteBarrier
 
 _ARRAYS = "arrays"
 
 
-def write(path: Path, arrays: Mapping[str, Any], index: Index, everybody: bool = False) -> Callable[[], None]:
+def write(
+    path: Path, arrays: Mapping[str, Any], index: Index, barrier: WriteBarrier | None = None
+) -> Callable[[], None]:
     """Begin to write a checkpoint; what is given back waits until it is complete.
 
     Args:
         path: the directory that it becomes.
         arrays: by the names of the index's entries.
         index: what is in it.
-        everybody: whether all workers make this call. What is waited for then is that all have written; otherwise this
-            process writes alone, all in the call that is given back.
+        barrier: where the workers wait for each other, if all of them make this call. What is waited for then is that
+            all have written; otherwise this process writes alone, all in the call that is given back.
     """
-    if everybody:
-        return _written_together(path, arrays, index)
+    if barrier is not None:
+        return _written_together(path, arrays, index, barrier)
 
     def write_alone() -> None:
         with _checkpointer({jax.process_index()}) as checkpointer:
@@ -44,16 +47,18 @@ def write(path: Path, arrays: Mapping[str, Any], index: Index, everybody: bool =
     return _with_storage_error(path, write_alone)
 
 
-def _written_together(path: Path, arrays: Mapping[str, Any], index: Index) -> Callable[[], None]:
+def _written_together(path: Path, arrays: Mapping[str, Any], index: Index, barrier: WriteBarrier) -> Callable[[], None]:
     # Its `save` copies the parts of this worker into host memory: they may be donated as soon as it returns.
-    checkpointer = _checkpointer(set(range(jax.process_count())), ocp.AsyncCheckpointer)
+    checkpointer = _checkpointer(set(range(jax.process_count())), barrier)
 
     def begin() -> None:
-        checkpointer.save(path, _arguments(arrays, index))
+        with barrier:
+            checkpointer.save(path, _arguments(arrays, index))
 
     def finish() -> None:
         try:
-            checkpointer.wait_until_finished()
+            with barrier:
+                checkpointer.wait_until_finished()
         finally:
             checkpointer.close()
 
@@ -130,8 +135,8 @@ def _read(path: Path, needed: list[Entry], parts: Mapping[str, Any]) -> dict[str
     return found
 
 
-def _checkpointer(processes: set[int], kind: Any = ocp.Checkpointer) -> Any:
-    """Orbax's writer and reader, of which these processes make the same calls."""
+def _checkpointer(processes: set[int], barrier: WriteBarrier | None = None) -> Any:
+    """Orbax's writer and reader, of which these processes make the same calls; with a barrier a writer alone."""
     alike = ocp.options.MultiprocessingOptions(primary_host=min(processes), active_processes=processes)
     # What is written are copies already: a further copy of each would be one too many.
     registry = ocp.type_handlers.create_type_handler_registry(
@@ -145,9 +150,10 @@ def _checkpointer(processes: set[int], kind: Any = ocp.Checkpointer) -> Any:
             _ARRAYS: ocp.PyTreeCheckpointHandler(multiprocessing_options=alike, type_handler_registry=registry),
         },
     )
-    if kind is ocp.AsyncCheckpointer:
-        return kind(handler, async_options=ocp.options.AsyncOptions(), multiprocessing_options=alike)
-    return kind(handler, multiprocessing_options=alike)
+    if barrier is None:
+        return ocp.Checkpointer(handler, multiprocessing_options=alike)
+    options = ocp.options.AsyncOptions(barrier_sync_fn=barrier.wait)
+    return ocp.AsyncCheckpointer(handler, async_options=options, multiprocessing_options=alike)
 
 
 def _checksum(array: Array) -> int:

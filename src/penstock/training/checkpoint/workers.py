@@ -7,7 +7,7 @@ import jax
 
 from penstock.distribute.contexts import get_strategy
 from penstock.distribute.control.channel import Control
-from penstock.distribute.control.messages import Done
+from penstock.distribute.control.messages import Done, Item
 from penstock.errors import InvalidArgumentError, WorkerError
 
 Own = TypeVar("Own")
@@ -28,6 +28,11 @@ class Together:
         self._control = control
         self.index = 0 if control is None else control.worker
         self.count = 1 if control is None else control.workers
+
+    def barrier(self, topic: str) -> "WriteBarrier":
+        """Where these workers wait for each other while they write; there are several."""
+        assert self._control is not None
+        return WriteBarrier(self._control, topic)
 
     def call(self, name: str, work: Callable[[], tuple[Own, Any]]) -> tuple[Own, list[Any]]:
         """Do a piece of work, and go on when all workers have done it.
@@ -56,6 +61,49 @@ class Together:
             if done.error is not None:
                 raise WorkerError(f"{name} failed on worker {worker} of {self.count}: {done.error}")
         return own, [done.shared for done in told]
+
+
+class WriteBarrier:
+    """Where the workers that write one checkpoint wait for each other in the background.
+
+    It takes the place of Orbax's barrier, at which a worker waits for twenty minutes for one that failed to write.
+
+    Args:
+        control: where they talk to each other.
+        topic: the save, by words that no other save has.
+    """
+
+    def __init__(self, control: Control, topic: str) -> None:
+        self._control = control
+        self._topic = topic
+        self._passed = 0
+
+    def wait(self, *, key: str, timeout_ms: int) -> None:
+        """Wait until all workers have come as far as this one, however long writing takes them.
+
+        Args:
+            key: what Orbax calls this barrier; all workers come to the same ones in the same order.
+            timeout_ms: Orbax's limit, which does not count: the control channel notices a worker that is lost.
+
+        Raises:
+            WorkerError: a worker failed to write, or was lost.
+        """
+        told = self._control.gather(self._next(), Done(), Done)
+        self._passed += 1
+        for worker, done in enumerate(told):
+            if done.error is not None:
+                raise WorkerError(f"worker {worker} of {self._control.workers} failed: {done.error}")
+
+    def __enter__(self) -> None:
+        """Write; where that fails, the workers that wait for this one, now or later, are told so."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception):
+            said = Done(error=f"{type(error).__name__}: {error}")
+            self._control.post(Item.of(self._control.worker, self._next(), said))
+
+    def _next(self) -> str:
+        return f"{self._topic}, barrier {self._passed + 1}"
 
 
 def workers_of(iterators: list[Control | None]) -> Together:
