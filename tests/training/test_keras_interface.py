@@ -3,10 +3,18 @@
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.training.keras.interface import DataAdapter, has_value, jax_epoch_iterator, set_values, values_of
+from penstock.training.keras.interface import (
+    DataAdapter,
+    has_value,
+    jax_epoch_iterator,
+    set_first_epoch,
+    set_values,
+    values_of,
+)
 from penstock.training.keras.objects import NOTED, was_seen
 
 CHANGED = f"Keras {keras.__version__} has changed what penstock.training.keras.interface takes from it: "
@@ -46,6 +54,18 @@ def test_fit_takes_adapters() -> None:
     assert isinstance(data, DataAdapter)
     documented = {"get_jax_iterator", "num_batches", "batch_size", "on_epoch_begin", "on_epoch_end"}
     assert documented <= set(dir(DataAdapter)), CHANGED + "DataAdapter"
+
+
+def test_callbacks_set_the_first_epoch() -> None:
+    class Later(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+        def on_train_begin(self, logs: Any = None) -> None:
+            set_first_epoch(self.model, 2)
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    data = ps.Dataset.from_tensors((np.ones((1, 1)), np.ones((1, 1))))
+    history = model.fit(data, epochs=3, callbacks=[Later()], verbose=0)
+    assert history.epoch == [2], CHANGED + "Trainer._initial_epoch"
 
 
 def test_everything_that_is_made_is_seen() -> None:

@@ -22,7 +22,7 @@ from penstock.training.checkpoint.numbered import Numbered, is_replaced, version
 from penstock.training.checkpoint.objects import Object, index_of, load_states, states_of
 from penstock.training.checkpoint.options import check_asynchronous, check_no_options, metric_of, step_of
 from penstock.training.checkpoint.store import read_arrays, write
-from penstock.training.checkpoint.workers import workers_of
+from penstock.training.checkpoint.workers import checkpoint_workers
 from penstock.training.checkpoint.writer import Writer
 
 _logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Checkpoint:
         self._asynchronous = asynchronous
         keras: list[KerasPart] = []
         self._objects = {name: Object(name, value, keras) for name, value in objects.items()}
-        self._workers = workers_of([control for one in self._objects.values() for control in one.controls()])
+        self._workers = checkpoint_workers([control for one in self._objects.values() for control in one.controls()])
         if self._workers.count > 1:
             for one in self._objects.values():
                 one.check_alike_everywhere()

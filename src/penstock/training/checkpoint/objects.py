@@ -7,6 +7,7 @@ import jax
 
 from penstock.distribute.control.channel import Control
 from penstock.distribute.feed.dataset import DistributedIterator
+from penstock.distribute.jax.for_trainers import control_channel
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError
 from penstock.training.checkpoint.flax import FlaxPart, is_flax
@@ -15,7 +16,7 @@ from penstock.training.checkpoint.keras import KerasPart, is_keras
 from penstock.training.checkpoint.names import of_keys
 from penstock.training.checkpoint.parts import Part, Rows, Stateful, Text, Value, with_states
 from penstock.training.checkpoint.states import State, whole
-from penstock.training.checkpoint.workers import Together
+from penstock.training.checkpoint.workers import WorkerGroup
 
 
 class Object:
@@ -122,7 +123,7 @@ class Object:
     def controls(self) -> list[Control | None]:
         """Where the workers talk to each other that its distributed iterators belong to."""
         targets = [part.target for part in self._parts if isinstance(part, Stateful)]
-        return [target._control for target in targets if isinstance(target, DistributedIterator)]
+        return [control_channel(target) for target in targets if isinstance(target, DistributedIterator)]
 
     def check_alike_everywhere(self) -> None:
         """Refuse values that differ from worker to worker."""
@@ -179,7 +180,7 @@ def states_of(items: dict[str, list[Item]]) -> list[Any]:
     return [item.states[0] for own in items.values() for item in own if item.kind == "state"]
 
 
-def load_states(place: str, pairs: list[tuple[Stateful, Any]], workers: Together) -> None:
+def load_states(place: str, pairs: list[tuple[Stateful, Any]], workers: WorkerGroup) -> None:
     """Let iterators continue from the states of a checkpoint: all of them on all workers, or none."""
     # Copies: what `state_dict()` gives may be the arrays themselves, which `load_state_dict()` overwrites.
     copies = [State(part.path, part.target.state_dict()) for part, _ in pairs]

@@ -8,12 +8,13 @@ import jax
 from penstock.distribute.contexts import get_strategy
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.messages import Done, Item
+from penstock.distribute.jax.for_trainers import control_channel
 from penstock.errors import InvalidArgumentError, WorkerError
 
 Own = TypeVar("Own")
 
 
-class Together:
+class WorkerGroup:
     """This worker among those that make the same calls.
 
     Attributes:
@@ -106,18 +107,18 @@ class WriteBarrier:
         return f"{self._topic}, barrier {self._passed + 1}"
 
 
-def workers_of(iterators: list[Control | None]) -> Together:
+def checkpoint_workers(iterators: list[Control | None]) -> WorkerGroup:
     """The workers of the strategy whose scope is open, or else of the one that made the first distributed iterator.
 
     Raises:
         InvalidArgumentError: there are several workers, and neither is there.
     """
     strategy = get_strategy()
-    known = ([] if strategy is None else [strategy._control]) + iterators
+    known = ([] if strategy is None else [control_channel(strategy)]) + iterators
     control = next((one for one in known if one is not None), None)
     if control is None and jax.distributed.is_initialized() and jax.process_count() > 1:
         raise InvalidArgumentError(
             f"with {jax.process_count()} workers ps.Checkpoint must be made inside strategy.scope(): that is how it "
             "reaches the others"
         )
-    return Together(control)
+    return WorkerGroup(control)

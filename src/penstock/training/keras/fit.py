@@ -17,17 +17,19 @@ import keras
 from penstock.data.dataset import Dataset
 from penstock.distribute.contexts import get_strategy
 from penstock.distribute.feed.dataset import DistributedDataset
+from penstock.distribute.jax.for_trainers import placement_of
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
 from penstock.distribute.jax.program import AXIS
 from penstock.errors import InvalidArgumentError
 from penstock.training.keras.class_weight import ClassWeight
-from penstock.training.keras.input import DatasetInput, as_input
+from penstock.training.keras.feed import ModelFeed
+from penstock.training.keras.input import DatasetInput, as_input, feed_of
 from penstock.training.keras.interface import jax_epoch_iterator, replace_method
 
 _compiled_under: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 """The strategies of models, as in TensorFlow: `fit` may be called when the scope has been left."""
 
-_reading: WeakKeyDictionary[Any, DatasetInput] = WeakKeyDictionary()
+_reading: WeakKeyDictionary[Any, ModelFeed] = WeakKeyDictionary()
 """What the models are reading at this moment."""
 _made_under: WeakKeyDictionary[Any, MeshStrategy | None] = WeakKeyDictionary()
 """For which strategies the compiled steps of models were made."""
@@ -76,7 +78,7 @@ def _taking(original: Callable[..., Any], name: str, steps: str) -> Callable[...
                 f"model.{name}(dataset, ...) takes its other arguments by name: the second one is what a dataset "
                 "brings itself"
             )
-        bound = [_bound(self, x, name, steps, kwargs, class_weight=kwargs.pop("class_weight", None))]
+        inputs = [_prepared(self, x, name, steps, kwargs, class_weight=kwargs.pop("class_weight", None))]
         data = kwargs.get("validation_data")
         if _is_ours(data):
             if data is x and isinstance(x, DatasetInput):
@@ -84,28 +86,28 @@ def _taking(original: Callable[..., Any], name: str, steps: str) -> Callable[...
                     "model.fit got one as_input(...) as its data and as validation_data, which are read in turn: make "
                     "two of them"
                 )
-            bound.append(_bound(self, data, "evaluate", "validation_steps", kwargs))
-            kwargs["validation_data"] = bound[-1]
-        with _read_by(self, bound):
-            return original(self, bound[0], **kwargs)
+            inputs.append(_prepared(self, data, "evaluate", "validation_steps", kwargs))
+            kwargs["validation_data"] = inputs[-1]
+        with _read_by(self, list(map(feed_of, inputs))):
+            return original(self, inputs[0], **kwargs)
 
     return method
 
 
 @contextmanager
-def _read_by(model: Any, bound: list[DatasetInput]) -> Iterator[None]:
-    """Within it a model reads data, the first of these first; afterwards all of them are closed."""
-    outer, strategy = _reading.get(model), bound[0].strategy
+def _read_by(model: Any, feeds: list[ModelFeed]) -> Iterator[None]:
+    """Within it a model reads these, the first one first; afterwards all of them are closed."""
+    outer, strategy = _reading.get(model), feeds[0].strategy
     if _made_under.get(model) is not strategy:
         for step in _STEPS:
             setattr(model, f"{step}_function", None)
     _made_under[model] = strategy
-    _reading[model] = bound[0]
+    _reading[model] = feeds[0]
     try:
         yield
     finally:
-        for one in bound:
-            one.close()
+        for feed in feeds:
+            feed.close()
         if outer is None:
             del _reading[model]
         else:
@@ -115,12 +117,12 @@ def _read_by(model: Any, bound: list[DatasetInput]) -> Iterator[None]:
 def _making(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def make(self: Any, force: bool = False) -> Any:
-        data = _reading.get(self)
-        if data is None or data.strategy is None:
+        feed = _reading.get(self)
+        if feed is None or feed.strategy is None:
             return original(self, force)
         # What Keras compiles under a distribution leaves every variable as it lies: whole, on every device.
-        data.place_variables()
-        devices = data.strategy._placement.mesh.devices
+        feed.place_variables()
+        devices = placement_of(feed.strategy).mesh.devices
         mesh = keras.distribution.DeviceMesh(devices.shape, [AXIS], devices)
         with keras.distribution.DataParallel(device_mesh=mesh, auto_shard_dataset=False).scope():
             return original(self, force)
@@ -134,7 +136,7 @@ def _as_placed(original: Callable[..., Any]) -> Callable[..., Any]:
         # Keras puts batches on a device some steps ahead. Those of a strategy are on its devices already, and JAX
         # refuses to put anywhere what is partly on the devices of other workers.
         data = self.data_adapter
-        if isinstance(data, DatasetInput) and data.strategy is not None:
+        if isinstance(data, DatasetInput) and feed_of(data).strategy is not None:
             return data.get_jax_iterator()
         return original(self)
 
@@ -145,7 +147,7 @@ def _is_ours(data: Any) -> bool:
     return isinstance(data, (Dataset, DistributedDataset, DatasetInput))
 
 
-def _bound(
+def _prepared(
     model: Any, data: Any, name: str, steps: str, given: Mapping[str, Any], class_weight: Any = None
 ) -> DatasetInput:
     """The adapter of some data, ready for a model."""
@@ -153,10 +155,11 @@ def _bound(
         if given.get(argument) is not None:
             raise InvalidArgumentError(f"a Keras model got a dataset and {argument}=...: leave it out, and {instead}")
     found = data if isinstance(data, DatasetInput) else as_input(data)
-    if found.endless and not given.get(steps):
+    feed = feed_of(found)
+    if feed.endless and not given.get(steps):
         raise InvalidArgumentError(f"the dataset never ends: give model.{name} or model.fit {steps}=...")
     weight = None if class_weight is None else ClassWeight(class_weight)
-    found.bind(model, _strategy_of(model), whole=name == "predict", class_weight=weight)
+    feed.prepare(model, _strategy_of(model), whole=name == "predict", class_weight=weight)
     return found
 
 

@@ -1,197 +1,49 @@
-"""The data adapter through which Keras's own `fit`, `evaluate` and `predict` read a dataset.
+"""The data adapter that Keras's own `fit`, `evaluate` and `predict` are given for a dataset."""
 
-Each batch is one global JAX array per leaf, split over the strategy's devices where they divide its rows, and whole
-on every device where they do not. Keras's compiled step follows the data: see docs/design/0012.
-"""
-
-from collections.abc import Callable, Iterator
-from typing import Any, cast
-
-import jax
-import numpy as np
+from collections.abc import Iterator
+from typing import Any
 
 from penstock.data.dataset import Dataset
-from penstock.data.iterator import DatasetIterator
-from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
-from penstock.distribute.feed.inputs import DividedInput
-from penstock.distribute.feed.options import InputOptions
-from penstock.distribute.feed.steps import Shares, check_spec
-from penstock.distribute.jax.device_dtypes import check_width, fits_device
-from penstock.distribute.jax.mesh_strategy import MeshStrategy
-from penstock.distribute.jax.placement import apart
-from penstock.distribute.values import PerReplica
-from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import INFINITE_CARDINALITY
-from penstock.structure import flatten
-from penstock.training.keras.class_weight import ClassWeight
-from penstock.training.keras.interface import DataAdapter, has_value, set_values, values_of
+from penstock.distribute.feed.dataset import DistributedDataset
+from penstock.errors import InvalidTypeError
+from penstock.training.keras.feed import ModelFeed
+from penstock.training.keras.interface import DataAdapter
 
 
 class DatasetInput(DataAdapter):  # type: ignore[misc]  # Keras has no types
     """A dataset as Keras's `fit`, `evaluate` and `predict` take it; from `ps.keras.as_input`.
 
-    Each pass over it is the next epoch of the dataset. What Keras reads to build a model is no pass.
-
-    Attributes:
-        strategy: over whose devices the batches are split; None for JAX's default device.
-        taken: the number of batches handed out so far, all passes together; `KeepPosition` sets where it begins.
-        on_take: called before each batch is read, with `taken`, whether a pass begins, and what gives the state.
+    Each pass over it is the next epoch of the dataset. Keras calls its methods.
     """
-
-    def __init__(self, dataset: Dataset) -> None:
-        check_spec(dataset.node.spec)
-        self._dataset = dataset
-        self._steps: Dataset | DistributedDataset = dataset
-        self._model: Any = None
-        self._whole = False
-        self._class_weight: ClassWeight | None = None
-        self._iterator: DatasetIterator | DistributedIterator | None = None
-        self._next_pass: Any = None
-        self._in_use = False
-        self._agreed = False
-        self.strategy: MeshStrategy | None = None
-        self.taken = 0
-        self.on_take: Callable[[int, bool, Callable[[], Any]], None] = lambda taken, begins, state: None
-        if dataset.cardinality() == 0:
-            raise InvalidArgumentError(f"a Keras model needs at least one batch, and this dataset has none: {dataset}")
-
-    def bind(self, model: Any, strategy: MeshStrategy | None, *, whole: bool, class_weight: ClassWeight | None) -> None:
-        """Make ready for a model that is going to read.
-
-        Args:
-            model: its variables will be on the devices when the first batch is.
-            strategy: as the attribute.
-            whole: whether every worker is to get all rows of every batch: Keras fetches what it predicts, and a
-                worker can fetch only what is on its own devices.
-            class_weight: adds weights to each batch.
-        """
-        self._model, self._whole, self._class_weight = model, whole, class_weight
-        self._in_use = self._agreed = False
-        if strategy is not None and strategy is not self.strategy:
-            self._steps = strategy._distributed(
-                "model.fit(dataset)", DividedInput(self._dataset, strategy._workers), InputOptions(), self._place
-            )
-        elif strategy is None:
-            self._steps = self._dataset
-        self.strategy = strategy
-
-    def resume(self, state: Any, skip: int) -> bool:
-        """Resume a number of batches after a state: with the rest of its pass, or if nothing is left, with the next.
-
-        Returns:
-            Whether there is a rest.
-        """
-        with self._opened() as iterator:
-            iterator.load_state_dict(state)
-            for _ in range(skip):
-                next(iterator)
-            state = iterator.state_dict()
-            rest = next(iterator, None) is not None
-        self._next_pass = state if rest else None
-        return rest
-
-    def on_epoch_begin(self) -> None:
-        """Called by Keras before each pass, when metrics were reset and callbacks may have changed the weights."""
-        if self.strategy is not None:
-            self.place_variables()
-        self._agreed = self._in_use
-
-    def place_variables(self) -> None:
-        """Bring the model's variables to all devices, those of worker 0 to those of all workers."""
-        assert self.strategy is not None
-        self._wait()
-        model = self._model
-        groups = [model.variables, model.metrics_variables if model.compiled else []]
-        groups.append(model.optimizer.variables if getattr(model, "optimizer", None) is not None else [])
-        placement = self.strategy._placement
-        placed = placement.on_all if self._agreed else placement.agreed
-        variables = [one for one in {id(one): one for group in groups for one in group}.values() if has_value(one)]
-        set_values(variables, [placed(value) for value in apart(values_of(variables))])
-
-    def on_epoch_end(self) -> None:
-        """Called by Keras after each pass, and when it has built the model."""
-        self._in_use = True
-
-    def get_jax_iterator(self) -> Iterator[Any]:
-        """The batches of the next pass, which begins when the first one is asked for."""
-        with self._opened() as iterator:
-            if self._next_pass is not None:
-                iterator.load_state_dict(self._next_pass)
-            if not self._in_use:
-                # Keras looks at a batch to build the model. That is no epoch: the next pass begins here again.
-                self._next_pass = iterator.state_dict()
-                yield from map(self._batch, iterator)
-                return
-            self._next_pass = None
-            self.on_take(self.taken, True, iterator.state_dict)
-            for step in iterator:
-                self.taken += 1
-                yield self._batch(step)
-                self.on_take(self.taken, False, iterator.state_dict)
-
-    def _opened(self) -> DatasetIterator | DistributedIterator:
-        """A new pass, in place of the one before."""
-        self.close()
-        self._iterator = cast(DatasetIterator | DistributedIterator, iter(self._steps))
-        return self._iterator
-
-    def close(self) -> None:
-        """End a pass that Keras has left in the middle."""
-        if self._iterator is not None:
-            self._iterator.close()
-            self._iterator = None
-
-    @property
-    def num_batches(self) -> int | None:
-        """The number of batches of a pass; None where it is unknown or infinite."""
-        cardinality = self._steps.cardinality()
-        return None if cardinality < 0 else cardinality
-
-    @property
-    def endless(self) -> bool:
-        """Whether a pass never ends."""
-        return self._dataset.cardinality() == INFINITE_CARDINALITY
 
     batch_size = None
     has_partial_batch = None
     partial_batch_size = None
 
-    def _place(self, leaves: list[Shares], even: bool) -> list[Any]:
-        return [self._placed(shares, even) for shares in leaves]
+    def __init__(self, dataset: Dataset) -> None:
+        self._feed = ModelFeed(dataset)
 
-    def _placed(self, shares: Shares, even: bool) -> Any:
-        """A leaf of a step on the devices; where several workers have to exchange rows first, this worker's."""
-        assert self.strategy is not None
-        rows = np.concatenate(shares.parts) if shares.whole is None else shares.whole
-        _check(rows)
-        workers, placement = self.strategy._workers, self.strategy._placement
-        if workers.count > 1 and (self._whole or not even):
-            return PerReplica(shares.parts)
-        array = placement.batch(rows) if even else placement.for_all(rows)
-        return PerReplica([array]) if workers.replicas_in_sync == 1 else array
+    @property
+    def num_batches(self) -> int | None:
+        """The number of batches of a pass; None where it is unknown or infinite."""
+        return self._feed.num_batches
 
-    def _batch(self, step: Any) -> Any:
-        """A step as Keras takes it."""
-        leaves, structure = flatten(step)
-        batch = structure.unflatten([self._leaf(leaf) for leaf in leaves])
-        return batch if self._class_weight is None else self._class_weight(batch)
+    def get_jax_iterator(self) -> Iterator[Any]:
+        """The batches of the next pass, which begins when the first one is asked for."""
+        return self._feed.batches()
 
-    def _leaf(self, leaf: Any) -> Any:
-        if isinstance(leaf, PerReplica):
-            assert self.strategy is not None
-            self._wait()
-            return self.strategy._placement.for_all(self.strategy.gather(leaf, axis=0))
-        if self.strategy is None:
-            _check(leaf)
-        return leaf
+    def on_epoch_begin(self) -> None:
+        """Called by Keras before each pass."""
+        self._feed.begin_epoch()
 
-    def _wait(self) -> None:
-        """Let Keras's last step end, before workers meet elsewhere, where one program must end before the next."""
-        assert self.strategy is not None
-        if self.strategy._workers.count > 1 and self.strategy._launcher.one_at_a_time:
-            for array in jax.live_arrays():  # type: ignore[no-untyped-call]
-                if not array.is_deleted():
-                    array.block_until_ready()
+    def on_epoch_end(self) -> None:
+        """Called by Keras after each pass, and when it has built the model."""
+        self._feed.end_epoch()
+
+
+def feed_of(data: DatasetInput) -> ModelFeed:
+    """What reads the dataset for Keras's models."""
+    return data._feed
 
 
 def as_input(dataset: Any) -> DatasetInput:
@@ -221,13 +73,3 @@ def as_input(dataset: Any) -> DatasetInput:
         hint = ": give it the plain dataset" if isinstance(dataset, DistributedDataset) else ""
         raise InvalidTypeError(f"a Keras model takes a ps.Dataset, got {type(dataset).__name__}{hint}")
     return DatasetInput(dataset)
-
-
-def _check(leaf: Any) -> None:
-    array = np.asarray(leaf)
-    if not fits_device(array):
-        raise InvalidTypeError(
-            f"a Keras model got an array of dtype {array.dtype}, which devices cannot hold: turn strings into numbers "
-            "in the dataset, for instance by a layer of ps.preprocessing"
-        )
-    check_width("a batch", array)

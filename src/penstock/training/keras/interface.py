@@ -51,3 +51,8 @@ def set_values(variables: Sequence[Any], values: Sequence[Any]) -> None:
     """Let variables hold these very arrays: `Variable.assign` converts each, at some microseconds for every step."""
     for variable, value in zip(variables, values, strict=True):
         variable._value = value
+
+
+def set_first_epoch(model: Any, epoch: int) -> None:
+    """Let a `fit` begin with another epoch; to be called in `on_train_begin`, as `BackupAndRestore` does."""
+    model._initial_epoch = epoch

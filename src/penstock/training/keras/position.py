@@ -8,10 +8,12 @@ from typing import Any
 
 import keras
 
+from penstock.distribute.jax.for_trainers import control_channel
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.options import check_integer
 from penstock.paths import local_path
-from penstock.training.keras.input import DatasetInput
+from penstock.training.keras.input import DatasetInput, feed_of
+from penstock.training.keras.interface import set_first_epoch
 
 _REST = "the rest of an epoch is done"
 """What `model.stop_training` is set to at the end of an epoch that was entered in the middle: true, and not others'."""
@@ -58,7 +60,7 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
                 "same to fit"
             )
         check_integer("KeepPosition", "every", every, minimum=1)
-        self._data = data
+        self._feed = feed_of(data)
         self._directory = Path(local_path(directory))
         self._every = every
         # The batches that an epoch that was entered in the middle has left.
@@ -74,18 +76,18 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         seen = self._batches_seen()
         marks = [mark for mark in self._read() if mark["batch"] <= seen]
         self._write(marks)
-        self._data.taken = seen
+        self._feed.taken = seen
         if marks:
             self._go_on(marks, seen)
-        self._data.on_take = self._note
+        self._feed.on_take = self._note
 
     def _check_data(self) -> None:
-        if self._data._model is not self.model:
+        if not self._feed.is_read_by(self.model):
             raise InvalidArgumentError(
                 "KeepPosition(data) was given other data than fit: data = ps.keras.as_input(dataset), then "
                 "model.fit(data, callbacks=[..., ps.keras.KeepPosition(data, directory)])"
             )
-        steps, asked = self._data.num_batches, self.params.get("steps")
+        steps, asked = self._feed.num_batches, self.params.get("steps")
         if steps is not None and asked != steps:
             raise InvalidArgumentError(
                 f"KeepPosition got a dataset of {steps} batches and steps_per_epoch={asked}: leave that out, or use "
@@ -95,10 +97,9 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
     def _batches_seen(self) -> int:
         """How many batches the weights have been trained with: worker 0's, which all others will take."""
         own = self._iterations()
-        strategy = self._data.strategy
-        if strategy is None or strategy._control is None:
-            return own
-        return strategy._control.gather("KeepPosition", own, int)[0]
+        strategy = self._feed.strategy
+        control = None if strategy is None else control_channel(strategy)
+        return own if control is None else control.gather("KeepPosition", own, int)[0]
 
     def _iterations(self) -> int:
         return int(self.model.optimizer.iterations.value)
@@ -108,13 +109,13 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         begun = [mark for mark in marks if "epoch" in mark][-1]
         state = next((mark for mark in reversed(marks) if "state" in mark), None)
         epoch, done, steps = begun["epoch"], seen - begun["batch"], self.params.get("steps")
-        rest = state is not None and self._data.resume(state["state"], seen - state["batch"])
+        rest = state is not None and self._feed.resume(state["state"], seen - state["batch"])
         if done and (done == steps or not rest):
             epoch, done = epoch + 1, 0
         self._entered = bool(done)
         self._rest = steps - done if steps is not None and done else None
         # As BackupAndRestore does, whose own number is wrong after a second kill.
-        self.model._initial_epoch = epoch
+        set_first_epoch(self.model, epoch)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Note where an epoch begins; called by Keras."""
@@ -125,7 +126,7 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
             )
         if not self._entered:
             # At first another worker's weights may still be its own.
-            batch = self._iterations() if self._restored is None else self._data.taken
+            batch = self._iterations() if self._restored is None else self._feed.taken
             self._append({"batch": batch, "epoch": epoch})
         self._entered, self._restored = False, None
 
@@ -142,7 +143,7 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
 
     def on_train_end(self, logs: Any = None) -> None:
         """Forget the position; called by Keras at the end of all epochs."""
-        self._data.on_take = lambda taken, begins, state: None
+        self._feed.on_take = lambda taken, begins, state: None
         self._file.unlink(missing_ok=True)
 
     def _note(self, taken: int, begins: bool, state: Callable[[], Any]) -> None:

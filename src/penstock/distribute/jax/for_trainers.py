@@ -1,0 +1,40 @@
+"""What code that trains needs of a strategy beyond its public methods: Keras's `fit` and checkpoints.
+
+`penstock.training` takes nothing else of strategies and distributed iterators that is not public.
+"""
+
+from penstock.data.dataset import Dataset
+from penstock.distribute.control.channel import Control
+from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
+from penstock.distribute.feed.feed import Place
+from penstock.distribute.feed.inputs import DividedInput
+from penstock.distribute.feed.options import InputOptions
+from penstock.distribute.feed.shards import Workers
+from penstock.distribute.jax.mesh_strategy import MeshStrategy
+from penstock.distribute.jax.placement import Placement
+from penstock.distribute.strategy import Strategy
+
+
+def control_channel(owner: Strategy | DistributedIterator) -> Control | None:
+    """The channel over which the workers talk to each other; None where there is one worker, or they do not."""
+    return owner._control
+
+
+def workers_of(strategy: Strategy) -> Workers:
+    """Which worker this process is, of how many."""
+    return strategy._workers
+
+
+def placement_of(strategy: MeshStrategy) -> Placement:
+    """What puts arrays on the strategy's devices."""
+    return strategy._placement
+
+
+def runs_one_program_at_a_time(strategy: MeshStrategy) -> bool:
+    """Whether a program with collectives must end before the next begins; see `Launcher`."""
+    return strategy._launcher.one_at_a_time
+
+
+def distribute_placed(strategy: MeshStrategy, call: str, dataset: Dataset, place: Place) -> DistributedDataset:
+    """As `distribute_dataset`, with leaves placed by `place`, not as `run` takes them; `call` is named in errors."""
+    return strategy._distributed(call, DividedInput(dataset, strategy._workers), InputOptions(), place)

@@ -1,0 +1,206 @@
+"""How one of Keras's models reads a dataset: pass by pass, with batches and variables on a strategy's devices.
+
+Each batch is one global JAX array per leaf, split over the strategy's devices where they divide its rows, and whole
+on every device where they do not. Keras's compiled step follows the data: see docs/design/0012.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from penstock.data.dataset import Dataset
+from penstock.data.iterator import DatasetIterator
+from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
+from penstock.distribute.feed.steps import Shares, check_spec
+from penstock.distribute.jax.device_dtypes import check_width, fits_device
+from penstock.distribute.jax.for_trainers import (
+    distribute_placed,
+    placement_of,
+    runs_one_program_at_a_time,
+    workers_of,
+)
+from penstock.distribute.jax.mesh_strategy import MeshStrategy
+from penstock.distribute.jax.placement import apart
+from penstock.distribute.values import PerReplica
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.options import INFINITE_CARDINALITY
+from penstock.structure import flatten
+from penstock.training.keras.class_weight import ClassWeight
+from penstock.training.keras.interface import has_value, set_values, values_of
+
+
+class ModelFeed:
+    """The passes of one model over a dataset. What Keras reads to build the model is no pass.
+
+    Attributes:
+        strategy: over whose devices the batches are split; None for JAX's default device.
+        taken: the number of batches handed out so far, all passes together; `KeepPosition` sets where it begins.
+        on_take: called before each batch is read, with `taken`, whether a pass begins, and what gives the state.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        check_spec(dataset.node.spec)
+        self._dataset = dataset
+        self._steps: Dataset | DistributedDataset = dataset
+        self._model: Any = None
+        self._whole = False
+        self._class_weight: ClassWeight | None = None
+        self._iterator: DatasetIterator | DistributedIterator | None = None
+        self._next_pass: Any = None
+        self._in_use = False
+        self._agreed = False
+        self.strategy: MeshStrategy | None = None
+        self.taken = 0
+        self.on_take: Callable[[int, bool, Callable[[], Any]], None] = lambda taken, begins, state: None
+        if dataset.cardinality() == 0:
+            raise InvalidArgumentError(f"a Keras model needs at least one batch, and this dataset has none: {dataset}")
+
+    def prepare(
+        self, model: Any, strategy: MeshStrategy | None, *, whole: bool, class_weight: ClassWeight | None
+    ) -> None:
+        """Get ready for a model that is going to read.
+
+        Args:
+            model: its variables will be on the devices when the first batch is.
+            strategy: as the attribute.
+            whole: whether every worker is to get all rows of every batch: Keras fetches what it predicts, and a
+                worker can fetch only what is on its own devices.
+            class_weight: adds weights to each batch.
+        """
+        self._model, self._whole, self._class_weight = model, whole, class_weight
+        self._in_use = self._agreed = False
+        if strategy is not None and strategy is not self.strategy:
+            self._steps = distribute_placed(strategy, "model.fit(dataset)", self._dataset, self._place)
+        elif strategy is None:
+            self._steps = self._dataset
+        self.strategy = strategy
+
+    def is_read_by(self, model: Any) -> bool:
+        """Whether `prepare` was last called for this model."""
+        return self._model is model
+
+    def resume(self, state: Any, skip: int) -> bool:
+        """Resume a number of batches after a state: with the rest of its pass, or if nothing is left, with the next.
+
+        Returns:
+            Whether there is a rest.
+        """
+        with self._opened() as iterator:
+            iterator.load_state_dict(state)
+            for _ in range(skip):
+                next(iterator)
+            state = iterator.state_dict()
+            rest = next(iterator, None) is not None
+        self._next_pass = state if rest else None
+        return rest
+
+    def begin_epoch(self) -> None:
+        """To be called before each pass, when metrics were reset and callbacks may have changed the weights."""
+        if self.strategy is not None:
+            self.place_variables()
+        self._agreed = self._in_use
+
+    def place_variables(self) -> None:
+        """Bring the model's variables to all devices, those of worker 0 to those of all workers."""
+        assert self.strategy is not None
+        self._wait()
+        model = self._model
+        groups = [model.variables, model.metrics_variables if model.compiled else []]
+        groups.append(model.optimizer.variables if getattr(model, "optimizer", None) is not None else [])
+        placement = placement_of(self.strategy)
+        placed = placement.on_all if self._agreed else placement.agreed
+        variables = [one for one in {id(one): one for group in groups for one in group}.values() if has_value(one)]
+        set_values(variables, [placed(value) for value in apart(values_of(variables))])
+
+    def end_epoch(self) -> None:
+        """To be called after each pass, and when Keras has built the model."""
+        self._in_use = True
+
+    def batches(self) -> Iterator[Any]:
+        """The batches of the next pass, which begins when the first one is asked for."""
+        with self._opened() as iterator:
+            if self._next_pass is not None:
+                iterator.load_state_dict(self._next_pass)
+            if not self._in_use:
+                # Keras looks at a batch to build the model. That is no epoch: the next pass begins here again.
+                self._next_pass = iterator.state_dict()
+                yield from map(self._batch, iterator)
+                return
+            self._next_pass = None
+            self.on_take(self.taken, True, iterator.state_dict)
+            for step in iterator:
+                self.taken += 1
+                yield self._batch(step)
+                self.on_take(self.taken, False, iterator.state_dict)
+
+    def _opened(self) -> DatasetIterator | DistributedIterator:
+        """A new pass, in place of the one before."""
+        self.close()
+        self._iterator = cast(DatasetIterator | DistributedIterator, iter(self._steps))
+        return self._iterator
+
+    def close(self) -> None:
+        """End a pass that Keras has left in the middle."""
+        if self._iterator is not None:
+            self._iterator.close()
+            self._iterator = None
+
+    @property
+    def num_batches(self) -> int | None:
+        """The number of batches of a pass; None where it is unknown or infinite."""
+        cardinality = self._steps.cardinality()
+        return None if cardinality < 0 else cardinality
+
+    @property
+    def endless(self) -> bool:
+        """Whether a pass never ends."""
+        return self._dataset.cardinality() == INFINITE_CARDINALITY
+
+    def _place(self, leaves: list[Shares], even: bool) -> list[Any]:
+        return [self._placed(shares, even) for shares in leaves]
+
+    def _placed(self, shares: Shares, even: bool) -> Any:
+        """A leaf of a step on the devices; where several workers have to exchange rows first, this worker's."""
+        assert self.strategy is not None
+        rows = np.concatenate(shares.parts) if shares.whole is None else shares.whole
+        _check(rows)
+        workers, placement = workers_of(self.strategy), placement_of(self.strategy)
+        if workers.count > 1 and (self._whole or not even):
+            return PerReplica(shares.parts)
+        array = placement.batch(rows) if even else placement.for_all(rows)
+        return PerReplica([array]) if workers.replicas_in_sync == 1 else array
+
+    def _batch(self, step: Any) -> Any:
+        """A step as Keras takes it."""
+        leaves, structure = flatten(step)
+        batch = structure.unflatten([self._leaf(leaf) for leaf in leaves])
+        return batch if self._class_weight is None else self._class_weight(batch)
+
+    def _leaf(self, leaf: Any) -> Any:
+        if isinstance(leaf, PerReplica):
+            assert self.strategy is not None
+            self._wait()
+            return placement_of(self.strategy).for_all(self.strategy.gather(leaf, axis=0))
+        if self.strategy is None:
+            _check(leaf)
+        return leaf
+
+    def _wait(self) -> None:
+        """Let Keras's last step end, before workers meet elsewhere, where one program must end before the next."""
+        assert self.strategy is not None
+        if workers_of(self.strategy).count > 1 and runs_one_program_at_a_time(self.strategy):
+            for array in jax.live_arrays():  # type: ignore[no-untyped-call]
+                if not array.is_deleted():
+                    array.block_until_ready()
+
+
+def _check(leaf: Any) -> None:
+    array = np.asarray(leaf)
+    if not fits_device(array):
+        raise InvalidTypeError(
+            f"a Keras model got an array of dtype {array.dtype}, which devices cannot hold: turn strings into numbers "
+            "in the dataset, for instance by a layer of ps.preprocessing"
+        )
+    check_width("a batch", array)

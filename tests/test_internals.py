@@ -1,0 +1,45 @@
+"""What is private stays private, and a class name means one thing in the whole package."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent.parent / "src" / "penstock"
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def own_names(tree: ast.Module) -> set[str]:
+    """The attributes and methods that the classes of a file give themselves."""
+    names = set()
+    for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for node in ast.walk(kind):
+            if isinstance(node, ast.FunctionDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value):
+                names.add(node.attr)
+    return names
+
+
+def is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def test_training_reaches_into_no_private_part_of_anything_else() -> None:
+    """A file uses private attributes of its own classes only; what it takes of Keras's stands in `interface.py`."""
+    reaches = []
+    for path in sorted((PACKAGE / "training").rglob("*.py")):
+        if path.name == "interface.py":
+            continue
+        tree = tree_of(path)
+        private = {name for name in own_names(tree) if name.startswith("_")}
+        reaches += [
+            f"{path.relative_to(PACKAGE)}, line {node.lineno}: {ast.unparse(node)}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__")
+            if not is_self(node.value) and node.attr not in private
+        ]
+    assert not reaches, "\n".join(reaches)
