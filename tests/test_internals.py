@@ -43,3 +43,14 @@ def test_training_reaches_into_no_private_part_of_anything_else() -> None:
             if not is_self(node.value) and node.attr not in private
         ]
     assert not reaches, "\n".join(reaches)
+
+
+def test_strategies_know_operators_by_the_facts_on_their_nodes_only() -> None:
+    """An operator that comes new is divided, counted and refused by what it says of itself: see `data/node.py`."""
+    known = [
+        f"{path.relative_to(PACKAGE)}, line {node.lineno}: {node.module}"
+        for path in sorted((PACKAGE / "distribute").rglob("*.py"))
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("penstock.data.operators")
+    ]
+    assert not known, "\n".join(known)

@@ -170,6 +170,10 @@ class Node(ABC):
     """Whether it gives each element of its input once, in whatever order."""
     keeps_batches: ClassVar[bool] = False
     """Whether it gives batches as they are, though perhaps not all; a function of the user's is taken to do so."""
+    may_resize_batches: ClassVar[bool] = False
+    """Whether it keeps batches only as far as a function of the user's does, which may change their rows."""
+    changes_nothing: ClassVar[bool] = False
+    """Whether it gives exactly the elements of its input, in their order."""
     maps_may_pass: ClassVar[bool] = False
     """Whether a map without randomness may as well stand below it, without many more calls of its function."""
     worth_a_worker: ClassVar[bool] = False
@@ -269,9 +273,39 @@ class Node(ABC):
         return False
 
     @property
+    def draws_unseeded(self) -> bool:
+        """Whether it draws random numbers itself, and was given no seed for them."""
+        return False
+
+    @property
     def unseeded(self) -> bool:
         """Whether the run's own seed matters: something random here or below that was given none."""
-        return any(node.unseeded for node in self.inputs)
+        return self.draws_unseeded or any(node.unseeded for node in self.inputs)
+
+    @property
+    def rows_per_batch(self) -> int:
+        """The rows that it puts into each batch but the last; 0 where it makes no batches."""
+        return 0
+
+    @property
+    def batch_lengths(self) -> tuple[int, int] | None:
+        """The rows of each of its batches, and those of the last one; None where that is not known."""
+        return None
+
+    def share_of_rows(self, replicas: int, local: range) -> "Node | None":
+        """This node with only those rows of each batch that some of so many replicas get; None where it cannot be.
+
+        Its elements are pairs of these rows and the number of rows of the whole batch.
+        """
+        return None
+
+    def records_in(self, file: str) -> int | None:
+        """The number of records of a file that its input names; None where it reads no files by name.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
+        return None
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         """The rows at these positions of an epoch. Only for indexable nodes."""

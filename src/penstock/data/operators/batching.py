@@ -12,7 +12,7 @@ from penstock.data.block import Block, Column, Indices, column_of, is_ragged, ob
 from penstock.data.node import DependsOn, OneInput, Run, scaled
 from penstock.data.streams.stream import OneInputStream, State
 from penstock.errors import ElementError, InvalidArgumentError
-from penstock.options import INFINITE_CARDINALITY
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
 from penstock.runtime.threads import failures, threads_of
 from penstock.sharding import slice_bounds
@@ -30,6 +30,10 @@ class Batching(OneInput):
     reads_once = True
     batch_size: int
     drop_remainder: bool = False
+
+    @property
+    def rows_per_batch(self) -> int:
+        return self.batch_size
 
     @property
     def parallelism(self) -> int:
@@ -163,6 +167,22 @@ class Batch(Batching):
     def mode(self) -> str:
         return super().mode if self.parallelism == 1 else f"{super().mode}, {self.parallelism} threads"
 
+    @property
+    def batch_lengths(self) -> tuple[int, int] | None:
+        length, size = self.input.cardinality, self.batch_size
+        if length == UNKNOWN_CARDINALITY:
+            return None
+        even = self.drop_remainder or length == INFINITE_CARDINALITY or length % size == 0
+        return size, size if even else length % size
+
+    def share_of_rows(self, replicas: int, local: range) -> OneInput | None:
+        if not self.indexable:
+            return None
+        own = (replicas, local.start, len(local))
+        return BatchShare(
+            self.input, self.batch_size, self.drop_remainder, self.num_parallel_calls, *own, site=self.site
+        )
+
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(lambda leaf: leaf.batched(self.rows), inputs[0])
 
@@ -198,6 +218,9 @@ class BatchShare(Batch):
     replicas: int = field(default=1, repr=False)
     first: int = field(default=0, repr=False)
     count: int = field(default=1, repr=False)
+
+    def share_of_rows(self, replicas: int, local: range) -> None:
+        return None
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ class AssertCardinality(SameElements):
     by_position = True
     gives_all = True
     keeps_batches = True
+    changes_nothing = True
     maps_may_pass = True
     expected: int
 

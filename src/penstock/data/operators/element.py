@@ -37,6 +37,7 @@ class Map(OneInput):
     depends_on = DependsOn.ANY
     reads_once = True
     keeps_batches = True
+    may_resize_batches = True
     worth_a_worker = True
     function: Callable[..., Any]
     num_parallel_calls: int | None = None

@@ -56,6 +56,9 @@ class ReadFiles(OneInput):
     def keeps_places(self) -> bool:
         return True
 
+    def records_in(self, file: str) -> int:
+        return self.format.count(file, self.compression_type)
+
     def stream(self, run: Run, epoch: int) -> "ReadFilesStream":
         return ReadFilesStream(self, run, epoch)
 

@@ -35,6 +35,7 @@ class Prefetch(OneInput):
     only_orders = True
     gives_all = True
     keeps_batches = True
+    changes_nothing = True
     buffer_size: int
 
     @property

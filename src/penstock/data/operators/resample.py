@@ -44,8 +44,8 @@ class RejectionResample(OneInput):
         return True
 
     @property
-    def unseeded(self) -> bool:
-        return self.seed is None or self.input.unseeded
+    def draws_unseeded(self) -> bool:
+        return self.seed is None
 
     @property
     def drops_alike(self) -> bool:

@@ -48,8 +48,8 @@ class Shuffle(SameElements):
         return self.reshuffle_each_iteration or self.input.varies
 
     @property
-    def unseeded(self) -> bool:
-        return self.seed is None or self.input.unseeded
+    def draws_unseeded(self) -> bool:
+        return self.seed is None
 
     @property
     def drops_alike(self) -> bool:

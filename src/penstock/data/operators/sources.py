@@ -105,7 +105,7 @@ class Draws(Node):
         return self.rerandomize_each_iteration
 
     @property
-    def unseeded(self) -> bool:
+    def draws_unseeded(self) -> bool:
         return self.seed is None
 
     @property

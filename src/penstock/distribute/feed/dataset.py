@@ -24,7 +24,7 @@ from penstock.distribute.control.messages import WorkerInput
 from penstock.distribute.feed.agreement import Agreement, Alone, Asked, Counted
 from penstock.distribute.feed.explain import explain
 from penstock.distribute.feed.feed import Feed, Place
-from penstock.distribute.feed.inputs import DividedInput, Inputs, Lengths, longest
+from penstock.distribute.feed.inputs import Inputs, Lengths, longest
 from penstock.distribute.feed.options import InputOptions, PartialBatch
 from penstock.distribute.feed.prefetch import Failure, Outcome, Prefetcher, Step
 from penstock.distribute.feed.step_sources import StepSource
@@ -88,15 +88,13 @@ class DistributedDataset:
         """Let the workers agree on what they read."""
         inputs, control = self._inputs, self._control
         lengths, layout, cardinality = inputs.lengths, inputs.layout(), inputs.cardinality()
-        if isinstance(inputs, DividedInput) and inputs.workers.count > 1:
+        if inputs.share is not None and inputs.workers.count > 1:
             _logger.info("%s shards by %s: %s", self._call, inputs.share.policy.name, inputs.share.reason)
         if control is None:
-            if isinstance(inputs, DividedInput):
-                inputs.settle_alone()
+            inputs.settle_alone()
             return self._known(cardinality, inputs.lengths_of_all())
-        drawn = inputs.drawn if isinstance(inputs, DividedInput) else []
         known_lengths = None if lengths is None else (lengths.count, lengths.rows, lengths.last)
-        own = WorkerInput(inputs.labels, draw_seed(), drawn, cardinality, known_lengths, layout)
+        own = WorkerInput(inputs.labels, draw_seed(), inputs.drawn, cardinality, known_lengths, layout)
         told = control.gather(self._call, own, WorkerInput, timeout=SETUP_SECONDS)
         for worker, other_input in enumerate(told):
             if other_input.labels != told[0].labels:
@@ -106,8 +104,7 @@ class DistributedDataset:
                     f"{self._call}: the workers distribute different datasets: {first} on worker 0 is {other} on "
                     f"worker {worker}"
                 )
-        if isinstance(inputs, DividedInput):
-            inputs.settle(told[0].seed, told[0].drawn)
+        inputs.settle(told[0].seed, told[0].drawn)
         counted = [Lengths(*one.lengths) for one in told if one.lengths and one.leaves and one.leaves == layout]
         return self._known(longest([one.cardinality for one in told]), counted if len(counted) == len(told) else None)
 

@@ -1,8 +1,10 @@
 """Which worker reads what, as text: `DistributedDataset.explain()`."""
 
-from penstock.data.operators.files import ReadFiles
+from typing import Any
+
+from penstock.data.node import OneInput
 from penstock.data.shards import names_of, readers_of
-from penstock.distribute.feed.inputs import DividedInput, Inputs
+from penstock.distribute.feed.inputs import Inputs
 from penstock.distribute.feed.shards import Workers, WorkerShare
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
 from penstock.sharding import slice_bounds
@@ -11,7 +13,7 @@ from penstock.sharding import slice_bounds
 def idle_replicas(inputs: Inputs) -> str | None:
     """What is said of global batches that leave replicas without rows in every step; None where none do."""
     size, cut = inputs.batch_size, inputs.cut
-    if not size or not isinstance(inputs, DividedInput):
+    if not size:
         return None
     idle = sum(start == stop for start, stop in slice_bounds(size, cut))
     if not idle:
@@ -30,12 +32,10 @@ def explain(inputs: Inputs, steps: int) -> str:
         steps, f"{steps:,}"
     )
     workers = inputs.workers
-    if not isinstance(inputs, DividedInput):
+    if inputs.share is None:
         return f"steps: {total}\nworker {workers.index} of {workers.count} reads what the given function says"
-    share = inputs.share
-    lines = [f"steps: {total}", f"{share.policy.name}: {share.reason}"]
-    for worker in range(workers.count):
-        own = inputs.share_of(worker)
+    lines = [f"steps: {total}", f"{inputs.share.policy.name}: {inputs.share.reason}"]
+    for worker, own in enumerate(inputs.shares()):
         replicas = Workers(workers.count, worker, workers.replicas).local
         numbers = f"replica {replicas.start}" if len(replicas) == 1 else f"replicas {replicas.start} to {replicas[-1]}"
         lines.append(f"worker {worker} of {workers.count}, {numbers}:")
@@ -46,7 +46,7 @@ def explain(inputs: Inputs, steps: int) -> str:
     return "\n".join(lines)
 
 
-def _reads(share: WorkerShare, inputs: DividedInput, replicas: range) -> list[str]:
+def _reads(share: WorkerShare, inputs: Inputs, replicas: range) -> list[str]:
     if share.policy in (AutoShardPolicy.FILE, AutoShardPolicy.FILE_RANGE):
         return [line for reader in readers_of(share.node) for line in _files(reader)]
     if share.policy is AutoShardPolicy.DATA:
@@ -55,21 +55,20 @@ def _reads(share: WorkerShare, inputs: DividedInput, replicas: range) -> list[st
     return [f"{count:,} batches of its own" if count >= 0 else "batches of its own"]
 
 
-def _files(reader: object) -> list[str]:
+def _files(reader: OneInput) -> list[str]:
     """The files of a reader and their records, or the parts of them."""
-    lines = []
-    for name in names_of(reader) or []:  # type: ignore[arg-type]  # a reader is a node of one input
-        if isinstance(name, tuple):
-            path, start, stop = name
-            lines.append(f"{path}: records {start:,} to {stop - 1:,}")
-        elif isinstance(reader, ReadFiles):
-            lines.append(f"{name}: {reader.format.count(name, reader.compression_type):,} records")
-        else:
-            lines.append(str(name))
-    return lines or ["nothing"]
+    return [_file(reader, name) for name in names_of(reader) or []] or ["nothing"]
 
 
-def _slices(share: WorkerShare, inputs: DividedInput, replicas: range) -> list[str]:
+def _file(reader: OneInput, name: Any) -> str:
+    if isinstance(name, tuple):
+        path, start, stop = name
+        return f"{path}: records {start:,} to {stop - 1:,}"
+    count = reader.records_in(name)
+    return str(name) if count is None else f"{name}: {count:,} records"
+
+
+def _slices(share: WorkerShare, inputs: Inputs, replicas: range) -> list[str]:
     size = inputs.full_rows and inputs.batch_size
     only = "reads only these" if share.pairs else "reads all" if inputs.workers.count > 1 else "reads all of them"
     if not size:

@@ -10,12 +10,6 @@ from typing import Any
 from penstock.data.dataset import Dataset
 from penstock.data.iterator import Iterations
 from penstock.data.node import Node, scaled
-from penstock.data.operators.batching import Batch, Batching
-from penstock.data.operators.cardinality import AssertCardinality
-from penstock.data.operators.element import Map
-from penstock.data.operators.expand import Interleave
-from penstock.data.operators.grouping import GroupByWindow
-from penstock.data.operators.keep import Prefetch
 from penstock.data.shards import without_hints
 from penstock.distribute.contexts import InputContext
 from penstock.distribute.control.messages import RowShape
@@ -57,6 +51,32 @@ class Inputs(ABC):
     workers: Workers
     own: bool
     """Whether each worker reads data of its own, so that one worker's data says nothing of another's."""
+    share: WorkerShare | None = None
+    """What this worker reads of a dataset that the workers divide; None where a function of the user's decides."""
+
+    def shares(self) -> list[WorkerShare]:
+        """What each worker reads of such a dataset; none where a function of the user's decides."""
+        return []
+
+    @property
+    def drawn(self) -> list[int]:
+        """The seeds that were drawn when nodes were made, which this worker would use."""
+        return []
+
+    def settle(self, seed: int, drawn: list[int]) -> None:  # noqa: B027  # a function's datasets are each worker's own
+        """Fix what this worker reads, by what is the same on all workers.
+
+        Args:
+            seed: of everything that has none, unless the dataset was given one.
+            drawn: in place of those that were drawn here, also for other datasets that are made of the same nodes.
+        """
+
+    def settle_alone(self) -> None:  # noqa: B027  # likewise
+        """Fix what this worker reads, where it cannot agree on anything with the others.
+
+        Raises:
+            InvalidArgumentError: the workers would have to draw the same random numbers.
+        """
 
     @abstractmethod
     def open(self) -> StepSource:
@@ -112,15 +132,15 @@ class Inputs(ABC):
         node = self.dataset.node
         while node.keeps_batches:
             (node,) = node.inputs
-        return node.batch_size if isinstance(node, Batching) else 0
+        return node.rows_per_batch
 
     @cached_property
     def exact(self) -> bool:
         """Whether no function that might change their rows stands above the batches."""
         node = self.dataset.node
-        while node.keeps_batches and not isinstance(node, Map):
+        while node.keeps_batches and not node.may_resize_batches:
             (node,) = node.inputs
-        return isinstance(node, Batching)
+        return node.rows_per_batch > 0
 
     @property
     def full_rows(self) -> int:
@@ -148,6 +168,8 @@ class DividedInput(Inputs):
         dataset: the whole dataset.
         workers: which worker this is, of how many.
     """
+
+    share: WorkerShare
 
     def __init__(self, dataset: Any, workers: Workers) -> None:
         if not isinstance(dataset, Dataset):
@@ -177,18 +199,14 @@ class DividedInput(Inputs):
         whole = share.node if share.policy is AutoShardPolicy.HINT else self._whole.node
         return replace(share, node=whole, own_batches=False)
 
+    def shares(self) -> list[WorkerShare]:
+        return [self.share_of(worker) for worker in range(self.workers.count)]
+
     @property
     def drawn(self) -> list[int]:
-        """The seeds that were drawn when nodes were made, which this worker would use."""
         return [drawn.seed for drawn in self._whole.node.drawn_seeds()]
 
     def settle(self, seed: int, drawn: list[int]) -> None:
-        """Fix what this worker reads, by what is the same on all workers.
-
-        Args:
-            seed: of everything that has none, unless the dataset was given one.
-            drawn: in place of those that were drawn here, also for other datasets that are made of the same nodes.
-        """
         for own, agreed in zip(self._whole.node.drawn_seeds(), drawn, strict=True):
             own.seed = agreed
         options = self._whole.options()
@@ -197,15 +215,10 @@ class DividedInput(Inputs):
         self._part = Dataset(self.share.node, options, iterations)
 
     def settle_alone(self) -> None:
-        """Fix what this worker reads, where it cannot agree on anything with the others.
-
-        Raises:
-            InvalidArgumentError: the workers would have to draw the same random numbers.
-        """
         options = self._whole.options()
         together = self.workers.count > 1 and self.share.policy is AutoShardPolicy.DATA
         if together and self._whole.node.unseeded and options.seed is None:
-            random = next((node for node in self._whole.node.walk() if _draws(node)), None)
+            random = next((node for node in self._whole.node.walk() if node.draws_unseeded), None)
             if random is not None:
                 raise InvalidArgumentError(
                     f"{random.where()} has no seed, so every worker could take its share of another order: give the "
@@ -246,7 +259,7 @@ class DividedInput(Inputs):
     def lengths_of_all(self) -> list[Lengths] | None:
         if self.lengths is None or not self.own:
             return super().lengths_of_all()
-        every = [_lengths(self.share_of(worker).node) for worker in range(self.workers.count)]
+        every = [_lengths(share.node) for share in self.shares()]
         known = [one for one in every if one is not None]
         return known if len(known) == len(every) else None
 
@@ -366,14 +379,6 @@ class FunctionInput(Inputs):
         return Elements(iterators, workers.replicas, workers.count, workers.index, scalars=scalars)
 
 
-def _draws(node: Node) -> bool:
-    """Whether a node itself draws random numbers that no seed of its own decides."""
-    if not node.unseeded or isinstance(node, (Interleave, GroupByWindow)):
-        return False
-    inherited = type(node).unseeded is Node.unseeded
-    return not inherited and getattr(node, "seed", None) is None
-
-
 def longest(cardinalities: list[int]) -> int:
     """The cardinality of what ends with the longest of several."""
     if INFINITE_CARDINALITY in cardinalities:
@@ -386,12 +391,12 @@ def _lengths(node: Node) -> Lengths | None:
     batch = node
     while batch.by_position:
         (batch,) = batch.inputs
-    if not isinstance(batch, Batch) or UNKNOWN_CARDINALITY in (batch.input.cardinality, node.cardinality):
+    if batch.batch_lengths is None or node.cardinality == UNKNOWN_CARDINALITY:
         return None
-    size, total = batch.batch_size, batch.input.cardinality
-    if total == INFINITE_CARDINALITY or total % size == 0 or batch.drop_remainder:
-        return Lengths(node.cardinality, size, size)
-    while isinstance(node, (AssertCardinality, Prefetch)):
-        node = node.input
-    # Anything else may have moved the short batch.
-    return Lengths(node.cardinality, size, total % size) if node is batch else None
+    rows, last = batch.batch_lengths
+    if last < rows:
+        while node.changes_nothing:
+            (node,) = node.inputs
+        if node is not batch:  # which may have moved the short batch
+            return None
+    return Lengths(node.cardinality, rows, last)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from penstock.data.dataset import Dataset
 from penstock.data.node import Node, OneInput
-from penstock.data.operators.batching import Batch, BatchShare
-from penstock.data.operators.files import ReadFiles
 from penstock.data.plan import with_inputs
 from penstock.data.shards import (
     NotByFile,
@@ -136,20 +134,9 @@ def _in_order(node: Node) -> Node | None:
 
 def _batch_share(node: Node, workers: Workers) -> Node | None:
     """The dataset with only this worker's rows of each batch; None where it needs to see whole batches."""
-    if type(node) is Batch and node.input.indexable:
-        local = workers.local
-        return BatchShare(
-            node.input,
-            node.batch_size,
-            node.drop_remainder,
-            node.num_parallel_calls,
-            workers.replicas_in_sync,
-            local.start,
-            len(local),
-            site=node.site,
-        )
-    if not node.by_position:
-        return None
+    share = node.share_of_rows(workers.replicas_in_sync, workers.local)
+    if share is not None or not node.by_position:
+        return share
     below = _batch_share(node.inputs[0], workers)
     return None if below is None else with_inputs(node, [below])
 
@@ -157,12 +144,12 @@ def _batch_share(node: Node, workers: Workers) -> Node | None:
 def _range_share(reader: OneInput, workers: Workers) -> Node:
     """The reader with the records from w / n to (w + 1) / n of all its files' records."""
     names = names_of(reader)
-    if not isinstance(reader, ReadFiles) or names is None or not all(isinstance(name, str) for name in names):
+    counts = [count for name in names or [] if isinstance(name, str) and (count := reader.records_in(name)) is not None]
+    if names is None or len(counts) < len(names):
         raise InvalidArgumentError(
             f"AutoShardPolicy.FILE_RANGE counts the records of a reader that is given its files by name, got "
             f"{reader.where()}: use AutoShardPolicy.FILE or AutoShardPolicy.DATA"
         )
-    counts = [reader.format.count(name, reader.compression_type) for name in names]
     total = sum(counts)
     first, last = total * workers.index // workers.count, total * (workers.index + 1) // workers.count
     ranges, before = [], 0

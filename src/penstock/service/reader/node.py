@@ -141,7 +141,7 @@ class Distribute(Node):
         return True
 
     @property
-    def unseeded(self) -> bool:
+    def draws_unseeded(self) -> bool:
         return self.produced is None or self.produced.unseeded
 
     def in_order(self) -> "Node | None":
