@@ -2,6 +2,7 @@
 
 import json
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.service.reader.leases import Leases
+from penstock.service.wire.subjects import Span
 
 pytestmark = pytest.mark.slow
 
@@ -163,6 +166,34 @@ def test_steps_that_were_read_ahead_and_not_handed_out_go_to_others(address: str
     with steps_of_five(job) as steps:
         given = [x for step in islice(steps, 6) for x in numbers(step)]
     given += [x for batch in fives(job) for x in numbers(batch)]
+    assert sorted(given) == list(range(ROWS))
+
+
+def test_a_state_taken_while_the_reader_came_to_its_end_met_a_closed_line(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = ps.service.distribute("distributed_epoch", address, job_name="ending")
+    acknowledge = Leases.acknowledge
+
+    def read_to_the_end_first(leases: Leases, begun: list[Span]) -> None:
+        """As a prefetch above the reader does, whose thread has its turn between two lines of `claim`."""
+        if threading.current_thread() is threading.main_thread():
+            reader = leases._holding.__self__
+            while reader.next() is not None:
+                pass
+            assert leases._dispatcher._closed.wait(60)
+        acknowledge(leases, begun)
+
+    with iter(made("rows").apply(job)) as steps:
+        given = [int(next(steps)) for _ in range(100)]
+        with monkeypatch.context() as patched:
+            patched.setattr(Leases, "acknowledge", read_to_the_end_first)
+            state = steps.state_dict()
+    # What was read and not handed out is this stream's, and nobody else's.
+    assert list(made("rows").apply(job)) == []
+    with iter(made("rows").apply(job)) as resumed:
+        resumed.load_state_dict(state)
+        given += [int(x) for x in resumed]
     assert sorted(given) == list(range(ROWS))
 
 

@@ -203,10 +203,11 @@ class Reader:
         try:
             if not self._stopping:
                 self._leases.acknowledge(begun)
-        except LostLeaseError:
+        except (LostLeaseError, ClosedError):
+            # A thread that reads ahead may come to the end meanwhile: the reader is then released, and its line closed.
             if not self._stopping:
                 raise
-        if self._stopping:  # its release says so
+        if self._stopping:  # the release has told the dispatcher of all that was handed on
             with self._changed:
                 self._changed.wait_for(lambda: self._over)
 
