@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+from deciding import CheckedMachine
 
 from penstock.service.config import DispatcherConfig
-from penstock.service.dispatcher.machine.machine import Machine
-from penstock.service.dispatcher.machine.report import told
+from penstock.service.dispatcher.machine.report import log_lines
 from penstock.service.dispatcher.machine.updates import Stopping
 from penstock.service.wire.dispatcher_messages import (
     ConsumerHeartbeat,
@@ -44,7 +44,7 @@ class Dispatcher:
     """A machine, a clock, and one line for each thing that a peer may say."""
 
     def __init__(self, **config: Any) -> None:
-        self.machine = Machine(DispatcherConfig(**config), now=0.0)
+        self.machine = CheckedMachine(DispatcherConfig(**config), now=0.0)
         self.now = 0.0
 
     def tell(self, message: Any) -> Any:
@@ -434,9 +434,9 @@ def test_what_a_silent_reader_had_goes_to_others_after_its_lease() -> None:
 
 def test_a_dispatcher_that_stops_says_what_it_ends() -> None:
     dispatcher, _, _ = two_readers()
-    (line,) = told(dispatcher.machine.state, [Stopping(mode="leave")])
+    (line,) = log_lines(dispatcher.machine.state, [Stopping(mode="leave")])
     assert line == "stopping after the last reader: 2 of epoch 0 of job 'job'; none of them can begin another epoch"
-    (line,) = told(dispatcher.machine.state, [Stopping(mode="now")])
+    (line,) = log_lines(dispatcher.machine.state, [Stopping(mode="now")])
     assert line == "stopping, and with it readers: 2 of epoch 0 of job 'job'"
 
 
@@ -526,7 +526,9 @@ def test_a_reader_that_is_released_gives_back_at_once() -> None:
 def test_a_reader_that_has_read_everything_is_not_said_to_give_it_back() -> None:
     dispatcher = Dispatcher()
     lines: list[str] = []
-    dispatcher.machine = Machine(DispatcherConfig(), 0.0, lambda state, updates: lines.extend(told(state, updates)))
+    dispatcher.machine = CheckedMachine(
+        DispatcherConfig(), 0.0, lambda state, updates: lines.extend(log_lines(state, updates))
+    )
     for consumed in (span(0, 5), span(5, 8)):
         reader = dispatcher.opened(dispatcher.dataset(20))
         dispatcher.lease(reader, 5)

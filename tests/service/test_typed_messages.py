@@ -155,7 +155,7 @@ def test_what_does_not_apply_is_refused_and_changes_nothing(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     kept.tell(RegisterDataset(definition=b"x", info=INFO, dataset_id="d"), 0.0)
-    monkeypatch.setattr("penstock.service.dispatcher.machine.opening._check_past", lambda past, parts: None)
+    monkeypatch.setattr("penstock.service.dispatcher.machine.opening.check_past", lambda past, parts: None)
     reply = kept.machine.tell(opening("j", 1, resumed=[Span(pass_number=3, start=0, stop=4)]), 0.0)
     assert isinstance(reply, Refused)
     assert reply.reason == "this OpenEpoch asks for what does not apply: IndexError('list index out of range')"

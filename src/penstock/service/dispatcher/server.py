@@ -22,7 +22,7 @@ from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError,
 from penstock.service.config import DispatcherConfig as DispatcherConfig
 from penstock.service.dispatcher.journal import Journal
 from penstock.service.dispatcher.machine.machine import Machine
-from penstock.service.dispatcher.machine.report import told
+from penstock.service.dispatcher.machine.report import log_lines
 from penstock.service.dispatcher.machine.state import State
 from penstock.service.dispatcher.machine.updates import Update
 from penstock.service.transport.dispatcher_client import ACTION
@@ -224,7 +224,7 @@ class _Shell(GuardedServer):
             before, looked = looked, time.monotonic()
             with self._lock:
                 if looked - before > 4 * pause:  # it was stopped, as its whole machine may have been
-                    self._machine.was_away()
+                    self._machine.was_away(looked)
                 self._pass_time()
                 over = self._machine.over
         self.shutdown()
@@ -248,7 +248,7 @@ class _Shell(GuardedServer):
             _logger.error(message, *([] if trace else [error]), exc_info=error if trace else None)
 
     def _before(self, state: State, updates: Sequence[Update]) -> None:
-        lines = list(told(state, updates))
+        lines = list(log_lines(state, updates))
         if self._journal is not None:
             self._journal.write(state, updates)
         for line in lines:

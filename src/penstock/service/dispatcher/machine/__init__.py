@@ -1,6 +1,5 @@
-"""The dispatcher as a machine without sockets, disk or clock.
+"""The dispatcher as a machine without sockets, disk or clock: what happens is a function of what it is told, and when.
 
-`decide` reads the state and says what should change and what is answered; `apply` is the only way to change it. What
-is lost without harm when a dispatcher ends (when somebody was heard of last, what rates were reported) stands apart,
-in `Signs`.
+What decides reads `Knowledge` and gives updates and an answer. Updates of the lasting state are written down before
+they are made; observations, which are lost without harm when a dispatcher ends, are not. Nothing else changes anything.
 """

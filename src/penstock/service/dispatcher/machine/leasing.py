@@ -1,26 +1,212 @@
 """Consumers of a shared job: what they are granted, acknowledge and give back, and that they are alive."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from penstock.errors import InvalidArgumentError, LostLeaseError
-from penstock.service.config import DispatcherConfig
-from penstock.service.dispatcher.machine.opening import check_spans, suspicious_seconds
-from penstock.service.dispatcher.machine.signs import Signs
-from penstock.service.dispatcher.machine.state import Consumer, Epoch, Ledger, State
-from penstock.service.dispatcher.machine.updates import Consumed, ConsumerGone, Granted, PassEnded, Returned, Update
-from penstock.service.dispatcher.machine.workers import losing
-from penstock.service.wire.dispatcher_messages import (
-    ConsumerHeartbeat,
-    ConsumerNews,
-    Done,
-    Lease,
-    Leased,
-    ReleaseConsumer,
-)
+from penstock.options import UNKNOWN_CARDINALITY
+from penstock.service.dispatcher.machine.knowledge import Change, Decision, Knowledge
+from penstock.service.dispatcher.machine.passes import losing
+from penstock.service.dispatcher.machine.resuming import check_spans
+from penstock.service.dispatcher.machine.state import Consumer, Epoch, Ledger
+from penstock.service.dispatcher.machine.updates import Consumed, ConsumerGone, Granted, PassEnded, Returned
+from penstock.service.dispatcher.machine.volatile import ConsumerHolds
+from penstock.service.wire.dispatcher_messages import ConsumerHeartbeat, Done, Lease, Leased, ReleaseConsumer
 from penstock.service.wire.spans import count, overlap, without
 from penstock.service.wire.subjects import Span
+
+_RETRY_SECONDS: Final = 0.2
+"""When a consumer is to ask again that was granted nothing."""
+_RECALL_RETRY_SECONDS: Final = 0.05
+"""The same where others are about to give positions back."""
+_STARVING_SECONDS: Final = 1.0
+"""For how long a consumer that asked and was granted nothing is taken to be waiting still."""
+_DOUBT: Final = 1.5
+"""How many heartbeats a worker may be late before a consumer that cannot reach it is believed."""
+
+
+class Leasing:
+    """Divides the positions of an epoch among the consumers that share it."""
+
+    def __init__(self, known: Knowledge) -> None:
+        self._known = known
+
+    def lease(self, message: Lease) -> Decision:
+        """A consumer acknowledges, gives back, and asks for more.
+
+        Raises:
+            LostLeaseError: what it had was given to others.
+            InvalidArgumentError: it reads alone, or names what is no span of its epoch.
+        """
+        consumer, epoch = self._reader(message.consumer_id)
+        if not self._known.state.leased(epoch):
+            raise InvalidArgumentError("this consumer does not lease positions: they are all its own, or go by rounds")
+        changes, reply = self._leased(consumer, epoch, message)
+        holds = _holds(message, reply)
+        changes.append(holds)
+        wanted = not message.returned and holds.unread != 0 and self._others_starve(consumer, epoch)
+        return changes, replace(reply, wanted=wanted, near_end=self._near_end(epoch))
+
+    def _leased(self, consumer: Consumer, epoch: Epoch, message: Lease) -> tuple[list[Change], Leased]:
+        if message.number and message.number == consumer.answered[0]:
+            return [], Leased(spans=consumer.answered[1])
+        for spans in (message.consumed, message.returned, message.ended):
+            _check(epoch, spans)
+        returned = _returned(consumer, message)
+        ledgers = _afterwards(epoch, returned, message.ended)
+        changes: list[Change] = [
+            PassEnded(epoch_id=epoch.epoch_id, pass_number=span.pass_number, length=span.stop)
+            for span in message.ended
+            if epoch.ledgers[span.pass_number].part.length == UNKNOWN_CARDINALITY
+        ]
+        if message.consumed:
+            changes.append(Consumed(consumer_id=consumer.consumer_id, spans=message.consumed))
+        if returned:
+            changes.append(Returned(consumer_id=consumer.consumer_id, spans=returned))
+        if message.positions <= 0:
+            return changes, Leased()
+        spans = self._granted(consumer, epoch, ledgers, message.positions)
+        if spans:
+            changes.append(Granted(consumer_id=consumer.consumer_id, number=message.number, spans=spans))
+            return changes, Leased(spans=spans)
+        return changes, self._nothing(consumer, epoch, ledgers)
+
+    def _reader(self, consumer_id: int) -> tuple[Consumer, Epoch]:
+        consumer = self._known.state.consumers.get(consumer_id)
+        if consumer is None or not consumer.alive:
+            raise LostLeaseError(
+                f"the dispatcher knows no reader {consumer_id}: it was not heard of for too long, and what it had not "
+                "consumed was given to others, or it reads elsewhere from its state, or the dispatcher was started "
+                "anew without a journal (`penstock dispatcher --work-dir`)"
+            )
+        return consumer, self._known.state.epochs[consumer.epoch_id]
+
+    def _granted(self, consumer: Consumer, epoch: Epoch, ledgers: list[Ledger], wanted: int) -> list[Span]:
+        if consumer.owed:
+            return _first(consumer.owed, wanted)
+        if self._waits_for_others(epoch):
+            return []
+        return grant(ledgers, wanted, len(self._known.state.readers(epoch)))
+
+    def _waits_for_others(self, epoch: Epoch) -> bool:
+        """Whether other consumers may still come back from their states, and say what of this epoch is theirs."""
+        age = self._known.now - self._known.volatile.begun_at[epoch.epoch_id]
+        return epoch.restored and age < self._known.config.lease_seconds
+
+    def _nothing(self, consumer: Consumer, epoch: Epoch, ledgers: list[Ledger]) -> Leased:
+        """There is nothing to lease now: perhaps there will be, when others turn out to be dead or workers come."""
+        nothing_left = bool(ledgers) and all(ledger.free == 0 for ledger in ledgers)
+        others = [other for other in self._known.state.readers(epoch) if other is not consumer]
+        if nothing_left and not any(self._may_give_back(other) for other in others):
+            return Leased(ended=True)
+        recalls = any(self._known.volatile.consumers[other.consumer_id].unread > 0 for other in others)
+        retry = _RECALL_RETRY_SECONDS if recalls else _RETRY_SECONDS
+        return Leased(retry_after=min(retry, self._known.config.lease_seconds / 10))
+
+    def _may_give_back(self, other: Consumer) -> bool:
+        """Whether something that a consumer has may come to others: it has not yielded it, or it may be dead."""
+        if not other.leased and not other.owed:
+            return False
+        unread = self._known.volatile.consumers[other.consumer_id].unread
+        return self._known.may_be_dead(other.consumer_id) or bool(other.owed) or unread != 0
+
+    def _others_starve(self, consumer: Consumer, epoch: Epoch) -> bool:
+        """Whether another consumer has nothing, and only what others have not yielded is left for it."""
+        if any(ledger.free != 0 for ledger in epoch.ledgers):
+            return False
+        consumers = self._known.volatile.consumers
+        return any(
+            self._known.now - consumers[other.consumer_id].starving_at < _STARVING_SECONDS
+            for other in self._known.state.readers(epoch)
+            if other is not consumer
+        )
+
+    def _near_end(self, epoch: Epoch) -> bool:
+        """Whether no more is free than consumers have been given, which is what they use in about a second."""
+        free = [ledger.free for ledger in epoch.ledgers]
+        if not free or None in free:
+            return False
+        readers = self._known.state.readers(epoch)
+        return sum(map(int, filter(None, free))) <= sum(count(reader.leased) for reader in readers)
+
+    def heartbeat(self, message: ConsumerHeartbeat) -> Decision:
+        """A consumer is alive, and hears what holds now.
+
+        Raises:
+            LostLeaseError: it was taken for dead.
+        """
+        consumer, epoch = self._reader(message.consumer_id)
+        state, volatile = self._known.state, self._known.volatile
+        believed_after = _DOUBT * self._known.config.heartbeat_seconds
+        lost = {
+            worker_id
+            for worker_id in message.lost_workers
+            if worker_id in state.workers
+            and state.workers[worker_id].alive
+            and self._known.worker_silence(worker_id) > believed_after
+        }
+        unread = volatile.consumers[consumer.consumer_id].unread
+        return list(losing(state, lost)), replace(
+            volatile.changes.since(message.version, state, epoch),
+            stopping=state.stopping == "now",
+            wanted=unread != 0 and self._others_starve(consumer, epoch),
+            left=[number for number in message.lost_workers if (gone := state.workers.get(number)) and gone.leaving],
+        )
+
+    def release(self, message: ReleaseConsumer) -> Decision:
+        """A consumer reads no further."""
+        consumer = self._known.state.consumers.get(message.consumer_id)
+        if consumer is None or not consumer.alive:
+            return [], Done()
+        _check(self._known.state.epochs[consumer.epoch_id], message.consumed)
+        changes: list[Change] = []
+        if message.consumed:
+            changes.append(Consumed(consumer_id=consumer.consumer_id, spans=message.consumed))
+        return [*changes, ConsumerGone(consumer_id=consumer.consumer_id)], Done()
+
+
+def _holds(message: Lease, reply: Leased) -> ConsumerHolds:
+    """What a consumer can give back after this answer, and whether it has nothing to yield."""
+    granted = count(reply.spans)
+    starving: bool | None = None
+    if granted or reply.ended or not message.waiting or message.unread != 0:
+        starving = False
+    elif message.positions > 0:
+        starving = True
+    return ConsumerHolds(message.consumer_id, message.unread + granted if message.unread >= 0 else -1, starving)
+
+
+def _check(epoch: Epoch, spans: list[Span]) -> None:
+    check_spans(spans)
+    for span in spans:
+        if span.pass_number >= len(epoch.ledgers):
+            raise InvalidArgumentError(f"the epoch has {len(epoch.ledgers)} passes, got {span!r}")
+
+
+def _returned(consumer: Consumer, message: Lease) -> list[Span]:
+    """What is given back of what is the consumer's own, after what it acknowledges."""
+    if not message.returned:
+        return []
+    left = consumer.leased
+    for span in message.consumed:
+        left = without(left, span)
+    returned: list[Span] = []
+    for span in message.returned:
+        returned += overlap(left, span)
+        left = without(left, span)
+    return returned
+
+
+def _afterwards(epoch: Epoch, returned: list[Span], ended: list[Span]) -> list[Ledger]:
+    """The ledgers, as they will be when the positions are given back and the passes have ended."""
+    changed = {span.pass_number: epoch.ledgers[span.pass_number].copy() for span in [*returned, *ended]}
+    for span in ended:
+        changed[span.pass_number].end(span.stop)
+    for span in returned:
+        changed[span.pass_number].give_back(span)
+    return [changed.get(number, ledger) for number, ledger in enumerate(epoch.ledgers)] if changed else epoch.ledgers
 
 
 def grant(ledgers: Sequence[Ledger], wanted: int, readers: int) -> list[Span]:
@@ -65,125 +251,6 @@ def _fair(ledgers: Sequence[Ledger], readers: int) -> int:
     return max(1, free // (2 * readers)) if readers > 1 else free
 
 
-_RETRY_SECONDS = 0.2
-_RECALL_RETRY_SECONDS = 0.05
-"""The same where others are about to give positions back."""
-_STARVING_SECONDS = 1.0
-"""For how long a reader that asked and got nothing is taken to be waiting still."""
-_DOUBT = 1.5
-"""How many heartbeats a worker may be late before a reader that cannot reach it is believed."""
-
-
-def lease(
-    state: State, signs: Signs, config: DispatcherConfig, message: Lease, now: float
-) -> tuple[list[Update], Leased]:
-    """A consumer acknowledges, gives back, and asks for more.
-
-    Raises:
-        LostLeaseError: what it had was given to others.
-        InvalidArgumentError: it reads alone, or names what is no span of its epoch.
-    """
-    consumer, epoch = _reader(state, message.consumer_id)
-    if not state.leased(epoch):
-        raise InvalidArgumentError("this consumer does not lease positions: they are all its own, or go by rounds")
-    updates, reply = _leased(state, signs, config, consumer, epoch, message, now)
-    _note(signs, message, reply, now)
-    wanted = not message.returned and _is_wanted(state, signs, consumer, epoch, now)
-    return updates, replace(reply, wanted=wanted, near_end=_near_end(state, epoch))
-
-
-def _leased(
-    state: State,
-    signs: Signs,
-    config: DispatcherConfig,
-    consumer: Consumer,
-    epoch: Epoch,
-    message: Lease,
-    now: float,
-) -> tuple[list[Update], Leased]:
-    if message.number and message.number == consumer.answered[0]:
-        return [], Leased(spans=consumer.answered[1])
-    for spans in (message.consumed, message.returned, message.ended):
-        _check(epoch, spans)
-    returned = _returned(consumer, message)
-    ledgers = _afterwards(epoch, returned, message.ended)
-    updates: list[Update] = [
-        PassEnded(epoch_id=epoch.epoch_id, pass_number=span.pass_number, length=span.stop)
-        for span in message.ended
-        if epoch.ledgers[span.pass_number].part.length == -2
-    ]
-    if message.consumed:
-        updates.append(Consumed(consumer_id=consumer.consumer_id, spans=message.consumed))
-    if returned:
-        updates.append(Returned(consumer_id=consumer.consumer_id, spans=returned))
-    if message.positions <= 0:
-        return updates, Leased()
-    spans = _granted(state, signs, config, consumer, epoch, ledgers, message.positions, now)
-    if spans:
-        updates.append(Granted(consumer_id=consumer.consumer_id, number=message.number, spans=spans))
-        return updates, Leased(spans=spans)
-    return updates, _nothing(state, signs, config, consumer, epoch, ledgers, now)
-
-
-def _reader(state: State, consumer_id: int) -> tuple[Consumer, Epoch]:
-    consumer = state.consumers.get(consumer_id)
-    if consumer is None or not consumer.alive:
-        raise LostLeaseError(
-            f"the dispatcher knows no reader {consumer_id}: it was not heard of for too long, and what it had not "
-            "consumed was given to others, or it reads elsewhere from its state, or the dispatcher was started anew "
-            "without a journal (`penstock dispatcher --work-dir`)"
-        )
-    return consumer, state.epochs[consumer.epoch_id]
-
-
-def _check(epoch: Epoch, spans: list[Span]) -> None:
-    check_spans(spans)
-    for span in spans:
-        if span.pass_number >= len(epoch.ledgers):
-            raise InvalidArgumentError(f"the epoch has {len(epoch.ledgers)} passes, got {span!r}")
-
-
-def _returned(consumer: Consumer, message: Lease) -> list[Span]:
-    """What is given back of what is the consumer's own, after what it acknowledges."""
-    if not message.returned:
-        return []
-    left = consumer.leased
-    for span in message.consumed:
-        left = without(left, span)
-    returned: list[Span] = []
-    for span in message.returned:
-        returned += overlap(left, span)
-        left = without(left, span)
-    return returned
-
-
-def _afterwards(epoch: Epoch, returned: list[Span], ended: list[Span]) -> list[Ledger]:
-    """The ledgers, as they will be when the positions are given back and the passes have ended."""
-    changed = {span.pass_number: epoch.ledgers[span.pass_number].copy() for span in [*returned, *ended]}
-    for span in ended:
-        changed[span.pass_number].end(span.stop)
-    for span in returned:
-        changed[span.pass_number].give_back(span)
-    return [changed.get(number, ledger) for number, ledger in enumerate(epoch.ledgers)] if changed else epoch.ledgers
-
-
-def _granted(
-    state: State,
-    signs: Signs,
-    config: DispatcherConfig,
-    consumer: Consumer,
-    epoch: Epoch,
-    ledgers: list[Ledger],
-    wanted: int,
-    now: float,
-) -> list[Span]:
-    if consumer.owed:
-        return _first(consumer.owed, wanted)
-    if _waits_for_others(signs, config, epoch, now):
-        return []
-    return grant(ledgers, wanted, len(state.readers(epoch)))
-
-
 def _first(spans: list[Span], wanted: int) -> list[Span]:
     """The first `wanted` positions."""
     first: list[Span] = []
@@ -192,105 +259,3 @@ def _first(spans: list[Span], wanted: int) -> list[Span]:
             first.append(first_positions(span, wanted))
             wanted -= count([first[-1]])
     return first
-
-
-def _waits_for_others(signs: Signs, config: DispatcherConfig, epoch: Epoch, now: float) -> bool:
-    """Whether other readers may still come back from their states, and say what of this epoch is theirs."""
-    return epoch.restored and now - signs.begun.setdefault(epoch.epoch_id, now) < config.lease_seconds
-
-
-def _nothing(
-    state: State,
-    signs: Signs,
-    config: DispatcherConfig,
-    consumer: Consumer,
-    epoch: Epoch,
-    ledgers: list[Ledger],
-    now: float,
-) -> Leased:
-    """There is nothing to lease now: perhaps there will be, when others turn out to be dead or workers come."""
-    nothing_left = bool(ledgers) and all(ledger.free == 0 for ledger in ledgers)
-    others = [other for other in state.readers(epoch) if other is not consumer]
-    if nothing_left and not any(_may_give_back(other, signs, config, now) for other in others):
-        return Leased(ended=True)
-    recalls = any(signs.unread.get(other.consumer_id) for other in others)
-    retry = _RECALL_RETRY_SECONDS if recalls else _RETRY_SECONDS
-    return Leased(retry_after=min(retry, config.lease_seconds / 10))
-
-
-def _may_give_back(other: Consumer, signs: Signs, config: DispatcherConfig, now: float) -> bool:
-    """Whether something that a reader has may come to others: it has not handed it on, or it may be dead."""
-    if not other.leased and not other.owed:
-        return False
-    silent = signs.consumer_silence(other.consumer_id, now) > suspicious_seconds(config)
-    return silent or bool(other.owed) or signs.unread.get(other.consumer_id, 1) > 0
-
-
-def _note(signs: Signs, message: Lease, reply: Leased, now: float) -> None:
-    """Remember what a reader can give back, and whether it has nothing to hand on."""
-    granted = count(reply.spans)
-    if message.unread >= 0:
-        signs.unread[message.consumer_id] = message.unread + granted
-    else:
-        signs.unread.pop(message.consumer_id, None)
-    if granted or reply.ended or not message.waiting or message.unread != 0:
-        signs.starving.pop(message.consumer_id, None)
-    elif message.positions > 0:
-        signs.starving[message.consumer_id] = now
-
-
-def _is_wanted(state: State, signs: Signs, consumer: Consumer, epoch: Epoch, now: float) -> bool:
-    """Whether a reader is to give back what it does not need soon, because another one has nothing."""
-    if signs.unread.get(consumer.consumer_id, 1) == 0 or any(ledger.free != 0 for ledger in epoch.ledgers):
-        return False
-    return any(
-        now - signs.starving.get(other.consumer_id, float("-inf")) < _STARVING_SECONDS
-        for other in state.readers(epoch)
-        if other is not consumer
-    )
-
-
-def _near_end(state: State, epoch: Epoch) -> bool:
-    """Whether no more is free than readers have been given, which is what they use in about a second."""
-    free = [ledger.free for ledger in epoch.ledgers]
-    if not free or None in free:
-        return False
-    return sum(map(int, filter(None, free))) <= sum(count(reader.leased) for reader in state.readers(epoch))
-
-
-def heartbeat(
-    state: State, signs: Signs, config: DispatcherConfig, message: ConsumerHeartbeat, now: float
-) -> tuple[list[Update], ConsumerNews]:
-    """A consumer is alive, and hears what holds now.
-
-    Raises:
-        LostLeaseError: it was taken for dead.
-    """
-    consumer, epoch = _reader(state, message.consumer_id)
-    lost = {
-        worker_id
-        for worker_id in message.lost_workers
-        if worker_id in state.workers
-        and state.workers[worker_id].alive
-        and signs.worker_silence(worker_id, now) > _DOUBT * config.heartbeat_seconds
-    }
-    return list(losing(state, lost)), replace(
-        signs.changes.since(message.version, state, epoch),
-        stopping=state.stopping == "now",
-        wanted=_is_wanted(state, signs, consumer, epoch, now),
-        left=[number for number in message.lost_workers if (gone := state.workers.get(number)) and gone.leaving],
-    )
-
-
-def release(
-    state: State, signs: Signs, config: DispatcherConfig, message: ReleaseConsumer, now: float
-) -> tuple[list[Update], Done]:
-    """A consumer reads no further."""
-    consumer = state.consumers.get(message.consumer_id)
-    if consumer is None or not consumer.alive:
-        return [], Done()
-    _check(state.epochs[consumer.epoch_id], message.consumed)
-    updates: list[Update] = []
-    if message.consumed:
-        updates.append(Consumed(consumer_id=consumer.consumer_id, spans=message.consumed))
-    return [*updates, ConsumerGone(consumer_id=consumer.consumer_id)], Done()

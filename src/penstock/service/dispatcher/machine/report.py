@@ -1,11 +1,11 @@
-r"""What a dispatcher tells people: the answer to \`penstock status\`, and the lines of its log."""
+"""What a dispatcher tells people: the answer to `penstock status`, and the lines of its log."""
 
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Final
 
 from penstock.printing import one_line
-from penstock.service.dispatcher.machine.signs import Signs
+from penstock.service.dispatcher.machine.knowledge import Knowledge
 from penstock.service.dispatcher.machine.state import Consumer, Epoch, State, Worker
 from penstock.service.dispatcher.machine.updates import (
     Consumed,
@@ -26,25 +26,27 @@ from penstock.service.wire.spans import count, without
 _VERSION: Final = version("penstock")  # it stands in a file, and there may be no descriptor left when it is asked for
 
 
-def status(state: State, signs: Signs, now: float) -> Status:
+def status(known: Knowledge) -> Status:
     """What goes on."""
+    state = known.state
     return Status(
         version=_VERSION,
-        seconds_up=now - signs.started,
-        workers=[_worker(worker, signs, now) for worker in state.workers.values()],
-        epochs=[_epoch(state, epoch, signs, now) for epoch in state.epochs.values()],
+        seconds_up=known.now - known.volatile.started,
+        workers=[_worker(known, worker) for worker in state.workers.values()],
+        epochs=[_epoch(known, epoch) for epoch in state.epochs.values()],
         datasets=len(state.datasets),
         stopping=bool(state.stopping),
     )
 
 
-def _worker(worker: Worker, signs: Signs, now: float) -> WorkerStatus:
+def _worker(known: Knowledge, worker: Worker) -> WorkerStatus:
     worker_id = worker.info.worker_id
-    report = (signs.reports.get(worker_id) if worker.alive else None) or WorkerHeartbeat(worker_id=worker_id)
+    reported = known.volatile.workers[worker_id].report if worker.alive else None
+    report = reported or WorkerHeartbeat(worker_id=worker_id)
     seconds = report.seconds or 1.0  # nothing was produced in no time
     return WorkerStatus(
         info=worker.info,
-        seconds_since_heard=signs.worker_silence(worker_id, now),
+        seconds_since_heard=known.worker_silence(worker_id),
         alive=worker.alive,
         left=worker.leaving and not worker.alive,
         rows_per_second=report.rows / seconds,
@@ -55,7 +57,8 @@ def _worker(worker: Worker, signs: Signs, now: float) -> WorkerStatus:
     )
 
 
-def _epoch(state: State, epoch: Epoch, signs: Signs, now: float) -> EpochStatus:
+def _epoch(known: Knowledge, epoch: Epoch) -> EpochStatus:
+    state = known.state
     job = state.jobs[epoch.job_id]
     owners = [state.consumers[number] for number in epoch.consumers]
     lengths = [ledger.part.length for ledger in epoch.ledgers]
@@ -68,26 +71,26 @@ def _epoch(state: State, epoch: Epoch, signs: Signs, now: float) -> EpochStatus:
         positions=sum(lengths) if min(lengths, default=-2) >= 0 else (-2 if -2 in lengths or not lengths else -1),
         leased=sum(count(owner.leased) + count(owner.owed) for owner in owners),
         consumed=sum(count(owner.consumed) for owner in owners),
-        consumers=[_consumer(owner, signs, now) for owner in owners if owner.alive],
+        consumers=[_consumer(known, owner) for owner in owners if owner.alive],
     )
 
 
-def _consumer(consumer: Consumer, signs: Signs, now: float) -> ConsumerStatus:
-    pace = signs.paces.get(consumer.consumer_id)
+def _consumer(known: Knowledge, consumer: Consumer) -> ConsumerStatus:
+    report = known.volatile.consumers[consumer.consumer_id].report
     return ConsumerStatus(
         consumer_id=consumer.consumer_id,
         consumer=consumer.name,
         trainer=consumer.trainer,
-        seconds_since_heard=signs.consumer_silence(consumer.consumer_id, now),
-        rows_per_second=pace.rows_per_second if pace is not None else 0.0,
-        waiting_fraction=pace.waiting_fraction if pace is not None else 0.0,
+        seconds_since_heard=known.consumer_silence(consumer.consumer_id),
+        rows_per_second=report.rows_per_second if report is not None else 0.0,
+        waiting_fraction=report.waiting_fraction if report is not None else 0.0,
         leased_positions=count(consumer.leased) + count(consumer.owed),
-        round=sum(pace.rounds) if pace is not None and pace.rounds else -1,
-        skipped=pace.skipped if pace is not None else 0,
+        round=sum(report.rounds) if report is not None and report.rounds else -1,
+        skipped=report.skipped if report is not None else 0,
     )
 
 
-def told(state: State, updates: Sequence[Update]) -> Iterator[str]:
+def log_lines(state: State, updates: Sequence[Update]) -> Iterator[str]:
     """Lines about those changes that are about to be made together that are something special."""
     for update in updates:
         if (line := _line(state, update, updates)) is not None:

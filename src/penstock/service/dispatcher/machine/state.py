@@ -163,6 +163,27 @@ class State(msgspec.Struct):
         """The consumers of an epoch that are alive."""
         return [reader for number in epoch.consumers if (reader := self.consumers[number]).alive]
 
+    def is_read(self, job: Job) -> bool:
+        """Whether a job has consumers that are alive."""
+        return any(self.readers(self.epochs[epoch_id]) for epoch_id in job.epochs)
+
+    @property
+    def being_read(self) -> bool:
+        """Whether anything has consumers that are alive."""
+        return any(consumer.alive for consumer in self.consumers.values())
+
+    @property
+    def workers_may_go(self) -> bool:
+        """Whether nobody needs the workers any more: the service ends, at once or after its last reader."""
+        return self.stopping == "now" or (self.stopping == "drain" and not self.being_read)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the dispatcher is to end and nobody needs it any more."""
+        if self.stopping == "leave":
+            return not self.being_read
+        return self.workers_may_go and not any(worker.alive for worker in self.workers.values())
+
     def present(self) -> list[Worker]:
         """The workers that can be asked, by place."""
         there = (worker for worker in self.workers.values() if worker.alive and not worker.leaving)

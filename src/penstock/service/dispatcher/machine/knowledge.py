@@ -1,0 +1,142 @@
+"""What the dispatcher's decisions go by: its lasting state, what it has heard lately, its configuration and its clock.
+
+A change that does not apply must not be written down, or nobody could go on from what is written; and one that cannot
+be written down must not be made. So changes are tried on copies of what they touch, which then take its place.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from penstock.service.config import DispatcherConfig
+from penstock.service.dispatcher.machine.state import Epoch, Job, State
+from penstock.service.dispatcher.machine.updates import Update, apply
+from penstock.service.dispatcher.machine.volatile import Observation, VolatileState
+from penstock.service.wire.dispatcher_messages import FromDispatcher
+
+Change = Update | Observation
+Decision = tuple[list[Change], FromDispatcher]
+"""The changes that a message asks for, and its answer, which holds once they are made."""
+
+
+class Knowledge:
+    """Only `advance`, `observe` and `keep` change anything; those that decide read it.
+
+    Args:
+        state: is this object's own from then on.
+        life: tells the versions of one dispatcher's news from those of another.
+
+    Attributes:
+        now: the time, in seconds on a clock that never goes back.
+    """
+
+    def __init__(self, config: DispatcherConfig, state: State, now: float, life: int = 0) -> None:
+        self.config = config
+        self.state = state
+        self.now = now
+        self.volatile = VolatileState.beginning(state, now, life)
+
+    def advance(self, now: float) -> None:
+        """Set the clock."""
+        self.now = now
+
+    def observe(self, observation: Observation) -> None:
+        """Take notice of something that is not written down."""
+        self.volatile.observe(observation, self.now)
+
+    def keep(self, draft: "Draft") -> None:
+        """Let the lasting state be as in a draft of it."""
+        draft.replace_state()
+        for update in draft.updates:
+            self.volatile.follow(update, self.state, self.now)
+
+    def worker_silence(self, worker_id: int) -> float:
+        """For how many seconds nothing was heard of a worker."""
+        return self.now - self.volatile.workers[worker_id].heard_at
+
+    def consumer_silence(self, consumer_id: int) -> float:
+        """For how many seconds nothing was heard of a consumer."""
+        return self.now - self.volatile.consumers[consumer_id].heard_at
+
+    @property
+    def suspicious_seconds(self) -> float:
+        """After how long a silence a consumer may be dead."""
+        return min(2 * self.config.heartbeat_seconds, self.config.lease_seconds)
+
+    def may_be_dead(self, consumer_id: int) -> bool:
+        """Whether a consumer has been silent for that long."""
+        return self.consumer_silence(consumer_id) > self.suspicious_seconds
+
+
+class _Copies(dict[Any, Any]):
+    """What was touched of a dictionary: entries are copied when they are looked at for the first time."""
+
+    def __init__(self, kept: dict[Any, Any], copied: Callable[[Any], Any] = replace) -> None:
+        super().__init__()
+        self._kept = kept
+        self._copied = copied
+        self._gone: set[Any] = set()
+
+    def __missing__(self, key: Any) -> Any:
+        if key in self._gone:
+            raise KeyError(key)
+        self[key] = found = self._copied(self._kept[key])
+        return found
+
+    def __delitem__(self, key: Any) -> None:
+        _ = self[key]  # a KeyError where there is none
+        super().__delitem__(key)
+        self._gone.add(key)
+
+    def pop(self, key: Any) -> Any:  # type: ignore[override]  # nobody asks with a default
+        found = self[key]
+        del self[key]
+        return found
+
+    def replace_originals(self) -> None:
+        """Put the copies in place of what they were made from."""
+        for key in self._gone:
+            self._kept.pop(key, None)
+        self._kept.update(self)
+
+
+class Draft:
+    """A lasting state as it will be after some updates.
+
+    Args:
+        state: stays as it is until `replace_state`.
+        updates: are made one after the other.
+
+    Raises:
+        LookupError, ValueError: they do not apply.
+    """
+
+    def __init__(self, state: State, updates: Sequence[Update]) -> None:
+        self.updates = updates
+        self._state = state
+        self._copies = {
+            "datasets": _Copies(state.datasets),
+            "workers": _Copies(state.workers),
+            "jobs": _Copies(state.jobs, _job),
+            "epochs": _Copies(state.epochs, _epoch),
+            "consumers": _Copies(state.consumers),
+        }
+        self._draft = replace(state, **self._copies)
+        for update in updates:
+            apply(self._draft, update)
+
+    def replace_state(self) -> None:
+        """Make the state what the draft is."""
+        for copies in self._copies.values():
+            copies.replace_originals()
+        for name in ("next_worker", "next_place", "next_job", "next_epoch", "next_consumer", "stopping"):
+            setattr(self._state, name, getattr(self._draft, name))
+
+
+def _job(job: Job) -> Job:
+    return replace(job, epochs=list(job.epochs))
+
+
+def _epoch(epoch: Epoch) -> Epoch:
+    return replace(epoch, ledgers=list(epoch.ledgers), consumers=list(epoch.consumers))

@@ -1,0 +1,112 @@
+"""Which passes an epoch has, and which worker makes each of them, as workers come and go."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.service.config import DispatcherConfig
+from penstock.service.dispatcher.machine.state import Epoch, Ledger, State, Worker
+from penstock.service.dispatcher.machine.updates import PassAdded, PassMoved, Update, WorkerLost
+from penstock.service.wire.policy import ShardingPolicy
+from penstock.service.wire.subjects import DatasetInfo, JobParameters, Pass
+
+
+def first_passes(
+    parameters: JobParameters, info: DatasetInfo, config: DispatcherConfig, workers: Sequence[Worker], at_least: int = 0
+) -> list[Pass]:
+    """The passes that an epoch begins with. None where they depend on workers, and none has come yet.
+
+    Args:
+        at_least: how many passes the epoch had when the state was taken that its first consumer was restored from.
+    """
+    policy = ShardingPolicy(parameters.policy)
+    if policy.static:
+        count = len(config.addresses)
+        by_place = {worker.info.place: worker.info.worker_id for worker in workers}
+        return [_shard(i, count, by_place.get(i, -1), policy, info) for i in range(count)]
+    fixed = parameters.fixed_passes
+    if policy is ShardingPolicy.DYNAMIC and not fixed:
+        one = Pass(number=0, length=info.length)
+        return [one if info.kind != "sequence" else _of(one, workers, 0)]
+    if fixed:
+        count = at_least or len(config.addresses) or len(workers)
+    else:
+        count = max(at_least, len(workers))
+    if policy is ShardingPolicy.OFF:
+        return [_of(Pass(number=i, length=info.length), workers, i) for i in range(count)]
+    return [_of(_shard(i, count, -1, policy, info), workers, i) for i in range(count)]
+
+
+def _shard(index: int, count: int, worker_id: int, policy: ShardingPolicy, info: DatasetInfo) -> Pass:
+    length = UNKNOWN_CARDINALITY
+    if info.length == INFINITE_CARDINALITY:
+        length = INFINITE_CARDINALITY
+    elif policy is ShardingPolicy.DATA and info.kind == "rows" and info.length >= 0:
+        length = -(-(info.length - index) // count)
+    return Pass(number=index, worker_id=worker_id, shard_index=index, num_shards=count, length=length)
+
+
+def _of(part: Pass, workers: Sequence[Worker], index: int) -> Pass:
+    """The pass, best asked of one of these workers."""
+    if not workers:
+        return part
+    return msgspec.structs.replace(part, worker_id=workers[index % len(workers)].info.worker_id)
+
+
+def added(epoch_id: int, parts: Iterable[Pass]) -> list[PassAdded]:
+    """The updates that give an epoch these passes."""
+    return [PassAdded(epoch_id=epoch_id, part=part, home=part.worker_id) for part in parts]
+
+
+def on_join(state: State, worker: Worker, gone: set[int]) -> Iterator[PassAdded | PassMoved]:
+    """What a worker that joins, while those others go, means for the epochs that are read."""
+    for epoch in state.epochs.values():
+        if state.finished(epoch):
+            continue
+        parameters = state.jobs[epoch.job_id].parameters
+        info = state.datasets[parameters.dataset_id].info
+        mine = _waiting_for(worker, epoch, parameters, info, {-1, *gone})
+        for ledger in mine:
+            yield _moved(epoch, ledger, worker.info.worker_id, worker.info.worker_id)
+        if parameters.policy == ShardingPolicy.OFF and not parameters.fixed_passes and not mine:
+            part = Pass(number=len(epoch.ledgers), worker_id=worker.info.worker_id, length=info.length)
+            yield from added(epoch.epoch_id, [part])
+
+
+def _waiting_for(
+    worker: Worker, epoch: Epoch, parameters: JobParameters, info: DatasetInfo, gone: set[int]
+) -> list[Ledger]:
+    """The passes that a new worker takes over: under a static policy those of its place, else one without a home."""
+    policy = ShardingPolicy(parameters.policy)
+    if policy.static:
+        return [ledger for ledger in epoch.ledgers if ledger.part.number == worker.info.place]
+    if policy is ShardingPolicy.DYNAMIC and not parameters.fixed_passes and info.kind != "sequence":
+        return []
+    return [ledger for ledger in epoch.ledgers if ledger.home in gone and ledger.free != 0][:1]
+
+
+def _moved(epoch: Epoch, ledger: Ledger, worker_id: int, home: int) -> PassMoved:
+    return PassMoved(epoch_id=epoch.epoch_id, pass_number=ledger.part.number, worker_id=worker_id, home=home)
+
+
+def on_loss(state: State, lost: set[int]) -> Iterator[PassMoved]:
+    """Every pass of workers that are gone goes to those that have the fewest, or to whoever will."""
+    left = [worker.info.worker_id for worker in state.present() if worker.info.worker_id not in lost]
+    for epoch in state.epochs.values():
+        load = Counter(dict.fromkeys(left, 0))
+        load.update(ledger.part.worker_id for ledger in epoch.ledgers if ledger.part.worker_id in load)
+        for ledger in epoch.ledgers:
+            if ledger.part.worker_id not in lost:
+                continue
+            heir = min(left, key=lambda worker_id: (load[worker_id], worker_id), default=-1)
+            load[heir] += 1
+            yield _moved(epoch, ledger, heir, -1 if ledger.home in lost else ledger.home)
+
+
+def losing(state: State, lost: set[int]) -> Iterator[Update]:
+    """The updates for workers that are gone."""
+    if lost:
+        yield from (WorkerLost(worker_id=worker_id) for worker_id in sorted(lost))
+        yield from on_loss(state, lost)

@@ -1,0 +1,115 @@
+"""What a consumer begins with that was restored from a state.
+
+The state says what it had consumed. Whatever else it has owned or consumed under its name comes back to it, wherever it
+was consumed after the state was taken; of what its state claims besides, it gets what is free.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from penstock.errors import InvalidArgumentError, StateMismatchError
+from penstock.service.dispatcher.machine.state import Consumer, Epoch, State
+from penstock.service.wire.spans import merged, without
+from penstock.service.wire.subjects import Pass, Span
+
+_MOST_PASSES: Final = 1 << 16
+"""An epoch has as many as workers have come while it was read: memory is not taken for numbers that nobody counted."""
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """What a consumer begins with, and what is free then."""
+
+    owed: list[Span] = []
+    consumed: list[Span] = []
+    returned: list[Span] = []
+
+
+def resume(state: State, epoch: Epoch | None, before: Consumer | None, past: Sequence[Span] | None) -> Resumed:
+    """What a consumer begins with that had consumed `past`, or that begins anew if it is None.
+
+    Args:
+        before: the consumer of the same name that has read the epoch so far.
+    """
+    if past is None:
+        # It knows of nothing: what it was given last did not reach it.
+        return Resumed() if before is None else Resumed(consumed=before.consumed, returned=_held(before))
+    check_spans(past)
+    rest = _left_open(past) if before is None else merged([*before.consumed, *_held(before)])
+    for span in past:
+        rest = without(rest, span)
+    consumed = list(past)
+    for span in [] if epoch is None else _others(state, epoch, before):
+        rest, consumed = without(rest, span), without(consumed, span)
+    consumed = merged(span for span in consumed if span.first < span.end)
+    # Others who are not known either may have had some of the rest, and say so when they come.
+    return (
+        Resumed(consumed=consumed, returned=rest) if before is None else Resumed(owed=merged(rest), consumed=consumed)
+    )
+
+
+def check_spans(spans: Sequence[Span]) -> None:
+    """Refuse what is no span.
+
+    Raises:
+        InvalidArgumentError: a negative number, one that is larger than any that was given out, or a span that ends
+            before it begins.
+    """
+    for span in spans:
+        if (
+            span.pass_number >= _MOST_PASSES
+            or span.pass_number < 0
+            or span.start < 0
+            or span.end < span.first
+            or span.skip < 0
+            or span.more < 0
+            or span.stop >= 1 << 62
+        ):
+            raise InvalidArgumentError(f"no span of a pass: {span!r}")
+
+
+def check_past(past: Sequence[Span], parts: Sequence[Pass]) -> None:
+    """Refuse a past that an epoch of these passes cannot have.
+
+    Raises:
+        StateMismatchError: it has positions that they do not have.
+        InvalidArgumentError: as `check_spans`.
+    """
+    check_spans(past)
+    for span in past:
+        length = parts[span.pass_number].length if span.pass_number < len(parts) else 0
+        if 0 <= length < span.stop or (span.pass_number >= len(parts) and span.first < span.end):
+            raise StateMismatchError(
+                f"the state says that position {max(0, span.stop - 1)} of pass {span.pass_number} was read, which this "
+                f"epoch does not have: it has {len(parts)} passes, and this one {length} positions"
+            )
+
+
+def _left_open(past: Sequence[Span]) -> list[Span]:
+    """What is left of positions of which the state of a consumer that is not known has some elements.
+
+    What is left out of such a span may run on over any of its positions, up to where the next span of the past begins.
+    """
+    opened = []
+    for span, following in pairwise([*past, None]):
+        if span is not None and span.more:
+            ends = following is not None and following.pass_number == span.pass_number
+            end = following.first if following is not None and ends else (span.stop + 1, 0)
+            opened.append(Span.between(span.pass_number, span.end, end))
+    return opened
+
+
+def _held(consumer: Consumer) -> list[Span]:
+    return [*consumer.leased, *consumer.owed]
+
+
+def _others(state: State, epoch: Epoch, before: Consumer | None) -> list[Span]:
+    """What others own or have consumed."""
+    return [
+        span
+        for number in epoch.consumers
+        if before is None or number != before.consumer_id
+        for span in [*state.consumers[number].consumed, *_held(state.consumers[number])]
+    ]

@@ -1,0 +1,244 @@
+"""What the dispatcher knows of others and need not write down: when it heard of them last, and what they reported.
+
+A dispatcher that is started anew takes all that its journal tells of as heard of just then. It changes in two ways: by
+observations, which are updates that no journal keeps, and by following the updates of the lasting state.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from penstock.service.dispatcher.machine.changes import Changes
+from penstock.service.dispatcher.machine.state import State
+from penstock.service.dispatcher.machine.updates import (
+    ConsumerGone,
+    ConsumerOpened,
+    DatasetDropped,
+    DatasetKept,
+    EpochCreated,
+    JobDropped,
+    Update,
+    WorkerDropped,
+    WorkerJoined,
+    WorkerLost,
+)
+from penstock.service.wire.dispatcher_messages import ConsumerHeartbeat, WorkerHeartbeat
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """An update of what is not written down."""
+
+
+class WorkerHeard(Observation, frozen=True):
+    """A worker has reported."""
+
+    report: WorkerHeartbeat
+
+
+class ConsumerHeard(Observation, frozen=True):
+    """A consumer has sent a message; `report` is that message where it is a heartbeat."""
+
+    consumer_id: int
+    report: ConsumerHeartbeat | None = None
+
+
+class ConsumerHolds(Observation, frozen=True):
+    """A consumer has said how many positions it could give back, with what it is granted in the answer.
+
+    Attributes:
+        unread: -1 where it does not know.
+        starving: whether it has nothing to yield and is granted nothing; None where it does not ask.
+    """
+
+    consumer_id: int
+    unread: int
+    starving: bool | None
+
+
+class DatasetAsked(Observation, frozen=True):
+    """A dataset was asked for, or the last job that read it has ended."""
+
+    dataset_id: str
+
+
+class WasAway(Observation, frozen=True):
+    """The dispatcher's own process was stopped for a while, and could hear nobody."""
+
+
+@dataclass
+class WorkerPresence:
+    """A worker, as it was heard of.
+
+    Attributes:
+        lost_at: when it was lost; infinite while it is there.
+    """
+
+    heard_at: float
+    joined_at: float
+    lost_at: float = math.inf
+    report: WorkerHeartbeat | None = None
+
+
+@dataclass
+class ConsumerPresence:
+    """A consumer, as it was heard of.
+
+    Attributes:
+        unread: how many positions it could give back; -1 where it has not said so.
+        starving_at: when it asked last with nothing to yield, and was granted nothing.
+        report: its last heartbeat.
+    """
+
+    heard_at: float
+    unread: int = -1
+    starving_at: float = -math.inf
+    report: ConsumerHeartbeat | None = None
+
+
+@dataclass
+class VolatileState:
+    """All times are those of the machine's clock.
+
+    Attributes:
+        started: when this dispatcher began.
+        changes: the last changes of workers and passes.
+        idle_since: since when a job has no consumer that is alive; those that have one are missing.
+        begun_at: when an epoch was begun.
+        asked_at: when a dataset was asked for last.
+    """
+
+    started: float
+    changes: Changes
+    workers: dict[int, WorkerPresence] = field(default_factory=dict)
+    consumers: dict[int, ConsumerPresence] = field(default_factory=dict)
+    idle_since: dict[int, float] = field(default_factory=dict)
+    begun_at: dict[int, float] = field(default_factory=dict)
+    asked_at: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def beginning(cls, state: State, now: float, life: int) -> "VolatileState":
+        """What a dispatcher begins with that has this state, and has heard of nobody yet."""
+        return cls(
+            started=now,
+            changes=Changes(life),
+            workers={
+                number: WorkerPresence(now, now, math.inf if worker.alive else now)
+                for number, worker in state.workers.items()
+            },
+            consumers={number: ConsumerPresence(now) for number in state.consumers},
+            idle_since={number: now for number, job in state.jobs.items() if not state.is_read(job)},
+            begun_at=dict.fromkeys(state.epochs, now),
+            asked_at=dict.fromkeys(state.datasets, now),
+        )
+
+    def observe(self, observation: Observation, now: float) -> None:
+        """Take notice of something; of those who are not known nothing is noted."""
+        _OBSERVERS[type(observation)](self, observation, now)
+
+    def follow(self, update: Update, state: State, now: float) -> None:
+        """Take notice of a change of the lasting state, which has been made."""
+        self.changes.note(update)
+        follower = _FOLLOWERS.get(type(update))
+        if follower is not None:
+            follower(self, update, state, now)
+
+
+def _worker_heard(volatile: VolatileState, observation: WorkerHeard, now: float) -> None:
+    worker = volatile.workers.get(observation.report.worker_id)
+    if worker is not None:
+        worker.heard_at, worker.report = now, observation.report
+
+
+def _consumer_heard(volatile: VolatileState, observation: ConsumerHeard, now: float) -> None:
+    consumer = volatile.consumers.get(observation.consumer_id)
+    if consumer is not None:
+        consumer.heard_at, consumer.report = now, observation.report or consumer.report
+
+
+def _consumer_holds(volatile: VolatileState, observation: ConsumerHolds, now: float) -> None:
+    consumer = volatile.consumers[observation.consumer_id]
+    consumer.unread = observation.unread
+    if observation.starving is not None:
+        consumer.starving_at = now if observation.starving else -math.inf
+
+
+def _dataset_asked(volatile: VolatileState, observation: DatasetAsked, now: float) -> None:
+    volatile.asked_at[observation.dataset_id] = now
+
+
+def _was_away(volatile: VolatileState, observation: WasAway, now: float) -> None:
+    for worker in volatile.workers.values():
+        worker.heard_at = now
+    for consumer in volatile.consumers.values():
+        consumer.heard_at = now
+
+
+_OBSERVERS: Final[dict[type, Callable[[VolatileState, Any, float], None]]] = {
+    WorkerHeard: _worker_heard,
+    ConsumerHeard: _consumer_heard,
+    ConsumerHolds: _consumer_holds,
+    DatasetAsked: _dataset_asked,
+    WasAway: _was_away,
+}
+
+
+def _dataset_kept(volatile: VolatileState, update: DatasetKept, state: State, now: float) -> None:
+    volatile.asked_at[update.dataset_id] = now
+
+
+def _dataset_dropped(volatile: VolatileState, update: DatasetDropped, state: State, now: float) -> None:
+    del volatile.asked_at[update.dataset_id]
+
+
+def _worker_joined(volatile: VolatileState, update: WorkerJoined, state: State, now: float) -> None:
+    volatile.workers[update.info.worker_id] = WorkerPresence(now, now)
+
+
+def _worker_lost(volatile: VolatileState, update: WorkerLost, state: State, now: float) -> None:
+    volatile.workers[update.worker_id].lost_at = now
+
+
+def _worker_dropped(volatile: VolatileState, update: WorkerDropped, state: State, now: float) -> None:
+    del volatile.workers[update.worker_id]
+
+
+def _epoch_created(volatile: VolatileState, update: EpochCreated, state: State, now: float) -> None:
+    volatile.begun_at[update.epoch_id] = now
+
+
+def _consumer_opened(volatile: VolatileState, update: ConsumerOpened, state: State, now: float) -> None:
+    if update.replaces >= 0:
+        del volatile.consumers[update.replaces]
+    volatile.consumers[update.consumer_id] = ConsumerPresence(now)
+    volatile.idle_since.pop(state.epochs[update.epoch_id].job_id, None)
+
+
+def _consumer_gone(volatile: VolatileState, update: ConsumerGone, state: State, now: float) -> None:
+    consumer = state.consumers.get(update.consumer_id)  # one that is replaced at once is not there any more
+    if consumer is not None:
+        job_id = state.epochs[consumer.epoch_id].job_id
+        if not state.is_read(state.jobs[job_id]):
+            volatile.idle_since[job_id] = now
+
+
+def _job_dropped(volatile: VolatileState, update: JobDropped, state: State, now: float) -> None:
+    volatile.idle_since.pop(update.job_id, None)
+    for noted, kept in ((volatile.begun_at, state.epochs), (volatile.consumers, state.consumers)):
+        for number in noted.keys() - kept.keys():
+            del noted[number]
+
+
+_FOLLOWERS: Final[dict[type, Callable[[VolatileState, Any, State, float], None]]] = {
+    DatasetKept: _dataset_kept,
+    DatasetDropped: _dataset_dropped,
+    WorkerJoined: _worker_joined,
+    WorkerLost: _worker_lost,
+    WorkerDropped: _worker_dropped,
+    EpochCreated: _epoch_created,
+    ConsumerOpened: _consumer_opened,
+    ConsumerGone: _consumer_gone,
+    JobDropped: _job_dropped,
+}
