@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import penstock as ps
@@ -35,6 +36,20 @@ def ragged(dataset: ps.Dataset) -> ps.Dataset:
 
 def mixed(x):
     return {"image": np.full((2, 3), x, np.float32), "name": f"row {x}", "pair": (x, float(x))}
+
+
+class OnDisk:
+    """An array as those of HDF5 and zarr, of which only slices can be read."""
+
+    def __init__(self, values):
+        self._values, self.shape, self.dtype, self.chunks = values, values.shape, values.dtype, (7, *values.shape[1:])
+
+    def __len__(self):
+        return len(self._values)
+
+    def __getitem__(self, rows):
+        assert isinstance(rows, slice)
+        return self._values[rows].copy()
 
 
 def noisy(x, randomness):
@@ -184,6 +199,9 @@ SOURCES = {
     "range backwards": lambda: ps.Dataset.range(9, -3, -4),
     "from_tensors": lambda: ps.Dataset.from_tensors(([1.0], "one", b"\x00", None, True)),
     "from_tensor_slices": lambda: ps.Dataset.from_tensor_slices({"x": np.eye(5), "y": list("abcde")}),
+    "from_arrow": lambda: ps.Dataset.from_arrow(pa.table({"x": [1, None, 3], "y": ["a", "b", None]}), mask_nulls=True),
+    "from_source, by row": lambda: ps.Dataset.from_source([mixed(x) for x in range(9)]),
+    "from_source, by slices": lambda: ps.Dataset.from_source(OnDisk(np.arange(40).reshape(20, 2))),
     "from_list": lambda: ps.Dataset.from_list([{"x": [1, 2], "y": "a"}, {"x": [3], "y": "bc"}]),
     "from_generator": generated,
     "list_files": lambda: named("*"),

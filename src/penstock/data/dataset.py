@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from itertools import islice, pairwise
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, overload
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from penstock.data.operators.reducing import GroupByReducer, Reducer
 from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique, Window
 from penstock.data.operators.shuffle import Shuffle
+from penstock.data.operators.source import Source, rows_of
 from penstock.data.operators.sources import Choices, Counter, Generator, Random, Range, Slices
 from penstock.data.plan import explain, make_plan
 from penstock.data.randomness import checked_randomness
@@ -39,7 +40,7 @@ from penstock.data.tensorflow import DATASET
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import matching_files
 from penstock.formats.row_store import RowStore, RowStoreWriter
-from penstock.formats.tables import as_columns
+from penstock.formats.tables import arrow_table, as_columns
 from penstock.options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -177,6 +178,67 @@ class Dataset(Generic[Element]):
             named = ", ".join(f"{path or 'the array'}: {n}" for path, n in zip(structure.paths(), lengths, strict=True))
             raise InvalidArgumentError(f"from_tensor_slices takes arrays of one length, got {named}")
         return Dataset(Slices("from_tensor_slices", columns, structure, lengths[0], site=user_site()))
+
+    @staticmethod
+    def from_arrow(data: Any, *, mask_nulls: bool | Sequence[str] = False) -> "Dataset[Any]":
+        """The rows of a table of Arrow, or of anything that speaks Arrow's protocol, as dictionaries.
+
+        That is a table, record batches and their readers, a Polars or pandas frame, a result of DuckDB. A reader is
+        read now, once. Numbers without nulls that lie in one piece are not copied; strings become Python strings.
+
+        Args:
+            data: with `__arrow_c_stream__` or `__arrow_c_array__`, such as a `pyarrow.Table`.
+            mask_nulls: what becomes of nulls, for which NumPy has no place. False: they are an error. True, or the
+                names of columns: a column "x" with nulls, or of that name, has zeros, empty strings or empty lists for
+                them, and a column "x_is_valid" of booleans stands beside it.
+
+        Raises:
+            InvalidTypeError: something else than Arrow's data, or a column of a type that NumPy has no place for.
+            InvalidArgumentError: nulls that are not masked, a column to be masked that is not there, or no columns.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> table = pa.table({"age": [31, None], "name": ["Ada", "Bob"]})
+            >>> list(Dataset.from_arrow(table, mask_nulls=True))[1]
+            {'age': np.int64(0), 'name': 'Bob', 'age_is_valid': np.False_}
+        """
+        columns = as_columns(arrow_table(data, mask_nulls), call="from_arrow")
+        leaves, structure = flatten(columns)
+        return Dataset(Slices("from_arrow", tuple(leaves), structure, len(leaves[0]), site=user_site()))
+
+    @staticmethod
+    def from_source(source: Any) -> "Dataset[Any]":
+        """The rows of a collection with `__len__` and `__getitem__`, read by index when they are needed.
+
+        That is a map-style data set of PyTorch, a data source of Grain, a data set of Hugging Face, an array of HDF5 or
+        zarr, or a class of your own. Rows are read in blocks where the collection has `__getitems__`, is an array, or
+        gives Arrow columns, and one by one otherwise; `map(..., num_parallel_calls=)` above it and data workers call it
+        from several threads and processes, and for a data service it is pickled.
+
+        A shuffle above it, `skip`, `shard` and resuming read no row that is not needed.
+
+        Args:
+            source: a collection whose length does not change; all its rows must be of one structure and dtype. Rows may
+                hold what NumPy takes for arrays, such as tensors of PyTorch on the CPU.
+
+        Raises:
+            InvalidTypeError: no collection.
+            ElementError: while iterating, rows of different kinds. What the collection raises comes in the place of
+                its row, and iterating continues with the next one.
+
+        Example:
+            >>> class Squares:
+            ...     def __len__(self):
+            ...         return 100
+            ...     def __getitem__(self, index):
+            ...         return {"number": index, "square": index * index}
+            >>> next(iter(Dataset.from_source(Squares()).skip(7).batch(2)))
+            {'number': array([7, 8]), 'square': array([49, 64])}
+        """
+        if isinstance(source, Dataset):
+            raise InvalidTypeError("from_source(source=...) takes a collection, got a ps.Dataset: use it as it is")
+        rows = rows_of(source)
+        return Dataset(Source(source, len(source), rows, site=user_site()))
 
     @staticmethod
     def from_list(elements: Sequence[Any]) -> "Dataset[Any]":
@@ -1191,7 +1253,7 @@ class Dataset(Generic[Element]):
             >>> list(ps.Dataset.range(2).as_numpy_iterator())
             [np.int64(0), np.int64(1)]
         """
-        return iter(self)
+        return self.__iter__()
 
     def get_single_element(self) -> Element:
         """The element of a dataset of one.
@@ -1208,7 +1270,7 @@ class Dataset(Generic[Element]):
             count = "no end" if self.node.cardinality == INFINITE_CARDINALITY else f"{self.node.cardinality} elements"
             raise InvalidArgumentError(f"get_single_element: {self.node.where()} has {count}, not one element")
         with iter(self) as iterator:
-            found = list(islice(iterator, 1 if self.node.cardinality == 1 else 2))
+            found: list[Element] = list(islice(iterator, 1 if self.node.cardinality == 1 else 2))
         if len(found) != 1:
             count = "more than one element" if found else "no element"
             raise InvalidArgumentError(f"get_single_element: {self.node.where()} has {count}")
@@ -1349,6 +1411,48 @@ class Dataset(Generic[Element]):
             why = "it never ends" if self.node.cardinality == INFINITE_CARDINALITY else "only reading it would tell"
             raise InvalidTypeError(f"{self.node.where()} has no length: {why}")
         return self.node.cardinality
+
+    @overload
+    def __getitem__(self, index: int) -> Element: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Dataset[Element]": ...
+    def __getitem__(self, index: int | slice) -> "Element | Dataset[Element]":
+        """With a number what `at` gives, with a slice the dataset of these elements, as of `skip`, `take` and `shard`.
+
+        Negative numbers count from the end, where there is one.
+
+        Raises:
+            IndexError: the dataset has no element of this number.
+            InvalidTypeError: neither a number nor a slice.
+            InvalidArgumentError: a number of a dataset that can only be read in order, or a slice that goes backwards.
+
+        Example:
+            >>> dataset = Dataset.range(100).map(lambda x: x * x).batch(10)
+            >>> dataset[1].tolist()[:3], dataset[-1].tolist()[-1], len(dataset[2:5])
+            ([100, 121, 144], 9801, 3)
+        """
+        if isinstance(index, slice):
+            return self._between(index)
+        number = check_integer("dataset[index]", "index", index, minimum=-(1 << 63))
+        length = self.node.cardinality
+        place = number + length if number < 0 <= length else number
+        if place < 0 or 0 <= length <= place:
+            raise IndexError(f"dataset[{number}]: {self.node.where()} has {length} elements")
+        return self.at(place)
+
+    def _between(self, part: slice) -> "Dataset[Element]":
+        start, stop, step = (
+            default if bound is None else check_integer("dataset[...]", name, bound, minimum=-(1 << 63))
+            for name, bound, default in (("start", part.start, 0), ("stop", part.stop, -1), ("step", part.step, 1))
+        )
+        if step < 1:
+            raise InvalidArgumentError(f"dataset[...] takes a slice that goes forward, got a step of {step}")
+        if start < 0 or (part.stop is not None and stop < 0):
+            start, stop, _ = slice(start, part.stop).indices(len(self))
+        chosen = self.skip(start) if start else self
+        if part.stop is not None:
+            chosen = chosen.take(max(0, stop - start))
+        return chosen.shard(step, 0) if step > 1 else chosen
 
     def __bool__(self) -> bool:
         return True

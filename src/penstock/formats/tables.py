@@ -11,20 +11,36 @@ Numbers without nulls in one chunk are not copied. A null is an error: NumPy's n
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 
-def as_columns(value: Any, path: str = "") -> Any:
+class _Place(NamedTuple):
+    """Whose argument a column is of, and what it is called in it."""
+
+    call: str
+    path: str = ""
+
+    def of(self, name: str) -> "_Place":
+        """A column of the table in this place."""
+        return _Place(self.call, f"{self.path}[{name!r}]")
+
+    def __str__(self) -> str:
+        return f" at {self.path}" if self.path else ""
+
+
+def as_columns(value: Any, path: str = "", call: str = "from_tensor_slices") -> Any:
     """A table as a dictionary of columns, an Arrow array as a column; anything else as it is.
 
     Args:
         value: anything.
         path: what the value is called, for errors.
+        call: the method that it was given to.
 
     Raises:
         InvalidArgumentError: a column with nulls, or two of one name.
@@ -35,89 +51,152 @@ def as_columns(value: Any, path: str = "") -> Any:
         return value
     if callable(getattr(value, "collect", None)) and not hasattr(value, "__len__"):
         raise InvalidTypeError(
-            f"from_tensor_slices takes rows that are there, got a {type(value).__name__}, whose rows have to be "
+            f"{call} takes rows that are there, got a {type(value).__name__}, whose rows have to be "
             "computed: call .collect() on it"
         )
-    columns = _columns(value, path)
+    place = _Place(call, path)
+    columns = _columns(value, place)
     if isinstance(columns, dict) and columns is not value and not columns:
         raise InvalidArgumentError(
-            f"from_tensor_slices takes a table with columns, got a {type(value).__name__} without any{_at(path)}"
+            f"{call} takes a table with columns, got a {type(value).__name__} without any{place}"
         )
     return columns
 
 
-def _columns(value: Any, path: str) -> Any:
+def arrow_table(data: Any, mask_nulls: bool | Sequence[str]) -> Any:
+    """What speaks Arrow's protocol as a table, its nulls masked as `masked` says; pandas's frames only with masks.
+
+    Raises:
+        InvalidTypeError: something else.
+        InvalidArgumentError: what cannot be masked.
+    """
+    if _is_of_pandas(data) and not mask_nulls:
+        return data  # its own columns, of which NumPy's are not copied, and NaN is no null
+    stream, array = (hasattr(data, f"__arrow_c_{kind}__") for kind in ("stream", "array"))
+    if not stream and not array:
+        raise InvalidTypeError(
+            f"from_arrow(data=...) takes a table of Arrow or what offers one (__arrow_c_stream__), got "
+            f"{type(data).__name__}: from_tensor_slices takes dictionaries of arrays"
+        )
+    try:
+        table = pa.table(data) if stream else pa.table(pa.record_batch(data))
+    except (pa.ArrowInvalid, TypeError) as error:
+        raise InvalidTypeError(f"from_arrow(data=...) takes a table, got a column, or none: {error}") from error
+    return masked(table, mask_nulls)
+
+
+def masked(table: pa.Table, names: bool | Sequence[str]) -> pa.Table:
+    """The table with zeros, empty strings and empty lists for nulls, and a column "x_is_valid" beside each such "x".
+
+    Args:
+        table: of Arrow.
+        names: the columns that get a mask; True stands for those that have nulls.
+
+    Raises:
+        InvalidArgumentError: a column that is not there, or a mask whose name is taken.
+    """
+    chosen = [name for name in table.column_names if table[name].null_count] if names is True else list(names or ())
+    for name in chosen:
+        mask = f"{name}_is_valid"
+        if name not in table.column_names or mask in table.column_names:
+            why = "there is no such column" if name not in table.column_names else f"there is a column {mask!r} already"
+            raise InvalidArgumentError(
+                f"from_arrow(mask_nulls=...): cannot mask {name!r}, as {why}; the columns are {table.column_names}"
+            )
+        column = table[name]
+        filled = pc.coalesce(column, _zero(column.type))
+        table = table.set_column(table.column_names.index(name), name, filled).append_column(mask, column.is_valid())
+    return table
+
+
+def _zero(kind: pa.DataType) -> pa.Scalar:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.scalar([], kind)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.scalar([_zero(kind.value_type).as_py()] * kind.list_size, kind)
+    if pa.types.is_struct(kind):
+        return pa.scalar({field.name: _zero(field.type).as_py() for field in kind}, kind)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.scalar("", kind)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.scalar(b"", kind)
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.scalar(bytes(kind.byte_width), kind)
+    return pa.scalar(0, pa.int64()).cast(kind)
+
+
+def _columns(value: Any, place: _Place) -> Any:
     if _is_of_pandas(value):
         if not hasattr(value, "columns"):
-            return _of_series(value, path)
-        named = _unique([str(name) for name in value.columns])
-        return {name: _of_series(value.iloc[:, place], f"{path}[{name!r}]") for place, name in enumerate(named)}
+            return _of_series(value, place)
+        named = _unique([str(name) for name in value.columns], place)
+        return {name: _of_series(value.iloc[:, number], place.of(name)) for number, name in enumerate(named)}
     if hasattr(value, "with_format") and hasattr(value, "column_names"):
         if not hasattr(value, "__len__"):
             raise InvalidTypeError(
-                f"from_tensor_slices takes what has a length, got {type(value).__name__}, which can only be iterated: "
+                f"{place.call} takes what has a length, got {type(value).__name__}, which can only be iterated: "
                 "from_generator(lambda: iter(it)) takes it"
             )
         value = value.with_format("arrow")[:]
     if hasattr(value, "__arrow_c_stream__"):
-        return _of_arrow(pa.chunked_array(value), path)
-    return _of_arrow(pa.array(value), path) if hasattr(value, "__arrow_c_array__") else value
+        return _of_arrow(pa.chunked_array(value), place)
+    return _of_arrow(pa.array(value), place) if hasattr(value, "__arrow_c_array__") else value
 
 
 def _is_of_pandas(value: Any) -> bool:
     return hasattr(value, "iloc") and any(kind.__module__.partition(".")[0] == "pandas" for kind in type(value).__mro__)
 
 
-def _of_series(series: Any, path: str) -> Any:
+def _of_series(series: Any, place: _Place) -> Any:
     if not isinstance(series.dtype, np.dtype) and hasattr(series.array, "__arrow_array__"):  # pandas's own, with nulls
-        return _of_arrow(pa.array(series.array), path)
+        return _of_arrow(pa.array(series.array), place)
     return np.asarray(series)
 
 
-def _unique(names: Sequence[str]) -> Sequence[str]:
+def _unique(names: Sequence[str], place: _Place) -> Sequence[str]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InvalidArgumentError(f"from_tensor_slices takes a table whose columns have different names, got {twice}")
+        raise InvalidArgumentError(f"{place.call} takes a table whose columns have different names, got {twice}")
     return names
 
 
-def _of_arrow(array: pa.Array | pa.ChunkedArray, path: str) -> Any:
+def _of_arrow(array: pa.Array | pa.ChunkedArray, place: _Place) -> Any:
     """An Arrow array as a column; a struct as a dictionary of columns."""
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # too long for one array
         array = pa.concat_arrays(array.chunks)
-    _check_nulls(array, path)
+    _check_nulls(array, place)
     kind = array.type
     if isinstance(array, pa.FixedShapeTensorArray):
         return array.to_numpy_ndarray()
     if isinstance(kind, pa.BaseExtensionType):
-        return _of_arrow(array.storage, path)
+        return _of_arrow(array.storage, place)
     if pa.types.is_dictionary(kind):
-        return _of_arrow(array.dictionary, path)[array.indices.to_numpy(zero_copy_only=False)]
+        return _of_arrow(array.dictionary, place)[array.indices.to_numpy(zero_copy_only=False)]
     if pa.types.is_struct(kind):
-        names = _unique([kind.field(number).name for number in range(kind.num_fields)])
+        names = _unique([kind.field(number).name for number in range(kind.num_fields)], place)
         columns = array.flatten()
-        return {name: _of_arrow(column, f"{path}[{name!r}]") for name, column in zip(names, columns, strict=True)}
+        return {name: _of_arrow(column, place.of(name)) for name, column in zip(names, columns, strict=True)}
     if pa.types.is_fixed_size_list(kind):
-        values = _of_arrow(array.flatten(), path)
+        values = _of_arrow(array.flatten(), place)
         if isinstance(values, np.ndarray) and values.dtype != object:
             return values.reshape(len(array), kind.list_size, *values.shape[1:])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _rows(array, path)
+        return _rows(array, place)
     if _has_a_place(kind):
         return array.to_numpy(zero_copy_only=False)
     raise InvalidTypeError(
-        f"from_tensor_slices takes numbers, strings, bytes, times, and lists and structs of them, got {kind}"
-        f"{_at(path)}: cast the column, or leave it out"
+        f"{place.call} takes numbers, strings, bytes, times, and lists and structs of them, got {kind}"
+        f"{place}: cast the column, or leave it out"
     )
 
 
-def _rows(array: pa.Array, path: str) -> Any:
+def _rows(array: pa.Array, place: _Place) -> Any:
     """Lists as an object column with one array per row, each a view of the values."""
-    values = _of_arrow(array.flatten(), path)
+    values = _of_arrow(array.flatten(), place)
     if isinstance(values, dict):
-        raise InvalidTypeError(f"from_tensor_slices takes lists of numbers or strings, got {array.type}{_at(path)}")
+        raise InvalidTypeError(f"{place.call} takes lists of numbers or strings, got {array.type}{place}")
     ends = np.cumsum(array.value_lengths().to_numpy(zero_copy_only=False)) if len(array) else np.zeros(0, np.int64)
     rows = np.empty(len(array), dtype=object)
     start = 0
@@ -146,14 +225,11 @@ def _has_a_place(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _check_nulls(array: pa.Array, path: str) -> None:
+def _check_nulls(array: pa.Array, place: _Place) -> None:
     if array.null_count:
         raise InvalidArgumentError(
-            f"from_tensor_slices takes columns without nulls, got {array.null_count} of {len(array)}{_at(path)} "
+            f"{place.call} takes columns without nulls, got {array.null_count} of {len(array)}{place} "
             f"({array.type}): leave these rows out (table.drop_null() in Arrow), fill them (column.fill_null(0)), or "
-            "give a mask next to what is filled: {'x': column.fill_null(0), 'x_is_valid': column.is_valid()}"
+            "give a mask next to what is filled: {'x': column.fill_null(0), 'x_is_valid': column.is_valid()}, as "
+            "ps.Dataset.from_arrow(table, mask_nulls=True) does"
         )
-
-
-def _at(path: str) -> str:
-    return f" at {path}" if path else ""

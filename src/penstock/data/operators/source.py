@@ -1,0 +1,219 @@
+"""from_source: the rows of somebody else's collection, read by index in the largest pieces that it offers.
+
+| what                                     | known by                       | how its rows are read             |
+|------------------------------------------|--------------------------------|-----------------------------------|
+| data sets of Hugging Face                | `with_format`, `column_names`  | Arrow columns                     |
+| arrays on disk: HDF5, zarr, NumPy's maps | `shape`, `dtype`               | slices, one for each chunk        |
+| what gives many rows, as torch's may     | `__getitems__`                 | a list of rows for a list of them |
+| anything else with `__len__`             | `__getitem__`                  | row by row                        |
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from penstock.data.block import Block, Column, Indices, dtype_of_rows
+from penstock.data.functions.apply import note
+from penstock.data.node import Node, Run
+from penstock.errors import ElementError, InvalidTypeError
+from penstock.formats.tables import as_columns
+from penstock.runtime.threads import failures
+from penstock.spec import TensorSpec, alike
+from penstock.structure import LEAF, flatten
+
+_PIECE_BYTES: Final = 1 << 20
+"""About so much is read at once of an array on disk that has no chunks of its own."""
+
+
+class Rows(ABC):
+    """How the rows of one kind of collection are read."""
+
+    spec: Any = None
+    """What a row is, where the collection says so."""
+
+    @abstractmethod
+    def read(self, indices: Indices) -> Block:
+        """The rows at these positions, at least one."""
+
+
+class RowByRow(Rows):
+    """`source[index]` for each row."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def read(self, indices: Indices) -> Block:
+        rows: list[Any] = []
+        for index in _numbers(indices):
+            try:
+                rows.append(self._source[index])
+            except StopIteration as error:  # it would end the dataset in silence
+                raise ElementError("__getitem__ raised StopIteration: give a row for each index") from error
+        return Block.of_rows(rows)
+
+
+class RowsByList(Rows):
+    """`source.__getitems__(indices)`, which gives a list of rows."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def read(self, indices: Indices) -> Block:
+        rows = self._source.__getitems__(_numbers(indices))
+        if not isinstance(rows, Sequence) or len(rows) != len(indices):
+            got = f"{len(rows)} of them" if isinstance(rows, Sequence) else f"{rows!r:.200}"
+            raise ElementError(f"__getitems__ must give a list of {len(indices)} rows, got {got}")
+        return Block.of_rows(rows)
+
+
+class ArrayRows(Rows):
+    """Rows of an array on disk, by slices: a chunk, or about a megabyte, is read once for all its rows."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._dtype = np.dtype(source.dtype)
+        shape = tuple(source.shape[1:])
+        if self._dtype.kind != "O":  # of strings or rows of unequal length the first is looked at
+            self.spec = TensorSpec(shape, self._dtype)
+        row_bytes = max(1, self._dtype.itemsize * int(np.prod(shape)))
+        chunks = getattr(source, "chunks", None)
+        self._piece = int(chunks[0]) if chunks else max(1, _PIECE_BYTES // row_bytes)
+
+    def read(self, indices: Indices) -> Block:
+        if isinstance(indices, range) and indices.step == 1:
+            column = self._between(indices.start, indices.stop)
+        else:
+            column = self._picked(np.asarray(indices, np.int64))
+        return Block((column,), LEAF, len(indices))
+
+    def _between(self, start: int, stop: int) -> Column:
+        return np.asarray(self._source[start:stop])
+
+    def _picked(self, indices: Column) -> Column:
+        wanted, places = np.unique(indices, return_inverse=True)
+        edges = np.flatnonzero(np.diff(wanted // self._piece)) + 1
+        parts = [
+            self._between(int(group[0]), int(group[-1]) + 1)[group - group[0]] for group in np.split(wanted, edges)
+        ]
+        found = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return found[places]
+
+
+class ArrowRows(Rows):
+    """Rows of a data set of Hugging Face's, by its Arrow columns."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source.with_format("arrow")
+
+    def read(self, indices: Indices) -> Block:
+        if isinstance(indices, range) and indices.step == 1:
+            table = self._source[indices.start : indices.stop]
+        else:
+            table = self._source[_numbers(indices)]
+        columns, structure = flatten(as_columns(table, call="from_source"))
+        return Block(tuple(columns), structure, len(indices))
+
+
+@dataclass(frozen=True, eq=False)
+class Source(Node):
+    """The rows of a collection of the user's."""
+
+    name: ClassVar[str] = "from_source"
+    worth_a_worker = True
+    source: Any = field(repr=False)
+    length: int = field(repr=False)
+    rows: Rows = field(repr=False)
+
+    def arguments(self) -> list[str]:
+        return [type(self.source).__name__]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Not what the rows hold, as where a `map` makes them."""
+        return {"length": self.length}
+
+    @property
+    def cardinality(self) -> int:
+        return self.length
+
+    @property
+    def spec(self) -> Any:
+        return self.rows.spec
+
+    @property
+    def spec_from_call(self) -> bool:
+        return self.rows.spec is None
+
+    @property
+    def indexable(self) -> bool:
+        return True
+
+    @property
+    def drops_alike(self) -> bool:
+        return True
+
+    @property
+    def keeps_places(self) -> bool:
+        return True
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        if len(indices) == 0:
+            return Block((np.empty(0, object),), LEAF, 0)
+        try:
+            block = self.rows.read(indices)
+            self._check(run, block)
+        except failures() as error:
+            if len(indices) == 1:  # which of several it was is found by reading them in halves
+                note(error, self, int(indices[0]))
+            raise
+        return block
+
+    def _check(self, run: Run, block: Block) -> None:
+        """Refuse rows of another structure or dtype than those that were read before."""
+        found = (block.structure, tuple(map(dtype_of_rows, block.columns)))
+        agreed = run.agreed(self, found)
+        if found != agreed and not (found[0] == agreed[0] and all(map(alike, found[1], agreed[1]))):
+            shown, expected = (structure.shown(map(str, dtypes)) for structure, dtypes in (found, agreed))
+            raise ElementError(f"the source gave {shown} after {expected}; all its rows must be of one kind")
+
+
+def rows_of(source: Any) -> Rows:
+    """How the rows of a collection are read.
+
+    Raises:
+        InvalidTypeError: it has no length, or its rows cannot be taken by index.
+    """
+    kind = type(source)
+    missing = [name for name in ("__len__", "__getitem__") if not hasattr(kind, name)]
+    if missing or isinstance(source, (str, bytes, dict, set)):
+        raise InvalidTypeError(
+            f"from_source(source=...) takes a collection with __len__ and __getitem__, got a {kind.__name__}"
+            f"{' without ' + ' and '.join(missing) if missing else ''}: from_generator takes what can only be "
+            "iterated, from_tensor_slices arrays and dictionaries of them"
+        )
+    if hasattr(source, "with_format") and hasattr(source, "column_names") and _gives_arrow(source):
+        return ArrowRows(source)
+    if hasattr(source, "shape") and hasattr(source, "dtype") and len(source.shape) > 0:
+        return ArrayRows(source)
+    return RowsByList(source) if callable(getattr(source, "__getitems__", None)) else RowByRow(source)
+
+
+def _gives_arrow(source: Any) -> bool:
+    """Whether a data set's columns are its rows: nobody has asked for another format, and nothing is to be decoded."""
+    form = getattr(source, "format", None) or {}
+    return form.get("type") is None and not any(map(_is_decoded, (getattr(source, "features", None) or {}).values()))
+
+
+def _is_decoded(feature: Any) -> bool:
+    if isinstance(feature, dict):
+        return any(map(_is_decoded, feature.values()))
+    if isinstance(feature, list):
+        return any(map(_is_decoded, feature))
+    return hasattr(feature, "decode_example") or _is_decoded(getattr(feature, "feature", []))
+
+
+def _numbers(indices: Indices) -> list[int]:
+    return list(indices) if isinstance(indices, range) else indices.tolist()

@@ -1,0 +1,226 @@
+"""Collections of other libraries are read by index, in the largest pieces that they offer."""
+
+import json
+import threading
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+
+
+class Rows:
+    """Rows by number, of which one fails."""
+
+    def __init__(self, length=20, bad=None):
+        self.length, self.bad, self.read = length, bad, []
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        if index == self.bad:
+            raise ValueError(f"row {index} is bad")
+        return {"number": index, "name": f"row {index}"}
+
+
+class Blocks(Rows):
+    """Rows that can be had in lists, and only so."""
+
+    def __getitem__(self, index):
+        raise AssertionError("read one by one")
+
+    def __getitems__(self, indices):
+        self.read.append(indices)
+        return [(index, [float(index)] * 3) for index in indices]
+
+
+def numbers(dataset):
+    return [int(row["number"]) for row in dataset]
+
+
+def test_only_rows_that_are_needed_are_read():
+    rows = Rows(1_000_000)
+    dataset = ps.Dataset.from_source(rows)
+    assert len(dataset) == 1_000_000
+    assert numbers(dataset.shuffle(seed=3).skip(500_000).take(3)) == numbers(dataset.shuffle(seed=3)[500_000:500_003])
+    assert len(rows.read) <= 12
+    assert rows.read[:3] == rows.read[-3:]
+
+
+def test_a_row_that_fails_takes_its_place_alone():
+    iterator = iter(ps.Dataset.from_source(Rows(bad=7)).map(lambda row: row["number"]))
+    assert [next(iterator) for _ in range(7)] == list(range(7))
+    with pytest.raises(ValueError, match="row 7 is bad") as raised:
+        next(iterator)
+    assert "in from_source(Rows) at" in raised.value.__notes__[0] and "element 7" in raised.value.__notes__[0]
+    state = json.loads(json.dumps(iterator.state_dict()))
+    assert list(iterator) == list(range(8, 20))
+    iterator.load_state_dict(state)
+    assert list(iterator) == list(range(8, 20))
+    left = ps.Dataset.from_source(Rows(bad=7)).shuffle(seed=1).ignore_errors()
+    assert sorted(numbers(left)) == [number for number in range(20) if number != 7]
+
+
+def test_blocks_are_asked_for_where_a_collection_has_them():
+    rows = Blocks()
+    batch = ps.Dataset.from_source(rows).shuffle(seed=1).batch(20).get_single_element()
+    np.testing.assert_array_equal(batch[0][:, None] * np.ones(3), batch[1])
+    assert len(rows.read) <= 2  # one row may be looked at for what rows are
+
+    class Short(Blocks):
+        def __getitems__(self, indices):
+            return super().__getitems__(indices)[:-1]
+
+    with pytest.raises(ps.ElementError, match="a list of 1 rows, got 0 of them"):
+        next(iter(ps.Dataset.from_source(Short())))
+
+
+def test_arrays_on_disk_are_read_by_chunks(tmp_path):
+    values = np.arange(1000).reshape(100, 10)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("chunked", data=values, chunks=(7, 10))
+        file.create_dataset("whole", data=values.astype(np.float32))
+        file.create_dataset("words", data=["a", "bc"])
+    with h5py.File(tmp_path / "a.h5") as file:
+        for name, dtype in (("chunked", np.int64), ("whole", np.float32)):
+            dataset = ps.Dataset.from_source(file[name])
+            assert dataset.element_spec == ps.TensorSpec((10,), dtype)
+            np.testing.assert_array_equal(np.stack(list(dataset)), values)
+            batch = dataset.shuffle(seed=2).batch(100).get_single_element()
+            assert not np.array_equal(batch, values)
+            np.testing.assert_array_equal(batch[np.argsort(batch[:, 0])], values)
+            np.testing.assert_array_equal(np.stack(list(dataset.repeat(2).shard(3, 1))), np.tile(values, (2, 1))[1::3])
+        assert list(ps.Dataset.from_source(file["words"])) == [b"a", b"bc"]
+
+
+class Frames:
+    """A data set as Hugging Face's: Arrow columns on request, and rows that are never asked for."""
+
+    def __init__(self, table, form=None, features=None):
+        self._table, self.features = table, features or {}
+        self.format, self.column_names = {"type": form}, table.column_names
+
+    def __len__(self):
+        return len(self._table)
+
+    def with_format(self, form):
+        return Frames(self._table, form)
+
+    def __getitem__(self, rows):
+        if self.format["type"] == "arrow":
+            return self._table[rows] if isinstance(rows, slice) else self._table.take(rows)
+        return {name: f"decoded {value}" for name, value in self._table.slice(rows, 1).to_pylist()[0].items()}
+
+
+class Image:
+    decode_example = None
+
+
+def test_hugging_face_gives_columns_unless_something_is_decoded():
+    table = pa.table({"x": pa.array(range(8), pa.int32()), "t": list("abcdefgh")})
+    dataset = ps.Dataset.from_source(Frames(table))
+    assert [(int(row["x"]), row["t"]) for row in dataset[2:4]] == [(2, "c"), (3, "d")]
+    assert sorted(int(row["x"]) for row in dataset.shuffle(seed=1)) == list(range(8))
+    assert dataset[0]["x"].dtype == np.int32
+    for decoded in (Image(), [Image()], {"inner": Image()}):
+        assert ps.Dataset.from_source(Frames(table, features={"x": decoded}))[3] == {"x": "decoded 3", "t": "decoded d"}
+    assert ps.Dataset.from_source(Frames(table, form="numpy"))[3] == {"x": "decoded 3", "t": "decoded d"}
+
+
+def test_rows_of_different_kinds_are_refused():
+    dataset = ps.Dataset.from_source([1, 2, "three", 4])
+    iterator = iter(dataset)
+    assert [next(iterator), next(iterator)] == [1, 2]
+    with pytest.raises(ps.ElementError, match="the source gave object after int64; all its rows must be of one kind"):
+        next(iterator)
+    assert next(iterator) == 4
+
+
+def test_stop_iteration_of_a_collection_is_an_error():
+    class Ends(Rows):
+        def __getitem__(self, index):
+            if index == 3:
+                raise StopIteration
+            return index
+
+    iterator = iter(ps.Dataset.from_source(Ends(5)))
+    assert [next(iterator) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ps.ElementError, match="__getitem__ raised StopIteration"):
+        next(iterator)
+    assert list(iterator) == [4]
+
+
+@pytest.mark.parametrize("given", [5, "abc", {"a": [1]}, iter([]), {1}, (x for x in [1]), ps.Dataset.range(3)])
+def test_what_is_no_collection_is_refused(given):
+    with pytest.raises(ps.InvalidTypeError, match=r"from_source\(source=...\) takes a collection"):
+        ps.Dataset.from_source(given)
+
+
+def test_threads_of_a_map_read_rows_of_one_collection():
+    seen = set()
+
+    def name(row):
+        seen.add(threading.get_ident())
+        return row["name"]
+
+    dataset = ps.Dataset.from_source(Rows(64)).map(name, num_parallel_calls=4)
+    assert list(dataset) == [f"row {number}" for number in range(64)]
+
+
+def test_arrow_data_with_nulls():
+    table = pa.table({"a": [1, None], "l": [[1, 2], None], "s": ["x", None], "whole": [1.5, 2.5]})
+    with pytest.raises(ps.InvalidArgumentError, match=r"from_arrow takes columns without nulls.*mask_nulls=True"):
+        ps.Dataset.from_arrow(table)
+    first, second = ps.Dataset.from_arrow(table, mask_nulls=True)
+    assert set(first) == {"a", "a_is_valid", "l", "l_is_valid", "s", "s_is_valid", "whole"}
+    assert (first["a"], first["l"].tolist(), first["s"], first["whole"], first["a_is_valid"]) == (
+        1,
+        [1, 2],
+        "x",
+        1.5,
+        True,
+    )
+    assert (second["a"], second["l"].tolist(), second["s"], second["l_is_valid"]) == (0, [], "", False)
+    named = ps.Dataset.from_arrow(table.drop(["l", "s"]), mask_nulls=["whole", "a"])
+    assert [bool(row["whole_is_valid"]) for row in named] == [True, True]
+    for names, message in ((["b"], "no such column"), (["a"], "a column 'a_is_valid' already")):
+        with pytest.raises(ps.InvalidArgumentError, match=message):
+            ps.Dataset.from_arrow(table.append_column("a_is_valid", pa.array([1, 2])), mask_nulls=names)
+
+
+def test_arrow_data_comes_from_readers_and_batches_and_is_not_copied():
+    table = pa.table({"x": np.arange(4.0)})
+    for data in (table, table.to_batches()[0], table.to_reader(), table.to_batches()):
+        if isinstance(data, list):
+            with pytest.raises(ps.InvalidTypeError, match="takes a table of Arrow .* got list"):
+                ps.Dataset.from_arrow(data)
+        else:
+            assert [row["x"] for row in ps.Dataset.from_arrow(data)] == [0, 1, 2, 3]
+    column = ps.Dataset.from_arrow(table).batch(4).get_single_element()["x"]
+    assert np.shares_memory(column, table["x"].chunk(0).to_numpy())
+    with pytest.raises(ps.InvalidTypeError, match="takes a table, got a column"):
+        ps.Dataset.from_arrow(pa.array([1, 2]))
+
+
+def test_elements_and_parts_by_number():
+    dataset = ps.Dataset.range(10).map(lambda x: x * x)
+    assert [dataset[0], dataset[-1], dataset[np.int64(3)]] == [0, 81, 9]
+    assert list(dataset[2:4]) == [4, 9]
+    assert list(dataset[::4]) == [0, 16, 64] and list(dataset[-3:-1]) == [49, 64] and list(dataset[:-8]) == [0, 1]
+    assert list(dataset[5:2]) == [] and list(dataset[8:]) == [64, 81]
+    assert list(ps.Dataset.range(10).filter(lambda x: x % 2)[1:3]) == [3, 5]
+    for number in (10, -11):
+        with pytest.raises(IndexError, match=rf"dataset\[{number}\]: .* has 10 elements"):
+            dataset[number]
+    with pytest.raises(ps.InvalidArgumentError, match="read in order"):
+        ps.Dataset.range(10).filter(lambda x: x % 2)[1]
+    with pytest.raises(ps.InvalidArgumentError, match="forward, got a step of -1"):
+        dataset[::-1]
+    with pytest.raises(ps.InvalidTypeError, match="dataset"):
+        dataset["a"]
+    with pytest.raises(ps.InvalidTypeError, match="has no length"):
+        ps.Dataset.range(10).filter(lambda x: x % 2)[-2:]
