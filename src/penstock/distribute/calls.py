@@ -1,6 +1,7 @@
 """What `run` and `run_steps` are called with, and what their functions give: checked, on any kind of strategy."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.distribute.contexts import refuse_in_replica
@@ -15,6 +16,23 @@ class RowsVaryError(InvalidArgumentError):
     """
 
     begun = 0
+
+
+@dataclass(frozen=True)
+class StepLoop:
+    """What `run_steps` does with batches.
+
+    Attributes:
+        fn: the function of a step.
+        steps: the most batches that there can be; a program is compiled for as many.
+        donate_state: whether the state's arrays are given away.
+        rows_vary: whether later batches may have other numbers of rows.
+    """
+
+    fn: Callable[..., Any]
+    steps: int
+    donate_state: bool
+    rows_vary: Callable[[], bool]
 
 
 def check_call(fn: Any, args: Any, kwargs: Any) -> None:

@@ -10,6 +10,11 @@ from penstock.distribute.contexts import ReduceOp
 from penstock.errors import InvalidArgumentError
 
 
+def holds_numbers(array: Any) -> bool:
+    """Whether an array holds what can be computed with: not objects, strings and times."""
+    return array.dtype.kind not in "OSUTMm"
+
+
 def reduced(op: ReduceOp, parts: tuple[Any, ...], axes: tuple[int, ...], call: str = "strategy.reduce") -> Any:
     """The sum or mean of arrays over all of them, and over axes of each.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from penstock.distribute.calls import check_call, checked_places, taken
+from penstock.distribute.calls import StepLoop, check_call, checked_places, taken
 from penstock.distribute.contexts import (
     InputContext,
     ReduceOp,
@@ -26,7 +26,7 @@ from penstock.distribute.feed.shards import Workers
 from penstock.distribute.feed.steps import Shares
 from penstock.distribute.framework import frameworks_scope
 from penstock.distribute.tensorflow import STRATEGY
-from penstock.distribute.values import PerReplica, regrouped
+from penstock.distribute.values import PerReplica, part_of, regrouped
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 
@@ -40,20 +40,17 @@ class Strategy(ABC):
     In the results of `run` each leaf is a `PerReplica`; with one replica in sync it is the bare value.
     """
 
-    @property
-    @abstractmethod
-    def num_replicas_in_sync(self) -> int:
-        """The number of replicas on all workers."""
-
-    @property
-    @abstractmethod
-    def _workers(self) -> Workers:
-        """This worker, and how many there are."""
-
+    _workers: Workers
+    """This worker, and how many there are."""
     _control: Control | None = None
     """Where the workers talk to each other; None where they do not."""
     _calls = 0
     """How many datasets were distributed: every worker counts alike."""
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """The number of replicas on all workers."""
+        return self._workers.replicas_in_sync
 
     @abstractmethod
     def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
@@ -177,7 +174,6 @@ class Strategy(ABC):
         results = [value_fn(ValueContext(replica, total)) for replica in self._workers.local]
         return results[0] if total == 1 else self._regrouped("value_fn", results)
 
-    @abstractmethod
     def run(
         self,
         fn: Callable[..., Any],
@@ -186,7 +182,48 @@ class Strategy(ABC):
         *,
         donate_argnums: int | Sequence[int] = (),
     ) -> Any:
-        """Call `fn(*args, **kwargs)` once per local replica, with its own part of every `PerReplica`."""
+        """Run `fn(*args, **kwargs)` once per replica, with the replica's own part of every `PerReplica`.
+
+        On devices that is one compiled program for all replicas, on JAX arrays. In host memory each local replica has a
+        thread of its own, and a single one runs in the caller's.
+
+        Args:
+            fn: the function; inside it `ps.get_replica_context()` knows the replica.
+            args: its arguments. Of every `PerReplica` in them each replica sees its own part; everything else is given
+                to all. On devices strings, True and False, functions and other hashable objects are constants that the
+                program is compiled for.
+            kwargs: its keyword arguments, likewise.
+            donate_argnums: the places, in `args`, of arguments whose arrays are given away: a program may write its
+                results into their memory, and they cannot be used afterwards. So a state that goes in and comes out
+                takes its memory once. As in `jax.jit`; in host memory it changes nothing.
+
+        Returns:
+            The structure that `fn` gives, with a `PerReplica` at each leaf; bare values where one replica is in sync.
+
+        Raises:
+            InvalidTypeError: an argument of the wrong kind, results that differ in structure, or an argument or a
+                result that devices cannot hold.
+            InvalidArgumentError: a `PerReplica` of another strategy, or one that was given away before; replicas that
+                did not all call `all_reduce`; a place in `donate_argnums` that does not exist.
+            Exception: what `fn` raised. In host memory a note names the replica; if several raised, it is that of the
+                first.
+
+        Example:
+            >>> import penstock as ps
+            >>> strategy = ps.MirroredStrategy()
+            >>> state = strategy.run(lambda: 1.0)
+            >>> state = strategy.run(lambda state: state + 1, args=(state,), donate_argnums=0)
+            >>> float(strategy.reduce("MEAN", state))
+            2.0
+        """
+        check_call(fn, args, kwargs)
+        return self._run(fn, args, kwargs, checked_places(donate_argnums, len(args)) if donate_argnums != () else ())
+
+    @abstractmethod
+    def _run(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, donated: tuple[int, ...]
+    ) -> Any:
+        """As `run`, whose arguments were checked."""
 
     def run_steps(
         self,
@@ -252,25 +289,14 @@ class Strategy(ABC):
         with iterator._kept() if isinstance(iterator, DistributedIterator) else nullcontext():
             batches, failure = taken(iterator, steps, at_once=self._control is not None)
             rows_vary = (lambda: iterator._rows_vary) if isinstance(iterator, DistributedIterator) else (lambda: False)
-            state_and_results = self._run_steps(fn, batches, steps, state, donate_state, rows_vary)
+            state_and_results = self._run_steps(StepLoop(fn, steps, donate_state, rows_vary), batches, state)
         if failure is not None:
             raise failure
         return state_and_results[1] if state is None else state_and_results
 
     @abstractmethod
-    def _run_steps(
-        self,
-        fn: Callable[..., Any],
-        batches: list[Any],
-        steps: int,
-        state: Any,
-        donate_state: bool,
-        rows_vary: Callable[[], bool],
-    ) -> tuple[Any, Any]:
-        """Run a step with each batch; the last state, and the results joined.
-
-        There are at most `steps` batches; `rows_vary` says whether later ones may have other numbers of rows.
-        """
+    def _run_steps(self, loop: StepLoop, batches: list[Any], state: Any) -> tuple[Any, Any]:
+        """Run a step with each batch; the last state, and the results joined."""
 
     def compile(
         self,
@@ -302,7 +328,12 @@ class Strategy(ABC):
             >>> results = [strategy.run(double, args=(batch,)) for batch in dataset]
         """
         check_call(fn, args, kwargs)
-        checked_places(donate_argnums, len(args))
+        self._compile(fn, args, kwargs, checked_places(donate_argnums, len(args)))
+
+    def _compile(  # noqa: B027  # in host memory nothing is compiled
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, donated: tuple[int, ...]
+    ) -> None:
+        """As `compile`, whose arguments were checked."""
 
     def reduce(self, op: ReduceOp | str, value: Any, axis: int | tuple[int, ...] | None = None) -> Any:
         """A value of all replicas as one: their sum or mean, over the replicas alone or over axes of each as well.
@@ -376,7 +407,7 @@ class Strategy(ABC):
 
     def _share(self, value: Any, replica: int) -> Any:
         """What one local replica has of a value."""
-        return self._map(lambda leaf: leaf.values[replica] if isinstance(leaf, PerReplica) else leaf, value)
+        return self._map(lambda leaf: part_of(leaf, replica), value)
 
     @contextmanager
     def scope(self) -> Iterator[Any]:

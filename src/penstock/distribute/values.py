@@ -135,6 +135,11 @@ def leaves_of(value: Any) -> list[Any]:
     return taken_apart(value)[0]
 
 
+def part_of(leaf: Any, replica: int) -> Any:
+    """A leaf as the local replica of this number sees it: its own part of a `PerReplica`, or what all have."""
+    return leaf.values[replica] if isinstance(leaf, PerReplica) else leaf
+
+
 def share_of(value: Any, replica: int) -> Any:
     """A nested value as the local replica of this number sees it: its own part of every `PerReplica`.
 
@@ -142,7 +147,7 @@ def share_of(value: Any, replica: int) -> Any:
     """
     if not any(isinstance(leaf, PerReplica) for leaf in leaves_of(value)):
         return value
-    return map_leaves(lambda leaf: leaf.values[replica] if isinstance(leaf, PerReplica) else leaf, value)
+    return map_leaves(lambda leaf: part_of(leaf, replica), value)
 
 
 def regrouped(call: str, results: list[Any]) -> Any:

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from penstock.data.block import object_column
-from penstock.distribute.calls import check_call, checked_pair, checked_places
+from penstock.distribute.calls import StepLoop, checked_pair
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, checked_axis, replica_scope
 from penstock.distribute.control.cluster import find_cluster
 from penstock.distribute.feed.shards import Workers
 from penstock.distribute.feed.steps import Shares
 from penstock.distribute.host.rendezvous import Abandoned, Rendezvous
 from penstock.distribute.nested import taken_apart
-from penstock.distribute.reduction import joined, reduced
+from penstock.distribute.reduction import holds_numbers, joined, reduced
 from penstock.distribute.strategy import Strategy, placed_on_host
 from penstock.distribute.tensorflow import REPLICA, STRATEGY
 from penstock.distribute.values import PerReplica, check_agreement, leaves_of, map_leaves, share_of
@@ -58,82 +58,41 @@ class HostStrategy(Strategy):
         if num_workers is None:
             num_workers = 1
             _say_who_else_there_is()
-        self._replicas = check_integer("HostStrategy", "replicas_per_worker", replicas_per_worker, minimum=1)
-        self._worker_count = check_integer("HostStrategy", "num_workers", num_workers, minimum=1)
-        self._worker = check_integer("HostStrategy", "worker_index", worker_index, minimum=0)
-        if self._worker >= self._worker_count:
+        replicas = check_integer("HostStrategy", "replicas_per_worker", replicas_per_worker, minimum=1)
+        count = check_integer("HostStrategy", "num_workers", num_workers, minimum=1)
+        index = check_integer("HostStrategy", "worker_index", worker_index, minimum=0)
+        if index >= count:
             raise InvalidArgumentError(
-                f"HostStrategy(worker_index=...) must be below num_workers={self._worker_count}, got {self._worker}: "
-                "workers count from 0"
+                f"HostStrategy(worker_index=...) must be below num_workers={count}, got {index}: workers count from 0"
             )
+        self._workers = Workers(count, index, replicas)
 
     def __repr__(self) -> str:
-        workers = f", num_workers={self._worker_count}, worker_index={self._worker}" if self._worker_count > 1 else ""
-        return f"HostStrategy(replicas_per_worker={self._replicas}{workers})"
-
-    @property
-    def num_replicas_in_sync(self) -> int:
-        """The number of replicas on all workers."""
-        return self._replicas * self._worker_count
-
-    @property
-    def _workers(self) -> Workers:
-        return Workers(self._worker_count, self._worker, self._replicas)
+        workers = self._workers
+        others = f", num_workers={workers.count}, worker_index={workers.index}" if workers.count > 1 else ""
+        return f"HostStrategy(replicas_per_worker={workers.replicas}{others})"
 
     def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
         return placed_on_host(leaves, even)
 
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        *,
-        donate_argnums: int | Sequence[int] = (),
+    def _run(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, donated: tuple[int, ...]
     ) -> Any:
-        """Call `fn(*args, **kwargs)` once per local replica, each in a thread of its own; a single one in the caller's.
-
-        Args:
-            fn: the function; inside it `ps.get_replica_context()` knows the replica.
-            args: its arguments; of every `PerReplica` in them each replica sees its own part, of everything else the
-                very same object.
-            kwargs: its keyword arguments, likewise.
-            donate_argnums: the places, in `args`, of what is not used afterwards: of no use to arrays in host memory.
-
-        Returns:
-            The structure that `fn` gives, with a `PerReplica` at each leaf; bare values where one replica is in sync.
-
-        Raises:
-            InvalidTypeError: an argument of the wrong kind, or results that differ in structure.
-            InvalidArgumentError: a `PerReplica` of another strategy, or replicas that did not all call `all_reduce`.
-            Exception: what `fn` raised, with a note that names the replica; if several replicas raised, that of the
-                first.
-        """
-        check_call(fn, args, kwargs)
-        checked_places(donate_argnums, len(args))
         named = dict(kwargs or {})
         map_leaves(self._checked, (tuple(args), named))
         shares = [
             (tuple(share_of(value, i) for value in args), {name: share_of(value, i) for name, value in named.items()})
-            for i in range(self._replicas)
+            for i in range(self._workers.replicas)
         ]
         results = _Session(self, fn, shares).results()
         return (
             results[0] if self.num_replicas_in_sync == 1 else self._regrouped("the function of strategy.run", results)
         )
 
-    def _run_steps(
-        self,
-        fn: Callable[..., Any],
-        batches: list[Any],
-        steps: int,
-        state: Any,
-        donate_state: bool,
-        rows_vary: Callable[[], bool],
-    ) -> tuple[Any, Any]:
+    def _run_steps(self, loop: StepLoop, batches: list[Any], state: Any) -> tuple[Any, Any]:
         results = []
         for batch in batches:
-            result = self.run(fn, (batch,) if state is None else (state, batch))
+            result = self.run(loop.fn, (batch,) if state is None else (state, batch))
             if state is not None:
                 state, result = checked_pair(result)
             results.append(result)
@@ -156,9 +115,9 @@ class HostStrategy(Strategy):
 
     def _check_alone(self, call: str) -> None:
         """Refuse what would need values of other workers."""
-        if self._worker_count > 1:
+        if self._workers.count > 1:
             raise InvalidArgumentError(
-                f"{call} needs the values of all {self._worker_count} workers, but HostStrategy exchanges nothing "
+                f"{call} needs the values of all {self._workers.count} workers, but HostStrategy exchanges nothing "
                 "between workers: use local_results and exchange them by what connects your processes"
             )
 
@@ -208,24 +167,25 @@ class _HostReplica(ReplicaContext):
 
 
 def _all_reduced(brought: list[tuple[ReduceOp, Any]]) -> list[Any]:
-    """One result per replica: a copy for each, because a replica may write into its own."""
-    operation = brought[0][0]
-    if any(op is not operation for op, _ in brought):
-        raise InvalidArgumentError(f"all_reduce got different operations: {', '.join(op.value for op, _ in brought)}")
-    check_agreement("all_reduce(value)", [taken_apart(value)[1] for _, value in brought])
-    columns = zip(*(leaves_of(value) for _, value in brought), strict=True)
-    totals = [reduced(operation, column, (), "all_reduce") for column in columns]
-    return _copies(totals, [value for _, value in brought])
+    """What each replica gets of the (operation, value) of all."""
+    return _combined("all_reduce", "operations", lambda op, parts: reduced(op, parts, (), "all_reduce"), brought)
 
 
 def _all_gathered(brought: list[tuple[int, Any]]) -> list[Any]:
-    """One result per replica, likewise."""
-    axis = brought[0][0]
-    if any(other != axis for other, _ in brought):
-        raise InvalidArgumentError(f"all_gather got different axes: {', '.join(str(other) for other, _ in brought)}")
-    check_agreement("all_gather(value)", [taken_apart(value)[1] for _, value in brought])
+    """What each replica gets of the (axis, value) of all."""
+    return _combined("all_gather", "axes", lambda axis, parts: joined(parts, axis, "all_gather"), brought)
+
+
+def _combined(
+    call: str, differing: str, combine: Callable[[Any, tuple[Any, ...]], Any], brought: list[tuple[Any, Any]]
+) -> list[Any]:
+    """One result per replica: a copy for each, because a replica may write into its own."""
+    argument = brought[0][0]
+    if any(other != argument for other, _ in brought):
+        raise InvalidArgumentError(f"{call} got different {differing}: {', '.join(str(other) for other, _ in brought)}")
+    check_agreement(f"{call}(value)", [taken_apart(value)[1] for _, value in brought])
     columns = zip(*(leaves_of(value) for _, value in brought), strict=True)
-    return _copies([joined(column, axis, "all_gather") for column in columns], [value for _, value in brought])
+    return _copies([combine(argument, column) for column in columns], [value for _, value in brought])
 
 
 def _copies(results: list[Any], values: list[Any]) -> list[Any]:
@@ -299,6 +259,6 @@ def _stacked(column: tuple[Any, ...]) -> Any:
 
 def _number_array(call: str, value: Any) -> Any:
     array = np.asarray(as_leaf(value))
-    if array.dtype.kind in "OSUTMm":
+    if not holds_numbers(array):
         raise InvalidTypeError(f"{call} takes numbers, got {value!r}")
     return array

@@ -5,12 +5,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from penstock.distribute.reduction import holds_numbers
 from penstock.errors import InvalidArgumentError
 
 
 def fits_device(array: Any) -> bool:
     """Whether devices can hold values of this kind: not objects, strings and times."""
-    return isinstance(array, (jax.Array, jax.ShapeDtypeStruct)) or array.dtype.kind not in "OSUTMm"
+    return isinstance(array, (jax.Array, jax.ShapeDtypeStruct)) or holds_numbers(array)
 
 
 def check_width(holder: str, leaf: Any) -> None:

@@ -30,8 +30,8 @@ from penstock.distribute.jax.interface import (
 )
 from penstock.distribute.jax.lockstep_loops import run_loop
 from penstock.distribute.jax.program import AXIS, GATHERING, Call
-from penstock.distribute.values import PerReplica
-from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.distribute.values import PerReplica, check_agreement
+from penstock.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,7 @@ def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
             trace, structure = traces[key]
             evaluations.append(_evaluate(trace, [*values, *leaves], replica))
             structures.append(structure)
-        for replica, structure in enumerate(structures):
-            if structure != structures[0]:
-                raise InvalidTypeError(
-                    "the function of strategy.run must give one structure on every replica, got "
-                    f"{structures[0]} on replica 0 and {structure} on replica {replica}"
-                )
+        check_agreement("the function of strategy.run", structures)
         outputs = _together(evaluations)
         results = structures[0].num_leaves
         columns = zip(*(output[:results] for output in outputs), strict=True)

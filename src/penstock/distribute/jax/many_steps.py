@@ -10,22 +10,14 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from penstock.distribute.calls import RowsVaryError, checked_pair
+from penstock.distribute.calls import RowsVaryError, StepLoop, checked_pair
 from penstock.distribute.jax.program import AXIS, Call, is_per_replica
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidTypeError
 
 
-def many_steps_program(
-    call: Call,
-    mesh: Mesh,
-    local: int,
-    steps: int,
-    state: int | None,
-    donated: bool,
-    rows_vary: Callable[[], bool],
-) -> Callable[..., Any]:
-    """The compiled program of up to `steps` full steps on all devices of the mesh, one after the other.
+def many_steps_program(call: Call, mesh: Mesh, local: int, loop: StepLoop, state: int | None) -> Callable[..., Any]:
+    """The compiled program of up to `loop.steps` full steps on all devices of the mesh, one after the other.
 
     The number of steps to take is an argument, so that the rest of an epoch takes no program of its own.
 
@@ -33,24 +25,23 @@ def many_steps_program(
         call: the function and how the arguments of a step enter, all as arrays: those of the state, then the batch's.
         mesh: the devices, one per replica, on one axis.
         local: how many of them are this process's.
-        steps: the number of batches that the program takes.
+        loop: what the steps do; a reference to its function is in `call`.
         state: the number of leaves of the state that the function takes and gives back; None where it has none.
-        donated: whether the state's arrays are given to the program.
-        rows_vary: whether later batches may have other numbers of rows.
 
     Returns:
         A function of the number of steps, of the state's leaves, and of the leaves of all batches, in the stacked form.
-        It gives the new state and the results with a leading axis of `steps`, with a `PerReplica` at each leaf, with
-        one device bare arrays. Of a call that touches variables, a function of them too, as `spmd_program` describes
-        it; differences are the largest of all steps.
+        It gives the new state and the results, whose leading axis has room for `loop.steps`, with a `PerReplica` at
+        each leaf, with one device bare arrays. Of a call that touches variables, a function of them too, as
+        `spmd_program` describes it; differences are the largest of all steps.
     """
-    loop = _Loop(call, mesh.size, local, steps, state, rows_vary)
+    steps = _TracedSteps(call, mesh.size, local, loop.steps, state, loop.rows_vary)
+    donated = loop.donate_state
     single, split = PartitionSpec(), PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
     by_replica = single if mesh.size == 1 else split
     in_specs = (single, by_replica, by_replica)
     if call.framework is None:
         plain = jax.shard_map(
-            lambda count, given, batches: loop.run([], [], count, given, batches)[0],
+            lambda count, given, batches: steps.run([], [], count, given, batches)[0],
             mesh=mesh,
             in_specs=in_specs,
             out_specs=by_replica,
@@ -58,7 +49,7 @@ def many_steps_program(
         )
         return jax.jit(plain, donate_argnums=(1,) if donated else ())
     mapped = jax.shard_map(
-        loop.run,
+        steps.run,
         mesh=mesh,
         in_specs=(single, single, *in_specs),
         out_specs=(by_replica, single, single),
@@ -68,8 +59,8 @@ def many_steps_program(
 
 
 @dataclass(frozen=True)
-class _Loop:
-    """The steps of one replica, as they are traced; what the fields are `many_steps_program` says."""
+class _TracedSteps:
+    """The steps of one replica, as they are traced; `many_steps_program` describes the fields."""
 
     call: Call
     replicas: int

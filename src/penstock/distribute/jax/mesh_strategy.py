@@ -1,17 +1,18 @@
 """What all strategies on JAX devices share: one replica per device, run as one compiled SPMD program."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from penstock.distribute.calls import RowsVaryError, check_call, checked_pair, checked_places
+from penstock.distribute.calls import RowsVaryError, StepLoop, checked_pair
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control.channel import Control
-from penstock.distribute.control.messages import ArrayShape
+from penstock.distribute.control.messages import ArrayShape, Said
 from penstock.distribute.feed.shards import Workers
 from penstock.distribute.feed.steps import Shares
 from penstock.distribute.jax.arguments import (
@@ -38,7 +39,7 @@ from penstock.distribute.jax.ragged import RaggedSteps, Shapes
 from penstock.distribute.reduction import check_axes, check_equal_shapes, count_of, joined, reduced
 from penstock.distribute.strategy import Strategy
 from penstock.distribute.tensorflow import STRATEGY
-from penstock.distribute.values import PerReplica
+from penstock.distribute.values import PerReplica, check_agreement
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.spec import LeafSpec, as_leaf
 
@@ -59,7 +60,7 @@ class MeshStrategy(Strategy):
     def __init__(
         self, devices: Sequence[jax.Device], workers: Workers, control: Control | None, check_weights: bool
     ) -> None:
-        self.__workers = workers
+        self._workers = workers
         self._control = control
         self._placement = Placement(devices, workers.local)
         self._signatures: dict[Any, Signature] = {}
@@ -71,69 +72,25 @@ class MeshStrategy(Strategy):
         self._join = Joiner(workers.replicas_in_sync, self._placement.by_row)
 
     @property
-    def num_replicas_in_sync(self) -> int:
-        """The number of devices on all workers."""
-        return self.__workers.replicas_in_sync
-
-    @property
-    def _workers(self) -> Workers:
-        return self.__workers
-
-    @property
     def _devices(self) -> list[jax.Device]:
         """This worker's devices."""
         return self._placement.local_devices
 
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        *,
-        donate_argnums: int | Sequence[int] = (),
+    def _run(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, donated: tuple[int, ...]
     ) -> Any:
-        """Run `fn(*args, **kwargs)` once per replica, on JAX arrays.
-
-        Args:
-            fn: the function; inside it `ps.get_replica_context()` knows the replica.
-            args: its arguments. Of every `PerReplica` in them each replica sees its own part; arrays and numbers are
-                given to all; strings, True and False, functions and other hashable objects are constants that the
-                program is compiled for.
-            kwargs: its keyword arguments, likewise.
-            donate_argnums: the places, in `args`, of arguments whose arrays are given away: the program may write its
-                results into their memory, and they cannot be used afterwards. So a state that goes in and comes out
-                takes its memory once. As in `jax.jit`.
-
-        Returns:
-            The structure that `fn` gives, with a `PerReplica` at each leaf; bare arrays on a single device.
-
-        Raises:
-            InvalidTypeError: an argument or a result that devices cannot hold.
-            InvalidArgumentError: a `PerReplica` of another number of replicas, one that was given away before,
-                replicas that did not all call `all_reduce`, or a place in `donate_argnums` that does not exist.
-
-        Example:
-            >>> import penstock as ps
-            >>> strategy = ps.MirroredStrategy()
-            >>> state = strategy.run(lambda: 1.0)
-            >>> state = strategy.run(lambda state: state + 1, args=(state,), donate_argnums=0)
-            >>> float(strategy.reduce("MEAN", state))
-            2.0
-        """
-        check_call(fn, args, kwargs)
         self._check_others()
         given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
         leaves, tree = flatten(given)
-        if donate_argnums != ():
-            donate_argnums = checked_places(donate_argnums, len(args))
+        if donated:
             self._gives_away = True
         if self._gives_away:
             check_not_given_away(*given)
         # A program is kept by this key where all leaves are stacked: then the tree tells all.
-        program = self._programs.cache.of(fn)[1].get((tree, donate_argnums))
+        program = self._programs.cache.of(fn)[1].get((tree, donated))
         if program is not None:
             return self._launcher.begun(program, leaves)
-        return self._run_prepared(fn, given, leaves, tree, donate_argnums)
+        return self._run_prepared(fn, given, leaves, tree, donated)
 
     def _run_prepared(self, fn: Callable[..., Any], given: Any, leaves: list[Any], tree: Any, donated: Any) -> Any:
         """As `run`, where arguments must be brought into a program's form, or the program is not known yet."""
@@ -156,33 +113,25 @@ class MeshStrategy(Strategy):
             self._programs.cache.of(fn)[1][tree, donated] = program
         return self._launcher.begun(program, arguments)
 
-    def _run_steps(
-        self,
-        fn: Callable[..., Any],
-        batches: list[Any],
-        steps: int,
-        state: Any,
-        donate_state: bool,
-        rows_vary: Callable[[], bool],
-    ) -> tuple[Any, Any]:
+    def _run_steps(self, loop: StepLoop, batches: list[Any], state: Any) -> tuple[Any, Any]:
         self._check_others()
         state = self._map(lambda leaf: as_leaf(leaf) if isinstance(leaf, (int, float, complex)) else leaf, state)
         pieces: list[Piece] = []
         for group in self._alike(batches):
             if len(group) > 1:
                 try:
-                    state, results = self._run_alike(fn, group, steps, state, donate_state, rows_vary)
+                    state, results = self._run_alike(loop, group, state)
                 except RowsVaryError as error:
                     error.begun = sum(piece.count or 1 for piece in pieces)
                     raise
             elif state is None:
-                results = self.run(fn, (group[0],))
+                results = self.run(loop.fn, (group[0],))
             else:
-                given = self.run(fn, (state, group[0]), donate_argnums=0 if donate_state else ())
+                given = self.run(loop.fn, (state, group[0]), donate_argnums=0 if loop.donate_state else ())
                 state, results = checked_pair(given)
             pieces.append(Piece(results, len(group) if len(group) > 1 else None))
         # The program of all these steps gave what is wanted.
-        return state, results if pieces[0].count == steps else self._join(pieces)
+        return state, results if pieces[0].count == loop.steps else self._join(pieces)
 
     def _alike(self, batches: list[Any]) -> list[list[Any]]:
         """The batches, in order, where neighbours belong together that one program can take."""
@@ -197,18 +146,10 @@ class MeshStrategy(Strategy):
             last = layout
         return groups
 
-    def _run_alike(
-        self,
-        fn: Callable[..., Any],
-        batches: list[Any],
-        steps: int,
-        state: Any,
-        donate_state: bool,
-        rows_vary: Callable[[], bool],
-    ) -> tuple[Any, Any]:
+    def _run_alike(self, loop: StepLoop, batches: list[Any], state: Any) -> tuple[Any, Any]:
         """Run batches of one layout in one program."""
         count = len(batches)
-        taken = program_steps(count, steps)
+        taken = program_steps(count, loop.steps)
         state, differing = self._stacked("strategy.run_steps", state)
         if differing:
             raise InvalidArgumentError("strategy.run_steps(state=...) got a state whose shapes differ between replicas")
@@ -216,11 +157,11 @@ class MeshStrategy(Strategy):
         signature = Signature.of((args, {}))
         leaves = jax.tree.leaves((args, {}))
         own = None if state is None else len(leaves) - len(jax.tree.leaves(batches[0]))
-        self._gives_away |= donate_state
+        self._gives_away |= loop.donate_state
         check_not_given_away(args)
         for leaf in jax.tree.leaves(batches[1:]):  # those of the first are checked on their way into the program
             check_width("a batch", leaf)
-        program, entering = self._programs.of_many_steps(fn, signature, leaves, taken, own, donate_state, rows_vary)
+        program, entering = self._programs.of_many_steps(replace(loop, steps=taken), signature, leaves, own)
         own = own or 0
         columns = [entering[own:], *map(jax.tree.leaves, batches[1:])]
         columns += [columns[-1]] * (taken - count)
@@ -232,21 +173,14 @@ class MeshStrategy(Strategy):
         if self._control is not None:
             self._control.check_collective()
 
-    def compile(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        *,
-        donate_argnums: int | Sequence[int] = (),
+    def _compile(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, donated: tuple[int, ...]
     ) -> None:
-        super().compile(fn, args, kwargs, donate_argnums=donate_argnums)
-        places = checked_places(donate_argnums, len(args))
         asked = (tuple(args), dict(kwargs or {}))
         specs = jax.tree.map(self._specified, asked, is_leaf=is_per_replica)
         given, _ = self._stacked("strategy.compile", specs)
         self._programs.rely_on(fn, Assumptions.of(asked))
-        program, arguments = self._programs.of_step(fn, Signature.of(given), jax.tree.leaves(given), places)
+        program, arguments = self._programs.of_step(fn, Signature.of(given), jax.tree.leaves(given), donated)
         program.lower(*arguments).compile()
 
     def _specified(self, leaf: Any) -> Any:
@@ -286,13 +220,7 @@ class MeshStrategy(Strategy):
         return [PerReplica.of_stacked(self._placement.rows(array), replicas) for array in rows]
 
     def _regrouped(self, call: str, results: list[Any]) -> Any:
-        structures: list[Any] = [jax.tree.structure(result) for result in results]
-        for replica, structure in enumerate(structures):
-            if structure != structures[0]:
-                raise InvalidTypeError(
-                    f"{call} must give one structure on every replica, got {structures[0]} on replica 0 and "
-                    f"{structure} on replica {replica}"
-                )
+        check_agreement(call, [jax.tree.structure(result) for result in results])
         values = jax.tree.map(lambda *parts: PerReplica(parts), *results)
         return self._stacked(call, values)[0]
 
@@ -305,7 +233,7 @@ class MeshStrategy(Strategy):
         if not loose:
             return jax.tree.map(self._bare_if_single, value, is_leaf=is_per_replica), []
         own = [[shape_of(part) for part in leaf.values] for leaf in loose]
-        told = [own] if self._control is None else self._control.gather(call, own, list[_Shapes])
+        told = self._told(call, own, list[_Shapes])
         ragged: list[Shapes] = []
         fates: dict[int, bool] = {}
         for number, leaf in enumerate(loose):
@@ -352,7 +280,8 @@ class MeshStrategy(Strategy):
     def _reduce_parts(self, op: ReduceOp, parts: tuple[Any, ...], axes: tuple[int, ...]) -> Any:
         if self._control is None:
             return reduced(op, parts, axes)
-        everyone = self._shapes_of_all("strategy.reduce", parts)
+        told = self._told("strategy.reduce", [shape_of(part) for part in parts], _Shapes)
+        everyone = _structs(itertools.chain(*told))
         check_axes("strategy.reduce", everyone, axes)
         check_equal_shapes("strategy.reduce", everyone, apart_from=axes)
         count = count_of(everyone, axes)
@@ -368,7 +297,7 @@ class MeshStrategy(Strategy):
         self._check_others()
         own = [as_leaf(part) for part in self._parts(leaf)]
         shapes = [shape_of(part) for part in own]
-        told = [shapes] if self._control is None else self._control.gather("strategy.gather", shapes, _Shapes)
+        told = self._told("strategy.gather", shapes, _Shapes)
         everyone = list(itertools.chain(*told))
         known = [shape for shape in everyone if shape is not None]
         if len(known) < len(everyone):
@@ -376,7 +305,7 @@ class MeshStrategy(Strategy):
             if self._control is not None:
                 arrays = from_all_workers(self._control, "strategy.gather", arrays)
             return joined(tuple(arrays), axis)
-        structs = [struct(shape.shape, shape.dtype) for shape in known]
+        structs = _structs(known)
         check_axes("strategy.gather", structs, (axis,))
         check_equal_shapes("strategy.gather", structs, apart_from=(axis,))
         parts = self._on_first("strategy.gather", leaf)
@@ -385,11 +314,9 @@ class MeshStrategy(Strategy):
             parts = tuple(self._placement.parts_everywhere(parts, [shape.shape for shape in structs]))
         return jnp.concatenate(parts, axis=axis)
 
-    def _shapes_of_all(self, call: str, parts: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
-        """The shapes of all replicas' parts, when other workers exist."""
-        assert self._control is not None
-        told = self._control.gather(call, [shape_of(part) for part in parts], _Shapes)
-        return tuple(struct(shape.shape, shape.dtype) for shape in itertools.chain(*told) if shape is not None)
+    def _told(self, call: str, own: Said, kind: type[Said]) -> list[Said]:
+        """What each worker says in a call that all make."""
+        return [own] if self._control is None else self._control.gather(call, own, kind)
 
     def _on_first(self, call: str, leaf: Any) -> tuple[Any, ...]:
         """Every replica's part of a leaf, on the first device."""
@@ -406,6 +333,10 @@ def _with_places(given: Any) -> Any:
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: on_host_in_place(leaf, jax.tree_util.keystr(path)), given, is_leaf=is_per_replica
     )
+
+
+def _structs(shapes: Iterable[ArrayShape | None]) -> tuple[jax.ShapeDtypeStruct, ...]:
+    return tuple(struct(shape.shape, shape.dtype) for shape in shapes if shape is not None)
 
 
 def _reduced_rows(op: ReduceOp, stacked: Any, axes: tuple[int, ...]) -> Any:

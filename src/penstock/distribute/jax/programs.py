@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from penstock.distribute.calls import StepLoop
 from penstock.distribute.feed.shards import Workers
 from penstock.distribute.jax.arguments import Signature, struct
 from penstock.distribute.jax.assumptions import Assumptions
@@ -75,34 +76,27 @@ class Programs:
 
     def of_many_steps(
         self,
-        fn: Function,
+        loop: StepLoop,
         signature: Signature,
         leaves: list[Any],
-        steps: int,
         state: int | None,
-        donated: bool,
-        rows_vary: Callable[[], bool],
     ) -> tuple[Any, list[Any]]:
-        """The program of up to so many steps, and the arguments of the first in the form in which it takes them.
+        """The program of up to `loop.steps` steps, and the arguments of the first in the form in which it takes them.
 
         Args:
-            fn: the user's function.
+            loop: what the steps do.
             signature: of its (args, kwargs) in one step: the batch, or the state and the batch.
             leaves: their leaves, all of which are arrays.
-            steps: the number of batches that the program takes.
             state: the number of leaves of the state that the function takes and gives back; None where it has none.
-            donated: whether the state's arrays are given away.
-            rows_vary: whether later batches may have other numbers of rows.
         """
         modes = signature.modes(leaves)
         arguments = self._entering(leaves, modes, signature.stacked)
-        programs = self.cache.of(fn)[1]
-        key = ("steps", signature.tree, modes, steps, state, donated)
+        programs = self.cache.of(loop.fn)[1]
+        key = ("steps", signature.tree, modes, loop.steps, state, loop.donate_state)
         program = programs.get(key)
         if program is None:
-            call, _ = self._call(fn, signature, modes, arguments)
-            mesh, local = self._placement.mesh, self._workers.replicas
-            program = many_steps_program(call, mesh, local, steps, state, donated, rows_vary)
+            call, _ = self._call(loop.fn, signature, modes, arguments)
+            program = many_steps_program(call, self._placement.mesh, self._workers.replicas, loop, state)
             program = programs[key] = self._bound(program, call)
         return program, arguments
 

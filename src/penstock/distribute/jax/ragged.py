@@ -15,7 +15,7 @@ from penstock.distribute.jax.lockstep import lockstep_program
 from penstock.distribute.jax.placement import Placement
 from penstock.distribute.jax.program import Call, Static, is_per_replica, mode_of
 from penstock.distribute.jax.programs import Programs
-from penstock.distribute.values import PerReplica
+from penstock.distribute.values import PerReplica, part_of
 from penstock.errors import InvalidTypeError
 
 Shapes = list[list[tuple[int, ...] | None]]
@@ -122,6 +122,4 @@ class RaggedSteps:
 
 
 def _share(given: Any, replica: int) -> Any:
-    return jax.tree.map(
-        lambda leaf: leaf.values[replica] if is_per_replica(leaf) else leaf, given, is_leaf=is_per_replica
-    )
+    return jax.tree.map(lambda leaf: part_of(leaf, replica), given, is_leaf=is_per_replica)
