@@ -1,11 +1,10 @@
 """One pass over a dataset, as the user holds it: elements, state, and an end to everything that runs for it."""
 
-import atexit
 import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,6 +20,7 @@ from penstock.errors import ClosedError, InvalidTypeError, OutOfRangeError, Pens
 from penstock.optional import Optional
 from penstock.options import Options
 from penstock.rng import draw_seed
+from penstock.runtime.at_exit import end_at_exit, forget
 from penstock.runtime.channel import Closed
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads
@@ -77,6 +77,11 @@ class Iterations:
             self._epoch, self._seed, self.seeded = epoch + 1, seed, seeded
 
 
+# A function of the user's that never returns must not keep the process alive, least of all after Ctrl-C.
+_EXIT_SECONDS = 5.0
+_LEFT_SECONDS = 0.2
+
+
 class _Pass:
     """The plan of one iteration, opened."""
 
@@ -92,33 +97,19 @@ class _Pass:
         self.run.live.restored = live
         self.cursor = Cursor(plan.root.open(self.run, epoch))
 
-        _open.add(self)
+        end_at_exit(self, _Pass.end, last=True)
 
     def stop(self) -> None:
         """Let everything end that runs for this pass, without waiting for it."""
-        _open.discard(self)
+        forget(self)
         self.cursor.close()
         self.threads.stop()
 
-
-_open: weakref.WeakSet[_Pass] = weakref.WeakSet()
-_left: weakref.WeakSet[Threads] = weakref.WeakSet()
-"""The threads of iterations that Ctrl-C has ended."""
-
-# A function of the user's that never returns must not keep the process alive, least of all after Ctrl-C.
-_EXIT_SECONDS = 5.0
-_LEFT_SECONDS = 0.2
-
-
-@atexit.register
-def _close_all() -> None:
-    """End what is still open when the interpreter exits, before its threads are frozen in the middle of something."""
-    patience = _LEFT_SECONDS if getattr(sys, "last_type", None) is KeyboardInterrupt else _EXIT_SECONDS
-    for still_open in list(_open):
-        still_open.stop()
-        still_open.threads.join(patience)
-    for threads in list(_left):
-        threads.join(_LEFT_SECONDS)
+    def end(self) -> None:
+        """Stop when the interpreter exits, before its threads are frozen in the middle of something."""
+        self.stop()
+        interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
+        self.threads.join(_LEFT_SECONDS if interrupted else _EXIT_SECONDS)
 
 
 @ITERATOR
@@ -356,7 +347,7 @@ class DatasetIterator(Iterator[Element]):
     def _leave(self) -> None:
         """End as after Ctrl-C."""
         self._left = True
-        _left.add(self._pass.threads)
+        end_at_exit(self._pass.threads, partial(Threads.join, timeout=_LEFT_SECONDS), last=True)
         self._end()
 
     def _end(self) -> None:

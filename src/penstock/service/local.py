@@ -1,6 +1,5 @@
 """A service for one machine: a dispatcher in this process, and worker processes that end with it."""
 
-import atexit
 import logging
 import os
 import secrets
@@ -16,6 +15,7 @@ from typing import Final
 
 from penstock.errors import ServiceError
 from penstock.options import check_integer
+from penstock.runtime.at_exit import end_at_exit
 from penstock.service.config import DispatcherConfig
 from penstock.service.dispatcher.server import DispatchServer
 from penstock.service.security.credentials import ClientCredentials, forget, remember
@@ -76,7 +76,7 @@ class _Keeper:
         # Whatever is put here ends it. A queue of this kind may be written to where garbage is collected.
         self.words: SimpleQueue[None] = SimpleQueue()
         self._thread = threading.Thread(target=self._keep, name="penstock-local", daemon=True)
-        _keepers.add(self)
+        end_at_exit(self, _Keeper.stop)
 
     def start_workers(self, count: int) -> None:
         """Start the processes, and wait until the dispatcher knows all of them."""
@@ -130,16 +130,6 @@ class _Keeper:
         """End it, and wait until it has ended."""
         self.words.put(None)
         self._thread.join()
-
-
-_keepers: "weakref.WeakSet[_Keeper]" = weakref.WeakSet()
-
-
-@atexit.register
-def _stop_all() -> None:
-    """At the end of the interpreter, while its threads still run."""
-    for keeper in list(_keepers):
-        keeper.stop()
 
 
 def local(num_workers: int = 2) -> LocalService:

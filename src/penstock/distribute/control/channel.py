@@ -4,7 +4,6 @@ Worker 0 runs a hub that passes every message on to all other workers. Device co
 wants them in the same order in every process, and a thread that reads ahead has no place in that order.
 """
 
-import atexit
 import logging
 import os
 import socket
@@ -32,6 +31,7 @@ from penstock.distribute.control.messages import (
     send_at_once,
 )
 from penstock.errors import WorkerError
+from penstock.runtime.at_exit import end_before_libraries, forget
 from penstock.runtime.channel import Closed
 
 _logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Control:
         # Made now, because none can be made when the interpreter ends.
         self._watch = threading.Thread(target=self._end_if_stuck, name="penstock-control-watch", daemon=True)
         self._watch.start()
-        atexit.register(self._leave)
+        end_before_libraries(self, Control._leave)  # JAX waits at exit for all other workers
 
     def gather(
         self,
@@ -313,7 +313,7 @@ class Control:
 
     def close(self) -> None:
         """End this worker's part, which is no failure. What is received afterwards is not looked at."""
-        atexit.unregister(self._leave)
+        forget(self)
         if self._failure is None and not self._closed:
             self.post(Left(self.worker))
         self._told.set()

@@ -4,8 +4,10 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from penstock.runtime.at_exit import end_at_exit
 from penstock.runtime.channel import Channel, Closed
 
 
@@ -56,7 +58,7 @@ class Prefetcher:
         # Where garbage is collected, waiting for the thread could wait for a lock that the collecting thread holds.
         weakref.finalize(self, self._channel.close).atexit = False
         # At exit it must be waited for: device libraries do not survive a thread that runs on while they go.
-        weakref.finalize(self._thread, _close_at_exit, self._channel, weakref.ref(self._thread))
+        end_at_exit(self._thread, partial(_close_at_exit, self._channel))
 
     def get(self) -> Outcome:
         """The next outcome; waits for it. Must not be called again after an `End`."""
@@ -89,8 +91,6 @@ def _fill(produce: Callable[[], Outcome], channel: Channel[Outcome]) -> None:
         del outcome
 
 
-def _close_at_exit(channel: Channel[Outcome], thread: weakref.ref[threading.Thread]) -> None:
+def _close_at_exit(channel: Channel[Outcome], thread: threading.Thread) -> None:
     channel.close()
-    running = thread()
-    if running is not None:
-        running.join(_EXIT_SECONDS)
+    thread.join(_EXIT_SECONDS)

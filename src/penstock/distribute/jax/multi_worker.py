@@ -1,6 +1,5 @@
 """`MultiWorkerMirroredStrategy` and `TPUStrategy`: one replica on each device of several processes."""
 
-import atexit
 import socket
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from penstock.distribute.feed.shards import Workers
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
 from penstock.distribute.tensorflow import STRATEGY
 from penstock.errors import InvalidArgumentError, WorkerError
+from penstock.runtime.at_exit import end_before_libraries
 
 _MESSAGE_BYTES = 512
 
@@ -141,7 +141,7 @@ def _connected(cluster: Cluster | None, workers: Workers, failure_timeout_second
     address = b""
     if workers.index == 0:
         hub = Hub(_own_host(cluster), workers.count)
-        atexit.register(hub.finish)  # registered before the channel's own end, and so called after it
+        end_before_libraries(hub, Hub.finish)  # registered before the channel, and so called after it
         address = msgspec.json.encode((hub.host, hub.port, hub.key.hex()))
     message = np.frombuffer(address.ljust(_MESSAGE_BYTES, b"\0"), np.uint8)
     told = np.asarray(multihost_utils.broadcast_one_to_all(message)).tobytes().rstrip(b"\0")

@@ -4,7 +4,6 @@ Everything that it knows is in memory, and in its journal if it has a `work_dir`
 applied and answered under one lock.
 """
 
-import atexit
 import logging
 import secrets
 import threading
@@ -19,6 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, ServiceError, StorageError
+from penstock.runtime.at_exit import end_at_exit
 from penstock.service.config import DispatcherConfig as DispatcherConfig
 from penstock.service.dispatcher.journal import Journal
 from penstock.service.dispatcher.machine.machine import Machine
@@ -84,7 +84,7 @@ class DispatchServer:
         if self._shell is None:
             self._shell = _Shell(self._config)
             weakref.finalize(self, self._shell.words.put, None).atexit = False
-            _shells.add(self._shell)
+            end_at_exit(self._shell, _Shell.stop)
 
     @property
     def target(self) -> str:
@@ -276,13 +276,3 @@ def _first_state() -> State:
 
 def _told_state(state: State) -> str:
     return f"{len(state.workers)} data workers, {len(state.datasets)} datasets, {len(state.jobs)} jobs"
-
-
-_shells: "weakref.WeakSet[_Shell]" = weakref.WeakSet()
-
-
-@atexit.register
-def _stop_all() -> None:
-    """At the end of the interpreter, while its threads still run."""
-    for shell in list(_shells):
-        shell.stop()

@@ -1,15 +1,16 @@
 """A data worker: it produces what consumers ask for, and keeps in touch with its dispatcher."""
 
-import atexit
 import logging
 import threading
 import time
 import weakref
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, Literal
 
 from penstock.errors import ClosedError, InvalidTypeError, PenstockError, ServiceError, StorageError
+from penstock.runtime.at_exit import end_at_exit
 from penstock.service.config import PORT_WILDCARD
 from penstock.service.config import WorkerConfig as WorkerConfig
 from penstock.service.transport.dispatcher_client import DispatcherClient
@@ -75,7 +76,7 @@ class WorkerServer:
         if self._duty is None:
             self._duty = _Duty(self._config)
             weakref.finalize(self, self._duty.words.put, "stop").atexit = False
-            _duties.add(self._duty)
+            end_at_exit(self._duty, partial(_Duty.stop, ending="stop"))
 
     @property
     def target(self) -> str:
@@ -242,13 +243,3 @@ class _Duty:
         """End it, and wait until it has ended."""
         self.words.put(ending)
         self._thread.join()
-
-
-_duties: "weakref.WeakSet[_Duty]" = weakref.WeakSet()
-
-
-@atexit.register
-def _stop_all() -> None:
-    """At the end of the interpreter, while its threads still run."""
-    for duty in list(_duties):
-        duty.stop("stop")

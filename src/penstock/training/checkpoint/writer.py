@@ -3,12 +3,11 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
-from penstock.runtime.threading_interface import call_before_pools_close
+from penstock.runtime.at_exit import finish_before_pools_close, forget
 
 _logger = logging.getLogger(__name__)
-
-_unfinished: "set[Writer]" = set()
 
 
 class Writer:
@@ -20,8 +19,9 @@ class Writer:
     def start(self, task: Callable[[], None]) -> None:
         """Begin a task. The one before must have been waited for."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-checkpoint")
-        _unfinished.add(self)
         self._task = thread.submit(task)
+        # Orbax writes with pools of threads of its own, which must still take work.
+        finish_before_pools_close(self._task, partial(_finish, self._task))
         thread.shutdown(wait=False)
 
     def wait(self) -> None:
@@ -29,19 +29,13 @@ class Writer:
         if self._task is None:
             return
         error = self._task.exception()  # Ctrl-C leaves the task, to be waited for again
+        forget(self._task)
         self._task = None
-        _unfinished.discard(self)
         if error is not None:
             raise error
 
 
-def _finish_all() -> None:
-    for writer in list(_unfinished):
-        try:
-            writer.wait()
-        except Exception as error:  # nobody is left to raise it to
-            _logger.error("at the end of the program: %s", error)
-
-
-# By then the pools of threads that Orbax writes with must still take work.
-call_before_pools_close(_finish_all)
+def _finish(task: Future[None]) -> None:
+    error = task.exception()
+    if error is not None:  # nobody is left to raise it to
+        _logger.error("at the end of the program: %s", error)

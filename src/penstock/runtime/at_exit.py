@@ -1,0 +1,131 @@
+"""What has to end before the process does: one registry for the whole package.
+
+An object that runs something registers how it is ended. Nothing is kept alive by that, and what a process was forked
+with is its parent's. The moments of Python's exit at which things end, in their order:
+
+1. The main program has ended; pools of threads still take work: `finish_before_pools_close`.
+2. `atexit` calls its functions, the newest first. What is registered by `end_before_libraries` ends in a call of its
+   own, and so before the libraries that were imported until then; what is registered by `end_at_exit` ends in one
+   call that is as old as the import of this file.
+
+From Python 3.12 on no thread can be started by then: what ends something must not need a new one.
+"""
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+Thing = TypeVar("Thing")
+
+
+@dataclass(frozen=True)
+class _Ending:
+    thing: weakref.ref[Any]
+    end: Callable[[Any], None]
+    last: bool = False
+
+    def run(self) -> None:
+        thing = self.thing()
+        if thing is not None:
+            self.end(thing)
+
+
+_at_exit: dict[int, _Ending] = {}
+_before_libraries: dict[int, _Ending] = {}
+_unfinished: dict[int, Callable[[], None]] = {}
+_hooked: set[Callable[[], None]] = set()
+"""Which functions of this file the interpreter was told to call."""
+
+
+def end_at_exit(thing: Thing, end: Callable[[Thing], None], *, last: bool = False) -> None:
+    """Have `end(thing)` called when the interpreter exits, unless the object is gone by then; the newest come first.
+
+    Args:
+        thing: the object; each has one way to end.
+        end: must not refer to the object itself, which would never be gone.
+        last: whether it ends after all that is not `last`: what others have made for their own use does.
+    """
+    if _end_all not in _hooked:  # in a process that was forked
+        atexit.register(_end_all)
+        _hooked.add(_end_all)
+    _add(_at_exit, thing, end, last)
+
+
+def end_before_libraries(thing: Thing, end: Callable[[Thing], None]) -> None:
+    """As `end_at_exit`, before what libraries that are imported by now have registered with `atexit`."""
+    _add(_before_libraries, thing, end, False)
+    atexit.register(_end_one, id(thing))
+
+
+def finish_before_pools_close(thing: object, finish: Callable[[], None]) -> None:
+    """Have `finish()` called when the main program has ended, while pools of threads still take work.
+
+    It is called also if nothing refers to the object any more; `forget` prevents it. Threads of the user's may still
+    run then. No public means comes in time: `atexit` calls its functions when `concurrent.futures` has closed all pools
+    of threads, and a thread that waits for the main one, as by `main_thread().join()`, goes on only then too.
+    `concurrent.futures` closes them by this very function of `threading`, and what was registered later is called
+    earlier. `tests/runtime/test_at_exit.py` names the version of Python that has changed this.
+    """
+    if _finish_all not in _hooked:
+        threading._register_atexit(_finish_all)  # type: ignore[attr-defined]
+        _hooked.add(_finish_all)
+    _unfinished[id(thing)] = finish
+
+
+def forget(thing: object) -> None:
+    """Undo what was registered for an object: it has ended. Takes no lock and waits for nothing."""
+    _at_exit.pop(id(thing), None)
+    _before_libraries.pop(id(thing), None)
+    _unfinished.pop(id(thing), None)
+
+
+def _add(endings: dict[int, _Ending], thing: Thing, end: Callable[[Thing], None], last: bool) -> None:
+    key = id(thing)
+    endings[key] = _Ending(weakref.ref(thing, partial(_gone, endings, key)), end, last)
+
+
+def _gone(endings: dict[int, _Ending], key: int, reference: weakref.ref[Any]) -> None:
+    found = endings.get(key)
+    if found is not None and found.thing is reference:
+        del endings[key]
+
+
+def _end_all() -> None:
+    endings = list(_at_exit.values())
+    _at_exit.clear()
+    # It calls the newest first, and all of them, whatever one raises.
+    with ExitStack() as stack:
+        for ending in sorted(endings, key=lambda ending: not ending.last):
+            stack.callback(ending.run)
+
+
+def _end_one(key: int) -> None:
+    ending = _before_libraries.pop(key, None)
+    if ending is not None:
+        ending.run()
+
+
+def _finish_all() -> None:
+    unfinished = list(_unfinished.values())
+    _unfinished.clear()
+    with ExitStack() as stack:
+        for finish in unfinished:
+            stack.callback(finish)
+
+
+def _forget_everything() -> None:
+    _at_exit.clear()
+    _before_libraries.clear()
+    _unfinished.clear()
+    _hooked.clear()  # multiprocessing clears what `atexit` calls
+
+
+atexit.register(_end_all)
+_hooked.add(_end_all)
+os.register_at_fork(after_in_child=_forget_everything)
