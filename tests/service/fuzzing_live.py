@@ -30,7 +30,7 @@ from penstock.errors import PenstockError
 from penstock.service.config import WorkerConfig
 from penstock.service.dispatcher.journal import Journal
 from penstock.service.dispatcher.machine.state import State
-from penstock.service.reader import reader
+from penstock.service.reader import session
 from penstock.service.transport.connect import PROTOCOLS, connect
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import FromDispatcher, GetStatus, Stop, ToDispatcher
@@ -143,7 +143,7 @@ def from_dispatcher(times: int) -> None:
     with (
         altering.altering_dispatcher() as dispatcher,
         altering.workers_of(dispatcher.address),
-        patch.object(reader, "_HEARTBEAT_SECONDS", 0.005),
+        patch.object(session, "_HEARTBEAT_SECONDS", 0.005),
     ):
         _many(st.tuples(one_of_each, st.integers(0, 6), st.integers(0, 1 << 30)), times)(
             lambda drawn: _read_altered(dispatcher, *drawn)

@@ -1,4 +1,4 @@
-"""What a reader has got, handed on and may lose, how much it asks for at a time, and what a state of that says."""
+"""What a reader has got, delivered and may lose, how much it asks for at a time, and what a state of that says."""
 
 from itertools import pairwise
 
@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from penstock.data.block import Block
 from penstock.errors import StateMismatchError
-from penstock.service.reader.delivery import AsItComes, InOrder, InTurns
-from penstock.service.reader.fetched import ENDLESS, Arrived, Behind, Part, Raised, after
+from penstock.service.reader.delivery import AsArrived, InOrder, RoundRobin
+from penstock.service.reader.epoch_progress import EpochProgress, GivenUp
+from penstock.service.reader.fetch_task import ENDLESS, Arrived, Behind, FetchTask, Raised, after
 from penstock.service.reader.leases import Leases
 from penstock.service.reader.pace import SpanPace, Usage
-from penstock.service.reader.position import GivenUp, Position
 from penstock.service.reader.progress import PassProgress, SharedProgress, past_of
-from penstock.service.reader.requests import Reading
+from penstock.service.reader.read_options import ReadOptions
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import Leased
 from penstock.service.wire.policy import ShardingPolicy
@@ -31,28 +31,28 @@ def arrived(start: int, rows: int) -> Arrived:
     return Arrived(Chunk(position=start, skip=0, rows=rows), block_of(range(start, start + rows)))
 
 
-def reader_alone(length: int) -> tuple[Position, PassProgress]:
+def reader_alone(length: int) -> tuple[EpochProgress, PassProgress]:
     """The position of a reader of one pass, and its progress in that."""
-    position = Position(
-        Reading(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows"), shared=False, record=None, number=0
+    position = EpochProgress(
+        ReadOptions(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows"), shared=False, record=None, number=0
     )
     position.update([Pass(number=0, length=length)])
     return position, position.passes[0]
 
 
-def hand_on(position: Position, part: Part) -> None:
-    position.hand_on(part)
-    position.finish(part)
+def deliver(position: EpochProgress, task: FetchTask) -> None:
+    position.deliver(task)
+    position.finish(task)
 
 
 def unread(state: list, length: int) -> list[int]:
     """The positions that a reader which is restored from a state reads."""
     progress = PassProgress(0, length)
     progress.restore(state)
-    left = [position for part in progress.open for position in range(part.span.start, part.span.stop)]
+    left = [position for task in progress.open for position in range(task.span.start, task.span.stop)]
     while not progress.all_begun:
-        part = progress.begin(3)
-        left += range(part.span.start, part.span.stop)
+        task = progress.begin(3)
+        left += range(task.span.start, task.span.stop)
     return left
 
 
@@ -60,7 +60,7 @@ def test_a_pass_that_nobody_has_begun_is_a_number() -> None:
     assert PassProgress(0, 10).state() == [0, []]
 
 
-def test_parts_that_were_begun_and_not_handed_on_are_not_consumed() -> None:
+def test_parts_that_were_begun_and_not_deliveries_are_not_consumed() -> None:
     progress = PassProgress(0, 10)
     progress.begin(4)
     progress.begin(4)
@@ -72,21 +72,21 @@ def test_a_part_in_the_middle_that_is_missing_is_a_hole() -> None:
     first, second = progress.begin(4), progress.begin(4)
     second.arrive(arrived(4, 4), "rows", 1)
     second.complete = True
-    hand_on(position, second)
+    deliver(position, second)
     assert progress.state() == [8, [[0, 4, 0]]]
     first.arrive(arrived(0, 2), "rows", 1)
-    hand_on(position, first)
+    deliver(position, first)
     assert progress.state() == [8, [[2, 4, 0]]]
 
 
-def test_the_last_part_may_be_taken_as_if_less_of_it_were_handed_on() -> None:
+def test_the_last_part_may_be_taken_as_if_less_of_it_were_deliveries() -> None:
     position, progress = reader_alone(10)
-    part = progress.begin(10)
-    part.arrive(arrived(0, 10), "rows", 1)
-    part.complete = True
-    hand_on(position, part)
+    task = progress.begin(10)
+    task.arrive(arrived(0, 10), "rows", 1)
+    task.complete = True
+    deliver(position, task)
     assert progress.state() == [10, []]
-    assert progress.state({part: (7, 0)}) == [7, []]
+    assert progress.state({task: (7, 0)}) == [7, []]
 
 
 def test_in_groups_elements_are_counted_from_where_their_block_begins() -> None:
@@ -98,9 +98,9 @@ def test_in_groups_elements_are_counted_from_where_their_block_begins() -> None:
 
 def test_an_endless_part_is_where_it_is() -> None:
     position, progress = reader_alone(-2)
-    part = progress.begin(ENDLESS)
-    part.arrive(arrived(0, 7), "sequence", 1)
-    hand_on(position, part)
+    task = progress.begin(ENDLESS)
+    task.arrive(arrived(0, 7), "sequence", 1)
+    deliver(position, task)
     assert progress.state() == [7, []]
 
 
@@ -110,7 +110,7 @@ def test_what_is_no_state_is_refused() -> None:
 
 
 @given(st.integers(1, 40), st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), max_size=60))
-def test_what_was_handed_on_and_what_a_state_leaves_are_all_positions_once(
+def test_what_was_deliveries_and_what_a_state_leaves_are_all_positions_once(
     length: int, moves: list[tuple[int, int]]
 ) -> None:
     position, progress = reader_alone(length)
@@ -119,34 +119,34 @@ def test_what_was_handed_on_and_what_a_state_leaves_are_all_positions_once(
         if choice == 0 and not progress.all_begun:
             progress.begin(rows)
         elif progress.open:
-            part = progress.open[choice % len(progress.open)]
-            rows = min(rows, part.span.stop - part.fetch_position)
-            start = part.fetch_position
-            part.arrive(arrived(start, rows), "rows", 1)
-            part.complete = part.fetch_position == part.span.stop
-            hand_on(position, part)
+            task = progress.open[choice % len(progress.open)]
+            rows = min(rows, task.span.stop - task.fetch_position)
+            start = task.fetch_position
+            task.arrive(arrived(start, rows), "rows", 1)
+            task.complete = task.fetch_position == task.span.stop
+            deliver(position, task)
             handed += range(start, start + rows)
         assert sorted(handed + unread(progress.state(), length)) == list(range(length))
 
 
-def test_in_order_only_the_first_part_is_handed_on_from() -> None:
+def test_in_order_only_the_first_part_is_deliveries_from() -> None:
     progress = PassProgress(0, 10)
     first, second = progress.begin(5), progress.begin(5)
     delivery, passes = InOrder(), {0: progress}
     second.arrive(arrived(5, 5), "rows", 1)
-    assert delivery.next_part(passes) is None
+    assert delivery.next_task(passes) is None
     assert delivery.awaited(passes) == [first]
     first.arrive(arrived(0, 1), "rows", 1)
-    assert delivery.next_part(passes) is first
+    assert delivery.next_task(passes) is first
 
 
-def test_as_it_comes_blocks_are_handed_on_in_the_order_of_their_arrival() -> None:
+def test_as_it_comes_blocks_are_deliveries_in_the_order_of_their_arrival() -> None:
     progress = PassProgress(0, 10)
     first, second = progress.begin(5), progress.begin(5)
-    delivery = AsItComes()
-    for part in (second, first, second):
-        delivery.arrived(part)
-    assert [delivery.next_part({0: progress}) for _ in range(4)] == [second, first, second, None]
+    delivery = AsArrived()
+    for task in (second, first, second):
+        delivery.arrived(task)
+    assert [delivery.next_task({0: progress}) for _ in range(4)] == [second, first, second, None]
 
 
 def test_in_order_no_pass_is_kept_waiting_by_another() -> None:
@@ -154,35 +154,35 @@ def test_in_order_no_pass_is_kept_waiting_by_another() -> None:
     (first, second), other = [passes[0].begin(5) for _ in range(2)], passes[1].begin(5)
     delivery, given_out = InOrder(), []
     second.arrive(arrived(5, 5), "rows", 1)
-    assert delivery.next_part(passes) is None
+    assert delivery.next_task(passes) is None
     assert delivery.awaited(passes) == [first, other]
-    for part, rows in ((first, (0, 1)), (first, (1, 4)), (other, (0, 5))):
-        part.arrive(arrived(*rows), "rows", 1)
-    assert not delivery.awaited(passes)  # something else can be handed on
-    while (part := delivery.next_part(passes)) is not None:
-        item = delivery.take(part)
+    for task, rows in ((first, (0, 1)), (first, (1, 4)), (other, (0, 5))):
+        task.arrive(arrived(*rows), "rows", 1)
+    assert not delivery.awaited(passes)  # something else can be delivered
+    while (task := delivery.next_task(passes)) is not None:
+        item = delivery.take(task)
         assert isinstance(item, Arrived)
-        given_out.append((part.pass_number, item.chunk.position))
-        if not part.items:
-            passes[part.pass_number].open.remove(part)
+        given_out.append((task.pass_number, item.chunk.position))
+        if not task.items:
+            passes[task.pass_number].open.remove(task)
     assert given_out == [(0, 0), (1, 0), (0, 1), (0, 5)]
 
 
 def test_in_turns_each_pass_gives_one_element_until_it_has_ended() -> None:
     passes = {number: PassProgress(number, -2) for number in range(2)}
-    delivery, given_out = InTurns(stride=2), []
+    delivery, given_out = RoundRobin(stride=2), []
     for number, rows in {0: 3, 1: 1}.items():
-        part = passes[number].begin(ENDLESS)
+        task = passes[number].begin(ENDLESS)
         chunk = Chunk(position=1, skip=0, rows=rows)  # of the second of two consumers
-        part.arrive(Arrived(chunk, block_of(range(10 * number, 10 * number + rows))), "sequence", 2)
-        part.complete = True
+        task.arrive(Arrived(chunk, block_of(range(10 * number, 10 * number + rows))), "sequence", 2)
+        task.complete = True
         passes[number].end_at(2 * rows)
-    while (part := delivery.next_part(passes)) is not None:
-        item = delivery.take(part)
+    while (task := delivery.next_task(passes)) is not None:
+        item = delivery.take(task)
         assert isinstance(item, Arrived)
         given_out.append((item.chunk.position, *map(int, item.block.rows())))
-        if part.done:
-            passes[part.pass_number].open.remove(part)
+        if task.done:
+            passes[task.pass_number].open.remove(task)
     assert given_out == [(1, 0), (1, 10), (3, 1), (5, 2)]
 
 
@@ -237,36 +237,36 @@ def test_what_was_leased_last_and_not_begun_is_given_back_first() -> None:
     assert leases.take_back(1) == []
 
 
-def shared_position(*spans: Span) -> tuple[Position, list[Part]]:
-    reading = Reading(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows")
-    position = Position(reading, shared=True, record=None, number=0)
+def shared_position(*spans: Span) -> tuple[EpochProgress, list[FetchTask]]:
+    reading = ReadOptions(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows")
+    position = EpochProgress(reading, shared=True, record=None, number=0)
     position.update([Pass(number=0, length=100)])
     return position, [position.passes[0].adopt(span) for span in spans]
 
 
 def test_of_what_was_begun_that_is_given_back_first_of_which_nothing_has_come() -> None:
     begun, arrived_part, asked = (Span(pass_number=0, start=start, stop=start + 10) for start in (0, 10, 20))
-    position, parts = shared_position(begun, arrived_part, asked)
-    for part in parts[:2]:
-        part.arrive(arrived(part.span.start, 4), "rows", 1)
-        position.delivery.arrived(part)
-    position.hand_on(parts[0])
-    position.handed_on.use(4)
+    position, tasks = shared_position(begun, arrived_part, asked)
+    for task in tasks[:2]:
+        task.arrive(arrived(task.span.start, 4), "rows", 1)
+        position.order.arrived(task)
+    position.deliver(tasks[0])
+    position.delivered.use(4)
     assert position.unread == 6 + 10 + 10
-    assert position.give_up(1) == GivenUp([asked], 0, [parts[2]])
-    assert position.give_up(1) == GivenUp([Span(pass_number=0, start=4, stop=10)], 0, [parts[0]])
+    assert position.give_up(1) == GivenUp([asked], 0, [tasks[2]])
+    assert position.give_up(1) == GivenUp([Span(pass_number=0, start=4, stop=10)], 0, [tasks[0]])
     assert position.unread == 10
-    assert position.give_up(1) == GivenUp([arrived_part], 4, [parts[1]])
+    assert position.give_up(1) == GivenUp([arrived_part], 4, [tasks[1]])
     assert position.give_up(1) == GivenUp()
-    assert position.all_handed_on
-    assert [part.span.stop - part.span.start for part in parts] == [4, 0, 0]
+    assert position.all_delivered
+    assert [task.span.stop - task.span.start for task in tasks] == [4, 0, 0]
     assert position.record(4, bare=True)["passes"] == {"0": [4, []]}
 
 
 def test_what_comes_again_to_a_restored_reader_is_not_given_back() -> None:
-    reading = Reading(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows")
+    reading = ReadOptions(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows")
     record = {"passes": {"0": [6, []]}, "turn": 0, "first": 0, "order": [[0, 0, 0, 6, 6]]}
-    position = Position(reading, shared=True, record=record, number=2)
+    position = EpochProgress(reading, shared=True, record=record, number=2)
     position.update([Pass(number=0, length=100)])
     assert position.unread == 0
     assert position.give_up(10) == GivenUp()
@@ -302,9 +302,9 @@ def test_few_positions_of_a_shared_job_are_begun_at_a_time_so_that_others_can_ha
 
 
 def test_a_failure_takes_the_place_of_an_element() -> None:
-    part = Part(Span(pass_number=0, start=0, stop=10))
-    part.arrive_failure(ValueError(), 3, 0)
-    assert part.missing() == Span(pass_number=0, start=3, stop=10)
+    task = FetchTask(Span(pass_number=0, start=0, stop=10))
+    task.arrive_failure(ValueError(), 3, 0)
+    assert task.missing() == Span(pass_number=0, start=3, stop=10)
 
 
 def group(position: int, skip: int, values: range) -> Arrived:
@@ -312,17 +312,17 @@ def group(position: int, skip: int, values: range) -> Arrived:
 
 
 def test_what_is_counted_behind_the_last_position_is_fetched_after_it_and_named_from_there() -> None:
-    part = Part(Span(pass_number=0, start=3, stop=5, skip=7, more=6))
-    assert part.missing() == Span(pass_number=0, start=3, stop=5, skip=7)
-    part.arrive(group(4, 1, range(2)), "groups", 1)
-    part.ends_at(5, 2)  # two of the first seven came behind it
-    assert part.missing() == Span(pass_number=0, start=5, stop=ENDLESS, skip=2)
-    part.arrive(group(5, 2, range(1)), "groups", 1)
-    part.arrive_failure(ValueError(), 6, 1)
-    assert part.missing() == Span(pass_number=0, start=6, stop=ENDLESS, skip=1)
-    assert part.arrive(group(6, 1, range(9)), "groups", 1) == 2
-    assert part.complete
-    blocks, failures = ([item for item in part.items if isinstance(item, kind)] for kind in (Arrived, Raised))
+    task = FetchTask(Span(pass_number=0, start=3, stop=5, skip=7, more=6))
+    assert task.missing() == Span(pass_number=0, start=3, stop=5, skip=7)
+    task.arrive(group(4, 1, range(2)), "groups", 1)
+    task.ends_at(5, 2)  # two of the first seven came behind it
+    assert task.missing() == Span(pass_number=0, start=5, stop=ENDLESS, skip=2)
+    task.arrive(group(5, 2, range(1)), "groups", 1)
+    task.arrive_failure(ValueError(), 6, 1)
+    assert task.missing() == Span(pass_number=0, start=6, stop=ENDLESS, skip=1)
+    assert task.arrive(group(6, 1, range(9)), "groups", 1) == 2
+    assert task.complete
+    blocks, failures = ([item for item in task.items if isinstance(item, kind)] for kind in (Arrived, Raised))
     assert [after(item.chunk, item.chunk.rows, "groups", 1) for item in blocks] == [(4, 3), (5, 3), (5, 6)]
     assert [item.next for item in failures] == [(5, 4)]
 
@@ -333,50 +333,50 @@ def left_out(count: int) -> LeftOut:
 
 
 def test_what_was_left_out_behind_a_span_comes_last_or_with_what_is_counted_behind_it() -> None:
-    part = Part(Span(pass_number=0, start=3, stop=5))
-    part.arrive(group(4, 1, range(2)), "groups", 1)
-    part.arrive_behind(left_out(2), (5, 0))
-    part.ends_at(5, 0)
-    assert part.items.pop() == Behind(left_out(2), (5, 0))
-    part = Part(Span(pass_number=0, start=3, stop=5, more=2))
-    part.arrive_behind(left_out(2), (5, 0))
-    part.ends_at(5, 0)
-    assert not part.items
-    part.arrive(Arrived(Chunk(position=5, skip=0, rows=2, left_out=left_out(3)), block_of(range(2))), "groups", 1)
-    assert part.complete
-    item = part.items.pop()
+    task = FetchTask(Span(pass_number=0, start=3, stop=5))
+    task.arrive(group(4, 1, range(2)), "groups", 1)
+    task.arrive_behind(left_out(2), (5, 0))
+    task.ends_at(5, 0)
+    assert task.items.pop() == Behind(left_out(2), (5, 0))
+    task = FetchTask(Span(pass_number=0, start=3, stop=5, more=2))
+    task.arrive_behind(left_out(2), (5, 0))
+    task.ends_at(5, 0)
+    assert not task.items
+    task.arrive(Arrived(Chunk(position=5, skip=0, rows=2, left_out=left_out(3)), block_of(range(2))), "groups", 1)
+    assert task.complete
+    item = task.items.pop()
     assert isinstance(item, Arrived)
     assert item.left_out == LeftOut(count=5, rows=[*left_out(2).rows, *left_out(3).rows])
 
 
-def test_what_was_left_out_behind_elements_is_handed_on_again_and_is_nothing_to_use() -> None:
-    reading = Reading(dataset_id="d", policy=ShardingPolicy.DYNAMIC, kind="sequence", by_element=True, ordered=True)
-    position = Position(reading, shared=False, record=None, number=0)
+def test_what_was_left_out_behind_elements_is_deliveries_again_and_is_nothing_to_use() -> None:
+    reading = ReadOptions(dataset_id="d", policy=ShardingPolicy.DYNAMIC, kind="sequence", by_element=True, ordered=True)
+    position = EpochProgress(reading, shared=False, record=None, number=0)
     position.update([Pass(number=0)])
     progress = position.passes[0]
-    part = progress.begin(10)
-    part.arrive(arrived(0, 3), "sequence", 1)
-    part.arrive_behind(left_out(2), reading.behind(part, 10))
-    part.ends_at(4, 0)
-    part.complete = True
+    task = progress.begin(10)
+    task.arrive(arrived(0, 3), "sequence", 1)
+    task.arrive_behind(left_out(2), reading.behind(task, 10))
+    task.ends_at(4, 0)
+    task.complete = True
     progress.end_at(4)
     counted = []
     for _ in range(2):
-        position.count_left_out(part, lambda number, found: counted.append((number, found.count)))
-        position.hand_on(part)
-        finished = position.finish(part)
-    assert (counted, position.handed_on.number, finished) == ([(3, 2)], 4, False)  # the elements are not used
-    assert position.handed_on.use(3) == [part]
+        position.count_left_out(task, lambda number, found: counted.append((number, found.count)))
+        position.deliver(task)
+        finished = position.finish(task)
+    assert (counted, position.delivered.number, finished) == ([(3, 2)], 4, False)  # the elements are not used
+    assert position.delivered.use(3) == [task]
     assert position.record(3, bare=False)["order"] == [[0, 3, 0, 1, 4]]
     assert position.record(3, bare=True)["passes"] == {"0": [4, [[3, 10, 0]]]}
-    assert position.handed_on.use(4) == []
+    assert position.delivered.use(4) == []
     assert position.record(4, bare=True)["passes"] == {"0": [4, []]}
 
 
 def test_what_is_counted_may_all_have_been_left_out_before() -> None:
-    part = Part(Span(pass_number=0, start=3, stop=5, skip=7, more=2))
-    part.ends_at(5, 2)
-    assert part.done
+    task = FetchTask(Span(pass_number=0, start=3, stop=5, skip=7, more=2))
+    task.ends_at(5, 2)
+    assert task.done
 
 
 @given(st.data())
@@ -386,12 +386,12 @@ def test_a_reader_that_is_restored_says_that_it_has_consumed_what_its_state_says
     for first, end in pairwise(edges):
         if not data.draw(st.booleans()):
             continue  # it is with others
-        part = progress.adopt(Span.between(0, first, end))
+        task = progress.adopt(Span.between(0, first, end))
         place = data.draw(st.sampled_from([first, (first[0], first[1] + 1), (first[0] + 1, 2), end]))
-        part.position, part.skip = place = min(place, end)
-        consumed.append(part.until(place))
+        task.position, task.skip = place = min(place, end)
+        consumed.append(task.until(place))
         if place == end:
-            progress.finish(part)
+            progress.finish(task)
     state = progress.state()
     restored = SharedProgress(0, 12)
     restored.restore(state)

@@ -13,6 +13,7 @@ import pytest
 
 import penstock as ps
 from penstock.service.reader.leases import Leases
+from penstock.service.reader.reader import Reader
 from penstock.service.wire.subjects import Span
 
 pytestmark = pytest.mark.slow
@@ -173,21 +174,24 @@ def test_a_state_taken_while_the_reader_came_to_its_end_met_a_closed_line(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = ps.service.distribute("distributed_epoch", address, job_name="ending")
-    acknowledge = Leases.acknowledge
+    claim, acknowledge = Reader.claim, Leases.acknowledge
 
-    def read_to_the_end_first(leases: Leases, begun: list[Span]) -> None:
-        """As a prefetch above the reader does, whose thread has its turn between two lines of `claim`."""
-        if threading.current_thread() is threading.main_thread():
-            reader = leases._holding.__self__
-            while reader.next() is not None:
-                pass
-            assert leases._dispatcher._closed.wait(60)
-        acknowledge(leases, begun)
+    def claim_slowly(reader: Reader) -> None:
+        def read_to_the_end_first(leases: Leases, begun: list[Span]) -> None:
+            """As a prefetch above the reader does, whose thread has its turn between two lines of `claim`."""
+            if threading.current_thread() is threading.main_thread():
+                while reader.next() is not None:
+                    pass
+                assert leases._dispatcher._closed.wait(60)
+            acknowledge(leases, begun)
+
+        patched.setattr(Leases, "acknowledge", read_to_the_end_first)
+        claim(reader)
 
     with iter(made("rows").apply(job)) as steps:
         given = [int(next(steps)) for _ in range(100)]
         with monkeypatch.context() as patched:
-            patched.setattr(Leases, "acknowledge", read_to_the_end_first)
+            patched.setattr(Reader, "claim", claim_slowly)
             state = steps.state_dict()
     # What was read and not handed out is this stream's, and nobody else's.
     assert list(made("rows").apply(job)) == []

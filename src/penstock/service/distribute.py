@@ -11,8 +11,8 @@ from penstock.data.node import Node
 from penstock.data.plan import explain, with_inputs
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, Options
+from penstock.service.reader.distribute_options import DistributeOptions, check_name, check_ordered, checked_options
 from penstock.service.reader.node import Distribute
-from penstock.service.reader.settings import Settings, check_name, check_ordered, settings_of
 from penstock.service.transport.dispatcher_client import PATIENCE_SECONDS, DispatcherClient
 from penstock.service.wire.address import parse_service
 from penstock.service.wire.blocks import spec_of_data, spec_to_data
@@ -98,7 +98,7 @@ def distribute(
         ...         print([int(x) for x in dataset.map(lambda x: x + 1)])
         [1, 2, 5, 10, 17]
     """
-    settings = settings_of(
+    settings = checked_options(
         "distribute",
         processing_mode=processing_mode,
         service=service,
@@ -123,7 +123,7 @@ def distribute(
 
 
 def _distributed(
-    dataset: Dataset, settings: Settings, compression: str | None, ordered: bool | None, site: str
+    dataset: Dataset, settings: DistributeOptions, compression: str | None, ordered: bool | None, site: str
 ) -> Dataset:
     node, options = node_of("distribute", dataset), dataset.options()
     if ordered is None:
@@ -257,7 +257,7 @@ def from_dataset_id(
         [0, 1, 2, 3]
     """
     check_name("from_dataset_id", "dataset_id", dataset_id)
-    settings = settings_of(
+    settings = checked_options(
         "from_dataset_id",
         processing_mode=processing_mode,
         service=service,

@@ -5,111 +5,111 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from penstock.service.reader.fetched import Arrived, Item, Part
+from penstock.service.reader.fetch_task import Arrival, Arrived, FetchTask
 from penstock.service.reader.progress import PassProgress
 from penstock.service.wire.worker_messages import Chunk
 
 Passes = Mapping[int, PassProgress]
 
 
-class Delivery(ABC):
-    """Chooses the part whose oldest item is handed on next."""
+class DeliveryOrder(ABC):
+    """Chooses the task whose oldest item is delivered next."""
 
     turn = 0
     """Belongs to a reader's state: which pass is next, where that matters."""
 
     @abstractmethod
-    def next_part(self, passes: Passes) -> Part | None:
-        """The part to hand on from, or None while what is next has not arrived."""
+    def next_task(self, passes: Passes) -> FetchTask | None:
+        """The task to deliver from, or None while what is next has not arrived."""
 
     @abstractmethod
-    def awaited(self, passes: Passes) -> Sequence[Part]:
-        """The parts of one of which something must arrive before anything can be handed on."""
+    def awaited(self, passes: Passes) -> Sequence[FetchTask]:
+        """The tasks of one of which something must arrive before anything can be delivered."""
 
-    def arrived(self, part: Part) -> None:  # noqa: B027  # most look at the parts themselves
-        """Note that an item of a part has arrived."""
+    def arrived(self, task: FetchTask) -> None:  # noqa: B027  # most look at the tasks themselves
+        """Note that an item of a task has arrived."""
 
-    def gave_up(self, part: Part) -> None:  # noqa: B027  # most look at the parts themselves
-        """Note that all items of a part are gone."""
+    def gave_up(self, task: FetchTask) -> None:  # noqa: B027  # most look at the tasks themselves
+        """Note that all items of a task are gone."""
 
-    def put_back(self, part: Part) -> None:  # noqa: B027  # most look at the parts themselves
-        """The part that `next_part` has just given is to be given again."""
+    def put_back(self, task: FetchTask) -> None:  # noqa: B027  # most look at the tasks themselves
+        """The task that `next_task` has just given is to be given again."""
 
-    def take(self, part: Part) -> Item:
-        """The item to hand on."""
-        return part.items.popleft()
+    def take(self, task: FetchTask) -> Arrival:
+        """The item to deliver."""
+        return task.items.popleft()
 
 
-class InOrder(Delivery):
+class InOrder(DeliveryOrder):
     """The elements of each pass in the order of their positions; of several passes now one, now another."""
 
     def __init__(self) -> None:
         self._last = -1
 
-    def next_part(self, passes: Passes) -> Part | None:
-        return next((part for part in self._heads(passes) if part.items), None)
+    def next_task(self, passes: Passes) -> FetchTask | None:
+        return next((task for task in self._heads(passes) if task.items), None)
 
-    def awaited(self, passes: Passes) -> Sequence[Part]:
+    def awaited(self, passes: Passes) -> Sequence[FetchTask]:
         heads = list(self._heads(passes))
         return [] if any(head.items for head in heads) else heads
 
-    def take(self, part: Part) -> Item:
-        self._last = part.pass_number
-        return part.items.popleft()
+    def take(self, task: FetchTask) -> Arrival:
+        self._last = task.pass_number
+        return task.items.popleft()
 
-    def _heads(self, passes: Passes) -> Iterator[Part]:
-        """The first part of each pass, those of the passes after the one that was last before the others."""
+    def _heads(self, passes: Passes) -> Iterator[FetchTask]:
+        """The first task of each pass, those of the passes after the one that was last before the others."""
         numbers = sorted(passes)
         start = bisect_right(numbers, self._last)
         return (passes[number].open[0] for number in (*numbers[start:], *numbers[:start]) if passes[number].open)
 
 
-class AsItComes(Delivery):
-    """Blocks as they arrive; within a part they keep their order."""
+class AsArrived(DeliveryOrder):
+    """Blocks as they arrive; within a task they keep their order."""
 
     def __init__(self) -> None:
-        self._ready: deque[Part] = deque()  # a part once for each of its items
+        self._ready: deque[FetchTask] = deque()  # a task once for each of its items
 
-    def next_part(self, passes: Passes) -> Part | None:
+    def next_task(self, passes: Passes) -> FetchTask | None:
         return self._ready.popleft() if self._ready else None
 
-    def awaited(self, passes: Passes) -> Sequence[Part]:
-        return [] if self._ready else [part for progress in passes.values() for part in progress.open]
+    def awaited(self, passes: Passes) -> Sequence[FetchTask]:
+        return [] if self._ready else [task for progress in passes.values() for task in progress.open]
 
-    def arrived(self, part: Part) -> None:
-        self._ready.append(part)
+    def arrived(self, task: FetchTask) -> None:
+        self._ready.append(task)
 
-    def put_back(self, part: Part) -> None:
-        self._ready.appendleft(part)
+    def put_back(self, task: FetchTask) -> None:
+        self._ready.appendleft(task)
 
-    def gave_up(self, part: Part) -> None:
-        self._ready = deque(ready for ready in self._ready if ready is not part)
+    def gave_up(self, task: FetchTask) -> None:
+        self._ready = deque(ready for ready in self._ready if ready is not task)
 
 
-class InTurns(Delivery):
+class RoundRobin(DeliveryOrder):
     """One element of each pass in turn, until a pass has ended: all consumers of coordinated reads do the same."""
 
     def __init__(self, stride: int) -> None:
         self._stride = stride
 
-    def next_part(self, passes: Passes) -> Part | None:
+    def next_task(self, passes: Passes) -> FetchTask | None:
         progress = self._in_turn(passes)
         if progress is None or not progress.open or not progress.open[0].items:
             return None
         return progress.open[0]
 
-    def awaited(self, passes: Passes) -> Sequence[Part]:
+    def awaited(self, passes: Passes) -> Sequence[FetchTask]:
         progress = self._in_turn(passes)
         return [] if progress is None else progress.open[:1]
 
-    def take(self, part: Part) -> Item:
-        self.turn = part.pass_number + 1
-        item = part.items.popleft()
+    def take(self, task: FetchTask) -> Arrival:
+        self.turn = task.pass_number + 1
+        item = task.items.popleft()
         if not isinstance(item, Arrived) or item.chunk.rows == 1:
             return item
         chunk, rest = item.chunk, item.chunk.rows - 1
         left = Chunk(position=chunk.position + self._stride, skip=0, rows=rest)
-        part.items.appendleft(Arrived(left, item.block.slice(1, rest + 1)))
+        task.items.appendleft(Arrived(left, item.block.slice(1, rest + 1)))
         first = Chunk(position=chunk.position, skip=0, rows=1, left_out=chunk.left_out)
         return Arrived(first, item.block.slice(0, 1))
 
@@ -121,42 +121,42 @@ class InTurns(Delivery):
         )
 
 
-class Again(Delivery):
-    """First what was handed on before a state was taken, in the order of that time; then as another delivery has it.
+class RedeliveryFirst(DeliveryOrder):
+    """First what was delivered before a state was taken, in the order of that time; then as another delivery has it.
 
     Args:
-        parts: what is to come again; those that have are taken out.
+        tasks: what is to come again; those that have are taken out.
     """
 
-    def __init__(self, parts: deque[Part], later: Delivery) -> None:
-        self._parts = parts
+    def __init__(self, tasks: deque[FetchTask], later: DeliveryOrder) -> None:
+        self._tasks = tasks
         self._later = later
         self.turn = later.turn
 
-    def next_part(self, passes: Passes) -> Part | None:
-        while self._parts and self._parts[0].done:
-            self._parts.popleft()
-        if self._parts:
-            return self._parts[0] if self._parts[0].items else None
-        return self._later.next_part(passes)
+    def next_task(self, passes: Passes) -> FetchTask | None:
+        while self._tasks and self._tasks[0].done:
+            self._tasks.popleft()
+        if self._tasks:
+            return self._tasks[0] if self._tasks[0].items else None
+        return self._later.next_task(passes)
 
-    def awaited(self, passes: Passes) -> Sequence[Part]:
-        return [self._parts[0]] if self._parts else self._later.awaited(passes)
+    def awaited(self, passes: Passes) -> Sequence[FetchTask]:
+        return [self._tasks[0]] if self._tasks else self._later.awaited(passes)
 
-    def arrived(self, part: Part) -> None:
-        if not part.again:
-            self._later.arrived(part)
+    def arrived(self, task: FetchTask) -> None:
+        if not task.again:
+            self._later.arrived(task)
 
-    def put_back(self, part: Part) -> None:
-        if not part.again:
-            self._later.put_back(part)
+    def put_back(self, task: FetchTask) -> None:
+        if not task.again:
+            self._later.put_back(task)
 
-    def gave_up(self, part: Part) -> None:
-        self._later.gave_up(part)
+    def gave_up(self, task: FetchTask) -> None:
+        self._later.gave_up(task)
 
-    def take(self, part: Part) -> Item:
-        if part.again:
-            return part.items.popleft()
-        item = self._later.take(part)
+    def take(self, task: FetchTask) -> Arrival:
+        if task.again:
+            return task.items.popleft()
+        item = self._later.take(task)
         self.turn = self._later.turn
         return item

@@ -7,7 +7,7 @@ from threading import Lock
 
 from msgspec.structs import replace
 
-from penstock.service.reader.fetched import Part
+from penstock.service.reader.fetch_task import FetchTask
 from penstock.service.reader.pace import SpanPace
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import Lease, Leased
@@ -18,10 +18,10 @@ _FEWEST_SPANS = 4
 """So many spans are leased together at least, so that a lane need not wait for the dispatcher at every span."""
 
 Holding = tuple[int, bool, bool]
-"""How many positions were not handed on, whether the caller waits for an element, and whether a lane asks for more."""
+"""How many positions were not delivered, whether the caller waits for an element, and whether a lane asks for more."""
 
 _SHORT_SECONDS, _LONG_SECONDS = 0.05, 0.2
-"""How long a lease is to last: asking for one costs the dispatcher and this process half a millisecond each."""
+"""How long a lease is to last: requesting for one costs the dispatcher and this process half a millisecond each."""
 
 
 class Leases:
@@ -37,8 +37,8 @@ class Leases:
         asked_for: how many positions were asked for last.
         over: whether nothing more will come.
         pause: where `begin` said no, after how many seconds it may say yes; None where only an event changes that.
-        asking: whether a lane asks for spans, or has not taken over what it was granted.
-        known: how many positions the dispatcher believes that the reader has not handed on; -1 where it does not know.
+        requesting: whether a lane asks for spans, or has not taken over what it was granted.
+        known: how many positions the dispatcher believes that the reader has not delivered; -1 where it does not know.
         wanted: whether the dispatcher wants positions back for a reader that has none.
         near_end: whether it soon may.
     """
@@ -63,7 +63,7 @@ class Leases:
         self._spans = _FEWEST_SPANS
         self._size = 1
         self._number = 0
-        self.asking = False
+        self.requesting = False
         self._not_before = float("-inf")
         self._consumed: list[Span] = []
         self._begun: list[Span] = []
@@ -86,7 +86,7 @@ class Leases:
     def begin(self, pace: SpanPace, lanes: int, under_way: int) -> bool:
         """Whether the caller is to ask now, for which there must be room: see `SpanPace.lease`."""
         now, self.pause = self._clock(), None
-        if self._granted or self.asking or self.over:
+        if self._granted or self.requesting or self.over:
             return False
         if now < self._not_before:
             self.pause = self._not_before - now
@@ -100,7 +100,7 @@ class Leases:
         positions = pace.lease(spans, lanes, under_way)
         if positions == 0:
             return False
-        self.asking, self.asked_for, self._spans = True, positions, spans
+        self.requesting, self.asked_for, self._spans = True, positions, spans
         return True
 
     def ask(self) -> Leased:
@@ -116,7 +116,7 @@ class Leases:
         self._in_full = positions >= self.asked_for
         self._size = -(-positions // _FEWEST_SPANS)
         self._not_before = self._granted_at + reply.retry_after
-        self.asking, self.over = False, reply.ended
+        self.requesting, self.over = False, reply.ended
 
     def acknowledge(self, begun: list[Span]) -> None:
         """Tell of what was consumed, `begun` besides, if that is anything new; returns when the dispatcher knows."""
@@ -129,15 +129,15 @@ class Leases:
         self._begun = begun
 
     def give_back(self, spans: list[Span], begun: list[Span]) -> None:
-        """Let others have these spans, of which nothing was handed on."""
+        """Let others have these spans, of which nothing was delivered."""
         self._exchange(0, 0, begun, spans)
 
     def _exchange(
         self, positions: int, number: int, begun: Sequence[Span] = (), returned: Sequence[Span] = ()
     ) -> Leased:
         with self._talking:
-            unread, waiting, asking = self._holding()
-            if asking and not number:  # another thread may have been granted positions that are in no count yet
+            unread, waiting, requesting = self._holding()
+            if requesting and not number:  # another thread may have been granted positions that are in no count yet
                 unread = -1
             with self._lock:
                 consumed = list(self._consumed)
@@ -179,10 +179,10 @@ class Leases:
             positions -= count([span])
         return spans
 
-    def used(self, parts: Iterable[Part]) -> None:
-        """The caller has used up these parts."""
+    def used(self, tasks: Iterable[FetchTask]) -> None:
+        """The caller has used up these tasks."""
         with self._lock:
-            self._consumed += [part.span for part in parts if part.span.first < part.span.end]
+            self._consumed += [task.span for task in tasks if task.span.first < task.span.end]
 
     def ended(self, pass_number: int, length: int) -> None:
         """A pass of unknown length has ended."""

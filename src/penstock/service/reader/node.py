@@ -16,14 +16,14 @@ from penstock.data.streams.stream import State
 from penstock.errors import InvalidArgumentError, ServiceError, StateMismatchError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Options
 from penstock.runtime.threads import Threads
-from penstock.service.reader.counting import Counting
-from penstock.service.reader.position import Position
+from penstock.service.reader.delivery_log import entries_of
+from penstock.service.reader.distribute_options import DistributeOptions
+from penstock.service.reader.epoch_progress import EpochProgress
+from penstock.service.reader.left_out_counter import LeftOutCounter
 from penstock.service.reader.progress import past_of
+from penstock.service.reader.read_options import ReadOptions
 from penstock.service.reader.reader import Reader
-from penstock.service.reader.requests import Reading
-from penstock.service.reader.settings import Settings
-from penstock.service.reader.unconfirmed import entries_of
-from penstock.service.reader.workers import Staff
+from penstock.service.reader.worker_pool import WorkerPool
 from penstock.service.transport.connect import connect
 from penstock.service.transport.dispatcher_client import FIRST_PATIENCE_SECONDS, DispatcherClient
 from penstock.service.wire.definitions import to_bytes
@@ -57,7 +57,7 @@ class Distribute(Node):
     """
 
     name: ClassVar[str] = "distribute"
-    settings: Settings
+    settings: DistributeOptions
     info: DatasetInfo = field(repr=False)
     kind: PassKind
     definition: bytes | None = field(default=None, repr=False)
@@ -174,7 +174,7 @@ class DistributeStream(LiveStream):
         self._threads: Threads = run.threads
         self._given_seed = run.seed if run.seeded else None
         self._live = run.live
-        self._left_out = Counting(run.skips, self.key)
+        self._left_out = LeftOutCounter(run.skips, self.key)
         # The number before the last block as `pull` found it, and that of its first element: what was left out behind
         # the elements before it has a number too.
         self._before = self._first = 0
@@ -222,7 +222,7 @@ class DistributeStream(LiveStream):
             raise
         self._epoch, self._seed = opened.epoch, opened.seed
         cache = settings.cross_trainer_cache
-        reading = Reading(
+        options = ReadOptions(
             dataset_id=self._dataset_id,
             policy=settings.policy,
             kind=node.kind,
@@ -230,8 +230,8 @@ class DistributeStream(LiveStream):
             by_element=node.kind == "sequence",
             length_known=node.kind == node.info.kind,
             coordinated=settings.coordinated,
-            stride=settings.num_consumers or 1,
-            offset=settings.consumer_index or 0,
+            num_consumers=settings.num_consumers or 1,
+            consumer_index=settings.consumer_index or 0,
             trainer=cache.trainer_id if cache is not None else "",
             consumer=self._consumer,
             holds_back=cache is not None and cache.wait_for_slowest,
@@ -240,14 +240,14 @@ class DistributeStream(LiveStream):
             skip_poison=settings.skip_poison,
             own_passes=settings.own_passes,
         )
-        staff = Staff(
+        workers = WorkerPool(
             settings.usable,
             lambda worker: connect(worker.endpoint, settings.data_transfer_protocol, dispatcher.credentials),
         )
         reopen = partial(self._open, dispatcher, patience_seconds=settings.dispatcher_timeout_seconds)
         record = self._record or self._rejoined(opened)
-        position = Position(reading, shared=opened.leased, record=record, number=self._number)
-        return Reader(reading, opened, dispatcher, reopen, staff, self._threads, position, self._left_out.count)
+        progress = EpochProgress(options, shared=opened.leased, record=record, number=self._number)
+        return Reader(options, opened, dispatcher, reopen, workers, self._threads, progress, self._left_out.count)
 
     def _rejoined(self, opened: EpochOpened) -> State:
         """Of coordinated reads, the place of one that died; None where there is none."""

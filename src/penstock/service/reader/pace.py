@@ -65,7 +65,7 @@ class SpanPace:
     A reader of a shared job asks for no more than its caller uses in about a second: the rest is for other readers.
 
     Args:
-        limit: the most elements that may be under way and not handed on; None: as many as 64 MiB hold.
+        limit: the most elements that may be under way and not delivered; None: as many as 64 MiB hold.
         usage: what the caller uses, where what is fetched for it is lost to others.
     """
 
@@ -105,7 +105,7 @@ class SpanPace:
         Args:
             remaining: positions that nobody has begun, where that is known.
             lanes: how many spans are fetched at the same time.
-            under_way: elements that were asked for and not handed on; of a shared job positions.
+            under_way: elements that were asked for and not delivered; of a shared job positions.
         """
         size = self._span
         if self._usage is not None:
@@ -150,7 +150,7 @@ class SpanPace:
         return int(min(self.positions_of(1) * self._usage.rows_per_second * seconds, _MANY))
 
     def holds(self, rows: int) -> bool:
-        """Whether so many elements may wait to be handed on."""
+        """Whether so many elements may wait to be delivered."""
         if self.limit is not None:
             return rows <= self.limit
         if self._usage is not None and rows > max(_FEWEST, _LEASE_SECONDS * self._usage.rows_per_second):

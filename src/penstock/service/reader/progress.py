@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from penstock.errors import StateMismatchError
-from penstock.service.reader.fetched import ENDLESS, Part
+from penstock.service.reader.fetch_task import ENDLESS, FetchTask
 from penstock.service.wire.spans import clipped, insert, merged, without
 from penstock.service.wire.subjects import Place, Span
 
 State = list[object]
 
-NOTHING_UNDONE: Final[Mapping[Part, Place]] = {}
+NOTHING_UNDONE: Final[Mapping[FetchTask, Place]] = {}
 
 
 class PassProgress:
@@ -29,9 +29,9 @@ class PassProgress:
         self.number = number
         self.frontier = start
         self._length = length
-        self.open: list[Part] = []
-        """The parts that were begun and not handed on in full, in the order of their positions."""
-        self.waiting: deque[Part] = deque()
+        self.open: list[FetchTask] = []
+        """The tasks that were begun and not delivered in full, in the order of their positions."""
+        self.waiting: deque[FetchTask] = deque()
         """Those of them that nobody fetches."""
 
     @property
@@ -46,52 +46,52 @@ class PassProgress:
 
     @property
     def all_begun(self) -> bool:
-        """Whether no new part can be begun."""
+        """Whether no new task can be begun."""
         return self.remaining == 0
 
     @property
     def ended(self) -> bool:
-        """Whether everything was handed on."""
+        """Whether everything was delivered."""
         return self.all_begun and not self.open
 
     def end_at(self, length: int) -> None:
         """The pass has ended after `length` positions."""
         self._length = length
 
-    def finish(self, part: Part) -> None:
-        """A part was handed on in full."""
-        self.open.remove(part)
+    def finish(self, task: FetchTask) -> None:
+        """A task was delivered in full."""
+        self.open.remove(task)
 
-    def begin(self, size: int) -> Part:
-        """A new part of at most `size` positions from the frontier on."""
+    def begin(self, size: int) -> FetchTask:
+        """A new task of at most `size` positions from the frontier on."""
         stop = self.frontier + size if self.remaining is None else self.frontier + min(size, self.remaining)
         start, self.frontier = self.frontier, stop
         return self.adopt(Span(pass_number=self.number, start=start, stop=stop))
 
-    def adopt(self, span: Span) -> Part:
-        """Begin a part for a span that was chosen elsewhere."""
-        part = Part(span)
-        self.open.append(part)
-        return part
+    def adopt(self, span: Span) -> FetchTask:
+        """Begin a task for a span that was chosen elsewhere."""
+        task = FetchTask(span)
+        self.open.append(task)
+        return task
 
-    def state(self, undone: Mapping[Part, Place] = NOTHING_UNDONE) -> State:
+    def state(self, undone: Mapping[FetchTask, Place] = NOTHING_UNDONE) -> State:
         """[frontier, [[start, stop, skip], …]]: all positions before the frontier are consumed, except in these spans.
 
         A span of which there is `more` has that as its fourth number.
 
         Args:
-            undone: parts that are to be taken as if these were their next elements; of any pass.
+            undone: tasks that are to be taken as if these were their next elements; of any pass.
         """
-        holes = [[part.position, part.span.stop, part.skip] for part in self.open if part not in undone]
-        holes += [[start, part.span.stop, skip] for part, (start, skip) in self._own(undone)]
+        holes = [[task.position, task.span.stop, task.skip] for task in self.open if task not in undone]
+        holes += [[start, task.span.stop, skip] for task, (start, skip) in self._own(undone)]
         holes = sorted(hole for hole in holes if hole[0] < hole[1])
         frontier = self.frontier if self._length < 0 else min(self.frontier, self._length)
         while holes and holes[-1][1] == frontier and holes[-1][2] == 0:
             frontier = holes.pop()[0]
         return [frontier, holes]
 
-    def _own(self, undone: Mapping[Part, Place]) -> list[tuple[Part, Place]]:
-        return [(part, place) for part, place in undone.items() if part.pass_number == self.number]
+    def _own(self, undone: Mapping[FetchTask, Place]) -> list[tuple[FetchTask, Place]]:
+        return [(task, place) for task, place in undone.items() if task.pass_number == self.number]
 
     def restore(self, state: State) -> None:
         """Continue from a state.
@@ -104,7 +104,7 @@ class PassProgress:
 
 
 class SharedProgress(PassProgress):
-    """A pass of which others read a part too: what is theirs counts as not consumed."""
+    """A pass of which others read a task too: what is theirs counts as not consumed."""
 
     def __init__(self, number: int, length: int) -> None:
         super().__init__(number, length)
@@ -112,18 +112,18 @@ class SharedProgress(PassProgress):
         self._ends: dict[Place, Place] = {}
         """Of a state: where spans end of which it has some elements, by where their rest begins."""
 
-    def finish(self, part: Part) -> None:
-        super().finish(part)
-        if part.span.first < part.span.end:
-            insert(self._finished, part.span)
+    def finish(self, task: FetchTask) -> None:
+        super().finish(task)
+        if task.span.first < task.span.end:
+            insert(self._finished, task.span)
 
-    def state(self, undone: Mapping[Part, Place] = NOTHING_UNDONE) -> State:
-        places = {part: (part.position, part.skip) for part in self.open} | dict(self._own(undone))
+    def state(self, undone: Mapping[FetchTask, Place] = NOTHING_UNDONE) -> State:
+        places = {task: (task.position, task.skip) for task in self.open} | dict(self._own(undone))
         consumed = self._finished
-        for part in places:
-            consumed = without(consumed, part.span)
-        consumed = [*consumed, *(part.until(place) for part, place in places.items())]
-        ends = self._ends | {place: part.span.end for part, place in places.items() if place < part.span.end}
+        for task in places:
+            consumed = without(consumed, task.span)
+        consumed = [*consumed, *(task.until(place) for task, place in places.items())]
+        ends = self._ends | {place: task.span.end for task, place in places.items() if place < task.span.end}
         holes: list[Span] = []
         at: Place = (0, 0)
         for span in merged(clipped(consumed, self.number, self._bound)):

@@ -18,7 +18,7 @@ from penstock.service.worker.parts import part_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class DistributeOptions:
     """What `distribute` was told, checked. Attributes are named as its arguments."""
 
     policy: ShardingPolicy
@@ -76,7 +76,7 @@ class Settings:
         return self.target_workers == "ANY" or here or not worker.colocated
 
 
-def settings_of(
+def checked_options(
     call: str,
     *,
     processing_mode: object,
@@ -91,7 +91,7 @@ def settings_of(
     target_workers: object,
     skip_poison: object = False,
     dispatcher_timeout_seconds: object = PATIENCE_SECONDS,
-) -> Settings:
+) -> DistributeOptions:
     """The arguments of `distribute`, each checked by itself and all together.
 
     Args:
@@ -118,7 +118,7 @@ def settings_of(
         raise InvalidTypeError(
             f"{call}(cross_trainer_cache=...) takes a ps.service.CrossTrainerCache, got {cross_trainer_cache!r}"
         )
-    settings = Settings(
+    settings = DistributeOptions(
         policy=as_policy(processing_mode),
         service=parse_service(call, service),
         job_name=job_name,  # type: ignore[arg-type]  # checked above, as are the others
@@ -136,7 +136,7 @@ def settings_of(
     return settings
 
 
-def _check_together(call: str, settings: Settings) -> None:
+def _check_together(call: str, settings: DistributeOptions) -> None:
     if settings.own_passes and not settings.alone and not settings.by_element:
         raise InvalidArgumentError(
             f'{call}: target_workers="LOCAL" under ShardingPolicy.{settings.policy.name} gives each reader what the '
@@ -166,7 +166,7 @@ def _check_together(call: str, settings: Settings) -> None:
         )
 
 
-def check_ordered(call: str, settings: Settings, ordered: object) -> None:
+def check_ordered(call: str, settings: DistributeOptions, ordered: object) -> None:
     """Refuse an argument `ordered` that these settings do not allow.
 
     Raises:

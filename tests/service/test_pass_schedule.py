@@ -15,9 +15,9 @@ import pytest
 import penstock as ps
 from penstock.data.block import Block
 from penstock.errors import LostDataWorkerError
-from penstock.service.reader import turns as turns_module
-from penstock.service.reader.fetched import Arrived, Part
-from penstock.service.reader.turns import MOST_LANES, Turns
+from penstock.service.reader import pass_schedule
+from penstock.service.reader.fetch_task import Arrived, FetchTask
+from penstock.service.reader.pass_schedule import MOST_LANES, PassSchedule
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.transport.in_process import InProcessServer
 from penstock.service.transport.place import this_process
@@ -103,9 +103,9 @@ def fleet_of(count: int, **settings: Any) -> Iterator[Fleet]:
 @pytest.fixture
 def few_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were many workers where there are twelve."""
-    monkeypatch.setattr(turns_module, "MOST_STREAMS", 4)
-    monkeypatch.setattr("penstock.service.reader.reader.MOST_LANES", 6)
-    monkeypatch.setattr("penstock.service.reader.reader.TURN_SECONDS", 0.1)
+    monkeypatch.setattr(pass_schedule, "MOST_STREAMS", 4)
+    monkeypatch.setattr("penstock.service.reader.lanes.MOST_LANES", 6)
+    monkeypatch.setattr("penstock.service.reader.lanes.TURN_SECONDS", 0.1)
 
 
 def stream(count: int = ELEMENTS) -> ps.Dataset:
@@ -272,72 +272,74 @@ def test_a_function_that_fails_is_met_at_its_elements() -> None:
 # Whose turn it is
 
 
-def turns_of(count: int, **settings: Any) -> tuple[Turns, list[Part]]:
-    turns, parts = Turns(settings.get("holds_back", False)), []
+def turns_of(count: int, **settings: Any) -> tuple[PassSchedule, list[FetchTask]]:
+    turns, tasks = PassSchedule(settings.get("holds_back", False)), []
     for number in range(count):
-        parts.append(Part(Span(pass_number=number, start=0, stop=100)))
-        turns.add(parts[-1])
-    return turns, parts
+        tasks.append(FetchTask(Span(pass_number=number, start=0, stop=100)))
+        turns.add(tasks[-1])
+    return turns, tasks
 
 
-def next_of(turns: Turns, lanes: int = 8, room: int = 1000, awaited: Part | None = None) -> Part | None:
+def next_of(
+    turns: PassSchedule, lanes: int = 8, room: int = 1000, awaited: FetchTask | None = None
+) -> FetchTask | None:
     return turns.next(lanes, lambda rows: rows <= room, lambda: [] if awaited is None else [awaited])
 
 
-def give(part: Part, rows: int) -> None:
-    chunk = Chunk(position=part.position, skip=0, rows=rows)
-    part.arrive(Arrived(chunk, Block((np.zeros(rows),), LEAF, rows)), "rows", 1)
+def give(task: FetchTask, rows: int) -> None:
+    chunk = Chunk(position=task.position, skip=0, rows=rows)
+    task.arrive(Arrived(chunk, Block((np.zeros(rows),), LEAF, rows)), "rows", 1)
 
 
 @pytest.mark.usefixtures("few_lanes")
 def test_those_that_gave_something_come_first_and_a_few_lanes_are_for_the_others() -> None:
-    turns, parts = turns_of(10)
+    turns, tasks = turns_of(10)
     asked = [next_of(turns) for _ in range(10)]
-    assert asked == parts
-    for number, part in enumerate(parts):
+    assert asked == tasks
+    for number, task in enumerate(tasks):
         if number >= 6:
-            give(part, 1)
-        turns.over(part)
-    silent, giving = parts[:6], parts[6:]
+            give(task, 1)
+        turns.over(task)
+    silent, giving = tasks[:6], tasks[6:]
     assert [next_of(turns) for _ in range(8)] == [*silent[:2], *giving, *silent[2:4]]
-    for part in giving:
-        give(part, 1)
-        turns.over(part)
+    for task in giving:
+        give(task, 1)
+        turns.over(task)
     turns.over(silent[0])
     assert [next_of(turns) for _ in range(5)] == [*giving, silent[4]]
 
 
 @pytest.mark.usefixtures("few_lanes")
 def test_without_room_only_what_is_awaited_is_asked_for() -> None:
-    turns, parts = turns_of(10)
+    turns, tasks = turns_of(10)
     assert next_of(turns, room=0) is None
-    assert next_of(turns, room=0, awaited=parts[7]) is parts[7]
-    assert next_of(turns, room=0, awaited=parts[7]) is None  # it is asked already
-    give(parts[7], 20)
-    turns.over(parts[7])
-    assert next_of(turns, room=0, awaited=parts[7]) is None  # something of it is there
-    assert [next_of(turns, room=9) for _ in range(9)] == [*parts[:7], *parts[8:]]
+    assert next_of(turns, room=0, awaited=tasks[7]) is tasks[7]
+    assert next_of(turns, room=0, awaited=tasks[7]) is None  # it is asked already
+    give(tasks[7], 20)
+    turns.over(tasks[7])
+    assert next_of(turns, room=0, awaited=tasks[7]) is None  # something of it is there
+    assert [next_of(turns, room=9) for _ in range(9)] == [*tasks[:7], *tasks[8:]]
     assert next_of(turns, room=28) is None  # it will have twenty more
-    assert next_of(turns, room=29) is parts[7]
+    assert next_of(turns, room=29) is tasks[7]
 
 
 @pytest.mark.usefixtures("few_lanes")
 def test_few_passes_are_asked_without_a_look_at_the_room() -> None:
     """Each has its lane, which waits for room with a block in its hand."""
-    turns, parts = turns_of(4)
-    assert [next_of(turns, room=0) for _ in range(5)] == [*parts, None]
+    turns, tasks = turns_of(4)
+    assert [next_of(turns, room=0) for _ in range(5)] == [*tasks, None]
 
 
 @pytest.mark.usefixtures("few_lanes")
 def test_a_reader_that_holds_others_back_looks_in_where_it_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, parts = turns_of(5, holds_back=True)
-    assert next_of(turns, room=0) is parts[0]
-    assert parts[0].looks_in
-    turns.over(parts[0])
-    monkeypatch.setattr(turns_module, "LOOK_SECONDS", 1e9)
+    turns, tasks = turns_of(5, holds_back=True)
+    assert next_of(turns, room=0) is tasks[0]
+    assert tasks[0].looks_in
+    turns.over(tasks[0])
+    monkeypatch.setattr(pass_schedule, "LOOK_SECONDS", 1e9)
     assert next_of(turns, room=0) is None
-    assert next_of(turns) is parts[1]
-    assert not parts[1].looks_in
+    assert next_of(turns) is tasks[1]
+    assert not tasks[1].looks_in
 
 
 # The worker's side

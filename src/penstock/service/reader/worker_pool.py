@@ -26,8 +26,8 @@ _ALONE_SECONDS = 1.0
 _SHOWN = 4
 """How many workers one line of the log names."""
 
-_told: set[tuple[str, int]] = set()
-_told_lock = Lock()
+_logged: set[tuple[str, int]] = set()
+_logged_lock = Lock()
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Loss:
     news: bool
 
 
-class Staff:
+class WorkerPool:
     """The workers of one reader.
 
     Args:
@@ -97,7 +97,7 @@ class Staff:
     def choose(self, preferred: int, stopped: Callable[[], bool], *, alone: bool = False) -> WorkerInfo | None:
         """The worker to ask next: `preferred` if it is well, else who has the least to do; waits for one to come.
 
-        It counts as busy until `leave`. None if `stopped` while there was none.
+        It counts as busy until `release`. None if `stopped` while there was none.
 
         Args:
             alone: this reader asks it for nothing else meanwhile, because it may well be lost.
@@ -130,8 +130,8 @@ class Staff:
         """
         return self._chosen.setdefault(worker.worker_id, random.random() - 1)
 
-    def short_handed(self) -> bool:
-        """Whether nobody can be asked for anything."""
+    def none_reachable(self) -> bool:
+        """Whether no worker can be asked for anything."""
         with self._changed:
             return not self._well()
 
@@ -162,7 +162,7 @@ class Staff:
         self._choices += 1
         self._chosen[number] = self._choices
 
-    def leave(self, worker: WorkerInfo) -> None:
+    def release(self, worker: WorkerInfo) -> None:
         """What a worker was chosen for is over."""
         with self._changed:
             self._busy[worker.worker_id] -= 1
@@ -192,8 +192,8 @@ class Staff:
             self._unusable.discard(number)
             back = self._suspects.pop(number, None) is not None
         if back:
-            with _told_lock:
-                _told.discard((worker.endpoint.address, number))
+            with _logged_lock:
+                _logged.discard((worker.endpoint.address, number))
 
     def _line_to(self, worker: WorkerInfo) -> Connection:
         with self._changed:
@@ -230,13 +230,13 @@ class Staff:
             line.close()
         return loss.news and not isinstance(error, UnreachedDataWorkerError)
 
-    def tell(self, worker: WorkerInfo, error: Exception, *, left: bool) -> None:
+    def log_loss(self, worker: WorkerInfo, error: Exception, *, left: bool) -> None:
         """Say in the log that a worker is gone: once, however many readers of this process had asked it."""
         name = (worker.endpoint.address, worker.worker_id)
-        with _told_lock:
-            if name in _told:
+        with _logged_lock:
+            if name in _logged:
                 return
-            _told.add(name)
+            _logged.add(name)
         if left:
             _logger.info("data worker %d at %s left; others take over", worker.worker_id, worker.endpoint.address)
         else:

@@ -23,7 +23,7 @@ _FARTHER: Final = 16
 """How many elements of a stream are asked for one by one the first time, and how many times more at the next."""
 
 
-class Suspicion:
+class PoisonSearch:
     """What is known of one span.
 
     Attributes:

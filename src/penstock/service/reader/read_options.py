@@ -1,11 +1,11 @@
-"""What one consumer reads, and how it asks workers for it."""
+"""What one reader reads, and how it asks workers for it."""
 
 from dataclasses import dataclass
 
 from penstock.errors import PoisonError
-from penstock.service.reader.delivery import AsItComes, Delivery, InOrder, InTurns
-from penstock.service.reader.fetched import Item, Part, Raised
-from penstock.service.reader.suspicion import WORKERS
+from penstock.service.reader.delivery import AsArrived, DeliveryOrder, InOrder, RoundRobin
+from penstock.service.reader.fetch_task import Arrival, FetchTask, Raised
+from penstock.service.reader.poison_search import WORKERS
 from penstock.service.wire.dispatcher_messages import EpochOpened
 from penstock.service.wire.policy import ShardingPolicy
 from penstock.service.wire.subjects import Pass, PassKind, Place, Span
@@ -13,7 +13,7 @@ from penstock.service.wire.worker_messages import Fetch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ReadOptions:
     """What a reader reads, and how.
 
     Attributes:
@@ -22,8 +22,8 @@ class Reading:
         by_element: positions are the numbers of elements, whatever else they could be.
         length_known: whether the lengths that the dispatcher knows are those of such positions.
         coordinated: whether it is one of the consumers of coordinated reads, of which there may be only one.
-        stride: of coordinated reads the number of consumers, otherwise 1.
-        offset: of coordinated reads the consumer's index, otherwise 0.
+        num_consumers: of coordinated reads; 1 for others.
+        consumer_index: of coordinated reads; 0 for others.
         trainer: of a CrossTrainerCache, otherwise "".
         consumer: the reader's own name, which it keeps when it is restored from a state.
         limit: the most elements that may be under way; None lets their size decide.
@@ -39,8 +39,8 @@ class Reading:
     by_element: bool = False
     length_known: bool = True
     coordinated: bool = False
-    stride: int = 1
-    offset: int = 0
+    num_consumers: int = 1
+    consumer_index: int = 0
     trainer: str = ""
     consumer: str = ""
     holds_back: bool = False
@@ -50,35 +50,40 @@ class Reading:
     own_passes: bool = False
 
     @property
+    def stride(self) -> int:
+        """From one position to the next: of coordinated reads, a round of all consumers is as many positions."""
+        return self.num_consumers
+
+    @property
     def endless(self) -> bool:
         """Whether a pass is fetched in one go: its worker runs through it once, as fast as elements are taken."""
         return self.coordinated or bool(self.trainer) or (self.kind == "sequence" and self.limit is None)
 
-    def delivery(self) -> Delivery:
-        """The order in which elements are handed on."""
+    def delivery_order(self) -> DeliveryOrder:
+        """The order in which elements are delivered."""
         if self.coordinated:
-            return InTurns(self.stride)
+            return RoundRobin(self.stride)
         # Trainers that share what is made go through the passes alike, so that they meet the same elements.
         in_order = self.ordered or bool(self.trainer) or self.policy != ShardingPolicy.DYNAMIC
-        return InOrder() if in_order else AsItComes()
+        return InOrder() if in_order else AsArrived()
 
     @property
     def by_position(self) -> bool:
         """Whether what follows a position can be had without it."""
         return self.kind != "sequence" and not self.trainer
 
-    def leaves_out(self, item: Item) -> bool:
+    def leaves_out(self, item: Arrival) -> bool:
         """Whether something that has arrived is not for the caller."""
         return self.skip_poison and isinstance(item, Raised) and isinstance(item.error, PoisonError)
 
-    def behind(self, part: Part, stop: int) -> Place:
+    def behind(self, task: FetchTask, stop: int) -> Place:
         """The place that follows what was left out behind the last element, where `stop` was asked for."""
-        return (stop, 0) if self.kind == "groups" else (part.fetch_position + self.stride, 0)
+        return (stop, 0) if self.kind == "groups" else (task.fetch_position + self.stride, 0)
 
     def request(
         self,
         opened: EpochOpened,
-        part: Pass,
+        description: Pass,
         span: Span,
         *,
         alone: bool = False,
@@ -91,7 +96,7 @@ class Reading:
             epoch=opened.epoch,
             seed=opened.seed,
             policy=self.policy,
-            part=part,
+            part=description,
             span=span,
             by_element=self.by_element,
             stride=self.stride,

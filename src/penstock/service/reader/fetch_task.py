@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from penstock.data.block import Block
-from penstock.service.reader.suspicion import Suspicion
+from penstock.service.reader.poison_search import PoisonSearch
 from penstock.service.wire.left_out import together
 from penstock.service.wire.subjects import PassKind, Place, Span
 from penstock.service.wire.worker_messages import Chunk, LeftOut
@@ -48,24 +48,24 @@ class Behind:
     next: Place
 
 
-Item = Arrived | Raised | Behind
-"""What is handed on: it comes in the place of elements, and has a number. The caller hears of no `Behind`."""
+Arrival = Arrived | Raised | Behind
+"""What is delivered: it comes in the place of elements, and has a number. The caller hears of no `Behind`."""
 
 
 @dataclass(eq=False)
-class Part:
-    """A span that is fetched in one piece, with what has arrived of it and was not handed on yet.
+class FetchTask:
+    """A span that is fetched in one piece, with what has arrived of it and was not delivered yet.
 
     The elements of `span.more` are fetched last, from position `span.stop` on, and counted: they are named from there.
 
     Attributes:
         limit: how many more may arrive, elements and failures, where not all of what is fetched is wanted.
-        again: whether it was handed on before the reader's state was taken.
-        position: with `skip`, the element that is handed on next.
+        again: whether it was delivered before the reader's state was taken.
+        position: with `skip`, the element that is delivered next.
         fetch_position: with `fetch_skip`, the element that arrives next.
         fetch_stop: up to where is fetched.
         complete: whether everything has arrived.
-        unused: how many were handed on that the caller may not have used yet.
+        unused: how many were delivered that the caller may not have used yet.
         wrong_answers: how many workers in a row have answered something else.
         came: how many elements and failures came the last time that it was fetched; 1 before that.
         fetched_at: when that was, by `time.monotonic`.
@@ -87,8 +87,8 @@ class Part:
     came: int = 1
     fetched_at: float = 0.0
     looks_in: bool = False
-    suspicion: Suspicion = field(default_factory=Suspicion)
-    items: deque[Item] = field(default_factory=deque)
+    poison_search: PoisonSearch = field(default_factory=PoisonSearch)
+    items: deque[Arrival] = field(default_factory=deque)
     before: LeftOut | None = None
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ class Part:
 
     @property
     def done(self) -> bool:
-        """Whether everything was handed on."""
+        """Whether everything was delivered."""
         return self.complete and not self.items
 
     def until(self, place: Place) -> Span:
@@ -113,11 +113,11 @@ class Part:
 
     @property
     def unread(self) -> int:
-        """About how many positions were not handed on, where others may have them."""
+        """About how many positions were not delivered, where others may have them."""
         return 0 if self.again or self.done else max(1, self.span.stop - self.position)
 
     def give_up(self) -> Span:
-        """Let go of what was not handed on, which is to be others'; gives it. It is complete then."""
+        """Let go of what was not delivered, which is to be others'; gives it. It is complete then."""
         place = (self.position, self.skip)
         left = Span.between(self.pass_number, place, self.span.end)
         self.span, self.complete = self.until(place), True

@@ -1,4 +1,4 @@
-"""What a reader has handed on and its caller may not have used yet, in the order in which it was handed on.
+"""What a reader has delivered and its caller may not have used yet, in the order in which it was delivered.
 
 The order is that of arrival, which does not come again: this is how a reader that is restored has it again.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import StateMismatchError
-from penstock.service.reader.fetched import ENDLESS, Arrived, Behind, Item, Part, beyond
+from penstock.service.reader.fetch_task import ENDLESS, Arrival, Arrived, Behind, FetchTask, beyond
 from penstock.service.wire.subjects import PassKind, Place, Span
 
 Entry = Sequence[int]
@@ -18,17 +18,17 @@ Entry = Sequence[int]
 
 @dataclass(frozen=True)
 class _Piece:
-    """Elements that were handed on together, or a failure in place of one, or what was left out behind them.
+    """Elements that were delivered together, or a failure in place of one, or what was left out behind them.
 
     Attributes:
         number: of the first.
         used: whether the caller has nothing of it to use.
         place: of the first.
-        follows: whether it is what comes in its part after the piece before it.
+        follows: whether it is what comes in its task after the piece before it.
         claimed: whether the state from which the reader was restored says that they are its own.
     """
 
-    part: Part
+    task: FetchTask
     number: int
     rows: int
     place: Place
@@ -37,7 +37,7 @@ class _Piece:
     used: bool = False
 
 
-class HandedOn:
+class DeliveryLog:
     """Pieces in order, numbered from the first element of the pass on.
 
     Args:
@@ -45,7 +45,7 @@ class HandedOn:
         stride: from one position to the next.
 
     Attributes:
-        number: of what is handed on next.
+        number: of what is delivered next.
         claimed_until: what comes before it is in the state from which the reader was restored.
     """
 
@@ -58,91 +58,91 @@ class HandedOn:
         self._pieces: deque[_Piece] = deque()
         self._interrupted = False
 
-    def restore(self, first: int, entries: Sequence[Entry], number: int) -> list[Part]:
+    def restore(self, first: int, entries: Sequence[Entry], number: int) -> list[FetchTask]:
         """Begin with the entries of a state, the first of which has the number `first`.
 
         Returns:
-            What is to be handed on again, from `number` on.
+            What is to be delivered again, from `number` on.
 
         Raises:
             StateMismatchError: the entries do not tell of that number.
         """
-        parts = []
+        tasks = []
         self.number, self.used_until = number, first
         end = first
         for pass_number, position, skip, rows, stop in entries:
             done = min(max(0, number - end), rows)
             start, left_out = self._beyond((position, skip), done)
             rest = Span(pass_number=pass_number, start=start, stop=stop, skip=left_out)
-            part = Part(rest, limit=rows - done, again=True)
+            task = FetchTask(rest, limit=rows - done, again=True)
             if done < rows:
-                parts.append(part)
-            self._pieces.append(_Piece(part, end, rows, (position, skip), claimed=True))
+                tasks.append(task)
+            self._pieces.append(_Piece(task, end, rows, (position, skip), claimed=True))
             end += rows
         self.claimed_until = end
         if not first <= number <= end:
             raise StateMismatchError(f"the state tells of elements {first} to {end}, and goes on with element {number}")
-        return parts
+        return tasks
 
     def _beyond(self, place: Place, rows: int) -> Place:
         return beyond(place, rows, self._kind, self._stride)
 
-    def add(self, part: Part, item: Item) -> None:
-        """An item of a part is handed on, which stands at it yet."""
-        rows, place = 1, (part.position, part.skip)
+    def add(self, task: FetchTask, item: Arrival) -> None:
+        """An item of a task is delivered, which stands at it yet."""
+        rows, place = 1, (task.position, task.skip)
         if isinstance(item, Arrived):
             rows, place = item.chunk.rows, (item.chunk.position, item.chunk.skip)
         number, self.number = self.number, self.number + rows
-        if part.again:
+        if task.again:
             return
         used = isinstance(item, Behind)
-        part.unused += 0 if used else rows
+        task.unused += 0 if used else rows
         last = self._pieces[-1] if self._pieces else None
-        follows = not self._interrupted and last is not None and last.part is part
+        follows = not self._interrupted and last is not None and last.task is task
         if follows and last is not None and self._kind != "groups":
             follows = self._beyond(last.place, last.rows) == place
         self._interrupted = False
-        self._pieces.append(_Piece(part, number, rows, place, follows, used=used))
+        self._pieces.append(_Piece(task, number, rows, place, follows, used=used))
 
     def passed_over(self) -> None:
         """Something was left out: what comes next does not follow what came last."""
         self._interrupted = True
 
-    def use(self, number: int) -> list[Part]:
-        """What comes before this number was used; gives the parts of which that was the rest."""
+    def use(self, number: int) -> list[FetchTask]:
+        """What comes before this number was used; gives the tasks of which that was the rest."""
         used = []
         while self._pieces and self._pieces[0].number + self._pieces[0].rows <= number:
             piece = self._pieces.popleft()
             if not piece.claimed and not piece.used:
-                piece.part.unused -= piece.rows
-                if piece.part.done and piece.part.unused == 0:
-                    used.append(piece.part)
+                piece.task.unused -= piece.rows
+                if piece.task.done and piece.task.unused == 0:
+                    used.append(piece.task)
         self.used_until = max(self.used_until, number)
         return used
 
-    def parts(self) -> list[Part]:
-        """The parts of which something may not be used yet."""
-        return list(dict.fromkeys(piece.part for piece in self._pieces if not piece.claimed))
+    def tasks(self) -> list[FetchTask]:
+        """The tasks of which something may not be used yet."""
+        return list(dict.fromkeys(piece.task for piece in self._pieces if not piece.claimed))
 
-    def undone(self, number: int) -> dict[Part, Place]:
-        """Where parts would stand if what comes from this number on had not been handed on."""
+    def undone(self, number: int) -> dict[FetchTask, Place]:
+        """Where tasks would stand if what comes from this number on had not been delivered."""
         places = {}
         for piece in reversed(self._pieces):
             if piece.number + piece.rows <= number:
                 break
             if not piece.claimed:
-                places[piece.part] = self._beyond(piece.place, max(0, number - piece.number))
+                places[piece.task] = self._beyond(piece.place, max(0, number - piece.number))
         return places
 
     def turn(self, number: int, now: int) -> int:
-        """Which pass was next before the element with this number was handed on, where `now` is next now."""
-        return next((piece.part.pass_number for piece in self._from(number) if not piece.claimed), now)
+        """Which pass was next before the element with this number was delivered, where `now` is next now."""
+        return next((piece.task.pass_number for piece in self._from(number) if not piece.claimed), now)
 
     def _from(self, number: int) -> Iterator[_Piece]:
         return (piece for piece in self._pieces if number < piece.number + piece.rows)
 
     def entries(self, number: int) -> list[list[int]]:
-        """What was handed on from this number on, and what is to be handed on again."""
+        """What was delivered from this number on, and what is to be delivered again."""
         entries: list[list[int]] = []
         for piece in self._from(number):
             done = max(0, number - piece.number)
@@ -151,8 +151,8 @@ class HandedOn:
                 entries[-1][3] += piece.rows
             else:
                 # What is counted from the last position on may be found anywhere behind it.
-                stop = ENDLESS if piece.part.span.more else piece.part.span.stop
-                entries.append([piece.part.pass_number, position, skip, piece.rows - done, stop])
+                stop = ENDLESS if piece.task.span.more else piece.task.span.stop
+                entries.append([piece.task.pass_number, position, skip, piece.rows - done, stop])
             if self._kind != "groups":
                 entries[-1][4] = entries[-1][1] + entries[-1][3] * self._stride
         return entries

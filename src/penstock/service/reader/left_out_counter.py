@@ -5,7 +5,7 @@ from penstock.service.wire.left_out import skipped_row
 from penstock.service.wire.worker_messages import LeftOut
 
 
-class Counting:
+class LeftOutCounter:
     """Counts what was left out before each element of a reader, once.
 
     The number of an element is the same in a reader that is restored, so what comes again is known.

@@ -1,0 +1,308 @@
+"""The threads that fetch: a lane takes a task, asks a worker for its span, and another one for the rest if it is lost.
+
+Where each pass is fetched in one go, a pass has a lane; where they are too many for that, each has its turn.
+"""
+
+import logging
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from penstock.errors import LostDataWorkerError, PenstockError, ServiceError
+from penstock.options import UNKNOWN_CARDINALITY
+from penstock.runtime.threads import Threads
+from penstock.service.reader.fetch_task import Arrived, FetchTask
+from penstock.service.reader.pass_schedule import LOOK_SECONDS, MOST_LANES, TURN_SECONDS, PassSchedule
+from penstock.service.reader.read_options import ReadOptions
+from penstock.service.reader.session import DispatcherSession
+from penstock.service.reader.shared_state import SharedState
+from penstock.service.reader.worker_pool import WorkerPool
+from penstock.service.wire.envelope import ProtocolError
+from penstock.service.wire.failures import to_exception
+from penstock.service.wire.interfaces import Answer, WrongAnswerError
+from penstock.service.wire.subjects import Span, WorkerInfo
+from penstock.service.wire.worker_answers import checked
+from penstock.service.wire.worker_messages import End, Failed, Fetch, Pause
+
+_logger = logging.getLogger(__name__)
+
+_LANES_PER_WORKER: Final = 2
+_GOODBYE_SECONDS: Final = 1.0
+"""How long the dispatcher is asked whether a worker that is lost had said that it ends."""
+_MOST_WRONG_ANSWERS: Final = 3
+
+
+class Lanes:
+    """The lanes of one reader."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        shared: SharedState,
+        workers: WorkerPool,
+        session: DispatcherSession,
+        threads: Threads,
+    ) -> None:
+        self._options = options
+        self._shared = shared
+        self._workers = workers
+        self._session = session
+        self._threads = threads
+
+    def start(self, workers: int, new_passes: int) -> None:
+        """Start the lanes that are missing with so many workers, and passes that have just come."""
+        shared = self._shared
+        with shared.changed:
+            if shared.stopping:
+                missing = 0
+            elif shared.schedule is not None:
+                for task in shared.progress.begin_all():
+                    shared.schedule.add(task)
+                missing = min(new_passes, MOST_LANES - shared.lanes)
+            else:
+                missing = max(0, min(MOST_LANES, max(1, workers) * _LANES_PER_WORKER) - shared.lanes)
+            shared.lanes += missing
+            shared.wake()
+        lane = self._run if shared.schedule is None else partial(self._run_in_turns, shared.schedule)
+        for _ in range(missing):
+            self._threads.start(lane, "service-lane")
+
+    def _run(self) -> None:
+        shared = self._shared
+        try:
+            while (task := self._take()) is not None:
+                while not task.complete and not shared.ending:
+                    self._fetch(task)
+        except Exception as error:  # nobody else would hear of it
+            shared.fail(error)
+        finally:
+            with shared.changed:
+                shared.lanes -= 1
+
+    def _run_in_turns(self, schedule: PassSchedule) -> None:
+        """As `_run`, where a task that is not complete may have to wait for others."""
+        shared = self._shared
+        try:
+            while (task := self._take_turn(schedule)) is not None:
+                while not task.complete and not shared.ending:
+                    self._fetch(task)
+                    if schedule.crowded:
+                        break
+                with shared.changed:
+                    schedule.over(task)
+                    shared.turn_free.notify(1 if schedule.crowded else MOST_LANES)
+        except Exception as error:  # nobody else would hear of it
+            shared.fail(error)
+
+    def _take_turn(self, schedule: PassSchedule) -> FetchTask | None:
+        """The task whose turn it is, when there is room for what it gives; None where there are more lanes than tasks.
+
+        A lane that gets none ends, and is counted no more.
+        """
+        shared = self._shared
+        with shared.changed:
+            while not shared.ending and schedule.count >= shared.lanes:
+                task = schedule.next(
+                    shared.lanes, lambda rows: shared.pace.holds(shared.buffered + rows), shared.progress.awaited
+                )
+                if task is not None:
+                    shared.turn_free.notify()
+                    return task
+                shared.turn_free.wait(LOOK_SECONDS if self._options.holds_back else None)
+            shared.lanes -= 1
+            return None
+
+    def _take(self) -> FetchTask | None:
+        """A task to fetch, when there is one and there is room for it; None when there will be no more."""
+        shared = self._shared
+        while True:
+            with shared.changed:
+                if shared.ending:
+                    return None
+                task = self._next_task()
+                if task is not None:
+                    return task
+                leases = shared.leases
+                if leases is None or not leases.begin(shared.pace, shared.lanes, shared.under_way):
+                    shared.changed.wait(None if leases is None else leases.pause)
+                    continue
+            reply = leases.ask()
+            self._meet_passes(reply.spans)
+            with shared.changed:
+                leases.granted(reply)
+                if reply.wanted or reply.near_end:
+                    shared.heartbeat_due.notify_all()
+                shared.wake()
+
+    def _meet_passes(self, spans: list[Span]) -> None:
+        """Hear of passes that have come since the last heartbeat, where some of them were leased.
+
+        Raises:
+            ProtocolError: there are none.
+        """
+        passes = self._shared.progress.passes
+        if any(span.pass_number not in passes for span in spans):
+            self._session.hear()
+        unknown = [span for span in spans if span.pass_number not in passes]
+        if unknown:
+            raise ProtocolError(f"the dispatcher at {self._session.address} leases what it never told of: {unknown}")
+
+    def _next_task(self) -> FetchTask | None:
+        """A task that waits, or a new one; None where there is nothing to fetch, or no room for it."""
+        shared = self._shared
+        task = shared.progress.waiting()
+        if task is not None:
+            return task
+        if shared.leases is not None:
+            span = shared.leases.next(shared.pace.size(None, shared.lanes, shared.under_way))
+            return None if span is None else shared.progress.passes[span.pass_number].adopt(span)
+        left = (progress for progress in shared.progress.passes.values() if not progress.all_begun)
+        progress = min(left, key=lambda progress: progress.frontier, default=None)
+        if progress is None:
+            return None
+        size = shared.pace.size(progress.remaining, shared.lanes, shared.under_way)
+        return progress.begin(size) if size else None
+
+    def _fetch(self, task: FetchTask) -> None:
+        """Fetch what is missing of a task, or what a worker gives of it before it is lost."""
+        shared, options = self._shared, self._options
+        description = shared.progress.descriptions[task.pass_number]
+        span = task.poison_search.next(task.missing(), options.stride)
+        wait_seconds = TURN_SECONDS if shared.schedule is not None and shared.schedule.crowded else 0.0
+        looks_in = task.looks_in and wait_seconds > 0
+        alone = task.poison_search.alone
+        request = options.request(
+            self._session.opened, description, span, alone=alone, wait_seconds=wait_seconds, looks_in=looks_in
+        )
+        worker = self._workers.choose(description.worker_id, lambda: shared.stopping, alone=alone)
+        if worker is None:
+            return
+        asked = time.monotonic()
+        try:
+            known_length = shared.progress.passes[task.pass_number].length
+            length = known_length if request.stride == 1 else UNKNOWN_CARDINALITY
+            for answer in checked(self._workers.fetch(worker, request), request, options.kind, length):
+                task.wrong_answers = 0
+                if not self._take_in(task, answer, request):
+                    break
+        except LostDataWorkerError as error:
+            if not shared.stopping:
+                self._worker_lost(task, worker, request, error, asked)
+            if self._workers.none_reachable():
+                self._session.report_soon()
+        finally:
+            self._workers.release(worker)
+
+    def _worker_lost(
+        self, task: FetchTask, worker: WorkerInfo, request: Fetch, error: LostDataWorkerError, asked: float
+    ) -> None:
+        """Note why a worker gave no more: it has left, is gone over what it was asked, or answers something else."""
+        may_be_to_blame = self._workers.lost(worker, error, asked)
+        left = self._has_left(worker.worker_id)
+        self._workers.log_loss(worker, error, left=left)
+        if may_be_to_blame and not left:
+            self._blame(task, worker.worker_id, request.span.stop)
+        if isinstance(error, WrongAnswerError):
+            self._count_wrong_answer(task, worker, error)
+
+    def _has_left(self, worker_id: int) -> bool:
+        """Whether a worker had told the dispatcher that it ends: then nothing that it was asked for is the reason."""
+        with suppress(PenstockError):
+            news = self._session.hear(worker_id, patience_seconds=_GOODBYE_SECONDS)
+            return news is not None and worker_id in news.left
+        return False
+
+    def _count_wrong_answer(self, task: FetchTask, worker: WorkerInfo, error: WrongAnswerError) -> None:
+        """Let the caller know where nobody gives a right one."""
+        task.wrong_answers += 1
+        if task.wrong_answers == _MOST_WRONG_ANSWERS:
+            self._shared.fail(
+                ServiceError(
+                    f"the data worker at {worker.endpoint.address} answers what it was not asked: {error}. So it was "
+                    f"{_MOST_WRONG_ANSWERS} times in a row: are all data workers of the penstock of this process?"
+                )
+            )
+
+    def _blame(self, task: FetchTask, worker_id: int, stop: int) -> None:
+        """Note that a worker was lost over a task; an element that has cost several is given up."""
+        options = self._options
+        asked = replace(task.missing(), stop=stop)
+        if options.endless or not options.by_position:
+            poisoned = task.poison_search.stream_lost(worker_id, asked, options.stride)
+        else:
+            poisoned = task.poison_search.worker_lost(worker_id, asked)
+        if not poisoned or task.complete:
+            return
+        error = options.poison(task.pass_number, asked.start)
+        if not options.by_position:
+            # Not raised here: it would keep what it was raised in, and with that a line to a worker.
+            self._shared.fail(error)
+            return
+        _logger.error("%s", error)
+        with self._shared.changed:
+            task.arrive_failure(error, asked.start + options.stride, 0)
+            self._shared.progress.order.arrived(task)
+            self._shared.wake()
+
+    def _take_in(self, task: FetchTask, answer: Answer, request: Fetch) -> bool:
+        """Note a piece of an answer; False if no more of it is wanted."""
+        shared, options = self._shared, self._options
+        in_turn = request.wait_seconds > 0
+        if isinstance(answer, Pause):
+            return False
+        with shared.changed:
+            if task.done:  # the rest of it was given back
+                return False
+            if isinstance(answer, End):
+                self._take_end(task, answer, request.span.stop)
+            elif isinstance(answer, Failed):
+                place = answer.next
+                task.arrive_failure(to_exception(answer), place.start, place.skip, answer.left_out)
+                shared.progress.order.arrived(task)
+                shared.wake()
+            else:
+                before = task.fetch_position
+                chunk, block = answer
+                shared.pace.arrived(chunk.rows, block.nbytes)
+                if not in_turn and not self._has_room(task, chunk.rows):
+                    return False
+                shared.buffered += task.arrive(Arrived(chunk, block), options.kind, options.stride)
+                shared.pace.measured(max(0, task.fetch_position - before), block.nbytes, chunk.seconds)
+                shared.progress.order.arrived(task)
+                shared.arrived.notify_all()
+            more = in_turn or shared.schedule is None or not shared.schedule.crowded
+            return more and not shared.stopping and not task.complete
+
+    def _take_end(self, task: FetchTask, answer: End, stop: int) -> None:
+        """Note that a worker has given all up to `stop`, or up to the end of the pass."""
+        shared = self._shared
+        end = stop if answer.length < 0 else answer.length
+        shared.pace.measured(max(0, end - task.fetch_position), 0, answer.seconds)
+        if answer.left_out is not None:
+            task.arrive_behind(answer.left_out, self._options.behind(task, stop))
+            shared.progress.order.arrived(task)
+        task.ends_at(stop, answer.skip)
+        if answer.length >= 0:
+            task.complete = True
+            shared.progress.passes[task.pass_number].end_at(answer.length)
+            if shared.leases is not None:
+                shared.leases.ended(task.pass_number, answer.length)
+        shared.finish(task)
+        shared.wake()
+
+    def _has_room(self, task: FetchTask, rows: int) -> bool:
+        """Wait until more may be buffered; gives whether it is still wanted."""
+        shared = self._shared
+        shared.changed.wait_for(
+            lambda: (
+                shared.stopping
+                or task.done
+                or (shared.schedule is not None and shared.schedule.crowded)
+                or shared.pace.holds(shared.buffered + rows)
+                or (not task.items and task in shared.progress.awaited())
+            )
+        )
+        return not task.done

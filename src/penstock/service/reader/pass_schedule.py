@@ -1,0 +1,107 @@
+"""Whose turn it is, where a reader fetches each of its passes in one go.
+
+Where there are few, each has a lane, which fetches it to its end. Where there are more than `MOST_STREAMS`, a lane asks
+for one piece of a pass and then for one of another, so that no more lanes are needed and none waits long for a worker.
+
+Pure bookkeeping without threads: the reader holds a lock around it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.service.reader.fetch_task import FetchTask
+
+MOST_LANES: Final = 128
+"""Threads of one reader."""
+MOST_STREAMS: Final = 96
+"""So many passes have a lane each; fewer than there can be lanes, so that some are free for those that come later."""
+TURN_SECONDS: Final = 1.0
+"""How long a worker is waited for that has nothing yet."""
+LOOK_SECONDS: Final = 10.0
+"""How often a reader that holds others back looks in where it has no room for more."""
+_LISTENING = 4
+"""One lane in this many is for workers that had nothing the last time, also while others have something."""
+
+
+class PassSchedule:
+    """The tasks of passes that have not come yet: those that wait for a lane, and those that are being fetched.
+
+    Those that gave something the last time come first, but for a few lanes: a worker that has nothing keeps a lane for
+    as long as it is waited for.
+
+    Args:
+        holds_back: whether others wait for this reader where it reads, and so must know that it is there.
+    """
+
+    def __init__(self, holds_back: bool) -> None:
+        self._holds_back = holds_back
+        self._giving: deque[FetchTask] = deque()
+        self._silent: deque[FetchTask] = deque()
+        self._fetched: dict[FetchTask, int] = {}  # how much each gave the last time
+        self._listening = 0  # how many of these gave nothing then
+
+    @property
+    def count(self) -> int:
+        """How many tasks have not come yet."""
+        return len(self._giving) + len(self._silent) + len(self._fetched)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether they are too many to have a lane each."""
+        return self.count > MOST_STREAMS
+
+    def add(self, task: FetchTask) -> None:
+        """Let a new task wait for its turn."""
+        self._giving.append(task)
+
+    def next(
+        self, lanes: int, has_room: Callable[[int], bool], awaited: Callable[[], Sequence[FetchTask]]
+    ) -> FetchTask | None:
+        """The task whose turn it is; None while there is none, or no room for what it may give.
+
+        Args:
+            lanes: how many there are.
+            has_room: whether so many more elements may arrive.
+            awaited: the tasks without which nothing can be delivered, for which there is always room.
+        """
+        queue = self._queue(lanes)
+        if not queue:
+            return None
+        task = queue[0]
+        task.looks_in = False
+        if self.crowded and not has_room(sum(self._fetched.values()) + max(1, task.came)):
+            needed = next((task for task in awaited() if self._lacks(task)), None)
+            if needed is None and not self._is_to_look_in(task):
+                return None
+            task = needed or task
+            task.looks_in = needed is None
+        self._begin(task)
+        return task
+
+    def _lacks(self, task: FetchTask) -> bool:
+        """Whether nothing of a task is there, nor being fetched."""
+        return not (task.items or task.complete or task in self._fetched)
+
+    def _queue(self, lanes: int) -> deque[FetchTask]:
+        if self._silent and (not self._giving or self._listening < lanes // _LISTENING):
+            return self._silent
+        return self._giving
+
+    def _is_to_look_in(self, task: FetchTask) -> bool:
+        return self._holds_back and task.fetched_at + LOOK_SECONDS < time.monotonic()
+
+    def _begin(self, task: FetchTask) -> None:
+        (self._giving if task.came else self._silent).remove(task)
+        self._fetched[task] = task.came
+        self._listening += task.came == 0
+        if not task.looks_in:
+            task.came = 0
+
+    def over(self, task: FetchTask) -> None:
+        """The turn of a task is over; if it is not complete it waits for another one."""
+        self._listening -= self._fetched.pop(task) == 0
+        task.fetched_at = time.monotonic()
+        if not task.complete:
+            (self._giving if task.came else self._silent).append(task)

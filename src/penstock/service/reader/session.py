@@ -1,0 +1,237 @@
+"""A reader's session with the dispatcher: heartbeats, what was consumed, what is given back, the release at the end.
+
+A thread keeps it up for as long as the reader reads, whatever the caller does meanwhile.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
+from typing import Any, Final
+
+from penstock.errors import ClosedError, LostLeaseError, PenstockError
+from penstock.runtime.threads import Threads
+from penstock.service.reader.read_options import ReadOptions
+from penstock.service.reader.shared_state import SharedState
+from penstock.service.reader.worker_pool import WorkerPool
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import ConsumerNews, EpochOpened, ReleaseConsumer
+from penstock.service.wire.spans import count
+from penstock.service.wire.subjects import Pass, Span
+
+_HEARTBEAT_SECONDS: Final = 1.0
+_NEWS_SECONDS: Final = 0.2
+"""How often the dispatcher is asked while no worker can be."""
+_RECALL_SECONDS: Final = 0.1
+"""How often it is asked near the end of a shared epoch whether it wants anything back."""
+_KEPT_SECONDS: Final = 0.2
+"""What the caller uses in this time is not given back."""
+
+
+class DispatcherSession:
+    """One reader's session, from the opening of an epoch on.
+
+    Args:
+        reopen: opens the epoch again at a dispatcher that knows nothing of it, given where the reader stands.
+
+    Attributes:
+        opened: what the dispatcher has answered to the opening of the epoch.
+        unread: how many elements at the end of what was delivered were not used.
+        replaced: whether another reader takes this one's place, so that it must not be released.
+    """
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        shared: SharedState,
+        workers: WorkerPool,
+        opened: EpochOpened,
+        dispatcher: DispatcherClient,
+        reopen: Callable[[dict[str, Any]], EpochOpened],
+    ) -> None:
+        self.opened = opened
+        self.unread = 0
+        self.replaced = False
+        self._options = options
+        self._shared = shared
+        self._workers = workers
+        self._dispatcher = dispatcher
+        self._reopen = reopen
+        self._over = False
+        self._next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
+        self._hearing = Lock()
+        self._version = -1
+        self._passes: list[Pass] = []
+        self._start_lanes: Callable[[int, int], None] = lambda workers, new_passes: None
+
+    def start(self, threads: Threads, start_lanes: Callable[[int, int], None]) -> None:
+        """Begin to read what was opened, and keep in touch from then on.
+
+        Args:
+            start_lanes: called with the number of workers, and that of passes that have just come.
+        """
+        self._start_lanes = start_lanes
+        self._enter(self.opened)
+        threads.start(self._keep_in_touch, "service-session")
+
+    @property
+    def address(self) -> str:
+        """The dispatcher's."""
+        return self._dispatcher.address
+
+    @property
+    def trouble(self) -> str:
+        """What keeps the dispatcher from answering; "" while it answers."""
+        return self._dispatcher.trouble
+
+    def claim(self) -> None:
+        """Tell the dispatcher that what the last record says is this reader's must not be given to another one.
+
+        Raises:
+            PenstockError: it does not know this reader any more, or cannot be reached.
+        """
+        shared = self._shared
+        if shared.leases is None:
+            return
+        with shared.changed:
+            begun = shared.progress.begun(shared.progress.claimed)
+        try:
+            if not shared.stopping:
+                shared.leases.acknowledge(begun)
+        except (LostLeaseError, ClosedError):
+            # A thread that reads ahead may come to the end meanwhile: the reader is then released, and its line closed.
+            if not shared.stopping:
+                raise
+        if shared.stopping:  # the release has told the dispatcher of all that was delivered
+            with shared.changed:
+                shared.changed.wait_for(lambda: self._over)
+
+    def report_soon(self) -> None:
+        """Let the next heartbeat not wait."""
+        with self._shared.changed:
+            self._next_heartbeat = 0.0
+            self._shared.heartbeat_due.notify_all()
+
+    def _keep_in_touch(self) -> None:
+        """Tell the dispatcher of this reader, and hear from it, until the end; then let go of everything."""
+        shared = self._shared
+        try:
+            while not self._paused():
+                if time.monotonic() >= self._next_heartbeat:
+                    self._beat()
+                    self._next_heartbeat = time.monotonic() + (
+                        _NEWS_SECONDS if self._workers.none_reachable() else _HEARTBEAT_SECONDS
+                    )
+                elif shared.leases is not None:
+                    shared.leases.report(shared.consumed_of_open())
+                self._give_back()
+        except Exception as error:  # nobody else would hear of it
+            shared.fail(error)
+            with shared.changed:
+                shared.heartbeat_due.wait_for(lambda: shared.stopping)
+        self._workers.close()
+        if not self.replaced:
+            with suppress(PenstockError):  # it will miss this reader's heartbeats
+                self._dispatcher.ask(self._release(), patience_seconds=0)
+        self._dispatcher.close()
+        with shared.changed:
+            self._over = True
+            shared.changed.notify_all()
+
+    def _release(self) -> ReleaseConsumer:
+        shared = self._shared
+        with shared.changed:
+            used = shared.progress.delivered.number - self.unread
+            consumed = [] if shared.leases is None else shared.leases.left(shared.progress.begun(used))
+        return ReleaseConsumer(consumer_id=self.opened.consumer_id, consumed=consumed)
+
+    def _paused(self) -> bool:
+        """Wait until there is reason to ask the dispatcher; gives whether the reader was stopped."""
+        shared = self._shared
+        with shared.changed:
+            since = time.monotonic()
+            while not shared.stopping:
+                recall = shared.leases is not None and shared.leases.near_end and (shared.held or shared.leases.known)
+                until = min(self._next_heartbeat, since + _RECALL_SECONDS) if recall else self._next_heartbeat
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                shared.heartbeat_due.wait(left)
+            return shared.stopping
+
+    def _give_back(self) -> None:
+        """Where another reader has nothing, let it have what the caller of this one does not need soon."""
+        shared, leases = self._shared, self._shared.leases
+        if leases is None or not leases.wanted:
+            return
+        with shared.changed:
+            leases.wanted = False
+            held = shared.held
+            left = held - min(held // 2, shared.pace.used_in(_KEPT_SECONDS))
+            spans = leases.take_back(left)
+            given: list[Span] = [*spans]
+            given_up = shared.progress.give_up(left - count(spans))
+            given += given_up.spans
+            shared.buffered -= given_up.rows
+            leases.used(given_up.used)
+            shared.wake()
+        if given:
+            leases.give_back(given, shared.consumed_of_open())
+
+    def _beat(self) -> None:
+        shared = self._shared
+        try:
+            self.hear()
+        except LostLeaseError:
+            if shared.leases is not None:
+                raise
+            # Nobody else has what it reads: a new dispatcher only has to know of it.
+            with shared.changed:
+                record = shared.progress.record(shared.progress.delivered.number, bare=True)
+            self.opened = self._reopen(record)
+            self._enter(self.opened)
+        if shared.leases is not None:
+            shared.leases.acknowledge(shared.consumed_of_open())
+
+    def hear(self, *lost: int, patience_seconds: float | None = None) -> ConsumerNews | None:
+        """Tell the dispatcher of this reader and of workers that it cannot reach; take over what it answers.
+
+        Returns:
+            The answer; None where another thread is waiting for one for so long.
+        """
+        shared = self._shared
+        # Answers must be taken over in the order in which they were given: each says what has changed since the last.
+        if not self._hearing.acquire(timeout=-1 if patience_seconds is None else patience_seconds):
+            return None
+        try:
+            with shared.changed:
+                rounds, turn = shared.progress.rounds()
+                unreachable = sorted({*lost, *self._workers.suspects()})
+                consumer_id = self.opened.consumer_id
+                heartbeat = shared.counters.heartbeat(consumer_id, self._version, rounds, turn, unreachable)
+            news: ConsumerNews = self._dispatcher.ask(heartbeat, patience_seconds)
+            workers = self._workers.update(news.workers, news.gone, whole=news.whole)
+            self._update(workers, news.version, news.passes)
+            if shared.leases is not None and news.wanted:
+                shared.leases.wanted = True
+            return news
+        finally:
+            self._hearing.release()
+
+    def _enter(self, opened: EpochOpened) -> None:
+        """Take over what a dispatcher says that has just opened the epoch."""
+        workers = self._workers.update(opened.workers, whole=True)
+        self._update(workers, opened.version, opened.passes)
+
+    def _update(self, workers: int, version: int, passes: list[Pass] | None) -> None:
+        """Begin what can be begun with so many workers, and these passes, where they are others than before."""
+        with self._shared.changed:
+            self._version = version
+            self._passes = self._passes if passes is None else passes
+            new_passes = self._shared.progress.update([part for part in self._passes if self._reads(part)])
+        self._start_lanes(workers, new_passes)
+
+    def _reads(self, part: Pass) -> bool:
+        """Whether a pass is this reader's; one that it has begun stays so, whoever makes it."""
+        begun = part.number in self._shared.progress.passes
+        return begun or not self._options.own_passes or self._workers.has(part.worker_id)

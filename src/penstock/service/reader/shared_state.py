@@ -1,0 +1,136 @@
+"""What the threads of one reader share: its caller, its lanes, and the one that keeps in touch with the dispatcher."""
+
+import math
+import time
+from threading import Condition, RLock
+
+from penstock.service.reader.epoch_progress import EpochProgress
+from penstock.service.reader.fetch_task import FetchTask
+from penstock.service.reader.leases import Holding, Leases
+from penstock.service.reader.pace import SpanPace, Usage
+from penstock.service.reader.pass_schedule import PassSchedule
+from penstock.service.reader.read_options import ReadOptions
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import ConsumerHeartbeat, EpochOpened
+from penstock.service.wire.subjects import Span
+
+
+class HeartbeatCounters:
+    """Counts what the next heartbeat tells the dispatcher.
+
+    Attributes:
+        rows: elements that were delivered since the last heartbeat.
+        seconds_waited: for how long the caller has waited since.
+        skipped: elements that were left out in all.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.seconds_waited = 0.0
+        self.skipped = 0
+        self._since = time.monotonic()
+
+    def heartbeat(
+        self, consumer_id: int, version: int, rounds: list[int], turn: int, lost_workers: list[int]
+    ) -> ConsumerHeartbeat:
+        """The heartbeat; begins to count anew."""
+        rows, waited, self.rows, self.seconds_waited = self.rows, self.seconds_waited, 0, 0.0
+        seconds, self._since = time.monotonic() - self._since, time.monotonic()
+        return ConsumerHeartbeat(
+            consumer_id=consumer_id,
+            version=version,
+            rounds=rounds,
+            turn=turn,
+            rows_per_second=rows / seconds,
+            waiting_fraction=min(1.0, waited / seconds),
+            lost_workers=lost_workers,
+            skipped=self.skipped,
+        )
+
+
+class SharedState:
+    """All of it is read and changed under one lock, which each of the conditions has.
+
+    Attributes:
+        changed: for lanes that wait for work or for room; everything that changes is told here.
+        arrived: for the caller, who waits for an element: a condition of its own, so that an element wakes nobody else.
+        heartbeat_due: for the thread that keeps in touch with the dispatcher.
+        turn_free: for lanes that wait for their turn.
+        progress: how far the reader is in each pass, and what it has delivered.
+        leases: of a shared job; None for others.
+        schedule: which pass is fetched next, where each pass is fetched in one go; None for others.
+        lanes: how many there are.
+        buffered: how many elements have arrived and were not delivered.
+        failure: what ends the reader.
+        caller_waits: whether the caller waits for an element.
+        stopping: whether the reader was stopped, or has come to its end.
+    """
+
+    def __init__(
+        self, options: ReadOptions, opened: EpochOpened, dispatcher: DispatcherClient, progress: EpochProgress
+    ) -> None:
+        lock = RLock()
+        self.changed, self.arrived = Condition(lock), Condition(lock)
+        self.heartbeat_due, self.turn_free = Condition(lock), Condition(lock)
+        self.progress = progress
+        self.leases = Leases(opened.consumer_id, dispatcher, self._holding) if opened.leased else None
+        self.schedule = PassSchedule(options.holds_back) if options.endless and not opened.leased else None
+        self.usage = Usage()
+        self.pace = SpanPace(options.limit, self.usage if opened.leased or options.trainer else None)
+        self.counters = HeartbeatCounters()
+        self.lanes = 0
+        self.buffered = 0
+        self.failure: Exception | None = None
+        self.caller_waits = False
+        self.stopping = False
+
+    @property
+    def ending(self) -> bool:
+        """Whether nothing more is to be fetched."""
+        return self.stopping or self.failure is not None
+
+    def wake(self) -> None:
+        """Let the lanes and the caller look at what has changed."""
+        self.changed.notify_all()
+        self.arrived.notify_all()
+        self.turn_free.notify_all()
+
+    def fail(self, error: Exception) -> None:
+        """Let the caller meet an error that ends the reader."""
+        with self.changed:
+            self.failure = self.failure or error
+            self.wake()
+
+    def stop(self) -> None:
+        """Let all threads end; waits for nothing."""
+        with self.changed:
+            self.stopping = True
+            self.heartbeat_due.notify_all()
+            self.wake()
+
+    def finish(self, task: FetchTask) -> None:
+        """Note that a task is done, if it is; the dispatcher is told where its caller has used it up too."""
+        if self.progress.finish(task) and self.leases is not None:
+            self.leases.used([task])
+
+    @property
+    def under_way(self) -> int:
+        """How many elements were asked for and not delivered; of a shared job positions."""
+        buffered = self.buffered if self.leases is None else self.pace.positions_of(self.buffered)
+        return self.progress.requested + math.ceil(buffered)
+
+    @property
+    def held(self) -> int:
+        """How many positions of a shared job this reader has that were not delivered."""
+        assert self.leases is not None
+        return self.leases.not_begun + self.progress.unread
+
+    def _holding(self) -> Holding:
+        with self.changed:
+            assert self.leases is not None
+            return self.held, self.caller_waits, self.leases.requesting
+
+    def consumed_of_open(self) -> list[Span]:
+        """What the caller has used of spans that are not used up."""
+        with self.changed:
+            return self.progress.begun(self.progress.delivered.used_until)
