@@ -54,3 +54,13 @@ def test_strategies_know_operators_by_the_facts_on_their_nodes_only() -> None:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("penstock.data.operators")
     ]
     assert not known, "\n".join(known)
+
+
+def test_a_class_name_stands_once_in_the_package() -> None:
+    found: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(f"{path.relative_to(PACKAGE)}, line {node.lineno}")
+    doubles = [f"{name}: {'; '.join(places)}" for name, places in found.items() if len(places) > 1]
+    assert not doubles, "\n".join(doubles)

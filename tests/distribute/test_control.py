@@ -21,7 +21,7 @@ import pytest
 from penstock.distribute.control import hub as hub_module
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.hub import Hub
-from penstock.distribute.control.messages import Item
+from penstock.distribute.control.messages import GatherItem
 from penstock.distribute.feed.agreement import Asked
 from penstock.distribute.feed.steps import HostStep
 from penstock.errors import WorkerError
@@ -146,7 +146,7 @@ def test_long_messages_arrive_whole() -> None:
 
 def test_a_worker_that_says_something_else_is_named() -> None:
     with connected(2) as controls:
-        controls[1].post(Item.of(1, "a", "a word"))
+        controls[1].post(GatherItem.of(1, "a", "a word"))
         with pytest.raises(WorkerError, match=r"worker 1 of 2 said something else than worker 0 of 2 at a \(Expected"):
             controls[0].gather("a", 1, int)
 
@@ -205,7 +205,7 @@ def test_a_lost_worker_makes_the_others_raise(lost, caplog) -> None:
 
 def test_what_a_lost_worker_has_said_before_still_counts() -> None:
     with connected(2) as controls:
-        controls[1].post(Item.of(1, "a", "said"))
+        controls[1].post(GatherItem.of(1, "a", "said"))
         lose(controls[1])
         wait_until(controls[0], lambda: controls[0]._failure is not None)
         assert controls[0].gather("a", "own", str) == ["own", "said"]
@@ -250,7 +250,7 @@ def test_an_input_that_fails_at_a_step_ends_the_others_at_that_step() -> None:
 
 def test_a_worker_that_does_not_come_in_time_is_named() -> None:
     with connected(3) as controls:
-        controls[1].post(Item.of(1, "distribute_dataset (call 1)", 1))
+        controls[1].post(GatherItem.of(1, "distribute_dataset (call 1)", 1))
         wait_until(controls[0], lambda: bool(controls[0]._received["distribute_dataset (call 1)"][1]))
         with pytest.raises(
             WorkerError, match=r"worker 2 of 3 did not come to distribute_dataset \(call 1\) within 0 seconds: every"
@@ -386,7 +386,7 @@ def test_silence_is_no_failure_once_a_worker_has_come(monkeypatch) -> None:
     with connected(2) as controls:
         with pytest.raises(WorkerError, match="did not come"):  # longer than a greeting may take
             controls[0].gather("a", 0, int, timeout=0.2)
-        controls[1].post(Item.of(1, "b", 1))
+        controls[1].post(GatherItem.of(1, "b", 1))
         assert controls[0].gather("b", 0, int) == [0, 1]
 
 
@@ -418,7 +418,7 @@ def test_a_hub_that_says_what_is_no_message_is_a_failure_and_no_hang(monkeypatch
     with connected(2) as controls:
         monkeypatch.setattr(hub_module, "_pass_on", lambda data, others: [one.send_bytes(b"?") for one in others])
         with at_once(controls[:1], lambda control: control.gather("a", 1, int)) as futures:
-            controls[1].post(Item.of(1, "a", 1))
+            controls[1].post(GatherItem.of(1, "a", 1))
             assert "worker 0 of 2 was lost: it sent what is no message" in str(futures[0].exception(timeout=30))
 
 

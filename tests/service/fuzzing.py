@@ -156,7 +156,7 @@ def seeds(target: str) -> list[bytes]:
     if target == "tickets":
         return [_encode(_fetch())]
     if target == "socket_requests":
-        return [line.frame(_fetch()) + line.frame(line.Credit(blocks=1, returned=(1,))) + line.frame(line.Stop())]
+        return [line.frame(_fetch()) + line.frame(line.Credit(blocks=1, returned=(1,))) + line.frame(line.StopFetch())]
     if target == "socket_answers":
         return [_socket_block(), *map(line.frame, (End(length=1), Pause(), Refused(kind="ServiceError", reason="x")))]
     if target == "flight_answers":
@@ -216,7 +216,7 @@ def _flight_block(block: Block, codec: str) -> bytes:
 def _socket_block() -> bytes:
     header, buffers = pack(_block())
     places = tuple(line.Place(buffer.size) for buffer in buffers)
-    message = line.BlockFrame(Chunk(position=0, skip=0, rows=3), header, places)
+    message = line.SharedBlockFrame(Chunk(position=0, skip=0, rows=3), header, places)
     return line.frame(message, message.body_size) + b"".join(buffer.tobytes() for buffer in buffers)
 
 

@@ -10,7 +10,7 @@ from penstock.data.block import Block
 from penstock.errors import StateMismatchError
 from penstock.service.reader.delivery import AsArrived, InOrder, RoundRobin
 from penstock.service.reader.epoch_progress import EpochProgress, GivenUp
-from penstock.service.reader.fetch_task import ENDLESS, Arrived, Behind, FetchTask, Raised, after
+from penstock.service.reader.fetch_task import ENDLESS, Arrived, FetchedBehind, FetchTask, Raised, after
 from penstock.service.reader.leases import Leases
 from penstock.service.reader.pace import SpanPace, Usage
 from penstock.service.reader.progress import PassProgress, SharedProgress, past_of
@@ -337,7 +337,7 @@ def test_what_was_left_out_behind_a_span_comes_last_or_with_what_is_counted_behi
     task.arrive(group(4, 1, range(2)), "groups", 1)
     task.arrive_behind(left_out(2), (5, 0))
     task.ends_at(5, 0)
-    assert task.items.pop() == Behind(left_out(2), (5, 0))
+    assert task.items.pop() == FetchedBehind(left_out(2), (5, 0))
     task = FetchTask(Span(pass_number=0, start=3, stop=5, more=2))
     task.arrive_behind(left_out(2), (5, 0))
     task.ends_at(5, 0)

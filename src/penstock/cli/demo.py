@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from penstock import demo
 from penstock.cli.arguments import INTERRUPTED, failed, positive, say
-from penstock.demo.settings import DATASET_NAMES, Settings
+from penstock.demo.settings import DATASET_NAMES, DemoSettings
 from penstock.errors import PenstockError
 
 
@@ -62,7 +62,7 @@ def _demo(options: argparse.Namespace) -> int:
         run = demo.run
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _leave)
-        run(Settings(**chosen), say)
+        run(DemoSettings(**chosen), say)
     except ModuleNotFoundError as error:
         return failed(f"the demo needs the package {error.name}: pip install 'penstock[demo]'")
     except PenstockError as error:

@@ -30,7 +30,7 @@ def fingerprint(value: Any) -> str:
     line, does not matter.
     """
     digest = hashlib.blake2b(digest_size=16)
-    pickler = _Canonical(_Sink(digest.update), protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
+    pickler = _Canonical(_NoFile(digest.update), protocol=5, buffer_callback=lambda buffer: digest.update(buffer.raw()))
     pickler.dump(value)
     return digest.hexdigest()
 
@@ -53,7 +53,7 @@ def fingerprint_of(node: Node, options: Options) -> str:
 
 
 @dataclass(frozen=True)
-class _Sink:
+class _NoFile:
     """A file that keeps nothing."""
 
     write: Callable[[bytes], None]

@@ -117,7 +117,7 @@ def belongs_to_row(error: Exception) -> bool:
 
 
 @dataclass(frozen=True)
-class Skip:
+class SkippedPlace:
     """Rows that were left out at one place: one, or all that another process has left out before an element.
 
     Attributes:
@@ -152,7 +152,7 @@ class Skips(Protocol):
     def knows(self, key: str, number: int) -> bool:
         """Whether a place of a pass was counted already."""
 
-    def add(self, skip: Skip) -> None:
+    def add(self, skip: SkippedPlace) -> None:
         """Count rows, unless their place was counted already.
 
         Raises:
@@ -216,7 +216,7 @@ class SkipLog:
         """Whether a place of a pass was counted already."""
         return self._passes.know(key, number)
 
-    def add(self, skip: Skip) -> None:
+    def add(self, skip: SkippedPlace) -> None:
         """Count rows, unless their place was counted already.
 
         Raises:
@@ -233,7 +233,7 @@ class SkipLog:
         if self.limit is not None and self._count > self.limit:
             raise too_many(self.limit, self._rows)
 
-    def _tell(self, skip: Skip) -> None:
+    def _tell(self, skip: SkippedPlace) -> None:
         for row, log in zip(skip.rows, skip.logged, strict=True):
             if log:
                 self._tell_of(row)
@@ -277,14 +277,14 @@ class SkipsAhead:
 
     def __init__(self, consumer: Skips) -> None:
         self._consumer = consumer
-        self._pending: list[Skip] = []
+        self._pending: list[SkippedPlace] = []
         self.limit: int | None = consumer.limit
 
     def knows(self, key: str, number: int) -> bool:
         """Whether a place of a pass was counted already."""
         return self._consumer.knows(key, number)
 
-    def add(self, skip: Skip) -> None:
+    def add(self, skip: SkippedPlace) -> None:
         """Note rows, unless their place was counted already.
 
         Raises:
@@ -296,12 +296,12 @@ class SkipsAhead:
         if self.limit is not None and sum(skip.count for skip in self._pending) > self.limit:
             raise too_many(self.limit, [row for skip in self._pending for row in skip.rows])
 
-    def taken(self) -> list[Skip]:
+    def taken(self) -> list[SkippedPlace]:
         """What was noted since this was called last."""
         pending, self._pending = self._pending, []
         return pending
 
-    def count(self, skips: list[Skip]) -> None:
+    def count(self, skips: list[SkippedPlace]) -> None:
         """The consumer has come to these: they count, and leave the list.
 
         Raises:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from penstock.demo.settings import DemoError as DemoError
-from penstock.demo.settings import Settings as Settings
+from penstock.demo.settings import DemoSettings as DemoSettings
 from penstock.training.keras.import_hook import check_jax, chosen_backend
 
 

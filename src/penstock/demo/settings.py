@@ -14,7 +14,7 @@ class DemoError(PenstockError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class DemoSettings:
     """The options of the demo; None leaves the choice to it.
 
     Args:

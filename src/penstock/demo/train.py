@@ -19,7 +19,7 @@ import penstock as ps
 from penstock.demo.data import Images, Labelled, load
 from penstock.demo.model import create_model
 from penstock.demo.progress import Progress
-from penstock.demo.settings import DemoError, Settings
+from penstock.demo.settings import DemoError, DemoSettings
 
 _VIRTUAL_DEVICES: Final = 4
 _LEARNING_RATE: Final = 0.001
@@ -27,7 +27,7 @@ _STEPS_PER_SAVE: Final = 50
 _SERVICE_WORKERS: Final = 2
 
 
-class Position(NamedTuple):
+class TrainingPosition(NamedTuple):
     """How far the training is: complete epochs, steps of the next one, and the sum of these steps' losses."""
 
     epoch: Any
@@ -78,7 +78,7 @@ class Training:
             self.test_loss = keras.metrics.Mean(name="test_loss")
             self.train_accuracy = keras.metrics.SparseCategoricalAccuracy(name="train_accuracy")
             self.test_accuracy = keras.metrics.SparseCategoricalAccuracy(name="test_accuracy")
-        self.position = Position(0, 0, np.float32(0))
+        self.position = TrainingPosition(0, 0, np.float32(0))
         self.checkpoint = ps.Checkpoint(
             model=self.model,
             optimizer=self.optimizer,
@@ -121,7 +121,7 @@ class Training:
             total_loss += self.strategy.reduce("SUM", per_replica_losses)
             step += 1
             if (epoch * self.steps_per_epoch + step) % _STEPS_PER_SAVE == 0:
-                self.save(Position(epoch, step, np.float32(total_loss)))
+                self.save(TrainingPosition(epoch, step, np.float32(total_loss)))
         train_loss = float(total_loss) / self.steps_per_epoch
         pace = progress.pace()
 
@@ -134,15 +134,15 @@ class Training:
         )
         for metric in (self.train_accuracy, self.test_loss, self.test_accuracy):
             metric.reset_state()
-        self.position = Position(epoch + 1, 0, np.float32(0))
+        self.position = TrainingPosition(epoch + 1, 0, np.float32(0))
 
-    def save(self, position: Position) -> None:
+    def save(self, position: TrainingPosition) -> None:
         """Write a checkpoint in the background."""
         self.checkpoint.save(self.prefix, position=position)
 
     def restore(self, path: str) -> None:
         """Go on from a checkpoint."""
-        self.position = Position(*self.checkpoint.restore(path)["position"])
+        self.position = TrainingPosition(*self.checkpoint.restore(path)["position"])
 
     def close(self) -> None:
         """Wait until the last checkpoint is complete."""
@@ -150,7 +150,7 @@ class Training:
         self.train_iterator.close()
 
 
-def run(settings: Settings, say: Callable[[str], None]) -> None:
+def run(settings: DemoSettings, say: Callable[[str], None]) -> None:
     """Train as the settings say, from the newest checkpoint if there is one; `say` gets the lines meant for the user.
 
     Raises:

@@ -22,7 +22,7 @@ from penstock.distribute.feed.explain import idle_replicas
 from penstock.distribute.feed.feed import Place
 from penstock.distribute.feed.inputs import DividedInput, FunctionInput, Inputs
 from penstock.distribute.feed.options import InputOptions, InputReplicationMode
-from penstock.distribute.feed.shards import Workers
+from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.feed.steps import Shares
 from penstock.distribute.framework import frameworks_scope
 from penstock.distribute.tensorflow import STRATEGY
@@ -40,7 +40,7 @@ class Strategy(ABC):
     In the results of `run` each leaf is a `PerReplica`; with one replica in sync it is the bare value.
     """
 
-    _workers: Workers
+    _workers: StrategyWorkers
     """This worker, and how many there are."""
     _control: Control | None = None
     """Where the workers talk to each other; None where they do not."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.errors import StorageError
 
 
-class Piece(NamedTuple):
+class CheckedBytes(NamedTuple):
     """Bytes of a file that are checked together.
 
     Attributes:
@@ -41,7 +41,7 @@ class CheckedArrowWriter:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._sink = _Sink(path)
         self._writer = pa.ipc.new_file(pa.PythonFile(self._sink, mode="w"), schema)
-        self._pieces: list[Piece] = []
+        self._pieces: list[CheckedBytes] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append a record batch."""
@@ -50,7 +50,7 @@ class CheckedArrowWriter:
         self._writer.write_batch(batch)
         self._pieces.append(self._sink.piece(batch.num_rows))
 
-    def close(self) -> list[Piece]:
+    def close(self) -> list[CheckedBytes]:
         """End the file; gives its pieces. Where that fails, the file is closed all the same."""
         try:
             self._writer.close()
@@ -74,10 +74,10 @@ class _Sink:
         while left:
             left = left[self._file.write(left) :]
 
-    def piece(self, rows: int) -> Piece:
+    def piece(self, rows: int) -> CheckedBytes:
         """All since the last piece."""
         crc32c, self._crc32c = self._crc32c, 0
-        return Piece(self._written, crc32c, rows)
+        return CheckedBytes(self._written, crc32c, rows)
 
     def tell(self) -> int:
         return self._written
@@ -107,7 +107,7 @@ class CheckedArrowFile:
         StorageError: it is not as it was written.
     """
 
-    def __init__(self, path: Path, pieces: list[Piece]) -> None:
+    def __init__(self, path: Path, pieces: list[CheckedBytes]) -> None:
         self._path = path
         self._pieces = pieces
         self.rows = [piece.rows for piece in pieces[1:-1]]

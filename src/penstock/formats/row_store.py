@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import InvalidTypeError, StorageError
-from penstock.formats.checked_arrow import CheckedArrowFile, CheckedArrowWriter, Piece
+from penstock.formats.checked_arrow import CheckedArrowFile, CheckedArrowWriter, CheckedBytes
 from penstock.formats.columns import decode_column, encode_column, spec_of_data, spec_of_encoded, spec_to_data
 from penstock.formats.structure_data import structure_of_data, structure_to_data
 from penstock.formats.work_directory import WorkDirectory
@@ -51,7 +51,7 @@ class RowStoreWriter:
         self._path = Path(path)
         with self._told():
             self._work = WorkDirectory(self._path)
-        self._files: list[tuple[str, list[Piece]]] = []
+        self._files: list[tuple[str, list[CheckedBytes]]] = []
         self._schema: pa.Schema | None = None
         self._writer: CheckedArrowWriter | None = None
         self._structure: Structure | None = None
@@ -166,7 +166,7 @@ class RowStore:
         self._batches: list[tuple[CheckedArrowFile, int]] = []
         rows: list[int] = []
         for name, pieces in description["files"]:
-            file = CheckedArrowFile(self.path / name, [Piece(*piece) for piece in pieces])
+            file = CheckedArrowFile(self.path / name, [CheckedBytes(*piece) for piece in pieces])
             self._batches += [(file, number) for number in range(len(file.rows))]
             rows += file.rows
         self._ends = np.cumsum(rows, dtype=np.int64)

@@ -20,15 +20,15 @@ import pyarrow.compute as pc
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 
-class _Place(NamedTuple):
+class _ColumnPlace(NamedTuple):
     """Whose argument a column is of, and what it is called in it."""
 
     call: str
     path: str = ""
 
-    def of(self, name: str) -> "_Place":
+    def of(self, name: str) -> "_ColumnPlace":
         """A column of the table in this place."""
-        return _Place(self.call, f"{self.path}[{name!r}]")
+        return _ColumnPlace(self.call, f"{self.path}[{name!r}]")
 
     def __str__(self) -> str:
         return f" at {self.path}" if self.path else ""
@@ -54,7 +54,7 @@ def as_columns(value: Any, path: str = "", call: str = "from_tensor_slices") -> 
             f"{call} takes rows that are there, got a {type(value).__name__}, whose rows have to be "
             "computed: call .collect() on it"
         )
-    place = _Place(call, path)
+    place = _ColumnPlace(call, path)
     columns = _columns(value, place)
     if isinstance(columns, dict) and columns is not value and not columns:
         raise InvalidArgumentError(
@@ -125,7 +125,7 @@ def _zero(kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(0, pa.int64()).cast(kind)
 
 
-def _columns(value: Any, place: _Place) -> Any:
+def _columns(value: Any, place: _ColumnPlace) -> Any:
     if _is_of_pandas(value):
         if not hasattr(value, "columns"):
             return _of_series(value, place)
@@ -147,20 +147,20 @@ def _is_of_pandas(value: Any) -> bool:
     return hasattr(value, "iloc") and any(kind.__module__.partition(".")[0] == "pandas" for kind in type(value).__mro__)
 
 
-def _of_series(series: Any, place: _Place) -> Any:
+def _of_series(series: Any, place: _ColumnPlace) -> Any:
     if not isinstance(series.dtype, np.dtype) and hasattr(series.array, "__arrow_array__"):  # pandas's own, with nulls
         return _of_arrow(pa.array(series.array), place)
     return np.asarray(series)
 
 
-def _unique(names: Sequence[str], place: _Place) -> Sequence[str]:
+def _unique(names: Sequence[str], place: _ColumnPlace) -> Sequence[str]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidArgumentError(f"{place.call} takes a table whose columns have different names, got {twice}")
     return names
 
 
-def _of_arrow(array: pa.Array | pa.ChunkedArray, place: _Place) -> Any:
+def _of_arrow(array: pa.Array | pa.ChunkedArray, place: _ColumnPlace) -> Any:
     """An Arrow array as a column; a struct as a dictionary of columns."""
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
@@ -192,7 +192,7 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, place: _Place) -> Any:
     )
 
 
-def _rows(array: pa.Array, place: _Place) -> Any:
+def _rows(array: pa.Array, place: _ColumnPlace) -> Any:
     """Lists as an object column with one array per row, each a view of the values."""
     values = _of_arrow(array.flatten(), place)
     if isinstance(values, dict):
@@ -225,7 +225,7 @@ def _has_a_place(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _check_nulls(array: pa.Array, place: _Place) -> None:
+def _check_nulls(array: pa.Array, place: _ColumnPlace) -> None:
     if array.null_count:
         raise InvalidArgumentError(
             f"{place.call} takes columns without nulls, got {array.null_count} of {len(array)}{place} "

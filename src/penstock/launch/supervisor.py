@@ -18,14 +18,14 @@ from typing import Any, BinaryIO, Final
 from penstock.errors import InvalidArgumentError
 from penstock.launch.guard import Guard
 from penstock.launch.ports import free_port
-from penstock.launch.worker import Output, Worker
+from penstock.launch.worker import Output, WorkerProcess
 from penstock.runtime.wakeups import Wakeups
 
 _DEVICES_FLAG: Final = "--xla_force_host_platform_device_count"
 
 
 @dataclass(frozen=True)
-class _Ended:
+class _WorkerEnded:
     """A worker has ended, with a status as `subprocess` gives it: minus n if signal n ended it."""
 
     number: int
@@ -60,14 +60,14 @@ class _Events:
     """What the launcher hears of, in order; it may be told from threads and from signal handlers."""
 
     def __init__(self, wakeups: Wakeups) -> None:
-        self._heard: deque[_Ended | _Signalled] = deque()
+        self._heard: deque[_WorkerEnded | _Signalled] = deque()
         self._wakeups = wakeups
 
-    def put(self, event: _Ended | _Signalled) -> None:
+    def put(self, event: _WorkerEnded | _Signalled) -> None:
         self._heard.append(event)
         self._wakeups.wake()
 
-    def get(self, timeout: float | None) -> _Ended | _Signalled | None:
+    def get(self, timeout: float | None) -> _WorkerEnded | _Signalled | None:
         """The next one; None where none has come for so many seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         while not self._heard:
@@ -129,7 +129,7 @@ def _launch(
     """As `launch`, which has checked the arguments."""
 
     def ended(number: int, status: int) -> None:
-        events.put(_Ended(number, status))
+        events.put(_WorkerEnded(number, status))
 
     lock = threading.Lock()
     output, errors = (
@@ -137,13 +137,13 @@ def _launch(
         for stream in (sys.stdout.buffer if stdout is None else stdout, sys.stderr.buffer if stderr is None else stderr)
     )
     variables = _variables(os.environ if environment is None else environment, num_workers, devices_per_worker)
-    workers: list[Worker] = []
+    workers: list[WorkerProcess] = []
     guard = Guard()
     with _signals_to(events):
         try:
             for number in range(num_workers):
                 own = variables | {"PENSTOCK_WORKER_INDEX": str(number)}
-                worker = Worker(command, own, number, (output, errors), guard, ended, grace_seconds)
+                worker = WorkerProcess(command, own, number, (output, errors), guard, ended, grace_seconds)
                 workers.append(worker)
             cause = _until_all_ended(workers, events, grace_seconds)
         except BaseException:
@@ -162,10 +162,12 @@ def _launch(
     return cause.exit_status
 
 
-def _until_all_ended(workers: Sequence[Worker], events: _Events, grace_seconds: float) -> _Ended | _Signalled | None:
+def _until_all_ended(
+    workers: Sequence[WorkerProcess], events: _Events, grace_seconds: float
+) -> _WorkerEnded | _Signalled | None:
     """Wait for all workers, and end them when one fails or the launcher is to end; gives what came first of these."""
     running = {worker.number: worker for worker in workers}
-    cause: _Ended | _Signalled | None = None
+    cause: _WorkerEnded | _Signalled | None = None
     steps: list[int] = []  # the signals that are still to come, one whenever the deadline has passed
     deadline = 0.0
 
@@ -179,7 +181,7 @@ def _until_all_ended(workers: Sequence[Worker], events: _Events, grace_seconds: 
             send(steps.pop(0))
             deadline = time.monotonic() + grace_seconds
             continue
-        if isinstance(event, _Ended):
+        if isinstance(event, _WorkerEnded):
             del running[event.number]
         if cause is None and event.exit_status:
             cause, deadline = event, time.monotonic() + grace_seconds

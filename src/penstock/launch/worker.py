@@ -53,7 +53,7 @@ class Output:
                 self._when_lost()
 
 
-class Worker:
+class WorkerProcess:
     """A process that leads a session of its own, so that whatever it starts can be ended with it.
 
     Two threads pass its output on, and one waits for its end.

@@ -81,7 +81,7 @@ class GroupByWindow(OneInput):
 
 
 @dataclass(frozen=True)
-class _Held:
+class _HeldRow:
     """One collected row: its number in the input, and its leaves."""
 
     number: int
@@ -99,9 +99,9 @@ class GroupByWindowStream(Stream):
         self._pace = Pace()
         # Places in the input, by the number of the row that follows: the oldest one that a collected row needs stays.
         self._places: list[tuple[int, State]] = []
-        self._groups: dict[int, list[_Held]] = {}
+        self._groups: dict[int, list[_HeldRow]] = {}
         self._structure: Any = None
-        self._window: tuple[int, list[_Held]] | None = None
+        self._window: tuple[int, list[_HeldRow]] | None = None
         self._output: Cursor | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -148,7 +148,7 @@ class GroupByWindowStream(Stream):
                 raise
             # Copies: a row must not keep the block alive in which it came.
             leaves = [own(column[number]) for column in block.columns]
-            self._groups.setdefault(key, []).append(_Held(first + number, leaves))
+            self._groups.setdefault(key, []).append(_HeldRow(first + number, leaves))
             if len(self._groups[key]) >= size:
                 self._input.give_back(len(block) - number - 1)
                 self._emit(key)
@@ -163,7 +163,7 @@ class GroupByWindowStream(Stream):
         self._window = (key, self._groups.pop(key))
         self._output = self._open(*self._window)
 
-    def _open(self, key: int, rows: list[_Held]) -> Cursor:
+    def _open(self, key: int, rows: list[_HeldRow]) -> Cursor:
         window = self._node.dataset_of(Block.of_leaves([held.leaves for held in rows], self._structure))
         node = self._run.prepare(self._made(key, window))
         inner = self._run.inner(self._node, node, self._epoch, rows[0].number)
@@ -199,7 +199,7 @@ class GroupByWindowStream(Stream):
         place, known, groups, window = state
         self._input.restore_at(place, known)
         wanted = {number for _, numbers in groups for number in numbers} | set(window[1] if window else ())
-        rows: dict[int, _Held] = {}
+        rows: dict[int, _HeldRow] = {}
         while self._input.repeating:
             place, met = self._input.state(), self._input.met
             block = self._input.repeat()
@@ -209,7 +209,7 @@ class GroupByWindowStream(Stream):
             self._structure = block.structure
             for number in wanted.intersection(range(met, met + len(block))):
                 leaves = [own(column[number - met]) for column in block.columns]
-                rows[number] = _Held(number, leaves)
+                rows[number] = _HeldRow(number, leaves)
         self._groups = {key: [rows[number] for number in numbers] for key, numbers in groups}
         if window is not None:
             self._window = (window[0], [rows[number] for number in window[1]])

@@ -288,7 +288,7 @@ class Window(OneInput):
 
 
 @dataclass(frozen=True)
-class _Held:
+class _HeldRows:
     """Rows that were read: the place in the input before them, and how many of them were dropped."""
 
     place: State
@@ -304,7 +304,7 @@ class WindowStream(OneInputStream):
     def __init__(self, node: Window, run: Run, epoch: int) -> None:
         self._node = node
         self._input = node.input.counting_cursor(run, epoch)
-        self._held: list[_Held] = []
+        self._held: list[_HeldRows] = []
         self._gap = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -333,7 +333,7 @@ class WindowStream(OneInputStream):
             block = self._input.pull(left, left)
             if block is None:
                 return
-            self._held.append(_Held(before, 0, block))
+            self._held.append(_HeldRows(before, 0, block))
 
     def _drop(self, rows: int) -> None:
         while rows and self._held:
@@ -341,7 +341,7 @@ class WindowStream(OneInputStream):
             count = len(held.rows)
             if count > rows:
                 rest = held.rows.slice(rows, count)
-                self._held.insert(0, _Held(held.place, held.dropped + rows, rest))
+                self._held.insert(0, _HeldRows(held.place, held.dropped + rows, rest))
                 return
             rows -= count
         self._gap = rows

@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.data.block import Block, Indices
 from penstock.data.node import DependsOn, Run, SameElements
-from penstock.data.skipped import Skip
+from penstock.data.skipped import SkippedPlace
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
 from penstock.printing import in_bytes
@@ -111,7 +111,7 @@ class ShuffleStream(OneInputStream):
         own, self._skips = run.ahead()
         self._input = node.input.counting_cursor(own, epoch)
         # What was left out among the collected rows, and after how many of them.
-        self._left_out: list[tuple[int, list[Skip]]] = []
+        self._left_out: list[tuple[int, list[SkippedPlace]]] = []
         self._collected: list[Block] = []
         self._collected_begin: State = None
         self._second_begin: State = None

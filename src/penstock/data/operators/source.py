@@ -28,7 +28,7 @@ _PIECE_BYTES: Final = 1 << 20
 """About so much is read at once of an array on disk that has no chunks of its own."""
 
 
-class Rows(ABC):
+class CollectionRows(ABC):
     """How the rows of one kind of collection are read."""
 
     spec: Any = None
@@ -39,7 +39,7 @@ class Rows(ABC):
         """The rows at these positions, at least one."""
 
 
-class RowByRow(Rows):
+class RowByRow(CollectionRows):
     """`source[index]` for each row."""
 
     def __init__(self, source: Any) -> None:
@@ -55,7 +55,7 @@ class RowByRow(Rows):
         return Block.of_rows(rows)
 
 
-class RowsByList(Rows):
+class RowsByList(CollectionRows):
     """`source.__getitems__(indices)`, which gives a list of rows."""
 
     def __init__(self, source: Any) -> None:
@@ -69,7 +69,7 @@ class RowsByList(Rows):
         return Block.of_rows(rows)
 
 
-class ArrayRows(Rows):
+class ArrayRows(CollectionRows):
     """Rows of an array on disk, by slices: a chunk, or about a megabyte, is read once for all its rows."""
 
     def __init__(self, source: Any) -> None:
@@ -102,7 +102,7 @@ class ArrayRows(Rows):
         return found[places]
 
 
-class ArrowRows(Rows):
+class ArrowRows(CollectionRows):
     """Rows of a data set of Hugging Face's, by its Arrow columns."""
 
     def __init__(self, source: Any) -> None:
@@ -125,7 +125,7 @@ class Source(Node):
     worth_a_worker = True
     source: Any = field(repr=False)
     length: int = field(repr=False)
-    rows: Rows = field(repr=False)
+    rows: CollectionRows = field(repr=False)
 
     def arguments(self) -> list[str]:
         return [type(self.source).__name__]
@@ -180,7 +180,7 @@ class Source(Node):
             raise ElementError(f"the source gave {shown} after {expected}; all its rows must be of one kind")
 
 
-def rows_of(source: Any) -> Rows:
+def rows_of(source: Any) -> CollectionRows:
     """How the rows of a collection are read.
 
     Raises:

@@ -20,12 +20,12 @@ import msgspec
 from penstock.distribute.control.messages import (
     EXIT_SECONDS,
     MAXIMUM_BYTES,
-    Failed,
+    GatherItem,
     InputFailed,
-    Item,
-    Left,
     Message,
     Said,
+    WorkerFailed,
+    WorkerLeft,
     decoded,
     read,
     send_at_once,
@@ -113,7 +113,7 @@ class Control:
             WorkerError: another worker failed, has left, did not come in time, or said something else.
             Closed: `closed()` says so.
         """
-        self.post(Item.of(self.worker, topic, own))
+        self.post(GatherItem.of(self.worker, topic, own))
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             queues = self._received[topic]
@@ -224,8 +224,8 @@ class Control:
     def fail(self, reason: str, topic: str = "") -> None:
         """Tell all workers that this one cannot go on; after `fail_step` the others may go on up to that step."""
         self._told.set()
-        self.post(Failed(self.worker, reason, topic))
-        self._note_failure(Failed(self.worker, reason))
+        self.post(WorkerFailed(self.worker, reason, topic))
+        self._note_failure(WorkerFailed(self.worker, reason))
 
     def post(self, message: Message) -> None:
         """Send a message to all other workers."""
@@ -247,20 +247,20 @@ class Control:
                 connected = False
                 ended = isinstance(error, (EOFError, OSError))
                 reason = "its process has ended" if ended else f"it sent what is no message ({error})"
-                message = Left(0) if 0 in self._left else Failed(0, f"was lost: {reason}")
-            if isinstance(message, Failed):
+                message = WorkerLeft(0) if 0 in self._left else WorkerFailed(0, f"was lost: {reason}")
+            if isinstance(message, WorkerFailed):
                 self._note_failure(message)
             else:
                 with self._changed:
                     if isinstance(message, InputFailed):
                         self._input_failures[message.topic] = message
-                    elif isinstance(message, Item):
+                    elif isinstance(message, GatherItem):
                         self._received[message.topic][message.worker].append(message.payload)
                     else:
                         self._left.add(message.worker)
                     self._changed.notify_all()
 
-    def _note_failure(self, failed: Failed) -> None:
+    def _note_failure(self, failed: WorkerFailed) -> None:
         with self._changed:
             if self._failure is not None:
                 return
@@ -315,7 +315,7 @@ class Control:
         """End this worker's part, which is no failure. What is received afterwards is not looked at."""
         forget(self)
         if self._failure is None and not self._closed:
-            self.post(Left(self.worker))
+            self.post(WorkerLeft(self.worker))
         self._told.set()
         with self._changed:
             self._closed = True

@@ -13,9 +13,9 @@ import msgspec
 from penstock.distribute.control.messages import (
     EXIT_SECONDS,
     MAXIMUM_BYTES,
-    Failed,
-    Left,
     Message,
+    WorkerFailed,
+    WorkerLeft,
     decoded,
     send_at_once,
     set_option,
@@ -66,7 +66,7 @@ class Hub:
                 message, data = _received(ready, worker)
                 if ready.closed:
                     del connections[ready]
-                if isinstance(message, Left):
+                if isinstance(message, WorkerLeft):
                     left.add(worker)
                 if not (ready.closed and worker in left):
                     _pass_on(data, [other for other in connections if other is not ready])
@@ -104,7 +104,7 @@ def _received(connection: Connection, worker: int) -> tuple[Message, bytes]:
     except msgspec.DecodeError as error:
         reason = f"was lost: it sent what is no message ({error})"
     connection.close()
-    lost = Failed(worker, reason)
+    lost = WorkerFailed(worker, reason)
     return lost, msgspec.msgpack.encode(lost)
 
 

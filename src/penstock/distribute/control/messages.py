@@ -15,7 +15,7 @@ EXIT_SECONDS = 2.0
 """How long a program that has failed waits in JAX's exit for the others, who may be waiting for it in a collective."""
 
 
-class Item(msgspec.Struct, tag="item", array_like=True):
+class GatherItem(msgspec.Struct, tag="item", array_like=True):
     """One worker's part of a `gather`."""
 
     worker: int
@@ -23,7 +23,7 @@ class Item(msgspec.Struct, tag="item", array_like=True):
     payload: msgspec.Raw
 
     @classmethod
-    def of(cls, worker: int, topic: str, said: Any) -> "Item":
+    def of(cls, worker: int, topic: str, said: Any) -> "GatherItem":
         """What a worker says."""
         return cls(worker, topic, msgspec.Raw(msgspec.msgpack.encode(said)))
 
@@ -88,14 +88,14 @@ class Announced(msgspec.Struct, frozen=True, array_like=True):
     refused: str | None = None
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True):
+class CallDone(msgspec.Struct, frozen=True, array_like=True):
     """A worker has done its part of something that all do together: what it shares with all, or its error."""
 
     shared: Any = None
     error: str | None = None
 
 
-class Failed(msgspec.Struct, tag="failed", array_like=True):
+class WorkerFailed(msgspec.Struct, tag="failed", array_like=True):
     """A worker cannot go on; where its input ended it, others can go on up to the same step of that topic."""
 
     worker: int
@@ -112,13 +112,13 @@ class InputFailed(msgspec.Struct, tag="input", array_like=True):
     reason: str
 
 
-class Left(msgspec.Struct, tag="left", array_like=True):
+class WorkerLeft(msgspec.Struct, tag="left", array_like=True):
     """A worker's program has ended as it should."""
 
     worker: int
 
 
-Message = Item | Failed | InputFailed | Left
+Message = GatherItem | WorkerFailed | InputFailed | WorkerLeft
 Said = TypeVar("Said")
 
 decoded = msgspec.msgpack.Decoder(Message).decode

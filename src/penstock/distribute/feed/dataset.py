@@ -23,10 +23,10 @@ from penstock.distribute.control.channel import Control
 from penstock.distribute.control.messages import WorkerInput
 from penstock.distribute.feed.agreement import Agreement, Alone, Asked, Counted
 from penstock.distribute.feed.explain import explain
-from penstock.distribute.feed.feed import Feed, Place
+from penstock.distribute.feed.feed import Place, StepFeed
 from penstock.distribute.feed.inputs import Inputs, Lengths, longest
 from penstock.distribute.feed.options import InputOptions, PartialBatch
-from penstock.distribute.feed.prefetch import Failure, Outcome, Prefetcher, Step
+from penstock.distribute.feed.prefetch import Outcome, Prefetcher, Step, StepFailure
 from penstock.distribute.feed.step_sources import StepSource
 from penstock.distribute.values import PerReplica
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, OutOfRangeError, WorkerError
@@ -215,11 +215,11 @@ class DistributedDataset:
         refuse_in_replica("iter(distributed_dataset)")
         return DistributedIterator(self)
 
-    def _feed(self, source: StepSource) -> Feed:
+    def _feed(self, source: StepSource) -> StepFeed:
         """Makes the steps of one pass."""
         inputs = self._inputs
         topic = f"{self._call}, iteration {next(self._iterations)}"
-        return Feed(
+        return StepFeed(
             source,
             self._agreement(topic),
             self._partial,
@@ -325,7 +325,7 @@ class DistributedIterator(Iterator[Any]):
             if self._control is not None:
                 self._control.check_step(self._feed.topic, outcome.number)
             return outcome.value
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, StepFailure):
             self._end_together(outcome)
             try:
                 raise outcome.error
@@ -350,7 +350,7 @@ class DistributedIterator(Iterator[Any]):
         finally:
             self._handed = None
 
-    def _end_together(self, failure: Failure) -> None:
+    def _end_together(self, failure: StepFailure) -> None:
         """With other workers a failure is final: they cannot leave out the step that one of them lost."""
         if self._control is None:
             return

@@ -5,7 +5,7 @@ from typing import Any
 from penstock.data.node import OneInput
 from penstock.data.shards import names_of, readers_of
 from penstock.distribute.feed.inputs import Inputs
-from penstock.distribute.feed.shards import Workers, WorkerShare
+from penstock.distribute.feed.shards import StrategyWorkers, WorkerShare
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
 from penstock.sharding import slice_bounds
 
@@ -36,7 +36,7 @@ def explain(inputs: Inputs, steps: int) -> str:
         return f"steps: {total}\nworker {workers.index} of {workers.count} reads what the given function says"
     lines = [f"steps: {total}", f"{inputs.share.policy.name}: {inputs.share.reason}"]
     for worker, own in enumerate(inputs.shares()):
-        replicas = Workers(workers.count, worker, workers.replicas).local
+        replicas = StrategyWorkers(workers.count, worker, workers.replicas).local
         numbers = f"replica {replicas.start}" if len(replicas) == 1 else f"replicas {replicas.start} to {replicas[-1]}"
         lines.append(f"worker {worker} of {workers.count}, {numbers}:")
         lines.extend("  " + line for line in _reads(own, inputs, replicas))

@@ -9,7 +9,7 @@ import numpy as np
 from penstock.distribute.control.channel import Control
 from penstock.distribute.feed.agreement import Agreement, StepFacts
 from penstock.distribute.feed.options import PartialBatch
-from penstock.distribute.feed.prefetch import End, Failure, Outcome, Step
+from penstock.distribute.feed.prefetch import Outcome, Step, StepFailure, StepsEnded
 from penstock.distribute.feed.step_sources import StepSource
 from penstock.distribute.feed.steps import HostStep, Shares, Template
 from penstock.distribute.values import PerReplica
@@ -25,7 +25,7 @@ For one replica in sync that is a `PerReplica`, of which its only value is hande
 
 
 @dataclass
-class Feed:
+class StepFeed:
     """Makes the next step; it knows nothing of the iterator that hands it out, so a thread may hold it.
 
     Attributes:
@@ -58,11 +58,11 @@ class Feed:
         try:
             value = self._next()
         except StopIteration:
-            return End(self.source.position())
+            return StepsEnded(self.source.position())
         except Exception as error:  # raised again by the iterator, in the caller's thread
             if self.control is not None and not isinstance(error, (WorkerError, Closed)):
                 self.control.fail_step(self.topic, self.source.number, f"{type(error).__name__}: {error}")
-            return Failure(error, self.source.position(), self.source.number)
+            return StepFailure(error, self.source.position(), self.source.number)
         return Step(value, self.source.position(), self.source.number - 1)
 
     def _next(self) -> Any:

@@ -15,7 +15,7 @@ from penstock.distribute.contexts import InputContext
 from penstock.distribute.control.messages import RowShape
 from penstock.distribute.feed.agreement import Layout, Sizes
 from penstock.distribute.feed.options import InputReplicationMode
-from penstock.distribute.feed.shards import Workers, WorkerShare, share_of_worker
+from penstock.distribute.feed.shards import StrategyWorkers, WorkerShare, share_of_worker
 from penstock.distribute.feed.step_sources import Elements, GlobalBatches, OwnBatches, StepSource
 from penstock.distribute.feed.steps import Template, check_spec, unbatched
 from penstock.errors import InvalidArgumentError, InvalidTypeError
@@ -48,7 +48,7 @@ class Lengths:
 class Inputs(ABC):
     """What every way of feeding a strategy's replicas gives."""
 
-    workers: Workers
+    workers: StrategyWorkers
     own: bool
     """Whether each worker reads data of its own, so that one worker's data says nothing of another's."""
     share: WorkerShare | None = None
@@ -171,7 +171,7 @@ class DividedInput(Inputs):
 
     share: WorkerShare
 
-    def __init__(self, dataset: Any, workers: Workers) -> None:
+    def __init__(self, dataset: Any, workers: StrategyWorkers) -> None:
         if not isinstance(dataset, Dataset):
             raise InvalidTypeError(
                 f"distribute_dataset(dataset) takes a ps.Dataset, got {type(dataset).__name__}: "
@@ -189,7 +189,7 @@ class DividedInput(Inputs):
 
     def share_of(self, worker: int) -> WorkerShare:
         """What a worker reads."""
-        workers = Workers(self.workers.count, worker, self.workers.replicas)
+        workers = StrategyWorkers(self.workers.count, worker, self.workers.replicas)
         policy = self._whole.options().auto_shard_policy
         assert not isinstance(policy, str)  # of a name the options have made the member
         share = share_of_worker(self._whole.node, policy, workers)
@@ -303,7 +303,9 @@ class FunctionInput(Inputs):
 
     own = True
 
-    def __init__(self, dataset_fn: Callable[[InputContext], Any], workers: Workers, mode: InputReplicationMode) -> None:
+    def __init__(
+        self, dataset_fn: Callable[[InputContext], Any], workers: StrategyWorkers, mode: InputReplicationMode
+    ) -> None:
         if not callable(dataset_fn):
             raise InvalidTypeError(
                 "distribute_datasets_from_function(dataset_fn) takes a function that gives a dataset for a "

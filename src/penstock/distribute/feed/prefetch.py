@@ -21,7 +21,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Failure:
+class StepFailure:
     """An exception in place of a step, the position after it, and its number; None where that could not be told."""
 
     error: BaseException
@@ -30,20 +30,20 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class End:
+class StepsEnded:
     """The end of the data."""
 
     position: Any
 
 
-Outcome = Step | Failure | End
+Outcome = Step | StepFailure | StepsEnded
 
 _EXIT_SECONDS = 5.0
 """How long the interpreter's exit waits for a step that is being made: a source may never answer."""
 
 
 class Prefetcher:
-    """Calls `produce` on a thread of its own until it gives an `End`, and holds up to `depth` outcomes.
+    """Calls `produce` on a thread of its own until it gives an `StepsEnded`, and holds up to `depth` outcomes.
 
     The thread does not keep this object alive: it ends when this object is closed or forgotten.
     """
@@ -61,7 +61,7 @@ class Prefetcher:
         end_at_exit(self._thread, partial(_close_at_exit, self._channel))
 
     def get(self) -> Outcome:
-        """The next outcome; waits for it. Must not be called again after an `End`."""
+        """The next outcome; waits for it. Must not be called again after an `StepsEnded`."""
         return self._channel.get()
 
     def close(self) -> None:
@@ -81,8 +81,8 @@ def _fill(produce: Callable[[], Outcome], channel: Channel[Outcome]) -> None:
         try:
             outcome = produce()
         except BaseException as error:  # raised again in the caller's thread, which would wait for ever otherwise
-            outcome = Failure(error, None)
-        ended = isinstance(outcome, End)
+            outcome = StepFailure(error, None)
+        ended = isinstance(outcome, StepsEnded)
         try:
             channel.put(outcome)
         except Closed:

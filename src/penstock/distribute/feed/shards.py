@@ -27,7 +27,7 @@ _BY_FILE = "every source reads files"
 
 
 @dataclass(frozen=True)
-class Workers:
+class StrategyWorkers:
     """The workers of a strategy.
 
     Attributes:
@@ -76,7 +76,7 @@ class WorkerShare:
     pairs: bool = False
 
 
-def share_of_worker(node: Node, policy: AutoShardPolicy | None, workers: Workers) -> WorkerShare:
+def share_of_worker(node: Node, policy: AutoShardPolicy | None, workers: StrategyWorkers) -> WorkerShare:
     """What a worker reads of a dataset under a policy; AUTO where it is None.
 
     Raises:
@@ -112,7 +112,7 @@ def share_of_worker(node: Node, policy: AutoShardPolicy | None, workers: Workers
         return _by_data(node, workers, f"{reason}")
 
 
-def _by_data(node: Node, workers: Workers, reason: str) -> WorkerShare:
+def _by_data(node: Node, workers: StrategyWorkers, reason: str) -> WorkerShare:
     if workers.count > 1:
         node = rewritten(node, _in_order)
         share = _batch_share(node, workers)
@@ -132,7 +132,7 @@ def _in_order(node: Node) -> Node | None:
     return None if ordered is node else ordered
 
 
-def _batch_share(node: Node, workers: Workers) -> Node | None:
+def _batch_share(node: Node, workers: StrategyWorkers) -> Node | None:
     """The dataset with only this worker's rows of each batch; None where it needs to see whole batches."""
     share = node.share_of_rows(workers.replicas_in_sync, workers.local)
     if share is not None or not node.by_position:
@@ -141,7 +141,7 @@ def _batch_share(node: Node, workers: Workers) -> Node | None:
     return None if below is None else with_inputs(node, [below])
 
 
-def _range_share(reader: OneInput, workers: Workers) -> Node:
+def _range_share(reader: OneInput, workers: StrategyWorkers) -> Node:
     """The reader with the records from w / n to (w + 1) / n of all its files' records."""
     names = names_of(reader)
     counts = [count for name in names or [] if isinstance(name, str) and (count := reader.records_in(name)) is not None]

@@ -13,7 +13,7 @@ from penstock.data.block import object_column
 from penstock.distribute.calls import StepLoop, checked_pair
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, checked_axis, replica_scope
 from penstock.distribute.control.cluster import find_cluster
-from penstock.distribute.feed.shards import Workers
+from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.feed.steps import Shares
 from penstock.distribute.host.rendezvous import Abandoned, Rendezvous
 from penstock.distribute.nested import taken_apart
@@ -65,7 +65,7 @@ class HostStrategy(Strategy):
             raise InvalidArgumentError(
                 f"HostStrategy(worker_index=...) must be below num_workers={count}, got {index}: workers count from 0"
             )
-        self._workers = Workers(count, index, replicas)
+        self._workers = StrategyWorkers(count, index, replicas)
 
     def __repr__(self) -> str:
         workers = self._workers

@@ -9,7 +9,7 @@ from penstock.distribute.feed.dataset import DistributedDataset, DistributedIter
 from penstock.distribute.feed.feed import Place
 from penstock.distribute.feed.inputs import DividedInput
 from penstock.distribute.feed.options import InputOptions
-from penstock.distribute.feed.shards import Workers
+from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
 from penstock.distribute.jax.placement import Placement
 from penstock.distribute.strategy import Strategy
@@ -20,7 +20,7 @@ def control_channel(owner: Strategy | DistributedIterator) -> Control | None:
     return owner._control
 
 
-def workers_of(strategy: Strategy) -> Workers:
+def workers_of(strategy: Strategy) -> StrategyWorkers:
     """Which worker this process is, of how many."""
     return strategy._workers
 

@@ -65,7 +65,7 @@ def called_function(equation: Any) -> ClosedJaxpr | None:
 
 
 @dataclass(frozen=True)
-class Scan:
+class ScanEquation:
     """A loop over rows, or of a fixed number of turns: its inputs are constants, what is carried, and rows."""
 
     body: ClosedJaxpr
@@ -76,14 +76,14 @@ class Scan:
     unroll: Any
 
     @staticmethod
-    def of(equation: Any) -> "Scan":
+    def of(equation: Any) -> "ScanEquation":
         """What a scan's equation says."""
         of = equation.params
-        return Scan(of["jaxpr"], of["num_consts"], of["num_carry"], of["length"], of["reverse"], of["unroll"])
+        return ScanEquation(of["jaxpr"], of["num_consts"], of["num_carry"], of["length"], of["reverse"], of["unroll"])
 
 
 @dataclass(frozen=True)
-class Loop:
+class LoopEquation:
     """A loop with a condition: its inputs are constants of the condition, those of the body, and what is carried."""
 
     condition: ClosedJaxpr
@@ -92,10 +92,10 @@ class Loop:
     of_body: int
 
     @staticmethod
-    def of(equation: Any) -> "Loop":
+    def of(equation: Any) -> "LoopEquation":
         """What a loop's equation says."""
         of = equation.params
-        return Loop(of["cond_jaxpr"], of["cond_nconsts"], of["body_jaxpr"], of["body_nconsts"])
+        return LoopEquation(of["cond_jaxpr"], of["cond_nconsts"], of["body_jaxpr"], of["body_nconsts"])
 
 
 def branches_of(equation: Any) -> Sequence[ClosedJaxpr]:

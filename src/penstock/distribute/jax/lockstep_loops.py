@@ -5,7 +5,7 @@ from typing import Any
 
 from jax import lax
 
-from penstock.distribute.jax.interface import BRANCH, LOOP, SCAN, ClosedJaxpr, Loop, Scan, branches_of
+from penstock.distribute.jax.interface import BRANCH, LOOP, SCAN, ClosedJaxpr, LoopEquation, ScanEquation, branches_of
 from penstock.errors import InvalidArgumentError
 
 Lists = list[list[Any]]
@@ -21,15 +21,15 @@ def run_loop(equations: Sequence[Any], inputs: Lists, run: RunTogether) -> Lists
     """
     kind = equations[0].primitive
     if kind is SCAN:
-        return _scan([Scan.of(equation) for equation in equations], inputs, run)
+        return _scan([ScanEquation.of(equation) for equation in equations], inputs, run)
     if kind is LOOP:
-        return _loop([Loop.of(equation) for equation in equations], inputs, run)
+        return _loop([LoopEquation.of(equation) for equation in equations], inputs, run)
     if kind is BRANCH:
         return _branch([branches_of(equation) for equation in equations], inputs, run)
     return None
 
 
-def _scan(scans: list[Scan], inputs: Lists, run: RunTogether) -> Lists:
+def _scan(scans: list[ScanEquation], inputs: Lists, run: RunTogether) -> Lists:
     first = scans[0]
     for replica, scan in enumerate(scans):
         if scan.length != first.length:
@@ -58,7 +58,7 @@ def _scan(scans: list[Scan], inputs: Lists, run: RunTogether) -> Lists:
     return [[*carry, *rows] for carry, rows in zip(carries, stacked, strict=True)]
 
 
-def _loop(loops: list[Loop], inputs: Lists, run: RunTogether) -> Lists:
+def _loop(loops: list[LoopEquation], inputs: Lists, run: RunTogether) -> Lists:
     first = loops[0]
     start = first.of_condition + first.of_body
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.distribute.jax.arguments import struct
 from penstock.distribute.jax.bound import BoundProgram
-from penstock.distribute.jax.interface import SCAN, Jaxpr, Scan, inner_traces
+from penstock.distribute.jax.interface import SCAN, Jaxpr, ScanEquation, inner_traces
 from penstock.distribute.jax.lockstep import meets, traced
 from penstock.distribute.jax.lockstep_loops import times
 from penstock.distribute.jax.program import Call, Static
@@ -84,7 +84,7 @@ def _turns(trace: Jaxpr) -> list[int]:
     found = []
     for equation in trace.eqns:
         if equation.primitive is SCAN and meets(equation):
-            found.append(Scan.of(equation).length)
+            found.append(ScanEquation.of(equation).length)
         for inner in inner_traces(equation):
             found += _turns(inner)
     return found

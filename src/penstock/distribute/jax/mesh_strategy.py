@@ -13,7 +13,7 @@ from penstock.distribute.calls import RowsVaryError, StepLoop, checked_pair
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.messages import ArrayShape, Said
-from penstock.distribute.feed.shards import Workers
+from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.feed.steps import Shares
 from penstock.distribute.jax.arguments import (
     ARRAYS,
@@ -31,7 +31,7 @@ from penstock.distribute.jax.launcher import Launcher
 from penstock.distribute.jax.loops_over_rows import check_loops
 from penstock.distribute.jax.many_steps import layout_of, program_steps
 from penstock.distribute.jax.on_host import OnHost, on_host_in_place
-from penstock.distribute.jax.pieces import Joiner, Piece
+from penstock.distribute.jax.pieces import Joiner, StepResults
 from penstock.distribute.jax.placement import Placement
 from penstock.distribute.jax.program import Call, is_per_replica
 from penstock.distribute.jax.programs import Programs
@@ -58,7 +58,7 @@ class MeshStrategy(Strategy):
     """
 
     def __init__(
-        self, devices: Sequence[jax.Device], workers: Workers, control: Control | None, check_weights: bool
+        self, devices: Sequence[jax.Device], workers: StrategyWorkers, control: Control | None, check_weights: bool
     ) -> None:
         self._workers = workers
         self._control = control
@@ -116,7 +116,7 @@ class MeshStrategy(Strategy):
     def _run_steps(self, loop: StepLoop, batches: list[Any], state: Any) -> tuple[Any, Any]:
         self._check_others()
         state = self._map(lambda leaf: as_leaf(leaf) if isinstance(leaf, (int, float, complex)) else leaf, state)
-        pieces: list[Piece] = []
+        pieces: list[StepResults] = []
         for group in self._alike(batches):
             if len(group) > 1:
                 try:
@@ -129,7 +129,7 @@ class MeshStrategy(Strategy):
             else:
                 given = self.run(loop.fn, (state, group[0]), donate_argnums=0 if loop.donate_state else ())
                 state, results = checked_pair(given)
-            pieces.append(Piece(results, len(group) if len(group) > 1 else None))
+            pieces.append(StepResults(results, len(group) if len(group) > 1 else None))
         # The program of all these steps gave what is wanted.
         return state, results if pieces[0].count == loop.steps else self._join(pieces)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.distribute.feed.shards import Workers
+from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.jax.devices import checked_devices
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
 from penstock.distribute.tensorflow import STRATEGY
@@ -39,7 +39,7 @@ class MirroredStrategy(MeshStrategy):
 
     def __init__(self, devices: Sequence[Any] | None = None, *, check_weights: bool = False) -> None:
         found = checked_devices(devices)
-        super().__init__(found, Workers(1, 0, len(found)), control=None, check_weights=check_weights)
+        super().__init__(found, StrategyWorkers(1, 0, len(found)), control=None, check_weights=check_weights)
 
     def __repr__(self) -> str:
         return f"MirroredStrategy({', '.join(f'{device.platform}:{device.id}' for device in self._devices)})"

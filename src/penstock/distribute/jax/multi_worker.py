@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS, Control
 from penstock.distribute.control.cluster import Cluster, find_cluster
 from penstock.distribute.control.hub import Hub
-from penstock.distribute.feed.shards import Workers
+from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
 from penstock.distribute.tensorflow import STRATEGY
 from penstock.errors import InvalidArgumentError, WorkerError
@@ -80,7 +80,7 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
         if len(set(counts.values())) > 1:
             each = [counts[number] for number in sorted(counts)]
             raise InvalidArgumentError(f"every worker must have the same number of devices, got {each}")
-        workers = Workers(len(counts), sorted(counts).index(jax.process_index()), counts[jax.process_index()])
+        workers = StrategyWorkers(len(counts), sorted(counts).index(jax.process_index()), counts[jax.process_index()])
         control = _connected(cluster, workers, failure_timeout_seconds) if workers.count > 1 else None
         super().__init__(devices, workers, control, check_weights)
 
@@ -136,7 +136,7 @@ def _join(cluster: Cluster, local_device_ids: Sequence[int] | None) -> None:
         ) from error
 
 
-def _connected(cluster: Cluster | None, workers: Workers, failure_timeout_seconds: float) -> Control:
+def _connected(cluster: Cluster | None, workers: StrategyWorkers, failure_timeout_seconds: float) -> Control:
     """This worker's end of a new control channel; worker 0 tells the others how to reach it."""
     address = b""
     if workers.index == 0:

@@ -15,7 +15,7 @@ from penstock.distribute.values import PerReplica, check_agreement
 
 
 @dataclass(frozen=True)
-class Piece:
+class StepResults:
     """What some steps gave.
 
     Attributes:
@@ -41,7 +41,7 @@ class Joiner:
             partial(_joined, axis=self._axis), static_argnums=1, out_shardings=None if replicas == 1 else by_row
         )
 
-    def __call__(self, pieces: Sequence[Piece]) -> Any:
+    def __call__(self, pieces: Sequence[StepResults]) -> Any:
         """The results of all pieces, in order.
 
         Raises:

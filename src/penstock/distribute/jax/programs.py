@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from penstock.distribute.calls import StepLoop
-from penstock.distribute.feed.shards import Workers
+from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.jax.arguments import Signature, struct
 from penstock.distribute.jax.assumptions import Assumptions
 from penstock.distribute.jax.bound import BoundProgram, with_variables
@@ -32,7 +32,7 @@ class Programs:
         check_weights: whether to compare what must be equal on all replicas.
     """
 
-    def __init__(self, placement: Placement, workers: Workers, launcher: Launcher, check_weights: bool) -> None:
+    def __init__(self, placement: Placement, workers: StrategyWorkers, launcher: Launcher, check_weights: bool) -> None:
         self.check_weights = check_weights
         self.cache = ProgramCache()
         self._placement = placement

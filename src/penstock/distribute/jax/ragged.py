@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from penstock.distribute.control.channel import Control
-from penstock.distribute.feed.shards import Workers
+from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.jax.bound import BoundProgram, with_variables
 from penstock.distribute.jax.device_dtypes import check_width
 from penstock.distribute.jax.launcher import Launcher
@@ -35,7 +35,7 @@ class RaggedSteps:
     """
 
     placement: Placement
-    workers: Workers
+    workers: StrategyWorkers
     control: Control | None
     launcher: Launcher
     programs: Programs

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import StateMismatchError
-from penstock.service.reader.fetch_task import ENDLESS, Arrival, Arrived, Behind, FetchTask, beyond
+from penstock.service.reader.fetch_task import ENDLESS, Arrival, Arrived, FetchedBehind, FetchTask, beyond
 from penstock.service.wire.subjects import PassKind, Place, Span
 
 Entry = Sequence[int]
@@ -95,7 +95,7 @@ class DeliveryLog:
         number, self.number = self.number, self.number + rows
         if task.again:
             return
-        used = isinstance(item, Behind)
+        used = isinstance(item, FetchedBehind)
         task.unused += 0 if used else rows
         last = self._pieces[-1] if self._pieces else None
         follows = not self._interrupted and last is not None and last.task is task

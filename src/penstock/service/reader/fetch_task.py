@@ -41,15 +41,15 @@ class Raised:
 
 
 @dataclass(frozen=True)
-class Behind:
+class FetchedBehind:
     """What was left out behind the last element that was fetched, and the place of what follows it."""
 
     left_out: LeftOut
     next: Place
 
 
-Arrival = Arrived | Raised | Behind
-"""What is delivered: it comes in the place of elements, and has a number. The caller hears of no `Behind`."""
+Arrival = Arrived | Raised | FetchedBehind
+"""What is delivered: it comes in the place of elements, and has a number. The caller hears of no `FetchedBehind`."""
 
 
 @dataclass(eq=False)
@@ -191,7 +191,7 @@ class FetchTask:
             self.before = together([self.before, left_out])
             return
         self._came(1)
-        self.items.append(Behind(left_out, following))
+        self.items.append(FetchedBehind(left_out, following))
 
 
 def after(chunk: Chunk, rows: int, kind: PassKind, stride: int) -> Place:

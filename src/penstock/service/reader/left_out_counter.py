@@ -1,6 +1,6 @@
 """What data workers have left out, counted where the trainer's own rows are that were left out."""
 
-from penstock.data.skipped import Skip, Skips
+from penstock.data.skipped import SkippedPlace, Skips
 from penstock.service.wire.left_out import skipped_row
 from penstock.service.wire.worker_messages import LeftOut
 
@@ -32,4 +32,4 @@ class LeftOutCounter:
         self._counted = place
         rows = tuple(map(skipped_row, left_out.rows))
         logged = tuple(row.log for row in left_out.rows)
-        self._skips.add(Skip(self._key, place, rows, logged, left_out.count - len(rows)))
+        self._skips.add(SkippedPlace(self._key, place, rows, logged, left_out.count - len(rows)))

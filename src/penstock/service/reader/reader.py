@@ -13,7 +13,7 @@ from penstock.data.block import Block
 from penstock.errors import ClosedError
 from penstock.runtime.threads import Threads
 from penstock.service.reader.epoch_progress import EpochProgress
-from penstock.service.reader.fetch_task import Arrival, Arrived, Behind, FetchTask
+from penstock.service.reader.fetch_task import Arrival, Arrived, FetchedBehind, FetchTask
 from penstock.service.reader.lanes import Lanes
 from penstock.service.reader.read_options import ReadOptions
 from penstock.service.reader.session import DispatcherSession
@@ -86,7 +86,7 @@ class Reader:
                 shared.turn_free.notify()
                 if isinstance(arrival, Arrived):
                     return arrival.block
-                if isinstance(arrival, Behind):
+                if isinstance(arrival, FetchedBehind):
                     continue
                 if not self._options.leaves_out(arrival):
                     raise arrival.error

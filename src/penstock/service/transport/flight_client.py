@@ -17,7 +17,7 @@ from penstock.runtime.memory import Memory
 from penstock.service.security.credentials import ClientCredentials, client_credentials
 from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
 from penstock.service.transport.guard import ALIVE, Line, refused_at_the_door
-from penstock.service.transport.opening import Opening
+from penstock.service.transport.opening import OpeningCall
 from penstock.service.transport.place import this_machine
 from penstock.service.transport.watch import Watch
 from penstock.service.wire.blocks import Buffer, unpack
@@ -56,7 +56,7 @@ class FlightConnection:
         self._line = Line(endpoint.address, credentials or client_credentials(), tls=endpoint.tls)
         self._lock = threading.Lock()
         keep_freed_memory()
-        self._waiting: dict[flight.FlightStreamReader | Opening, float] = {}
+        self._waiting: dict[flight.FlightStreamReader | OpeningCall, float] = {}
         self._closed = threading.Event()
         self._reached = False
         self._silent: Exception | None = None
@@ -81,7 +81,7 @@ class FlightConnection:
             if self._closed.is_set():
                 raise self._lost(None)
             _watch.add(self)
-        opening = Opening(partial(self._begin, flight.Ticket(msgspec.msgpack.encode(request))))
+        opening = OpeningCall(partial(self._begin, flight.Ticket(msgspec.msgpack.encode(request))))
         with self._watched(opening):
             return opening.reader()
 
@@ -109,7 +109,7 @@ class FlightConnection:
         return message  # type: ignore[no-any-return]  # msgspec's decoder of a union has no type
 
     @contextmanager
-    def _watched(self, call: "flight.FlightStreamReader | Opening") -> Iterator[None]:
+    def _watched(self, call: "flight.FlightStreamReader | OpeningCall") -> Iterator[None]:
         """Let a call end if the worker is silent meanwhile, or the connection is closed."""
         with self._lock:
             if self._closed.is_set():
@@ -148,7 +148,7 @@ class FlightConnection:
         with self._lock:
             return bool(self._quiet()) and (self._asking is None or not self._asking.is_alive())
 
-    def _quiet(self) -> list[flight.FlightStreamReader | Opening]:
+    def _quiet(self) -> list[flight.FlightStreamReader | OpeningCall]:
         limit = time.monotonic() - _QUIET_SECONDS
         return [call for call, since in self._waiting.items() if since < limit]
 

@@ -48,7 +48,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
     token: int = 0
 
 
-class BlockFrame(msgspec.Struct, frozen=True, tag="block"):
+class SharedBlockFrame(msgspec.Struct, frozen=True, tag="block"):
     """A block from a worker.
 
     Attributes:
@@ -75,12 +75,12 @@ class Credit(msgspec.Struct, frozen=True, tag="credit"):
     returned: tuple[int, ...] = ()
 
 
-class Stop(msgspec.Struct, frozen=True, tag="stop"):
+class StopFetch(msgspec.Struct, frozen=True, tag="stop"):
     """A consumer wants nothing more of what it has fetched."""
 
 
-FromConsumer = Fetch | Credit | Stop
-FromWorker = BlockFrame | End | Failed | Pause | Refused
+FromConsumer = Fetch | Credit | StopFetch
+FromWorker = SharedBlockFrame | End | Failed | Pause | Refused
 from_consumer = msgspec.msgpack.Decoder(FromConsumer)
 from_worker = msgspec.msgpack.Decoder(FromWorker)
 
@@ -144,7 +144,7 @@ def _message(
         message = decoder.decode(_exactly(line, message_size).data)
     except UNDECODABLE as error:
         raise WrongAnswerError(f"what came over the line is no message: {error}") from error
-    expected = message.body_size if isinstance(message, BlockFrame) else 0
+    expected = message.body_size if isinstance(message, SharedBlockFrame) else 0
     if body_size != expected:
         raise WrongAnswerError(f"what came over the line claims a body of {body_size} bytes, its message {expected}")
     return message, body_size

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 
-class Opening:
+class OpeningCall:
     """A call in a thread of its own, which goes on without anybody if it was given up.
 
     Args:

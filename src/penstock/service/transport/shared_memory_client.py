@@ -12,11 +12,11 @@ from penstock.errors import LostDataWorkerError, ServiceError
 from penstock.runtime.memory import Memory
 from penstock.runtime.shared_memory import Mapping
 from penstock.service.transport.line import (
-    BlockFrame,
     Credit,
     FromConsumer,
     Place,
-    Stop,
+    SharedBlockFrame,
+    StopFetch,
     frame,
     peer_is_this_user,
     receive,
@@ -138,14 +138,14 @@ class _Line:
         if received is None:
             raise ConnectionResetError("its process has ended")
         message, body, files = received
-        if not isinstance(message, BlockFrame):
+        if not isinstance(message, SharedBlockFrame):
             return message
         self._map(message, files)
         answer = message.chunk, unpack(message.header, list(self._buffers(message, body)))
         self.send(Credit(blocks=1, returned=self._taken_back()))
         return answer
 
-    def _map(self, message: BlockFrame, files: list[int]) -> None:
+    def _map(self, message: SharedBlockFrame, files: list[int]) -> None:
         for number in message.forgotten:
             self._mappings.pop(number, None)
         try:
@@ -162,7 +162,7 @@ class _Line:
             for file in files:
                 os.close(file)
 
-    def _buffers(self, message: BlockFrame, body: Buffer) -> Iterator[Buffer]:
+    def _buffers(self, message: SharedBlockFrame, body: Buffer) -> Iterator[Buffer]:
         start = 0
         for place in message.places:
             if place.segment < 0:
@@ -204,7 +204,7 @@ class _Line:
     def stop(self) -> None:
         """Want nothing more of what was fetched; whoever waits for it meets the end of the line."""
         with suppress(OSError):
-            self.send(Stop())
+            self.send(StopFetch())
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_RD)
 

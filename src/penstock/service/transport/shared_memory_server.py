@@ -22,10 +22,10 @@ from penstock.runtime.shared_memory import Arena, Segment, place_of
 from penstock.service.transport.entrance import Entrance
 from penstock.service.transport.line import (
     MOST_FILES,
-    BlockFrame,
     Credit,
     Place,
-    Stop,
+    SharedBlockFrame,
+    StopFetch,
     listen,
     receive_request,
     send,
@@ -151,14 +151,14 @@ class _ServerLine:
         self._credit = 1
         self._stopped = False
 
-    def next(self) -> Fetch | Credit | Stop | None:
+    def next(self) -> Fetch | Credit | StopFetch | None:
         """The consumer's next message, after noting what it says; None at the end of the line."""
         message = receive_request(self._line)
         if isinstance(message, Credit):
             self._credit += message.blocks
             for token in message.returned:
                 self._held.pop(token, None)
-        elif isinstance(message, Stop):
+        elif isinstance(message, StopFetch):
             self._stopped = True
         return message
 
@@ -189,7 +189,7 @@ class _ServerLine:
         forgotten = tuple(number for number, segment in self._known.items() if segment() is None)
         for number in forgotten:
             del self._known[number]
-        message = BlockFrame(chunk, header, places, tuple((s.number, s.size) for s in new), forgotten)
+        message = SharedBlockFrame(chunk, header, places, tuple((s.number, s.size) for s in new), forgotten)
         send(self._line, message, body, [segment.file for segment in new])
         self._credit -= 1
 

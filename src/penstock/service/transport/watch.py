@@ -6,7 +6,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 
-class Watched(Protocol):
+class WatchedLine(Protocol):
     """A line that can tell whether its other end should be asked if it is there, and then ask it."""
 
     def is_quiet(self) -> bool:
@@ -26,10 +26,10 @@ class Watch:
     def __init__(self, every: Callable[[], float]) -> None:
         self._every = every
         self._changed = Condition()
-        self._lines: WeakSet[Watched] = WeakSet()
+        self._lines: WeakSet[WatchedLine] = WeakSet()
         self._runs = False
 
-    def add(self, line: Watched) -> None:
+    def add(self, line: WatchedLine) -> None:
         """Look after a line."""
         with self._changed:
             self._lines.add(line)
@@ -37,7 +37,7 @@ class Watch:
                 self._runs = True
                 Thread(target=self._run, name="penstock-watch", daemon=True).start()
 
-    def remove(self, line: Watched) -> None:
+    def remove(self, line: WatchedLine) -> None:
         """Look after it no more."""
         with self._changed:
             self._lines.discard(line)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from penstock.data.skipped import KEPT_ROWS, KnownPasses, Skip, SkippedRow, too_many
+from penstock.data.skipped import KEPT_ROWS, KnownPasses, SkippedPlace, SkippedRow, too_many
 from penstock.data.streams.stream import State
 from penstock.service.wire.subjects import LONGEST_NAME
 from penstock.service.wire.worker_messages import LeftOut, RowLeftOut
@@ -25,7 +25,7 @@ class Noted:
         """As `Skips.knows`."""
         return self._known.know(key, number)
 
-    def add(self, skip: Skip) -> None:
+    def add(self, skip: SkippedPlace) -> None:
         """As `Skips.add`."""
         if self.knows(skip.key, skip.number):
             return

@@ -19,11 +19,11 @@ from penstock.service.wire.left_out import Noted
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import LeftOut
 from penstock.service.worker.cut import DrawsNothing, base_of
-from penstock.service.worker.spans import Piece, Reader, pulled
+from penstock.service.worker.spans import Piece, SpanReader, pulled
 
 
 @dataclass(frozen=True, eq=False)
-class Rows(OneInput):
+class SpanRows(OneInput):
     """The rows that a `SpanRun` is about, of what is read by index."""
 
     name: ClassVar[str] = "rows"
@@ -43,10 +43,10 @@ class Rows(OneInput):
 
 
 def over_rows(node: Node) -> Node:
-    """The nodes of a pass of kind "groups" with `Rows` put on what is read by index."""
+    """The nodes of a pass of kind "groups" with `SpanRows` put on what is read by index."""
     base, above = base_of(node)
     assert base is not None
-    node = Rows(base)
+    node = SpanRows(base)
     for step in above:
         node = with_inputs(step, [node])
     return node
@@ -66,7 +66,7 @@ class SpanRun(Run):
         self.span = span
 
     def first(self, node: Node) -> int:
-        return self.span.start if isinstance(node, Rows) else 0
+        return self.span.start if isinstance(node, SpanRows) else 0
 
     def inner(self, node: Node, root: Node, epoch: int, position: int) -> Run:
         if isinstance(node, DrawsNothing) and root.unseeded:
@@ -93,11 +93,11 @@ class Feed(IndexStream):
         return super().pull(need, allow)
 
 
-class GroupsReader(Reader):
+class GroupsReader(SpanReader):
     """A span of groups.
 
     Args:
-        node: the nodes, with `Rows` in them.
+        node: the nodes, with `SpanRows` in them.
         length: the number of rows there are; -1 infinite.
         run: the run of the pass.
         epoch: the epoch.

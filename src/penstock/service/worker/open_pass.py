@@ -20,7 +20,7 @@ from penstock.service.worker.groups import GroupsReader, SpanRun, over_rows
 from penstock.service.worker.parts import part_of, seed_of
 from penstock.service.worker.rounds import RoundsReader
 from penstock.service.worker.sequence import Sequence, SequenceReader
-from penstock.service.worker.spans import BLOCK_SECONDS, Reader, RowsReader
+from penstock.service.worker.spans import BLOCK_SECONDS, RowsReader, SpanReader
 from penstock.service.worker.window import SharedReader, SharedWindow
 
 _WITHOUT_END = 1 << 62
@@ -85,7 +85,7 @@ class OpenPass:
         run = (SpanRun(self._run, whole) if self.kind == "groups" else self._run).leaving_to(noted)
         return self._root.cursor(run, self._epoch), noted
 
-    def reader(self, request: Fetch) -> Reader:
+    def reader(self, request: Fetch) -> SpanReader:
         """A reader of the span that is asked for."""
         span = request.span
         if request.trainer:

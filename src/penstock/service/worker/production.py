@@ -20,7 +20,7 @@ from penstock.service.wire.interfaces import Answers, UnreachedDataWorkerError
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import Chunk, End, Fetch, check_fetch
 from penstock.service.worker.open_pass import OpenPass, PassKey
-from penstock.service.worker.spans import STOPPED, Gathered, Piece, Reader, as_exception
+from penstock.service.worker.spans import STOPPED, Gathered, Piece, SpanReader, as_exception
 from penstock.service.worker.standing import StandingAnswers
 
 _OPEN_PASSES = 32
@@ -94,7 +94,7 @@ class Production:
     def _answer(self, request: Fetch) -> Answers:
         """All of it."""
         opened = self._open(request)
-        reader: Reader | None = None
+        reader: SpanReader | None = None
         try:
             reader = opened.reader(request)
             yield from self._answers(opened, reader, request)
@@ -108,7 +108,7 @@ class Production:
                 reader.close()
             opened.release()
 
-    def _answers(self, opened: OpenPass, reader: Reader, request: Fetch) -> Answers:
+    def _answers(self, opened: OpenPass, reader: SpanReader, request: Fetch) -> Answers:
         pace = opened.take_pace(request.block_bytes)
         gathered = Gathered(reader)
         try:

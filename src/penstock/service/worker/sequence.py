@@ -14,8 +14,8 @@ from penstock.runtime.pacing import Pace
 from penstock.service.wire.left_out import Noted
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import LeftOut
-from penstock.service.worker.spans import BLOCK_SECONDS, STOPPED, Piece, Reader, pulled
-from penstock.service.worker.window import Behind, Found, Window, rows_of
+from penstock.service.worker.spans import BLOCK_SECONDS, STOPPED, Piece, SpanReader, pulled
+from penstock.service.worker.window import Behind, Found, ProducedWindow, rows_of
 
 _HEADS = 4
 _SAVED_STATES = 64
@@ -72,7 +72,7 @@ class Head:
         self._passed = passed
         self._pace = Pace(parallelism, BLOCK_SECONDS)
         self._stream: Opened | None = None
-        self._window = Window(saved[0])
+        self._window = ProducedWindow(saved[0])
         self._ended = False
         self._retired = False
 
@@ -216,7 +216,7 @@ class Sequence:
             head.retire()
 
 
-class SequenceReader(Reader):
+class SequenceReader(SpanReader):
     """A span of a sequence."""
 
     def __init__(self, sequence: Sequence, span: Span) -> None:

@@ -39,7 +39,7 @@ class Piece:
     left_out: LeftOut | None = None
 
 
-class Reader(ABC):
+class SpanReader(ABC):
     """One span of a pass, from its beginning to its end.
 
     Attributes:
@@ -79,7 +79,7 @@ class Reader(ABC):
 class Gathered:
     """What a reader gives, with small blocks put together: each piece has a price on its way."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: SpanReader) -> None:
         self._reader = reader
         self._pending: list[Piece | None] = []
 
@@ -117,7 +117,7 @@ def _fits(piece: Piece, first: Block) -> bool:
     )
 
 
-class RowsReader(Reader):
+class RowsReader(SpanReader):
     """A span of what is read by index.
 
     Args:

@@ -13,7 +13,7 @@ from penstock.runtime.pacing import Pace
 from penstock.service.wire.left_out import Noted
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import LeftOut
-from penstock.service.worker.spans import BLOCK_SECONDS, STOPPED, Piece, Reader, pulled
+from penstock.service.worker.spans import BLOCK_SECONDS, STOPPED, Piece, SpanReader, pulled
 
 _BLOCK_BYTES = 1 << 22
 _OVERHEAD_BYTES = 256
@@ -34,7 +34,7 @@ Found = Block | Exception | Behind
 """What stands at a position of a pass."""
 
 
-class Window:
+class ProducedWindow:
     """What stands at the positions from `first` to `next` - 1, and what was left out before these."""
 
     def __init__(self, position: int) -> None:
@@ -139,7 +139,7 @@ class SharedWindow:
     ) -> None:
         self._changed = Condition()
         self._open = open
-        self._window = Window(0)
+        self._window = ProducedWindow(0)
         self._window_bytes = window_bytes
         self._pace = Pace(parallelism, BLOCK_SECONDS)
         self._pace.aim(min(_BLOCK_BYTES, window_bytes // 8))
@@ -298,7 +298,7 @@ class SharedWindow:
             self._stream.close()
 
 
-class SharedReader(Reader):
+class SharedReader(SpanReader):
     """A trainer's way through a shared window."""
 
     gathers = False  # it may jump

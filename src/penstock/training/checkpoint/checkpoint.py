@@ -17,7 +17,7 @@ from penstock.paths import local_path
 from penstock.training.checkpoint.folders import LocalFolder
 from penstock.training.checkpoint.index import Index, Item, check_names, index_at, read_index
 from penstock.training.checkpoint.keep import Keep
-from penstock.training.checkpoint.keras import KerasPart
+from penstock.training.checkpoint.keras import SaveableKeras
 from penstock.training.checkpoint.numbered import Numbered, is_replaced, version_at
 from penstock.training.checkpoint.objects import Object, index_of, load_states, states_of
 from penstock.training.checkpoint.options import check_asynchronous, check_no_options, metric_of, step_of
@@ -91,7 +91,7 @@ class Checkpoint:
             raise InvalidArgumentError("ps.Checkpoint takes what to save by name, as in ps.Checkpoint(model=model)")
         check_no_options(objects)
         self._asynchronous = asynchronous
-        keras: list[KerasPart] = []
+        keras: list[SaveableKeras] = []
         self._objects = {name: Object(name, value, keras) for name, value in objects.items()}
         self._workers = checkpoint_workers([control for one in self._objects.values() for control in one.controls()])
         if self._workers.count > 1:

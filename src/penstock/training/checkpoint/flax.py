@@ -8,7 +8,7 @@ import jax
 
 from penstock.training.checkpoint.index import Item
 from penstock.training.checkpoint.names import of_keys
-from penstock.training.checkpoint.parts import Part, Value
+from penstock.training.checkpoint.parts import Saveable, SaveableArray
 
 
 def _nnx() -> Any:
@@ -22,7 +22,7 @@ def is_flax(value: Any) -> bool:
     return nnx is not None and isinstance(value, nnx.Pytree)
 
 
-class FlaxPart(Part):
+class SaveableFlax(Saveable):
     """A module, as the arrays of its state."""
 
     def __init__(self, path: str, target: Any) -> None:
@@ -48,12 +48,16 @@ class FlaxPart(Part):
     def shardings(self) -> dict[str, Any]:
         return {name: sharding for part in self._values()[0] for name, sharding in part.shardings().items()}
 
-    def _values(self) -> tuple[list[Value], list[Any], Any]:
+    def _values(self) -> tuple[list[SaveableArray], list[Any], Any]:
         state = _nnx().to_pure_dict(_nnx().state(self._target))
         leaves, tree = jax.tree_util.tree_flatten_with_path(state)
-        return [Value(of_keys(self.path, keys), leaf) for keys, leaf in leaves], [leaf for _, leaf in leaves], tree
+        return (
+            [SaveableArray(of_keys(self.path, keys), leaf) for keys, leaf in leaves],
+            [leaf for _, leaf in leaves],
+            tree,
+        )
 
-    def _item(self, values: list[Value]) -> Item:
+    def _item(self, values: list[SaveableArray]) -> Item:
         return Item(
             self.path, "Flax module", [entry for part in values for item in part.items() for entry in item.entries]
         )

@@ -12,7 +12,7 @@ from penstock.errors import InvalidArgumentError
 from penstock.training.checkpoint.arrays import host_copy, is_spread, placed
 from penstock.training.checkpoint.index import Entry, Item
 from penstock.training.checkpoint.names import Naming, flat, keras, unique, without_numbers
-from penstock.training.checkpoint.parts import Part
+from penstock.training.checkpoint.parts import Saveable
 
 _logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def is_keras(value: Any) -> bool:
     )
 
 
-class KerasPart(Part):
+class SaveableKeras(Saveable):
     """A Keras object, as its variables by their names: those of a model, of its optimizer and of its metrics.
 
     Args:
@@ -35,7 +35,7 @@ class KerasPart(Part):
             model. The variables of an optimizer are named after those that it optimizes.
     """
 
-    def __init__(self, path: str, target: Any, others: "list[KerasPart]") -> None:
+    def __init__(self, path: str, target: Any, others: "list[SaveableKeras]") -> None:
         self.path = path
         self.target = target
         self._others = others

@@ -10,12 +10,19 @@ from penstock.distribute.feed.dataset import DistributedIterator
 from penstock.distribute.jax.for_trainers import control_channel
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError
-from penstock.training.checkpoint.flax import FlaxPart, is_flax
+from penstock.training.checkpoint.flax import SaveableFlax, is_flax
 from penstock.training.checkpoint.index import Entry, Index, Item, difference
-from penstock.training.checkpoint.keras import KerasPart, is_keras
+from penstock.training.checkpoint.keras import SaveableKeras, is_keras
 from penstock.training.checkpoint.names import of_keys
-from penstock.training.checkpoint.parts import Part, Rows, Stateful, Text, Value, with_states
-from penstock.training.checkpoint.states import State, whole
+from penstock.training.checkpoint.parts import (
+    Saveable,
+    SaveableArray,
+    SaveablePerReplica,
+    SaveableState,
+    SaveableText,
+    with_states,
+)
+from penstock.training.checkpoint.states import SplitState, whole
 from penstock.training.checkpoint.workers import WorkerGroup
 
 
@@ -34,11 +41,11 @@ class Object:
         InvalidTypeError: something that a checkpoint cannot hold.
     """
 
-    def __init__(self, name: str, value: Any, keras: list[KerasPart]) -> None:
+    def __init__(self, name: str, value: Any, keras: list[SaveableKeras]) -> None:
         self._name = name
         leaves, self._tree = _flattened(value)
         self._parts = [_part(of_keys(name, path), leaf, keras) for path, leaf in leaves]
-        keras += [part for part in self._parts if isinstance(part, KerasPart)]
+        keras += [part for part in self._parts if isinstance(part, SaveableKeras)]
         self.in_place = bool(leaves) and all(part.in_place for part in self._parts)
 
     def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
@@ -104,12 +111,14 @@ class Object:
         """Where the arrays belong of which several workers read different parts."""
         return {name: sharding for part in self._parts for name, sharding in part.shardings().items()}
 
-    def with_states(self, stored: list[Item], arrays: Mapping[str, Any], worker: int) -> list[tuple[Stateful, Any]]:
+    def with_states(
+        self, stored: list[Item], arrays: Mapping[str, Any], worker: int
+    ) -> list[tuple[SaveableState, Any]]:
         """Its objects with states, each with the state that this worker continues from."""
         by_path = {item.path: item for item in stored}
         pairs = []
         for part in self._parts:
-            if isinstance(part, Stateful):
+            if isinstance(part, SaveableState):
                 states = by_path[part.path].states
                 # With another number of workers it is another's: an iterator that cannot continue from it says so.
                 pairs.append((part, whole(states[worker if worker < len(states) else 0], arrays)))
@@ -122,12 +131,12 @@ class Object:
 
     def controls(self) -> list[Control | None]:
         """Where the workers talk to each other that its distributed iterators belong to."""
-        targets = [part.target for part in self._parts if isinstance(part, Stateful)]
+        targets = [part.target for part in self._parts if isinstance(part, SaveableState)]
         return [control_channel(target) for target in targets if isinstance(target, DistributedIterator)]
 
     def check_alike_everywhere(self) -> None:
         """Refuse values that differ from worker to worker."""
-        if any(isinstance(part, Rows) for part in self._parts):
+        if any(isinstance(part, SaveablePerReplica) for part in self._parts):
             raise InvalidArgumentError(
                 f"{self._name} holds a PerReplica, of which each of several workers has only its own part: give "
                 "strategy.local_results(value)[0] where all replicas are alike, or else strategy.gather(value, axis)"
@@ -147,16 +156,16 @@ def _is_stateful(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 
-def _part(path: str, leaf: Any, keras: list[KerasPart]) -> Part:
+def _part(path: str, leaf: Any, keras: list[SaveableKeras]) -> Saveable:
     if is_keras(leaf):
-        return KerasPart(path, leaf, keras)
+        return SaveableKeras(path, leaf, keras)
     if is_flax(leaf):
-        return FlaxPart(path, leaf)
+        return SaveableFlax(path, leaf)
     if isinstance(leaf, PerReplica):
-        return Rows(path, leaf)
+        return SaveablePerReplica(path, leaf)
     if _is_stateful(leaf):
-        return Stateful(path, leaf)
-    return Text(path) if isinstance(leaf, str) else Value(path, leaf)
+        return SaveableState(path, leaf)
+    return SaveableText(path) if isinstance(leaf, str) else SaveableArray(path, leaf)
 
 
 def index_of(items: dict[str, list[Item]], states: list[list[Any]], metric: float | None) -> Index:
@@ -180,10 +189,10 @@ def states_of(items: dict[str, list[Item]]) -> list[Any]:
     return [item.states[0] for own in items.values() for item in own if item.kind == "state"]
 
 
-def load_states(place: str, pairs: list[tuple[Stateful, Any]], workers: WorkerGroup) -> None:
+def load_states(place: str, pairs: list[tuple[SaveableState, Any]], workers: WorkerGroup) -> None:
     """Let iterators continue from the states of a checkpoint: all of them on all workers, or none."""
     # Copies: what `state_dict()` gives may be the arrays themselves, which `load_state_dict()` overwrites.
-    copies = [State(part.path, part.target.state_dict()) for part, _ in pairs]
+    copies = [SplitState(part.path, part.target.state_dict()) for part, _ in pairs]
     before = [whole(state.plain, state.arrays) for state in copies]
 
     def load() -> tuple[None, None]:
@@ -201,7 +210,7 @@ def load_states(place: str, pairs: list[tuple[Stateful, Any]], workers: WorkerGr
         raise
 
 
-def _refusal(place: str, part: Stateful, state: Any) -> Exception | None:
+def _refusal(place: str, part: SaveableState, state: Any) -> Exception | None:
     """The error with which an object refuses a state, None where it continues from it."""
     try:
         part.target.load_state_dict(state)

@@ -19,10 +19,10 @@ from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidTypeError
 from penstock.training.checkpoint.arrays import Array, host_copy, is_key, is_spread, placed
 from penstock.training.checkpoint.index import Entry, Item
-from penstock.training.checkpoint.states import State
+from penstock.training.checkpoint.states import SplitState
 
 
-class Part(ABC):
+class Saveable(ABC):
     """One leaf, without its value where it is an array: a checkpoint must not keep that alive."""
 
     in_place: ClassVar[bool] = True
@@ -47,7 +47,7 @@ class Part(ABC):
         return {}
 
 
-class Stateful(Part):
+class SaveableState(Saveable):
     """An object with `state_dict()` and `load_state_dict()`."""
 
     def __init__(self, path: str, target: Any) -> None:
@@ -58,14 +58,14 @@ class Stateful(Part):
         return [Item(self.path, "state")]
 
     def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
-        state = State(self.path, self.target.state_dict())
+        state = SplitState(self.path, self.target.state_dict())
         return [Item(self.path, "state", state.entries, [state.plain])], state.arrays
 
     def restored(self, stored: Mapping[str, Item], arrays: Mapping[str, Any]) -> Any:
         return self.target
 
 
-class Value(Part):
+class SaveableArray(Saveable):
     """An array or a number. It comes back as what the template is, and where the template lies."""
 
     in_place = False
@@ -125,7 +125,7 @@ def _advice(leaf: Any) -> str:
     return ""
 
 
-class Text(Part):
+class SaveableText(Saveable):
     """A string, which is kept in the index."""
 
     in_place = False
@@ -143,14 +143,16 @@ class Text(Part):
         return stored[self.path].text
 
 
-class Rows(Part):
+class SaveablePerReplica(Saveable):
     """A `PerReplica`, as the value of each replica."""
 
     in_place = False
 
     def __init__(self, path: str, leaf: PerReplica) -> None:
         self.path = path
-        self._values = [Value(f"{path} of replica {replica}", value) for replica, value in enumerate(leaf.values)]
+        self._values = [
+            SaveableArray(f"{path} of replica {replica}", value) for replica, value in enumerate(leaf.values)
+        ]
         self._sharding = None if leaf.stacked is None else leaf.stacked.sharding
 
     def items(self) -> list[Item]:

@@ -20,7 +20,7 @@ from penstock.training.checkpoint.names import of_keys
 _ARRAY, _PAIRS = "__array__", "__pairs__"
 
 
-class State:
+class SplitState:
     """A state, taken apart.
 
     Attributes:

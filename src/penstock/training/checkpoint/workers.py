@@ -7,7 +7,7 @@ import jax
 
 from penstock.distribute.contexts import get_strategy
 from penstock.distribute.control.channel import Control
-from penstock.distribute.control.messages import Done, Item
+from penstock.distribute.control.messages import CallDone, GatherItem
 from penstock.distribute.jax.for_trainers import control_channel
 from penstock.errors import InvalidArgumentError, WorkerError
 
@@ -55,9 +55,9 @@ class WorkerGroup:
         try:
             own, shared = work()
         except Exception as error:
-            self._control.gather(name, Done(error=f"{type(error).__name__}: {error}"), Done)
+            self._control.gather(name, CallDone(error=f"{type(error).__name__}: {error}"), CallDone)
             raise
-        told = self._control.gather(name, Done(shared), Done)
+        told = self._control.gather(name, CallDone(shared), CallDone)
         for worker, done in enumerate(told):
             if done.error is not None:
                 raise WorkerError(f"{name} failed on worker {worker} of {self.count}: {done.error}")
@@ -89,7 +89,7 @@ class WriteBarrier:
         Raises:
             WorkerError: a worker failed to write, or was lost.
         """
-        told = self._control.gather(self._next(), Done(), Done)
+        told = self._control.gather(self._next(), CallDone(), CallDone)
         self._passed += 1
         for worker, done in enumerate(told):
             if done.error is not None:
@@ -100,8 +100,8 @@ class WriteBarrier:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, Exception):
-            said = Done(error=f"{type(error).__name__}: {error}")
-            self._control.post(Item.of(self._control.worker, self._next(), said))
+            said = CallDone(error=f"{type(error).__name__}: {error}")
+            self._control.post(GatherItem.of(self._control.worker, self._next(), said))
 
     def _next(self) -> str:
         return f"{self._topic}, barrier {self._passed + 1}"

@@ -8,7 +8,7 @@ from penstock.service.dispatcher.machine.datasets import unknown_dataset
 from penstock.service.dispatcher.machine.knowledge import Change, Decision, Knowledge
 from penstock.service.dispatcher.machine.passes import added, first_passes
 from penstock.service.dispatcher.machine.resuming import Resumed, check_past, check_spans, resume
-from penstock.service.dispatcher.machine.state import Consumer, Dataset, Epoch, Job
+from penstock.service.dispatcher.machine.state import Consumer, Epoch, Job, RegisteredDataset
 from penstock.service.dispatcher.machine.updates import ConsumerGone, ConsumerOpened, EpochCreated, JobCreated
 from penstock.service.wire.dispatcher_messages import ConsumerHeartbeat, EpochOpened, OpenEpoch
 from penstock.service.wire.policy import ShardingPolicy
@@ -202,7 +202,7 @@ def _grown(entered: _Entered, message: OpenEpoch) -> _Entered:
     return entered._replace(updates=[*entered.updates, *added(entered.epoch_id, more)], parts=[*entered.parts, *more])
 
 
-def _difference(ours: Dataset, theirs: Dataset) -> str:
+def _difference(ours: RegisteredDataset, theirs: RegisteredDataset) -> str:
     explanations = (dataset.info.explanation.splitlines() for dataset in (theirs, ours))
     for step, instead in zip_longest(*explanations, fillvalue="nothing"):
         if step != instead:

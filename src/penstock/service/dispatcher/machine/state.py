@@ -61,7 +61,7 @@ class Ledger(msgspec.Struct):
         self.returned = clipped(self.returned, self.part.number, length)
 
 
-class Dataset(msgspec.Struct):
+class RegisteredDataset(msgspec.Struct):
     """A registered dataset. `named`: by its user, not by its content."""
 
     definition: bytes
@@ -138,7 +138,7 @@ class State(msgspec.Struct):
             the workers end, and then the dispatcher; "leave" lets consumers read to their end, and workers stay.
     """
 
-    datasets: dict[str, Dataset] = {}
+    datasets: dict[str, RegisteredDataset] = {}
     workers: dict[int, Worker] = {}
     jobs: dict[int, Job] = {}
     epochs: dict[int, Epoch] = {}

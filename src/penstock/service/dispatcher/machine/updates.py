@@ -4,7 +4,7 @@ from functools import singledispatch
 
 from msgspec.structs import replace
 
-from penstock.service.dispatcher.machine.state import Consumer, Dataset, Epoch, Job, Ledger, State, Worker
+from penstock.service.dispatcher.machine.state import Consumer, Epoch, Job, Ledger, RegisteredDataset, State, Worker
 from penstock.service.wire.spans import clipped, insert, merged, overlap, without
 from penstock.service.wire.subjects import DatasetInfo, JobParameters, Message, Pass, Span, WorkerInfo
 
@@ -197,7 +197,7 @@ def _apply(update: Update, state: State) -> None:
 
 @_apply.register
 def _(update: DatasetKept, state: State) -> None:
-    state.datasets[update.dataset_id] = Dataset(update.definition, update.info, update.named)
+    state.datasets[update.dataset_id] = RegisteredDataset(update.definition, update.info, update.named)
 
 
 @_apply.register
