@@ -129,6 +129,15 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) < 120
 
 
+def test_the_files_that_contributing_names_are_there() -> None:
+    tables = "\n".join(line for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines() if line.startswith("| `"))
+    named = re.findall(r"`([a-z_/]+(?:/|\.py))`", tables)
+    assert len(named) > 50
+    assert [
+        name for name in named if not any((ROOT / "src" / below / name).exists() for below in ("penstock", "."))
+    ] == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
     for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", document.read_text()):
