@@ -176,6 +176,10 @@ class Node(ABC):
     """Whether it gives exactly the elements of its input, in their order."""
     maps_may_pass: ClassVar[bool] = False
     """Whether a map without randomness may as well stand below it, without many more calls of its function."""
+    rows_apart: ClassVar[bool] = False
+    """Whether what it makes of a row of its input depends on that row alone, and on its number if it draws by that."""
+    one_each: ClassVar[bool] = False
+    """Whether it makes one element of each of its input, so that both have the same number."""
     worth_a_worker: ClassVar[bool] = False
     """Whether it does what is worth another process: everything else only moves rows about."""
 
@@ -275,6 +279,11 @@ class Node(ABC):
     @property
     def draws_unseeded(self) -> bool:
         """Whether it draws random numbers itself, and was given no seed for them."""
+        return False
+
+    @property
+    def draws_by_number(self) -> bool:
+        """Whether what it makes of an element depends on that element's number, by a generator with a seed."""
         return False
 
     @property

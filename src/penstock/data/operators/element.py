@@ -38,6 +38,8 @@ class Map(OneInput):
     reads_once = True
     keeps_batches = True
     may_resize_batches = True
+    rows_apart = True
+    one_each = True
     worth_a_worker = True
     function: Callable[..., Any]
     num_parallel_calls: int | None = None
@@ -46,6 +48,10 @@ class Map(OneInput):
     output_signature: Any = field(default=None, repr=False)
     in_flight: bool = field(default=False, repr=False, kw_only=True)
     """Whether it goes on from a state that names elements by number, because they did not come in order."""
+
+    @property
+    def draws_by_number(self) -> bool:
+        return self.seed is not None
 
     @property
     def mode(self) -> str:
@@ -206,6 +212,7 @@ class Filter(OneInput):
     depends_on = DependsOn.ANY
     reads_once = True
     keeps_batches = True
+    rows_apart = True
     worth_a_worker = True
     predicate: Callable[..., Any]
 

@@ -27,6 +27,7 @@ class ReadFiles(OneInput):
     """
 
     depends_on = DependsOn.ANY
+    rows_apart = True
     worth_a_worker = True
     method: str = field(repr=False)
     format: RecordFormat = field(repr=False)

@@ -20,6 +20,7 @@ class Unbatch(OneInput):
 
     name: ClassVar[str] = "unbatch"
     depends_on = DependsOn.ANY
+    rows_apart = True
 
     @property
     def memory(self) -> str:

@@ -11,12 +11,10 @@ from dataclasses import dataclass, replace
 
 from penstock.data.dataset import Dataset
 from penstock.data.node import DependsOn, Node, OneInput
-from penstock.data.operators.element import Filter, Map
+from penstock.data.operators.element import Map
 from penstock.data.operators.expand import Interleave
-from penstock.data.operators.files import ReadFiles
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.keep import Cache, Prefetch
-from penstock.data.operators.rebatching import Unbatch
 from penstock.data.plan import with_inputs
 from penstock.errors import InvalidArgumentError
 from penstock.options import UNKNOWN_CARDINALITY
@@ -152,7 +150,7 @@ def check_shared(cut: Cut) -> None:
         InvalidArgumentError: an operator above the cut must see the whole stream; the message names it.
     """
     for step in cut.above:
-        if step.depends_on is not DependsOn.ANY or (isinstance(step, Map) and step.seed is not None):
+        if step.depends_on is not DependsOn.ANY or step.draws_by_number:
             raise InvalidArgumentError(
                 f"{step.where()} must see all elements, and the consumers of a shared job see only their own: "
                 f"{cut.reason}. Put it where any row is read by index (before a filter, say), put it after "
@@ -198,7 +196,8 @@ def _maps_below(above: list[OneInput]) -> tuple[list[OneInput], list[OneInput]]:
     moved: list[OneInput] = []
     rest: list[OneInput] = []
     for step in above:
-        if isinstance(step, Map) and step.seed is None and all(other.maps_may_pass for other in rest):
+        is_map = step.rows_apart and step.one_each and not step.draws_by_number
+        if is_map and all(other.maps_may_pass for other in rest):
             moved.append(step)
         else:
             rest.append(step)
@@ -230,7 +229,7 @@ def _groups(above: list[OneInput], *, ordered: bool, probing: bool) -> tuple[lis
         if why:
             return groups, f"{step.label} {why}"
         groups.append(_by_row(step, exact) if isinstance(step, Interleave) else step)
-        exact = exact and isinstance(step, Map)
+        exact = exact and step.one_each
     return groups, "each row is treated by itself" if groups else "any row is read by index"
 
 
@@ -242,11 +241,9 @@ def _by_row(step: Interleave, exact: bool) -> Interleave:
 
 def _why_not(step: OneInput, exact: bool, ordered: bool, probing: bool) -> str:
     """Why a node over a stream cannot treat each row by itself; "" if it can."""
-    if isinstance(step, (Filter, Unbatch, ReadFiles)):
-        return ""
     by_number = "draws by the number of an element in the whole stream"
-    if isinstance(step, Map):
-        return "" if step.seed is None else by_number
+    if step.rows_apart:
+        return by_number if step.draws_by_number else ""
     if isinstance(step, IgnoreErrors):
         return "counts what it leaves out in the trainer"
     if not isinstance(step, Interleave):
