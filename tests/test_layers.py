@@ -37,7 +37,7 @@ LEVELS = (
     "distribute",
     "service/wire/",
     "service/security/",
-    "service/config service/transport/",
+    "service/background service/config service/transport/",
     "service/dispatcher/machine/",
     "service/dispatcher/",
     "service/worker/",

@@ -9,7 +9,7 @@ import msgspec
 
 import penstock as ps
 from penstock.service.config import DispatcherConfig, WorkerConfig
-from penstock.service.dispatcher.server import _Shell
+from penstock.service.dispatcher.server import _RunningDispatcher
 from penstock.service.transport import in_process
 from penstock.service.wire.dispatcher_messages import ToDispatcher
 from penstock.service.wire.envelope import JournalEntry, sealed, unsealed
@@ -40,7 +40,7 @@ def with_fields(kind: type, **fields: Any) -> AlterReply:
     return alter
 
 
-class AlteringDispatcher(_Shell):
+class AlteringDispatcher(_RunningDispatcher):
     """A dispatcher whose answers go through `alter`.
 
     Attributes:
@@ -75,7 +75,7 @@ def altering_dispatcher(**config: Any) -> Iterator[AlteringDispatcher]:
     try:
         yield dispatcher
     finally:
-        dispatcher.stop()
+        dispatcher.stop("stop")
 
 
 @contextmanager

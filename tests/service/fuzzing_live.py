@@ -119,8 +119,8 @@ def to_worker(times: int) -> None:
         numbers = ps.Dataset.range(20).map(lambda x: x)
         for kind, dataset in {"d": numbers, "j": numbers.repeat(2), "a": numbers.filter(lambda x: x % 2 == 0)}.items():
             ps.service.register_dataset(dispatcher.address, dataset, dataset_id=kind)
-        assert server._duty is not None
-        endpoint = server._duty._endpoints.endpoint
+        assert server._started is not None
+        endpoint = server._started._endpoints.endpoint
         lines = [stack.enter_context(closing(connect(endpoint, protocol))) for protocol in PROTOCOLS]
 
         def fetch(request: Fetch) -> None:

@@ -326,7 +326,7 @@ def test_the_state_at_the_end_of_a_repeat_that_is_read_ahead_was_refused(address
 
 def consumed_at(dispatcher: ps.service.DispatchServer) -> set[int]:
     """The positions that the dispatcher knows to be consumed."""
-    assert dispatcher._shell is not None
-    consumers = dispatcher._shell._machine.state.consumers.values()
+    assert dispatcher._started is not None
+    consumers = dispatcher._started._machine.state.consumers.values()
     spans = [span for consumer in consumers for span in consumer.consumed]
     return {position for span in spans for position in range(span.start, span.stop)}

@@ -169,7 +169,7 @@ def test_a_worker_ends_and_says_so_when_what_keeps_it_in_touch_fails(
     dispatcher: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with altering.workers_of(dispatcher.address) as (worker,):
-        monkeypatch.setattr(worker._duty._production, "keep", lambda datasets: 1 / 0)
+        monkeypatch.setattr(worker._started._production, "keep", lambda datasets: 1 / 0)
         with pytest.raises(ps.ServiceError, match="failed to keep in touch with its dispatcher: ZeroDivisionError"):
             worker.join(20)
     assert "this data worker ends: it failed to keep in touch with its dispatcher" in caplog.text
@@ -210,7 +210,7 @@ def test_a_dispatcher_with_an_older_journal_ends_when_somebody_knows_more(
         assert dispatcher.ended.wait(20)
         assert "is older than what its dispatcher has answered" in caplog.text
     with ps.service.DispatchServer(ps.service.DispatcherConfig(work_dir=tmp_path)) as server:
-        server._shell.failure = dispatcher.failure
+        server._started.failure = dispatcher.failure
         server.stop()
         with pytest.raises(ps.StorageError, match="or choose another work_dir to begin anew on purpose"):
             server.join()

@@ -38,22 +38,22 @@ class LocalService:
     """
 
     def __init__(self, num_workers: int) -> None:
-        self._keeper = _Keeper()
-        self.target = self._keeper.dispatcher.target
-        weakref.finalize(self, self._keeper.words.put, None).atexit = False
+        self._running = _RunningService()
+        self.target = self._running.dispatcher.target
+        weakref.finalize(self, self._running.endings.put, None).atexit = False
         try:
-            self._keeper.start_workers(num_workers)
+            self._running.start_workers(num_workers)
         except BaseException:
             self.stop()
             raise
 
     def kill_worker(self) -> None:
         """Kill a worker, to see that nothing is lost with it. Another one takes its place."""
-        self._keeper.kill_worker()
+        self._running.kill_worker()
 
     def stop(self) -> None:
         """End the workers and the dispatcher, and wait until they have ended. Twice does no harm."""
-        self._keeper.stop()
+        self._running.stop()
 
     def __enter__(self) -> "LocalService":
         return self
@@ -62,7 +62,7 @@ class LocalService:
         self.stop()
 
 
-class _Keeper:
+class _RunningService:
     """What runs. It holds nothing that the user holds, so that a service that is forgotten can end."""
 
     def __init__(self) -> None:
@@ -74,9 +74,9 @@ class _Keeper:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._restarts = 0
         # Whatever is put here ends it. A queue of this kind may be written to where garbage is collected.
-        self.words: SimpleQueue[None] = SimpleQueue()
+        self.endings: SimpleQueue[None] = SimpleQueue()
         self._thread = threading.Thread(target=self._keep, name="penstock-local", daemon=True)
-        end_at_exit(self, _Keeper.stop)
+        end_at_exit(self, _RunningService.stop)
 
     def start_workers(self, count: int) -> None:
         """Start the processes, and wait until the dispatcher knows all of them."""
@@ -105,7 +105,7 @@ class _Keeper:
 
     def _told_to_end(self, seconds: float) -> bool:
         with suppress(Empty):
-            self.words.get(timeout=seconds)
+            self.endings.get(timeout=seconds)
             return True
         return False
 
@@ -128,7 +128,7 @@ class _Keeper:
 
     def stop(self) -> None:
         """End it, and wait until it has ended."""
-        self.words.put(None)
+        self.endings.put(None)
         self._thread.join()
 
 

@@ -8,7 +8,6 @@ import logging
 import secrets
 import threading
 import time
-import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -17,8 +16,8 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, ServiceError, StorageError
-from penstock.runtime.at_exit import end_at_exit
+from penstock.errors import InvalidArgumentError, InvalidTypeError, ServiceError, StorageError
+from penstock.service.background import BackgroundServer, Ending
 from penstock.service.config import DispatcherConfig as DispatcherConfig
 from penstock.service.dispatcher.journal import Journal
 from penstock.service.dispatcher.machine.machine import Machine
@@ -40,7 +39,7 @@ _COMPLAIN_SECONDS: Final = 30.0
 _decoder = msgspec.msgpack.Decoder(ToDispatcher)
 
 
-class DispatchServer:
+class DispatchServer(BackgroundServer["_RunningDispatcher"]):
     """Knows the workers, the datasets and the jobs of a service, and divides the work of a job. It sees no data.
 
     It stops by `stop`, at the end of a `with` block, by `penstock stop`, when it is no longer referenced, and when the
@@ -62,29 +61,16 @@ class DispatchServer:
         'grpc://localhost:...'
     """
 
+    _name = "dispatcher"
+
     def __init__(self, config: DispatcherConfig | None = None, *, start: bool = True) -> None:
         if config is not None and not isinstance(config, DispatcherConfig):
             raise InvalidTypeError(f"DispatchServer(config) takes a ps.service.DispatcherConfig, got {config!r}")
         self._config = DispatcherConfig() if config is None else config
-        self._shell: _Shell | None = None
-        self._stopped = False
-        if start:
-            self.start()
+        super().__init__(start=start)
 
-    def start(self) -> None:
-        """Listen; do nothing if it listens already.
-
-        Raises:
-            ClosedError: it was stopped.
-            ServiceError: it cannot listen at that port.
-            StorageError: as when it is made.
-        """
-        if self._stopped:
-            raise ClosedError("a dispatcher cannot be started after it was stopped: make a new DispatchServer")
-        if self._shell is None:
-            self._shell = _Shell(self._config)
-            weakref.finalize(self, self._shell.words.put, None).atexit = False
-            end_at_exit(self._shell, _Shell.stop)
+    def _run(self) -> "_RunningDispatcher":
+        return _RunningDispatcher(self._config)
 
     @property
     def target(self) -> str:
@@ -97,22 +83,6 @@ class DispatchServer:
         """The port that it listens at."""
         return int(self._running().port)
 
-    def _running(self) -> "_Shell":
-        if self._shell is None:
-            raise ServiceError("the dispatcher has no address before it is started: call start()")
-        return self._shell
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait until it is stopped.
-
-        Raises:
-            StorageError: it ended because its journal turned out to have lost its end.
-        """
-        shell = self._running()
-        shell.ended.wait(timeout)
-        if shell.failure is not None:
-            raise shell.failure
-
     def stop(self, *, drain: bool = False) -> None:
         """Stop listening. Without a `work_dir` its knowledge is lost. A second call does nothing.
 
@@ -120,25 +90,16 @@ class DispatchServer:
             drain: first let readers finish; meanwhile no epoch can begin. With a `work_dir` it ends at once: readers
                 and workers wait for the next dispatcher with that `work_dir`.
         """
-        self._stopped = True
-        if self._shell is not None:
-            self._shell.stop(drain=drain)
-
-    def __enter__(self) -> "DispatchServer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        super().stop(drain=drain)
 
 
-class _Shell(GuardedServer):
-    """What runs. It holds nothing that the user holds, so that a server that is forgotten can end."""
+class _RunningDispatcher(GuardedServer):
+    """A dispatcher that listens, with its journal and its clock."""
 
     def __init__(self, config: DispatcherConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
-        # Whatever is put here ends it. A queue of this kind may be written to where garbage is collected.
-        self.words: SimpleQueue[None] = SimpleQueue()
+        self.endings: SimpleQueue[Ending] = SimpleQueue()
         self.ended = threading.Event()
         self.failure: StorageError | None = None
         self._complaints: dict[str, float] = {}
@@ -208,7 +169,7 @@ class _Shell(GuardedServer):
                 "the newest journal, or choose another work_dir to begin anew on purpose"
             )
             _logger.error("%s", self.failure)
-            self.words.put(None)
+            self.endings.put("stop")
         if self.failure is not None:
             raise self.failure
 
@@ -219,7 +180,7 @@ class _Shell(GuardedServer):
         looked = time.monotonic()
         while not over:
             with suppress(Empty):
-                self.words.get(timeout=pause)
+                self.endings.get(timeout=pause)
                 break
             before, looked = looked, time.monotonic()
             with self._lock:
@@ -258,13 +219,13 @@ class _Shell(GuardedServer):
         if self._journal is not None:
             self._journal.close()
 
-    def stop(self, *, drain: bool = False) -> None:
+    def stop(self, ending: Ending) -> None:
         """End it, and wait until it has ended."""
-        if drain and self._journal is None:
+        if ending == "drain" and self._journal is None:
             with self._lock:
                 self._machine.leave()
         else:
-            self.words.put(None)
+            self.endings.put("stop")
         self._clock.join()
 
 

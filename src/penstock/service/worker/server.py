@@ -3,14 +3,12 @@
 import logging
 import threading
 import time
-import weakref
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Final, Literal
+from typing import Final
 
-from penstock.errors import ClosedError, InvalidTypeError, PenstockError, ServiceError, StorageError
-from penstock.runtime.at_exit import end_at_exit
+from penstock.errors import InvalidTypeError, PenstockError, ServiceError, StorageError
+from penstock.service.background import BackgroundServer, Ending
 from penstock.service.config import PORT_WILDCARD
 from penstock.service.config import WorkerConfig as WorkerConfig
 from penstock.service.transport.dispatcher_client import DispatcherClient
@@ -29,10 +27,8 @@ _DRAIN_SECONDS: Final = 30.0
 _PATIENCE_SECONDS: Final = 60.0
 """How long a reader's request waits for a dispatcher that cannot be reached."""
 
-_Ending = Literal["stop", "drain"]
 
-
-class WorkerServer:
+class WorkerServer(BackgroundServer["_RunningWorker"]):
     """Produces elements for the readers of a service.
 
     It stops by `stop`, at the end of a `with` block, when its dispatcher ends, when it is no longer referenced, and
@@ -55,50 +51,22 @@ class WorkerServer:
         'grpc://localhost:...'
     """
 
+    _name = "data worker"
+
     def __init__(self, config: WorkerConfig, *, start: bool = True) -> None:
         if not isinstance(config, WorkerConfig):
             raise InvalidTypeError(f"WorkerServer(config) takes a ps.service.WorkerConfig, got {config!r}")
         self._config = config
-        self._duty: _Duty | None = None
-        self._stopped = False
-        if start:
-            self.start()
+        super().__init__(start=start)
 
-    def start(self) -> None:
-        """Listen and register; do nothing if it has.
-
-        Raises:
-            ClosedError: it was stopped.
-            ServiceError: as when it is made.
-        """
-        if self._stopped:
-            raise ClosedError("a data worker cannot be started after it was stopped: make a new WorkerServer")
-        if self._duty is None:
-            self._duty = _Duty(self._config)
-            weakref.finalize(self, self._duty.words.put, "stop").atexit = False
-            end_at_exit(self._duty, partial(_Duty.stop, ending="stop"))
+    def _run(self) -> "_RunningWorker":
+        return _RunningWorker(self._config)
 
     @property
     def target(self) -> str:
         """Where consumers reach it: "grpc://host:port", or "grpc+tls://host:port"."""
         protocol = TLS_PROTOCOL if self._config.tls_cert else PROTOCOL
         return f"{protocol}://{self._running().address}"
-
-    def _running(self) -> "_Duty":
-        if self._duty is None:
-            raise ServiceError("the data worker has no address before it is started: call start()")
-        return self._duty
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended.
-
-        Raises:
-            ServiceError: it ended because it lost its dispatcher.
-        """
-        duty = self._running()
-        duty.ended.wait(timeout)
-        if duty.failure is not None:
-            raise duty.failure
 
     def stop(self, *, drain: bool = False) -> None:
         """Stop. A second call does nothing.
@@ -107,19 +75,11 @@ class WorkerServer:
             drain: first finish its pending requests, for 30 s at most; new ones go to other workers. Otherwise readers
                 request the missing elements from other workers.
         """
-        self._stopped = True
-        if self._duty is not None:
-            self._duty.stop("drain" if drain else "stop")
-
-    def __enter__(self) -> "WorkerServer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        super().stop(drain=drain)
 
 
-class _Duty:
-    """What runs. It holds nothing that the user holds, so that a server that is forgotten can end."""
+class _RunningWorker:
+    """A data worker that listens, and keeps in touch with its dispatcher."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
@@ -130,8 +90,7 @@ class _Duty:
             credentials=config.credentials_for_dispatcher(credentials),
         )
         self._production = Production(self._definition)
-        # How it is to end. A queue of this kind may be written to where garbage is collected.
-        self.words: SimpleQueue[_Ending] = SimpleQueue()
+        self.endings: SimpleQueue[Ending] = SimpleQueue()
         self.ended = threading.Event()
         self.failure: PenstockError | None = None
         self._endpoints = Endpoints(self._production.fetch, config.host, config.port, self._advertised, credentials)
@@ -177,12 +136,12 @@ class _Duty:
             self._close()
             self.ended.set()
 
-    def _keep_in_touch(self) -> _Ending:
+    def _keep_in_touch(self) -> Ending:
         """Report to the dispatcher until this worker is to end; gives how."""
         heard = time.monotonic()
         while True:
             with suppress(Empty):
-                return self.words.get(timeout=self._interval)
+                return self.endings.get(timeout=self._interval)
             try:
                 ending = self._beat()
                 if ending is not None:
@@ -198,7 +157,7 @@ class _Duty:
                 _logger.error("this data worker ends: %s", error)
                 return "stop"
 
-    def _beat(self) -> _Ending | None:
+    def _beat(self) -> Ending | None:
         """Report, and do what the answer says; gives how to end, if that is what it says."""
         made = self._production.statistics()
         now = time.monotonic()
@@ -239,7 +198,7 @@ class _Duty:
         self._production.close()
         self._dispatcher.close()
 
-    def stop(self, ending: _Ending) -> None:
+    def stop(self, ending: Ending) -> None:
         """End it, and wait until it has ended."""
-        self.words.put(ending)
+        self.endings.put(ending)
         self._thread.join()
