@@ -13,6 +13,7 @@ from benchmarks.timing import Figure
 
 NAMES = (
     "data",
+    "rows",
     "files",
     "distribute",
     "multi_worker",
@@ -63,7 +64,10 @@ def _print(figures: list[Figure]) -> None:
     for figure in figures:
         bound = "at least" if figure.at_least else "at most"
         mark = "" if figure.reached else "   MISSED"
-        print(f"{figure.question:<{width}}  {figure.value:10.2f} {figure.unit:<12} {bound} {figure.goal:g}{mark}")
+        spread = "" if figure.spread is None else "   ({:.2f} to {:.2f})".format(*figure.spread)
+        print(
+            f"{figure.question:<{width}}  {figure.value:10.2f} {figure.unit:<12} {bound} {figure.goal:g}{spread}{mark}"
+        )
 
 
 def _keep(figures: list[Figure]) -> None:

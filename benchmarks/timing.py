@@ -15,6 +15,7 @@ class Figure:
         value: the figure, with its unit in `unit` ("x" for ratios).
         goal: what it must reach.
         at_least: whether more is better.
+        spread: the least and the largest of the ratios of single rounds, where there are some.
     """
 
     question: str
@@ -22,6 +23,7 @@ class Figure:
     goal: float
     at_least: bool = True
     unit: str = "x"
+    spread: tuple[float, float] | None = None
 
     @property
     def reached(self) -> bool:
@@ -47,6 +49,24 @@ def cost_ratio(ours: Callable[[], object], theirs: Callable[[], object], rounds:
     theirs()
     pairs = [(seconds(ours), seconds(theirs)) for _ in range(rounds)]
     return statistics.median(a for a, _ in pairs) / statistics.median(b for _, b in pairs)
+
+
+def processor_ratio(
+    question: str, ours: Callable[[], object], theirs: Callable[[], object], goal: float, rounds: int = 7
+) -> Figure:
+    """Our speed over theirs by processor time, the two in turn: what else the machine does weighs less."""
+    ours()
+    theirs()
+    pairs = [(processor_seconds(ours), processor_seconds(theirs)) for _ in range(rounds)]
+    ratios = sorted(b / a for a, b in pairs)
+    return Figure(question, statistics.median(ratios), goal, spread=(ratios[0], ratios[-1]))
+
+
+def processor_seconds(work: Callable[[], object]) -> float:
+    """The processor time of one call, of all threads of this process."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
 
 
 def best_in_turn(ways: Sequence[Callable[[], float]], rounds: int = 5) -> list[float]:

@@ -43,10 +43,11 @@ class Structure:
     @cached_property
     def is_flat_tuple(self) -> bool:
         """Whether this is a plain tuple of leaves."""
-        return self.kind == "tuple" and self._is_flat
+        return self.kind == "tuple" and self.is_flat
 
     @cached_property
-    def _is_flat(self) -> bool:
+    def is_flat(self) -> bool:
+        """Whether every child is a leaf."""
         return all(child.kind == "leaf" for child in self.children)
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
@@ -82,7 +83,7 @@ class Structure:
         if type(value) is tuple and self.is_flat_tuple and len(value) == len(self.children):
             if not any(map(_is_container, value)):
                 return list(value)
-        elif type(value) is dict and self.kind == "dict" and self._is_flat and len(value) == len(self.children):
+        elif type(value) is dict and self.kind == "dict" and self.is_flat and len(value) == len(self.children):
             found = [value.get(name) for name in self.names]
             if not any(map(_is_container, found)):
                 return found

@@ -22,6 +22,7 @@ from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.combine import Choose, Concatenate, Zip, check_one_kind
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
+from penstock.data.operators.generator import Generator
 from penstock.data.operators.grouping import Bucket, GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.keep import Cache, Kept, Prefetch, Saved
@@ -32,7 +33,7 @@ from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique, Window
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.source import Source, rows_of
-from penstock.data.operators.sources import Choices, Counter, Generator, Random, Range, Slices
+from penstock.data.operators.sources import Choices, Counter, Random, Range, Slices
 from penstock.data.plan import explain, make_plan
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index

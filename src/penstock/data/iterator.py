@@ -5,6 +5,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
+from itertools import islice
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -37,6 +38,9 @@ else:
     Element = TypeVar("Element", covariant=True)
 
 STATE_VERSION = 2
+
+_ALONE = 1024
+"""So many elements that come one by one are given until it is looked again whether the iterator was closed."""
 
 
 class Iterations:
@@ -176,12 +180,20 @@ class DatasetIterator(Iterator[Element]):
 
     def __next__(self) -> Element:
         with self._lock:
-            for element in self._rows:
-                self._given += 1
-                return element
+            try:
+                for element in self._rows:
+                    self._given += 1
+                    return element
+            except KeyboardInterrupt:
+                self._leave()
+                raise
             return self._next_of_new_block()
 
     def _next_of_new_block(self) -> Element:
+        self._check_usable()
+        elements = self._pass.cursor.elements()
+        if elements is not None:
+            return self._next_alone(elements)
         block = self._pull()
         if block is None:
             raise StopIteration
@@ -189,11 +201,31 @@ class DatasetIterator(Iterator[Element]):
         self._in_block, self._given = len(block), 1
         return next(self._rows)
 
-    def _pull(self) -> Block | None:
+    def _next_alone(self, elements: Iterator[Element]) -> Element:
+        """The next of elements that come one by one: none is read before it is asked for."""
+        self._in_block = self._given = 0
+        self._rows = islice(elements, _ALONE)
+        try:
+            for element in self._rows:
+                return element
+        except KeyboardInterrupt:
+            self._leave()
+            raise
+        self._pass.skips.sum_up()
+        raise StopIteration
+
+    @property
+    def _not_given(self) -> int:
+        """How many elements of the block that was pulled last were not given; 0 where they come one by one."""
+        return max(0, self._in_block - self._given)
+
+    def _check_usable(self) -> None:
         if not self._finalizer.alive:
             raise ClosedError("this iterator was closed: call iter(dataset) for a new one")
         if os.getpid() != self._process:
             raise ClosedError("this iterator was made in another process, where its threads run: call iter(dataset)")
+
+    def _pull(self) -> Block | None:
         self._rows, self._in_block, self._given = iter(()), 0, 0
         if self._tells and self._pass.run.live:
             self._pass.run.live.consumed(self._pass.cursor.state())
@@ -235,6 +267,7 @@ class DatasetIterator(Iterator[Element]):
 
     def _blocks(self) -> Iterator[Block]:
         """The elements not given yet, block by block."""
+        self._check_usable()
         while (block := self._pull()) is not None:
             self._in_block = self._given = len(block)
             yield block
@@ -253,7 +286,7 @@ class DatasetIterator(Iterator[Element]):
 
     def _place(self) -> State:
         with self._lock:
-            return _position(self._pass.cursor.state_before(self._in_block - self._given), self._pass.skips.snapshot())
+            return _position(self._pass.cursor.state_before(self._not_given), self._pass.skips.snapshot())
 
     def _position(self) -> State:
         """The position after the last element given, for `_state_at`: costs little, and tells nobody.
@@ -354,7 +387,7 @@ class DatasetIterator(Iterator[Element]):
         self._rows = iter(())
         self._pass.skips.sum_up()
         if self._finalizer.alive:
-            self._pass.cursor.give_back(self._in_block - self._given)
+            self._pass.cursor.give_back(self._not_given)
         self._finalizer()
 
     def __reduce__(self) -> NoReturn:

@@ -1,27 +1,18 @@
-"""Where elements come from: numbers, arrays, generators."""
+"""Where elements come from: numbers and arrays."""
 
-import inspect
-import logging
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.block import Block, Column, Indices, locked_entries, own
+from penstock.data.block import Block, Column, Indices, locked_entries
 from penstock.data.node import Node, Run
-from penstock.data.streams.stream import State, Stream
-from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.options import INFINITE_CARDINALITY
 from penstock.printing import in_bytes
 from penstock.rng import hash_positions, mix, uniform_positions
-from penstock.runtime.threads import failures
-from penstock.spec import TensorSpec, alike, as_leaf, describe_mismatch, fitted, spec_of
-from penstock.structure import LEAF, Structure, flatten, map_structure
-
-_logger = logging.getLogger(__name__)
-_OBJECT: Final = np.dtype(object)
+from penstock.spec import TensorSpec
+from penstock.structure import LEAF, Structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,150 +181,6 @@ class Slices(Node):
             return Block(tuple(map(locked_entries, block.columns)), block.structure, len(block))
         # Rows taken by a range share their memory with the user's arrays.
         return block.read_only()
-
-
-@dataclass(frozen=True, eq=False)
-class Generator(Node):
-    """What a function's iterator yields."""
-
-    name: ClassVar[str] = "from_generator"
-    worth_a_worker = True
-    function: Callable[[], Any]
-    output_signature: Any = None
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return {"function": self.function}
-
-    @property
-    def cardinality(self) -> int:
-        return UNKNOWN_CARDINALITY
-
-    @property
-    def spec(self) -> Any:
-        return self.output_signature
-
-    @property
-    def spec_from_call(self) -> bool:
-        return self.output_signature is None
-
-    @property
-    def keeps_places(self) -> bool:
-        return True
-
-    def stream(self, run: Run, epoch: int) -> "GeneratorStream":
-        return GeneratorStream(self, run)
-
-
-class GeneratorStream(Stream):
-    """The state is the number of elements taken; restoring runs the generator again and drops that many."""
-
-    def __init__(self, node: Generator, run: Run) -> None:
-        self._node = node
-        self._run = run
-        self._iterator: Iterator[Any] | None = None
-        self._taken = 0
-        self._ended = False
-        self._failure: BaseException | None = None
-
-    def pull(self, need: int, allow: int) -> Block | None:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            self._taken += 1  # only now: a state that was taken before it was raised must meet it again
-            raise failure
-        if self._iterator is None and not self._ended:
-            self._iterator = self._begun()
-        rows: list[list[Any]] = []
-        while len(rows) < min(need, allow) and not self._ended:
-            try:
-                leaves = self._next()
-            except failures() as error:
-                error.add_note(f"penstock: in {self._node.where()}, element {self._taken}")
-                if not rows:
-                    self._taken += 1
-                    raise
-                self._failure = error
-                break
-            if leaves is not None:
-                rows.append([own(leaf) for leaf in leaves])  # a generator may yield one buffer again and again
-                self._taken += 1
-        if not rows:
-            return None
-        structure = self._run.known(self._node)[0]
-        return Block.of_leaves(rows, structure)
-
-    def _begun(self) -> Iterator[Any]:
-        try:
-            made = self._node.function()
-        except failures() as error:
-            error.add_note(f"penstock: in {self._node.where()}, element {self._taken}")
-            self._taken, self._ended = self._taken + 1, True  # there is nothing to take elements from
-            raise
-        return _iterator_of(made)
-
-    def _next(self) -> list[Any] | None:
-        assert self._iterator is not None
-        try:
-            value = next(self._iterator)
-        except StopIteration:
-            self._ended = True
-            return None
-        except failures():
-            # A generator that raised is finished; an iterator of another kind may go on.
-            self._ended = hasattr(self._iterator, "gi_frame")
-            raise
-        return self._checked(value)
-
-    def _checked(self, value: Any) -> list[Any]:
-        signature = self._node.output_signature
-        if signature is not None:
-            value = map_structure(fitted, signature, value)
-            wrong = describe_mismatch(signature, spec_of(value))
-            if wrong is not None:
-                raise ElementError(f"the generator yielded an element that does not fit output_signature: {wrong}")
-        leaves, structure = flatten(value)
-        leaves = [as_leaf(leaf) for leaf in leaves]
-        layout = (structure, [getattr(leaf, "dtype", _OBJECT) for leaf in leaves])
-        agreed = self._run.agreed(self._node, layout)
-        if layout != agreed and not (structure == agreed[0] and all(map(alike, layout[1], agreed[1]))):
-            raise ElementError(
-                f"the generator yielded {_shown(layout)} after {_shown(agreed)}; all its elements must be of one kind, "
-                "which output_signature can declare"
-            )
-        return leaves
-
-    def state(self) -> State:
-        return self._taken
-
-    def restore(self, state: State) -> None:
-        while self._taken < state and not self._ended:
-            try:
-                self.pull(1, 1)
-            except failures() as error:
-                _logger.debug("passed over an element that had failed before the state was saved: %r", error)
-
-    def close(self) -> None:
-        iterator, self._iterator = self._iterator, None
-        self._ended = True
-        if hasattr(iterator, "close"):
-            iterator.close()  # type: ignore[union-attr]  # generators have it, other iterators may
-
-
-def _iterator_of(made: Any) -> Iterator[Any]:
-    """What to take elements from, of what the user's function returned."""
-    if not hasattr(made, "__iter__") and not hasattr(made, "__getitem__"):
-        raise InvalidTypeError(f"the function must return an iterator, got {made!r:.200}: does it lack a `yield`?")
-    if inspect.isgenerator(made) and inspect.getgeneratorstate(made) == inspect.GEN_CLOSED:
-        raise InvalidArgumentError(
-            "the function gave a generator that has ended already, perhaps in an epoch before: it must make a new one "
-            "whenever it is called"
-        )
-    return iter(made)
-
-
-def _shown(layout: tuple[Structure, list[Any]]) -> str:
-    structure, dtypes = layout
-    return structure.shown(map(str, dtypes))
 
 
 def _numbers(indices: Indices, start: int, step: int) -> Block:

@@ -2,7 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.data.block import Block
@@ -28,6 +28,13 @@ class Stream(ABC):
     @abstractmethod
     def pull(self, need: int, allow: int) -> Block | None:
         """The next rows, at least one and about `allow`; None at the end."""
+
+    def elements(self) -> Iterator[Any] | None:
+        """The elements that are left, one by one, where a block for each would cost more than they; otherwise None.
+
+        After each of them the state is as after a block of it. An exception ends them; then they are asked for anew.
+        """
+        return None
 
     @abstractmethod
     def state(self) -> State:
@@ -164,6 +171,22 @@ class Cursor(Stream):
         self._offset = min(start + allow, len(self._block))
         self.met += self._offset - start
         return self._block.slice(start, self._offset)
+
+    def elements(self) -> Iterator[Any] | None:
+        below = None if self._left or self._withheld is not None else self._stream.elements()
+        return None if below is None else self._counted(below)
+
+    def _counted(self, elements: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            try:
+                element = next(elements)
+            except StopIteration:
+                return
+            except failures():
+                self.met += 1
+                raise
+            self.met += 1
+            yield element
 
     def give_back(self, rows: int) -> None:
         """Put the last `rows` rows of the block that `pull` gave last back in front."""

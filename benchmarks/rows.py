@@ -1,0 +1,80 @@
+"""What operators cost for each row, against the loop that one would write by hand, by processor time and in turn."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+import penstock as ps
+from benchmarks.timing import Figure, processor_ratio
+
+
+def measure() -> list[Figure]:
+    """The figures of this file."""
+    return [*generators(), restored_generator()]
+
+
+def exhaust(items: Iterable[object]) -> None:
+    """Visit every element."""
+    for _ in items:
+        pass
+
+
+def batches(items: Iterable[Any], size: int) -> Iterator[np.ndarray[Any, Any]]:
+    """Batches made by hand."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield np.array(batch)
+
+
+def numbers() -> Iterator[int]:
+    """Python integers."""
+    yield from range(200_000)
+
+
+def images() -> Iterator[np.ndarray[Any, Any]]:
+    """Images that are made one by one, as cheaply as NumPy makes them."""
+    for number in range(20_000):
+        yield np.full((28, 28), number % 255, np.uint8)
+
+
+def generators() -> Iterator[Figure]:
+    """Elements of a generator, one by one and in batches, with and without a signature."""
+    number, image = ps.TensorSpec((), "int64"), ps.TensorSpec((28, 28), "uint8")
+    for name, function, spec in (("integers", numbers, number), ("images", images, image)):
+        for signature, word in ((None, ""), (spec, ", output_signature")):
+            dataset = ps.Dataset.from_generator(function, signature)
+            yield processor_ratio(
+                f"from_generator({name}{word}).batch(256) / loop",
+                lambda dataset=dataset: exhaust(dataset.batch(256)),  # type: ignore[misc]  # a default binds it
+                lambda function=function: exhaust(batches(function(), 256)),  # type: ignore[misc]
+                0.7,
+            )
+            yield processor_ratio(
+                f"from_generator({name}{word}) / bare loop",
+                lambda dataset=dataset: exhaust(dataset),  # type: ignore[misc]
+                lambda function=function: exhaust(function()),  # type: ignore[misc]
+                0.7,
+            )
+
+
+def restored_generator() -> Figure:
+    """A state at element 100,000, against running the generator to there."""
+    dataset = ps.Dataset.from_generator(numbers)
+    iterator = iter(dataset)
+    exhaust(islice(iterator, 100_000))
+    state = iterator.state_dict()
+
+    def by_hand() -> None:
+        generator = numbers()
+        for _ in range(100_000):
+            next(generator)
+
+    question = "from_generator(integers): restore at 100,000 / next loop"
+    return processor_ratio(question, lambda: iter(dataset).load_state_dict(state), by_hand, 1 / 1.3)
+
+
+if __name__ == "__main__":
+    for figure in measure():
+        print(figure)

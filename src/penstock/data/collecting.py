@@ -1,0 +1,382 @@
+"""Rows that come one by one, put together as columns.
+
+The first row is looked at closely, by whoever collects. Of each of its leaves a `Leaf` remembers what can be taken
+after it without another look: values of the same type that fit the dtype, arrays of the same dtype and shape. Only
+what differs is looked at again.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.data.block import Block, Column, column_of, object_column, own
+from penstock.runtime.memory import empty
+from penstock.spec import LeafSpec
+from penstock.structure import Structure
+
+Check = Callable[[Any], list[Any]]
+"""Gives the leaves of a row that differs from the first, or raises an error that says what is wrong with it."""
+
+_EXACT_IN_DOUBLES: Final = 1 << 53
+_MOST_ROWS: Final = 1 << 16
+_MOST_BYTES: Final = 1 << 30
+
+
+class Unlike(Exception):
+    """A value that must be looked at again."""
+
+
+class Leaf(ABC):
+    """The rows of one leaf, as far as they were taken.
+
+    Attributes:
+        put: takes a row; gives False, and takes nothing, where it must be looked at again.
+        alone: gives a row as it stands in an element; raises `Unlike` where it must be looked at again.
+        bytes_of_row: how many bytes a row needs.
+    """
+
+    put: Callable[[Any], bool]
+    alone: Callable[[Any], Any]
+    bytes_of_row: int = 8
+
+    @abstractmethod
+    def begin(self, rows: int) -> None:
+        """Begin a column of at most so many rows."""
+
+    @abstractmethod
+    def put_checked(self, leaf: Any) -> None:
+        """Take a row that was looked at."""
+
+    @abstractmethod
+    def cut(self, rows: int) -> None:
+        """Keep the first rows only."""
+
+    @abstractmethod
+    def column(self, rows: int) -> Column:
+        """The column of all rows that were taken."""
+
+
+class Values(Leaf):
+    """Values of one type that nobody can change: of NumPy, strings and bytes."""
+
+    def __init__(self, kind: type, dtype: np.dtype[Any]) -> None:
+        self._kind = kind
+        self._dtype = dtype
+        self._rows: list[Any] = []
+        self._mixed = False
+        self.put, self.alone = self._ways()
+
+    def _ways(self) -> tuple[Callable[[Any], bool], Callable[[Any], Any]]:
+        """What `put` and `alone` are; functions of their own, because they run for every row."""
+        append, kind = self._rows.append, self._kind
+
+        def put(leaf: Any) -> bool:
+            if type(leaf) is not kind:
+                return False
+            append(leaf)
+            return True
+
+        def alone(leaf: Any) -> Any:
+            if type(leaf) is not kind:
+                raise Unlike
+            return leaf
+
+        return put, alone
+
+    def begin(self, rows: int) -> None:
+        self._rows.clear()
+        self._mixed = False
+
+    def take(self, values: Iterable[Any], check: Check) -> None:
+        """Take all rows; `check` looks at those that are unlike the first."""
+        append, kind = self._rows.append, self._kind
+        for value in values:
+            if type(value) is kind:
+                append(value)
+            else:
+                self.put_checked(check(value)[0])
+
+    @property
+    def taken(self) -> int:
+        """How many rows were taken."""
+        return len(self._rows)
+
+    def put_checked(self, leaf: Any) -> None:
+        self._mixed = True
+        self._rows.append(own(leaf))
+
+    def cut(self, rows: int) -> None:
+        del self._rows[rows:]
+
+    def column(self, rows: int) -> Column:
+        if self._mixed:
+            return column_of([self._leaf(value) for value in self._rows])
+        if self._dtype.kind == "O":
+            return object_column(self._rows)
+        return np.fromiter(self._rows, self._dtype, rows)
+
+    def _leaf(self, value: Any) -> Any:
+        return value
+
+
+class Numbers(Values):
+    """Python's numbers between two bounds, within which they become the dtype together as they do one by one."""
+
+    def __init__(self, kind: type, dtype: np.dtype[Any], low: Any, high: Any) -> None:
+        self._low = low
+        self._high = high
+        super().__init__(kind, dtype)
+
+    def _ways(self) -> tuple[Callable[[Any], bool], Callable[[Any], Any]]:
+        append, kind, low, high, make = self._rows.append, self._kind, self._low, self._high, self._dtype.type
+
+        def put(leaf: Any) -> bool:
+            if type(leaf) is kind and low <= leaf <= high:
+                append(leaf)
+                return True
+            return False
+
+        def alone(leaf: Any) -> Any:
+            if type(leaf) is kind and low <= leaf <= high:
+                return make(leaf)
+            raise Unlike
+
+        return put, alone
+
+    def take(self, values: Iterable[Any], check: Check) -> None:
+        append, kind, low, high = self._rows.append, self._kind, self._low, self._high
+        for value in values:
+            if type(value) is kind and low <= value <= high:
+                append(value)
+            else:
+                self.put_checked(check(value)[0])
+
+    def _leaf(self, value: Any) -> Any:
+        return self._dtype.type(value) if type(value) is self._kind else value
+
+
+class Arrays(Leaf):
+    """Arrays of one dtype. They are copied as they are taken: a generator may yield one buffer again and again.
+
+    Those of the shape of the first lie in one array from the start.
+
+    Args:
+        shape: of the first.
+        spec: what was promised of their shapes; None where they may have any.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...], spec: LeafSpec | None) -> None:
+        self._dtype = dtype
+        self._shape = shape
+        self._spec = spec
+        self._stacked = np.empty((0, *shape), dtype)
+        self._taken = 0
+        self._rows: list[Any] = []
+        self._unequal = False
+        self.bytes_of_row = max(1, dtype.itemsize * math.prod(shape))
+        self.put = self._put
+        self.alone = self._alone
+
+    def begin(self, rows: int) -> None:
+        self._taken = 0
+        self._rows = []
+        if not self._unequal:
+            self._stacked = empty((rows, *self._shape), self._dtype)
+
+    def _put(self, leaf: Any) -> bool:
+        if type(leaf) is not np.ndarray or leaf.dtype is not self._dtype:
+            return False
+        if not self._unequal and leaf.shape == self._shape:
+            self._stacked[self._taken] = leaf
+            self._taken += 1
+            return True
+        if not self._fits(leaf.shape):
+            return False
+        self.put_checked(leaf)
+        return True
+
+    def _fits(self, shape: tuple[int, ...]) -> bool:
+        if self._spec is None or shape == self._shape:
+            return True
+        promised = self._spec.shape
+        return len(promised) == len(shape) and all(a is None or a == b for a, b in zip(promised, shape, strict=True))
+
+    def put_checked(self, leaf: Any) -> None:
+        if not self._unequal:
+            self._rows, self._unequal = list(self._stacked[: self._taken]), True
+        self._rows.append(own(leaf))
+        self._taken += 1
+
+    def cut(self, rows: int) -> None:
+        self._taken = rows
+        del self._rows[rows:]
+
+    def column(self, rows: int) -> Column:
+        return column_of(self._rows) if self._unequal else self._stacked[:rows]
+
+    def _alone(self, leaf: Any) -> Any:
+        if type(leaf) is np.ndarray and leaf.dtype is self._dtype and self._fits(leaf.shape):
+            return leaf.copy()[()]
+        raise Unlike
+
+
+def _leaf_like(raw: Any, leaf: Any, spec: LeafSpec | None) -> Leaf:
+    """Takes what is like `raw`, which became `leaf`."""
+    kind = type(raw)
+    dtype = leaf.dtype if isinstance(leaf, (np.ndarray, np.generic)) else np.dtype(object)
+    if kind in (int, float) and dtype.kind in "iuf":
+        bounds = _bounds(kind, dtype)
+        if bounds is not None:
+            return Numbers(kind, dtype, *bounds)
+    elif kind is bool and dtype == np.bool_:
+        return Numbers(kind, dtype, False, True)
+    elif leaf is raw and (kind in (str, bytes) or (isinstance(raw, np.generic) and dtype.kind in "biufc")):
+        return Values(kind, dtype)
+    elif leaf is raw and kind is np.ndarray and dtype.kind in "biufc":
+        return Arrays(dtype, raw.shape, spec)
+    return Values(Unlike, dtype)  # a type that no row is of: each is looked at
+
+
+def _bounds(kind: type, dtype: np.dtype[Any]) -> tuple[float, float] | None:
+    """Between which numbers of a type a dtype holds them, as NumPy rounds them; None where it does not."""
+    if kind is int and dtype.kind in "iu":
+        return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    if dtype.kind != "f" or dtype.itemsize not in (4, 8):
+        return None
+    largest = float(np.finfo(dtype).max) if kind is float else _EXACT_IN_DOUBLES
+    return -largest, largest
+
+
+class Collector:
+    """Rows like one that was looked at, put together as a block.
+
+    Args:
+        value: the row as it came.
+        leaves: its leaves, as they were found to be right.
+        structure: its structure.
+        specs: what was promised of the leaves.
+        check: looks at a row that differs from it.
+
+    Attributes:
+        alone: gives a row as an element, which is then no part of the block; raises `Unlike` where it must be looked
+            at again.
+    """
+
+    alone: Callable[[Any], Any]
+
+    def __init__(
+        self, value: Any, leaves: Sequence[Any], structure: Structure, specs: Sequence[LeafSpec] | None, check: Check
+    ) -> None:
+        raw = structure.flatten_like(value)
+        promised: Sequence[LeafSpec | None] = [None] * len(raw) if specs is None else specs
+        self._leaves = [_leaf_like(*each) for each in zip(raw, leaves, promised, strict=True)]
+        only = self._leaves[0] if structure.kind == "leaf" else None
+        self._values = only if isinstance(only, Values) else None
+        self._structure = structure
+        self._check = check
+        self._of_row = _leaves_of(structure)
+        self._rows = 0
+        self.alone = only.alone if only is not None else _row_alone(self._of_row, self._leaves, structure)
+
+    def begin(self, rows: int) -> int:
+        """Begin a block of at most so many rows; gives how many it may have, which is fewer where these are huge."""
+        largest = max((leaf.bytes_of_row for leaf in self._leaves), default=1)
+        rows = max(1, min(rows, _MOST_ROWS, _MOST_BYTES // largest))
+        self._rows = 0
+        for leaf in self._leaves:
+            leaf.begin(rows)
+        return rows
+
+    @property
+    def rows(self) -> int:
+        """How many rows were taken."""
+        return self._rows if self._values is None else self._values.taken
+
+    def take(self, values: Iterable[Any]) -> None:
+        """Take rows. What getting one raises ends it, and what is wrong with one: those before it were taken."""
+        if self._values is not None:
+            self._values.take(values, self._check)
+            return
+        of_row, puts = self._of_row, [leaf.put for leaf in self._leaves]
+        for value in values:
+            found = of_row(value)
+            if found is not None:
+                for put, part in zip(puts, found):  # as many, and it runs per row
+                    if not put(part):
+                        break
+                else:
+                    self._rows += 1
+                    continue
+            self._put_checked(value)
+            self._rows += 1
+
+    def _put_checked(self, value: Any) -> None:
+        for leaf in self._leaves:
+            leaf.cut(self._rows)
+        for leaf, part in zip(self._leaves, self._check(value), strict=True):
+            leaf.put_checked(part)
+
+    def block(self) -> Block:
+        """The rows that were taken."""
+        rows = self.rows
+        for leaf in self._leaves:
+            leaf.cut(rows)
+        return Block(tuple(leaf.column(rows) for leaf in self._leaves), self._structure, rows)
+
+    def checked_alone(self, value: Any) -> Any:
+        """As `alone`, of a row that is looked at."""
+        return Block.of_leaves([[own(leaf) for leaf in self._check(value)]], self._structure).row(0)
+
+
+def _leaves_of(structure: Structure) -> Callable[[Any], Sequence[Any] | None]:
+    """What gives the leaves of a row that is of this structure at first sight, and None for another.
+
+    A container in the place of a leaf is unlike any leaf.
+    """
+    count, names, record = len(structure.names), structure.names, structure.record
+    if structure.kind == "leaf":
+        return lambda value: (value,)
+    if structure.is_flat_tuple:
+
+        def of_tuple(value: Any) -> Sequence[Any] | None:
+            return value if type(value) is tuple and len(value) == count else None
+
+        return of_tuple
+    if not structure.is_flat or count == 0:
+        return lambda value: None
+    if structure.kind == "dict":
+
+        def of_dictionary(value: Any) -> Sequence[Any] | None:
+            # What a name that is missing gives is unlike every leaf.
+            return [value.get(name) for name in names] if type(value) is dict and len(value) == count else None
+
+        return of_dictionary
+    take = attrgetter(*names)
+
+    def of_record(value: Any) -> Sequence[Any] | None:
+        if type(value) is not record:
+            return None
+        found = take(value)
+        return (found,) if count == 1 else found
+
+    return of_record
+
+
+def _row_alone(
+    of_row: Callable[[Any], Sequence[Any] | None], leaves: Sequence[Leaf], structure: Structure
+) -> Callable[[Any], Any]:
+    """What `Collector.alone` is for rows of several leaves."""
+    ways = [leaf.alone for leaf in leaves]
+    together = tuple if structure.is_flat_tuple else structure.unflatten
+
+    def alone(value: Any) -> Any:
+        found = of_row(value)
+        if found is None:
+            raise Unlike
+        return together([way(part) for way, part in zip(ways, found)])  # as many, and it runs per row
+
+    return alone

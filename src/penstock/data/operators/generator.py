@@ -1,0 +1,222 @@
+"""from_generator: elements that a function's iterator yields, each at its own pace."""
+
+import inspect
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from penstock.data.block import Block
+from penstock.data.collecting import Collector, Unlike
+from penstock.data.node import Node, Run
+from penstock.data.streams.stream import State, Stream
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from penstock.options import UNKNOWN_CARDINALITY
+from penstock.runtime.threads import failures
+from penstock.spec import alike, as_leaf, describe_mismatch, fitted, spec_of
+from penstock.structure import Structure, flatten, map_structure
+
+_logger = logging.getLogger(__name__)
+_OBJECT: Final = np.dtype(object)
+
+
+@dataclass(frozen=True, eq=False)
+class Generator(Node):
+    """What a function's iterator yields."""
+
+    name: ClassVar[str] = "from_generator"
+    worth_a_worker = True
+    function: Callable[[], Any]
+    output_signature: Any = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"function": self.function}
+
+    @property
+    def cardinality(self) -> int:
+        return UNKNOWN_CARDINALITY
+
+    @property
+    def spec(self) -> Any:
+        return self.output_signature
+
+    @property
+    def spec_from_call(self) -> bool:
+        return self.output_signature is None
+
+    @property
+    def keeps_places(self) -> bool:
+        return True
+
+    def stream(self, run: Run, epoch: int) -> "GeneratorStream":
+        return GeneratorStream(self, run)
+
+
+class GeneratorStream(Stream):
+    """The state is the number of elements taken; restoring runs the generator again and passes over that many."""
+
+    def __init__(self, node: Generator, run: Run) -> None:
+        self._node = node
+        self._run = run
+        self._iterator: Iterator[Any] | None = None
+        self._collector: Collector | None = None
+        self._taken = 0
+        self._ended = False
+        self._failure: BaseException | None = None
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._taken += 1  # only now: a state that was taken before it was raised must meet it again
+            raise failure
+        iterator = self._begun()
+        if iterator is None:
+            return None
+        collector = self._collector
+        if collector is None:
+            return self._first(iterator)
+        wanted = collector.begin(min(need, allow))
+        try:
+            collector.take(islice(iterator, wanted))
+        except failures() as error:
+            self._note(error, self._taken + collector.rows)
+            if collector.rows == 0:
+                self._taken += 1
+                raise
+            self._failure = error
+        rows = collector.rows
+        self._taken += rows
+        if rows < wanted and self._failure is None:
+            self._ended = True
+        return collector.block() if rows else None
+
+    def _first(self, iterator: Iterator[Any]) -> Block | None:
+        """One row, which tells what those after it are like."""
+        try:
+            for value in iterator:
+                leaves = self._checked(value)
+                structure = self._run.known(self._node)[0]
+                specs = None if self._node.output_signature is None else flatten(self._node.output_signature)[0]
+                self._collector = Collector(value, leaves, structure, specs, self._checked)
+                self._collector.begin(1)
+                self._collector.take([value])
+                self._taken += 1
+                return self._collector.block()
+        except failures() as error:
+            self._note(error, self._taken)
+            self._taken += 1
+            raise
+        self._ended = True
+        return None
+
+    def elements(self) -> Iterator[Any]:
+        while self._collector is None or self._failure is not None:
+            block = self.pull(1, 1)
+            if block is None:
+                return
+            yield block.row(0)
+        alone, iterator = self._collector.alone, self._begun()
+        while iterator is not None:
+            try:
+                value = next(iterator)
+                try:
+                    element = alone(value)
+                except Unlike:
+                    element = self._collector.checked_alone(value)
+            except StopIteration:
+                self._ended = True
+                return
+            except failures() as error:
+                self._note(error, self._taken)
+                self._taken += 1
+                raise
+            self._taken += 1
+            yield element
+
+    def _note(self, error: BaseException, element: int) -> None:
+        error.add_note(f"penstock: in {self._node.where()}, element {element}")
+
+    def _begun(self) -> Iterator[Any] | None:
+        """The user's iterator; None where it has ended."""
+        if self._iterator is None and not self._ended:
+            try:
+                made = self._node.function()
+            except failures() as error:
+                self._note(error, self._taken)
+                self._taken, self._ended = self._taken + 1, True  # there is nothing to take elements from
+                raise
+            self._iterator = _iterator_of(made)
+        return None if self._ended else self._iterator
+
+    def _checked(self, value: Any) -> list[Any]:
+        """The leaves of an element, which must be of the kind of all others and fit the signature."""
+        signature = self._node.output_signature
+        if signature is not None:
+            value = map_structure(fitted, signature, value)
+            wrong = describe_mismatch(signature, spec_of(value))
+            if wrong is not None:
+                raise ElementError(f"the generator yielded an element that does not fit output_signature: {wrong}")
+        leaves, structure = flatten(value)
+        leaves = [as_leaf(leaf) for leaf in leaves]
+        layout = (structure, [getattr(leaf, "dtype", _OBJECT) for leaf in leaves])
+        agreed = self._run.agreed(self._node, layout)
+        if layout != agreed and not (structure == agreed[0] and all(map(alike, layout[1], agreed[1]))):
+            raise ElementError(
+                f"the generator yielded {_shown(layout)} after {_shown(agreed)}; all its elements must be of one kind, "
+                "which output_signature can declare"
+            )
+        return leaves
+
+    def state(self) -> State:
+        return self._taken
+
+    def restore(self, state: State) -> None:
+        """Elements that were given before are not looked at again, but for the first, which tells what all are like."""
+        while self._taken < state and not self._ended:
+            try:
+                if self._collector is None:
+                    self.pull(1, 1)
+                else:
+                    self._pass_over(state - self._taken)
+            except failures() as error:
+                _logger.debug("passed over an element that had failed before the state was saved: %r", error)
+
+    def _pass_over(self, rows: int) -> None:
+        assert self._iterator is not None
+        passed = count()
+        try:
+            deque(zip(islice(self._iterator, rows), passed, strict=False), maxlen=0)
+        except failures():
+            self._taken += next(passed) + 1
+            raise
+        found = next(passed)
+        self._taken += found
+        self._ended = found < rows
+
+    def close(self) -> None:
+        iterator, self._iterator = self._iterator, None
+        self._ended = True
+        if hasattr(iterator, "close"):
+            iterator.close()  # type: ignore[union-attr]  # generators have it, other iterators may
+
+
+def _iterator_of(made: Any) -> Iterator[Any]:
+    """What to take elements from, of what the user's function returned."""
+    if not hasattr(made, "__iter__") and not hasattr(made, "__getitem__"):
+        raise InvalidTypeError(f"the function must return an iterator, got {made!r:.200}: does it lack a `yield`?")
+    if inspect.isgenerator(made) and inspect.getgeneratorstate(made) == inspect.GEN_CLOSED:
+        raise InvalidArgumentError(
+            "the function gave a generator that has ended already, perhaps in an epoch before: it must make a new one "
+            "whenever it is called"
+        )
+    return iter(made)
+
+
+def _shown(layout: tuple[Structure, list[Any]]) -> str:
+    structure, dtypes = layout
+    return structure.shown(map(str, dtypes))

@@ -1,0 +1,158 @@
+"""Generators: elements like the first are taken the short way, and nothing that differs gets through by it."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+@dataclass
+class Labelled:
+    image: Any
+    label: Any
+
+
+def generated(values: list[Any], signature: Any = None) -> ps.Dataset:
+    return ps.Dataset.from_generator(lambda: iter(values), signature)
+
+
+SEQUENCES = {
+    "integers": [1, 2, np.int64(3), 4],
+    "floats": [0.1, 2.5, float("nan"), float("inf"), np.float32(0.1), -1e-46],
+    "truth": [True, np.bool_(False), False],
+    "strings": ["a", "", "c\0", "a" * 100],
+    "bytes": [b"a", b"b\0"],
+    "numpy": [np.uint8(3), np.uint8(255), np.uint8(0)],
+    "arrays": [np.arange(3), np.arange(3) * 2, np.arange(3, dtype=np.int64)[::-1]],
+    "unequal arrays": [np.arange(3), np.arange(2), np.arange(3), np.int64(7)],
+    "no axes": [np.array(3), np.array(4), np.int64(5), 6],
+    "lists": [[1, 2], [3, 4], np.array([5, 6])],
+    "pairs": [(1, 0.5), (2, 1.5), (np.int64(3), 2.5)],
+    "dictionaries": [{"a": 1, "b": "x"}, {"b": "y", "a": 2}],
+    "named tuples": [Point(1, "a"), Point(2, "b")],
+    "dataclasses": [Labelled(np.zeros(2), 1), Labelled(np.ones(2), 2)],
+    "nested": [(1, {"a": (2.5, None)}), (2, {"a": (3.5, None)})],
+}
+
+
+def described(element: Any) -> str:
+    return (
+        repr(element) + repr(ps.TensorSpec.from_tensor(element)) if isinstance(element, np.ndarray) else repr(element)
+    )
+
+
+@pytest.mark.parametrize("values", SEQUENCES.values(), ids=SEQUENCES)
+def test_elements_are_the_same_alone_and_in_blocks(values: list[Any]) -> None:
+    alone = list(generated(values))
+    parts = [list(generated(values).skip(number).take(1)) for number in range(len(values))]
+    together = list(generated(values).prefetch(8))
+    blocks = [row for block in iter(generated(values).take(100))._blocks() for row in block.rows()]
+    expected = list(map(described, alone))
+    assert [described(part) for (part,) in parts] == list(map(described, together)) == expected
+    assert list(map(described, blocks)) == expected
+    assert [type(value) for value in alone] == [type(value) for value in blocks]
+
+
+@pytest.mark.parametrize("signature", [None, ps.TensorSpec((2,), "int64")])
+def test_a_buffer_that_is_yielded_again_and_again_is_copied(signature: Any) -> None:
+    def count() -> Iterator[Any]:
+        buffer = np.zeros(2, np.int64)
+        for number in range(4):
+            buffer[:] = number
+            yield buffer
+
+    dataset = ps.Dataset.from_generator(count, signature)
+    assert [row.tolist() for row in list(dataset)] == [[0, 0], [1, 1], [2, 2], [3, 3]]
+    assert [batch[:, 0].tolist() for batch in dataset.batch(3)] == [[0, 1, 2], [3]]
+
+
+def test_numbers_take_the_dtype_of_the_signature_as_numpy_rounds_them() -> None:
+    halves = generated([0.1, 1, 2**53 + 1, 16777217], ps.TensorSpec((), "float32"))
+    assert (
+        list(halves)
+        == [np.float32(x) for x in (0.1, 1, 2**53 + 1, 16777217)]
+        == halves.batch(4).get_single_element().tolist()
+    )
+    small = generated([1, 2, 255], ps.TensorSpec((), "uint8"))
+    assert [type(value) for value in small] == [np.uint8] * 3
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(
+    ("values", "signature", "message"),
+    [
+        ([1, 2, 2.5, 4], None, r"yielded float32 after int64.*"),
+        ([1, 2, (3, 4), 4], None, r"yielded \(int64, int64\) after int64"),
+        ([(1, 2), (1, 2), (3,), (4, 4)], None, r"yielded \(int64,\) after \(int64, int64\)"),
+        ([(1, 2), (1, 2), (3, 4.5), (4, 4)], None, r"yielded \(int64, float32\) after \(int64, int64\)"),
+        ([{"a": 1}, {"a": 2}, {"b": 3}, {"a": 4}], None, r"yielded \{'b': int64\} after \{'a': int64\}"),
+        ([1, 2, 256, 4], ps.TensorSpec((), "uint8"), r"does not fit output_signature"),
+        (
+            [np.zeros(2), np.zeros(2), np.zeros(3), np.zeros(2)],
+            ps.TensorSpec((2,), "float64"),
+            r"does not fit output_sig",
+        ),
+        ([1.0, 2.0, 1e300, 4.0], None, r"float32, and 1e\+300 would become infinite"),
+    ],
+)
+def test_what_is_unlike_the_first_fails_at_its_place(
+    values: list[Any], signature: Any, message: str, batched: bool
+) -> None:
+    dataset = generated(values, signature)
+    iterator = iter(dataset.take(4).prefetch(4) if batched else dataset)
+    next(iterator), next(iterator)
+    with pytest.raises(ps.ElementError, match=message) as raised:
+        next(iterator)
+    assert "element 2" in "".join(raised.value.__notes__)
+    state = iterator.state_dict()
+    assert len(list(iterator)) == 1
+    resumed = iter(dataset.take(4).prefetch(4) if batched else dataset)
+    resumed.load_state_dict(state)
+    assert len(list(resumed)) == 1
+
+
+def test_restoring_runs_the_generator_no_further_and_looks_only_at_the_first_element() -> None:
+    yielded = []
+
+    def numbers() -> Iterator[Any]:
+        for number in itertools.count():
+            yielded.append(number)
+            if number == 3:
+                raise ValueError("the third")
+            yield number
+
+    iterator = iter(ps.Dataset.from_generator(numbers))
+    assert [next(iterator), next(iterator)] == [0, 1]
+    assert yielded == [0, 1]
+    state = iterator.state_dict()
+    yielded.clear()
+    resumed = iter(ps.Dataset.from_generator(numbers))
+    resumed.load_state_dict(state)
+    assert yielded == [0, 1]
+    assert next(resumed) == 2
+    with pytest.raises(ValueError, match="the third") as raised:
+        next(resumed)
+    assert "element 3" in raised.value.__notes__[0]
+    after = resumed.state_dict()
+    assert list(resumed) == []
+    again = iter(ps.Dataset.from_generator(numbers))
+    again.load_state_dict(after)
+    assert list(again) == []
+
+
+def test_an_iterator_that_was_closed_gives_no_further_element_of_a_generator() -> None:
+    iterator = iter(generated([1, 2, 3]))
+    next(iterator)
+    iterator.close()
+    with pytest.raises(ps.ClosedError):
+        next(iterator)
