@@ -37,15 +37,21 @@ class Leaf(ABC):
         put: takes a row; gives False, and takes nothing, where it must be looked at again.
         alone: gives a row as it stands in an element; raises `Unlike` where it must be looked at again.
         bytes_of_row: how many bytes a row needs.
+        taken: how many rows were taken.
     """
 
     put: Callable[[Any], bool]
     alone: Callable[[Any], Any]
     bytes_of_row: int = 8
+    taken: int
 
     @abstractmethod
     def begin(self, rows: int) -> None:
         """Begin a column of at most so many rows."""
+
+    @abstractmethod
+    def take(self, values: Iterable[Any], check: Check) -> None:
+        """Take all rows; `check` looks at those that are unlike the first."""
 
     @abstractmethod
     def put_checked(self, leaf: Any) -> None:
@@ -92,7 +98,6 @@ class Values(Leaf):
         self._mixed = False
 
     def take(self, values: Iterable[Any], check: Check) -> None:
-        """Take all rows; `check` looks at those that are unlike the first."""
         append, kind = self._rows.append, self._kind
         for value in values:
             if type(value) is kind:
@@ -101,8 +106,7 @@ class Values(Leaf):
                 self.put_checked(check(value)[0])
 
     @property
-    def taken(self) -> int:
-        """How many rows were taken."""
+    def taken(self) -> int:  # type: ignore[override]  # it follows from the rows
         return len(self._rows)
 
     def put_checked(self, leaf: Any) -> None:
@@ -174,7 +178,7 @@ class Arrays(Leaf):
         self._shape = shape
         self._spec = spec
         self._stacked = np.empty((0, *shape), dtype)
-        self._taken = 0
+        self.taken = 0
         self._rows: list[Any] = []
         self._unequal = False
         self.bytes_of_row = max(1, dtype.itemsize * math.prod(shape))
@@ -182,17 +186,27 @@ class Arrays(Leaf):
         self.alone = self._alone
 
     def begin(self, rows: int) -> None:
-        self._taken = 0
+        self.taken = 0
         self._rows = []
         if not self._unequal:
             self._stacked = empty((rows, *self._shape), self._dtype)
 
+    def take(self, values: Iterable[Any], check: Check) -> None:
+        stacked, dtype, shape = self._stacked, self._dtype, self._shape
+        for value in values:
+            # The short way stands here too: a call for each row costs as much as a copy of a small one.
+            if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape and not self._unequal:
+                stacked[self.taken] = value
+                self.taken += 1
+            elif not self._put(value):
+                self.put_checked(check(value)[0])
+
     def _put(self, leaf: Any) -> bool:
         if type(leaf) is not np.ndarray or leaf.dtype is not self._dtype:
             return False
-        if not self._unequal and leaf.shape == self._shape:
-            self._stacked[self._taken] = leaf
-            self._taken += 1
+        if leaf.shape == self._shape and not self._unequal:
+            self._stacked[self.taken] = leaf
+            self.taken += 1
             return True
         if not self._fits(leaf.shape):
             return False
@@ -207,12 +221,12 @@ class Arrays(Leaf):
 
     def put_checked(self, leaf: Any) -> None:
         if not self._unequal:
-            self._rows, self._unequal = list(self._stacked[: self._taken]), True
+            self._rows, self._unequal = list(self._stacked[: self.taken]), True
         self._rows.append(own(leaf))
-        self._taken += 1
+        self.taken += 1
 
     def cut(self, rows: int) -> None:
-        self._taken = rows
+        self.taken = rows
         del self._rows[rows:]
 
     def column(self, rows: int) -> Column:
@@ -275,7 +289,7 @@ class Collector:
         promised: Sequence[LeafSpec | None] = [None] * len(raw) if specs is None else specs
         self._leaves = [_leaf_like(*each) for each in zip(raw, leaves, promised, strict=True)]
         only = self._leaves[0] if structure.kind == "leaf" else None
-        self._values = only if isinstance(only, Values) else None
+        self._only = only
         self._structure = structure
         self._check = check
         self._of_row = _leaves_of(structure)
@@ -294,12 +308,12 @@ class Collector:
     @property
     def rows(self) -> int:
         """How many rows were taken."""
-        return self._rows if self._values is None else self._values.taken
+        return self._rows if self._only is None else self._only.taken
 
     def take(self, values: Iterable[Any]) -> None:
         """Take rows. What getting one raises ends it, and what is wrong with one: those before it were taken."""
-        if self._values is not None:
-            self._values.take(values, self._check)
+        if self._only is not None:
+            self._only.take(values, self._check)
             return
         of_row, puts = self._of_row, [leaf.put for leaf in self._leaves]
         for value in values:
