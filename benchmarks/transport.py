@@ -15,7 +15,7 @@ from penstock.data.block import Block
 from penstock.runtime.memory import empty
 from penstock.service.transport.connect import connect
 from penstock.service.transport.flight import FlightServer
-from penstock.service.transport.place import this_machine
+from penstock.service.transport.identity import this_machine
 from penstock.service.transport.shared_memory_server import SharedMemoryServer
 from penstock.service.wire.interfaces import Answers
 from penstock.service.wire.subjects import Endpoint, Pass, Span

@@ -15,8 +15,8 @@ from penstock.errors import InvalidArgumentError
 from penstock.runtime.memory import empty
 from penstock.runtime.shared_memory import Arena, place_of
 from penstock.service.transport.flight import FlightServer
+from penstock.service.transport.identity import this_machine, this_process
 from penstock.service.transport.in_process import InProcessServer
-from penstock.service.transport.place import this_machine, this_process
 from penstock.service.transport.shared_memory_server import SharedMemoryServer
 from penstock.service.wire.interfaces import Answers
 from penstock.service.wire.subjects import Endpoint, Span

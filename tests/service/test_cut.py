@@ -9,7 +9,7 @@ from penstock.rng import mix
 from penstock.service.wire.policy import ShardingPolicy as Policy
 from penstock.service.wire.subjects import Pass
 from penstock.service.worker.cut import check_shared, cut, kind_of
-from penstock.service.worker.parts import check_policy, part_of, seed_of
+from penstock.service.worker.pass_nodes import check_policy, nodes_of_pass, seed_of
 
 
 def odd(x):
@@ -168,7 +168,7 @@ def test_what_works_on_any_elements_may_stand_above_a_shared_job():
 
 def parts(dataset, policy, count):
     return [
-        [np.asarray(x).tolist() for x in Dataset(part_of(dataset.node, policy, pass_of(index, count)))]
+        [np.asarray(x).tolist() for x in Dataset(nodes_of_pass(dataset.node, policy, pass_of(index, count)))]
         for index in range(count)
     ]
 
@@ -206,7 +206,7 @@ def test_file_is_every_nth_file(tmp_path):
     message = r"reads 3 files, fewer than the 4 workers: use ShardingPolicy.DATA, or more"
     for policy in (Policy.FILE, Policy.FILE_OR_DATA):
         with pytest.raises(ps.InvalidArgumentError, match=message):
-            part_of(dataset.node, policy, pass_of(0, 4))
+            nodes_of_pass(dataset.node, policy, pass_of(0, 4))
 
 
 def test_file_without_files_is_refused_and_file_or_data_falls_back():
@@ -230,8 +230,10 @@ def test_hint_divides_where_it_stands_and_nowhere_else():
 def test_the_kind_of_a_pass_is_the_same_for_any_number_of_parts(case, policy):
     node = CUTS[case][0].node
     if policy is Policy.FILE_OR_DATA and case == "files":
-        kinds = [kind_of(part_of(node, policy, pass_of(0, count)))[0] for count in (1, 2)]
+        kinds = [kind_of(nodes_of_pass(node, policy, pass_of(0, count)))[0] for count in (1, 2)]
         assert kinds == ["groups", "groups"]
         return
-    kinds = {kind_of(part_of(node, policy, pass_of(index, count)))[0] for count in (1, 2) for index in range(count)}
+    kinds = {
+        kind_of(nodes_of_pass(node, policy, pass_of(index, count)))[0] for count in (1, 2) for index in range(count)
+    }
     assert len(kinds) == 1

@@ -19,16 +19,16 @@ from penstock.service.reader import pass_schedule
 from penstock.service.reader.fetch_task import Arrived, FetchTask
 from penstock.service.reader.pass_schedule import MOST_LANES, PassSchedule
 from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.transport.identity import this_process
 from penstock.service.transport.in_process import InProcessServer
-from penstock.service.transport.place import this_process
 from penstock.service.wire.dispatcher_messages import GetDataset, WorkerHello
 from penstock.service.wire.interfaces import Answers, WrongAnswerError
 from penstock.service.wire.subjects import Endpoint, Pass, Span
 from penstock.service.wire.worker_answers import checked
 from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
-from penstock.service.worker import standing as standing_module
+from penstock.service.worker import paused_answers
+from penstock.service.worker.paused_answers import PausedAnswers
 from penstock.service.worker.production import Production
-from penstock.service.worker.standing import StandingAnswers
 from penstock.structure import LEAF
 
 ELEMENTS = 7
@@ -370,8 +370,8 @@ class Made:
             self.closed.set()
 
 
-def turn(standing: StandingAnswers, request: Fetch) -> list[Any]:
-    return [answer[1].columns[0].tolist() if isinstance(answer, tuple) else answer for answer in standing.turn(request)]
+def turn(paused: PausedAnswers, request: Fetch) -> list[Any]:
+    return [answer[1].columns[0].tolist() if isinstance(answer, tuple) else answer for answer in paused.turn(request)]
 
 
 def until(happened: Callable[[], bool]) -> None:
@@ -383,62 +383,62 @@ def until(happened: Callable[[], bool]) -> None:
 
 def test_a_turn_gives_one_piece_and_the_worker_goes_on_meanwhile() -> None:
     made = Made()
-    standing = StandingAnswers(made)
-    assert turn(standing, asked(wait_seconds=0.01)) == [Pause()]
+    paused = PausedAnswers(made)
+    assert turn(paused, asked(wait_seconds=0.01)) == [Pause()]
     made.may.release(3)
-    assert turn(standing, asked()) == [[0, 1], Pause()]
+    assert turn(paused, asked()) == [[0, 1], Pause()]
     until(lambda: made.begun == [0, 2])
-    assert turn(standing, asked(2)) == [[2, 3], Pause()]
-    assert turn(standing, asked(4)) == [[4, 5], Pause()]
-    assert turn(standing, asked(6)) == [End(length=6)]
+    assert turn(paused, asked(2)) == [[2, 3], Pause()]
+    assert turn(paused, asked(4)) == [[4, 5], Pause()]
+    assert turn(paused, asked(6)) == [End(length=6)]
     until(made.closed.is_set)
 
 
 def test_what_trainers_share_is_made_when_it_is_asked_for() -> None:
     made = Made()
-    standing = StandingAnswers(made)
+    paused = PausedAnswers(made)
     made.may.release(3)
-    assert turn(standing, asked(trainer="t")) == [[0, 1], Pause()]
-    assert turn(standing, asked(2, wait_seconds=0.01, trainer="u")) == [[2, 3], Pause()]  # another answer
+    assert turn(paused, asked(trainer="t")) == [[0, 1], Pause()]
+    assert turn(paused, asked(2, wait_seconds=0.01, trainer="u")) == [[2, 3], Pause()]  # another answer
     assert made.begun == [0, 2]
-    standing.close()
+    paused.close()
     until(made.closed.is_set)
 
 
 def test_a_reader_that_asks_for_something_again_gets_it_again() -> None:
     made = Made()
-    standing = StandingAnswers(made)
+    paused = PausedAnswers(made)
     made.may.release(6)
-    assert [turn(standing, asked())[0] for _ in range(2)] == [[0, 1]] * 2
-    standing.close()
+    assert [turn(paused, asked())[0] for _ in range(2)] == [[0, 1]] * 2
+    paused.close()
     with pytest.raises(LostDataWorkerError, match="stopped"):
-        turn(standing, asked())
+        turn(paused, asked())
 
 
 def test_a_reader_that_asks_for_less_gets_no_more() -> None:
     """It does where workers were lost over what follows."""
     made = Made()
-    standing = StandingAnswers(made)
+    paused = PausedAnswers(made)
     made.may.release(6)
-    turn(standing, asked(stop=6))
+    turn(paused, asked(stop=6))
     until(lambda: made.begun == [0, 2])
-    assert turn(standing, asked(2, 4)) == [[2, 3], Pause()]
+    assert turn(paused, asked(2, 4)) == [[2, 3], Pause()]
     assert made.begun[:3] == [0, 2, 2]  # what was made ahead is made again
-    standing.close()
+    paused.close()
 
 
 def test_answers_that_nobody_asks_for_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Made()
-    standing = StandingAnswers(made)
+    paused = PausedAnswers(made)
     made.may.release(3)
-    turn(standing, asked())
-    standing.close_idle()
-    assert turn(standing, asked(2, looks_in=True)) == [Pause()]  # a reader that looks in
+    turn(paused, asked())
+    paused.close_idle()
+    assert turn(paused, asked(2, looks_in=True)) == [Pause()]  # a reader that looks in
     assert not made.closed.is_set()
-    monkeypatch.setattr(standing_module, "IDLE_SECONDS", -1.0)
-    standing.close_idle()
+    monkeypatch.setattr(paused_answers, "IDLE_SECONDS", -1.0)
+    paused.close_idle()
     until(made.closed.is_set)
-    assert turn(standing, asked(2, looks_in=True)) == [Pause()]
+    assert turn(paused, asked(2, looks_in=True)) == [Pause()]
 
 
 def test_what_is_wrong_with_an_answer_is_raised_in_a_turn() -> None:
@@ -447,7 +447,7 @@ def test_what_is_wrong_with_an_answer_is_raised_in_a_turn() -> None:
         yield
 
     with pytest.raises(LostDataWorkerError, match="gone"):
-        turn(StandingAnswers(refuse), asked())
+        turn(PausedAnswers(refuse), asked())
 
 
 def test_a_failure_ends_a_turn() -> None:
@@ -455,7 +455,7 @@ def test_a_failure_ends_a_turn() -> None:
         rest = Span(pass_number=0, start=1, stop=request.span.stop)
         yield Failed(next=rest, module="builtins", name="KeyError", arguments=[], notes=[])
 
-    (answer,) = turn(StandingAnswers(fail), asked())
+    (answer,) = turn(PausedAnswers(fail), asked())
     assert isinstance(answer, Failed)
 
 

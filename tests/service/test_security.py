@@ -37,7 +37,7 @@ from penstock.service.transport.dispatcher_client import ACTION, DispatcherClien
 from penstock.service.transport.entrance import MOST_SILENT
 from penstock.service.transport.flight import FlightServer
 from penstock.service.transport.guard import GuardedServer
-from penstock.service.transport.place import this_machine
+from penstock.service.transport.identity import this_machine
 from penstock.service.transport.shared_memory_server import SharedMemoryServer
 from penstock.service.wire.dispatcher_messages import (
     GetDataset,

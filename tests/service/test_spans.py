@@ -18,7 +18,7 @@ from penstock.service.wire.policy import ShardingPolicy
 from penstock.service.wire.subjects import Pass, Span
 from penstock.service.wire.worker_messages import End, Failed, Fetch
 from penstock.service.worker.cut import cut
-from penstock.service.worker.parts import part_of
+from penstock.service.worker.pass_nodes import nodes_of_pass
 from penstock.service.worker.production import Production
 
 _location = Path(__file__).parent.parent / "data" / "test_compositions.py"
@@ -239,7 +239,7 @@ def test_consumers_in_turns_get_the_elements_of_each_part(source, names, count, 
         for index in range(count):
             part = Pass(number=index, shard_index=index, num_shards=count)
             alone = elements(produced[0], 0, 60, part=part, by_element=True)[0]
-            nodes = Dataset(part_of(dataset.node, ShardingPolicy.DYNAMIC, part), dataset.options())
+            nodes = Dataset(nodes_of_pass(dataset.node, ShardingPolicy.DYNAMIC, part), dataset.options())
             assert [str(value) for value in alone] == in_process(nodes, 60)
             turns = [
                 elements(produced[1], offset, 60, part=part, by_element=True, stride=stride)[0]

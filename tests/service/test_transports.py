@@ -17,8 +17,8 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError, LostDataWork
 from penstock.service.transport import flight_client
 from penstock.service.transport.connect import PROTOCOLS, as_protocol, connect, offered_protocols
 from penstock.service.transport.flight import FlightServer
+from penstock.service.transport.identity import this_machine, this_process
 from penstock.service.transport.in_process import InProcessServer
-from penstock.service.transport.place import this_machine, this_process
 from penstock.service.wire.interfaces import Answers, Connection
 from penstock.service.wire.refusals import raise_refused
 from penstock.service.wire.subjects import Endpoint, Pass, Refused, Span

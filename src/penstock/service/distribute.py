@@ -22,7 +22,7 @@ from penstock.service.wire.dispatcher_messages import DatasetFound, DatasetRegis
 from penstock.service.wire.policy import CrossTrainerCache, ShardingPolicy
 from penstock.service.wire.subjects import DatasetInfo, PassKind
 from penstock.service.worker.cut import check_shared, cut, kind_of, without_last_guards
-from penstock.service.worker.parts import check_policy
+from penstock.service.worker.pass_nodes import check_policy
 from penstock.spec import describe_mismatch
 
 Service = str | tuple[str, str]

@@ -8,13 +8,13 @@ from penstock.options import AUTOTUNE, check_flag, check_integer
 from penstock.service.config import check_seconds
 from penstock.service.transport.connect import as_protocol
 from penstock.service.transport.dispatcher_client import PATIENCE_SECONDS
-from penstock.service.transport.place import this_machine, this_process
+from penstock.service.transport.identity import this_machine, this_process
 from penstock.service.wire.address import parse_service
 from penstock.service.wire.compression import as_codec
 from penstock.service.wire.policy import CrossTrainerCache, ShardingPolicy, TargetWorkers, as_policy, as_target_workers
 from penstock.service.wire.subjects import LONGEST_NAME, Pass, PassKind, WorkerInfo
 from penstock.service.worker.cut import kind_of
-from penstock.service.worker.parts import part_of
+from penstock.service.worker.pass_nodes import nodes_of_pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class DistributeOptions:
         """What the positions of a pass are when workers produce these nodes."""
         part = produced
         if self.policy.static:
-            part = part_of(produced, self.policy, Pass(number=0, shard_index=0, num_shards=1))
+            part = nodes_of_pass(produced, self.policy, Pass(number=0, shard_index=0, num_shards=1))
         kind, _ = kind_of(part)
         return "sequence" if self.by_element and kind == "groups" else kind
 

@@ -9,7 +9,7 @@ from penstock.errors import InvalidArgumentError, LostDataWorkerError, ServiceEr
 from penstock.service.security.credentials import ClientCredentials
 from penstock.service.transport import in_process
 from penstock.service.transport.flight_client import FlightConnection
-from penstock.service.transport.place import this_machine, this_process
+from penstock.service.transport.identity import this_machine, this_process
 from penstock.service.transport.shared_memory_client import SharedMemoryConnection
 from penstock.service.wire.address import is_address
 from penstock.service.wire.interfaces import Connection

@@ -17,8 +17,8 @@ from penstock.runtime.memory import Memory
 from penstock.service.security.credentials import ClientCredentials, client_credentials
 from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
 from penstock.service.transport.guard import ALIVE, Line, refused_at_the_door
+from penstock.service.transport.identity import this_machine
 from penstock.service.transport.opening import OpeningCall
-from penstock.service.transport.place import this_machine
 from penstock.service.transport.watch import Watch
 from penstock.service.wire.blocks import Buffer, unpack
 from penstock.service.wire.compression import AUTO, decompress

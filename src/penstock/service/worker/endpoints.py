@@ -10,8 +10,8 @@ import pyarrow as pa
 from penstock.errors import ServiceError
 from penstock.service.security.credentials import ServerCredentials
 from penstock.service.transport.flight import FlightServer
+from penstock.service.transport.identity import this_machine, this_process
 from penstock.service.transport.in_process import InProcessServer
-from penstock.service.transport.place import this_machine, this_process
 from penstock.service.transport.shared_memory_server import SharedMemoryServer
 from penstock.service.wire.interfaces import Answers, Produce
 from penstock.service.wire.subjects import Endpoint

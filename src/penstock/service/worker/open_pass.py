@@ -17,7 +17,7 @@ from penstock.service.wire.subjects import Pass, Span
 from penstock.service.wire.worker_messages import Fetch
 from penstock.service.worker.cut import kind_of, without_prefetch
 from penstock.service.worker.groups import GroupsReader, SpanRun, over_rows
-from penstock.service.worker.parts import part_of, seed_of
+from penstock.service.worker.pass_nodes import nodes_of_pass, seed_of
 from penstock.service.worker.rounds import RoundsReader
 from penstock.service.worker.sequence import Sequence, SequenceReader
 from penstock.service.worker.spans import BLOCK_SECONDS, RowsReader, SpanReader
@@ -56,7 +56,7 @@ class OpenPass:
     """A pass, held by those who read it; when it was closed it ends with the last of them."""
 
     def __init__(self, node: Node, options: Options, key: PassKey, recent_bytes: int, window_bytes: int) -> None:
-        part = part_of(node, key.policy, key.part)
+        part = nodes_of_pass(node, key.policy, key.part)
         self.kind, self._length = kind_of(part)
         # Elements must come in the same order whoever makes them, and whenever.
         options = replace(options, deterministic=None)

@@ -20,8 +20,8 @@ from penstock.service.wire.interfaces import Answers, UnreachedDataWorkerError
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import Chunk, End, Fetch, check_fetch
 from penstock.service.worker.open_pass import OpenPass, PassKey
+from penstock.service.worker.paused_answers import PausedAnswers
 from penstock.service.worker.spans import STOPPED, Gathered, Piece, SpanReader, as_exception
-from penstock.service.worker.standing import StandingAnswers
 
 _OPEN_PASSES = 32
 _IDLE_SECONDS = 600.0
@@ -67,7 +67,7 @@ class Production:
         self._passes: OrderedDict[PassKey, OpenPass] = OrderedDict()
         self._statistics = Statistics()
         self._dangerous = Lock()  # held by a request that may well end this process
-        self._standing = StandingAnswers(self._answer)
+        self._paused = PausedAnswers(self._answer)
         self._closed = False
 
     def fetch(self, request: Fetch) -> Answers:
@@ -80,7 +80,7 @@ class Production:
             InvalidArgumentError: it is no request.
         """
         check_fetch(request)
-        answer = self._standing.turn if request.wait_seconds else self._answer
+        answer = self._paused.turn if request.wait_seconds else self._answer
         if not request.alone:
             yield from answer(request)
             return
@@ -173,7 +173,7 @@ class Production:
             old = [self._passes.pop(key) for key in gone]
         for opened in old:
             opened.close()
-        self._standing.close_idle()
+        self._paused.close_idle()
 
     def _dataset(self, dataset_id: str) -> tuple[Node, Options]:
         with self._lock:
@@ -201,7 +201,7 @@ class Production:
             old = list(self._passes.values())
             self._passes.clear()
             self._datasets = {}
-        self._standing.close()
+        self._paused.close()
         for opened in old:
             opened.end()
         for opened in old:

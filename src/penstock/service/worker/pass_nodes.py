@@ -29,13 +29,13 @@ class OnePass(OneOf):
         return Share(node, self.count, self.index)
 
 
-def part_of(node: Node, policy: ShardingPolicy, part: Pass) -> Node:
+def nodes_of_pass(node: Node, policy: ShardingPolicy, description: Pass) -> Node:
     """The nodes of a pass. Its kind depends on the policy, and not on the number of parts or the part.
 
     Raises:
         InvalidArgumentError: the policy does not fit the pipeline; with more parts than files, for these parts only.
     """
-    one = OnePass(part.num_shards, part.shard_index)
+    one = OnePass(description.num_shards, description.shard_index)
     if policy is ShardingPolicy.HINT:
         return divided_at_hints(node, one, "ShardingPolicy.HINT")
     hints = hints_of(node)
@@ -44,7 +44,7 @@ def part_of(node: Node, policy: ShardingPolicy, part: Pass) -> Node:
     if policy is ShardingPolicy.OFF:
         return node
     if policy is ShardingPolicy.DYNAMIC:
-        return node if part.num_shards == 1 else sharded_at_base(node, one)
+        return node if description.num_shards == 1 else sharded_at_base(node, one)
     if policy is ShardingPolicy.DATA:
         return one.of(node)
     try:
@@ -61,20 +61,20 @@ def check_policy(node: Node, policy: ShardingPolicy) -> None:
     """Refuse a pipeline that a policy does not fit, however many workers there are.
 
     Raises:
-        InvalidArgumentError: see `part_of`.
+        InvalidArgumentError: see `nodes_of_pass`.
     """
-    part_of(node, policy, Pass(number=0))
+    nodes_of_pass(node, policy, Pass(number=0))
 
 
-def seed_of(seed: int, policy: ShardingPolicy, part: Pass) -> int:
+def seed_of(seed: int, policy: ShardingPolicy, description: Pass) -> int:
     """The seed of a pass: under OFF each has its own, and the first that of the job."""
-    return mix(seed, part.number) if policy is ShardingPolicy.OFF and part.number else seed
+    return mix(seed, description.number) if policy is ShardingPolicy.OFF and description.number else seed
 
 
-def sharded_at_base(node: Node, part: OneOf) -> Node:
+def sharded_at_base(node: Node, one: OneOf) -> Node:
     """The pipeline over every n-th row of what it reads by index; where it reads nothing so, of its elements."""
     base, above = base_of(without_prefetch(node))
-    node = part.of(node if base is None else base)
+    node = one.of(node if base is None else base)
     for step in above if base is not None else ():
         node = with_inputs(step, [node])
     return node

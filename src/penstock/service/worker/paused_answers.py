@@ -22,8 +22,8 @@ IDLE_SECONDS = 30.0
 _Key = tuple[PassKey, str, str, int, int, Place]
 
 
-class StandingAnswers:
-    """The standing answers of one worker.
+class PausedAnswers:
+    """The paused answers of one worker.
 
     Args:
         answer: gives the whole answer to a request.
@@ -32,7 +32,7 @@ class StandingAnswers:
     def __init__(self, answer: Callable[[Fetch], Answers]) -> None:
         self._answer = answer
         self._lock = Lock()
-        self._idle: dict[_Key, _Standing] = {}  # by who asks, and from where on; nobody is taking these
+        self._idle: dict[_Key, _PausedAnswer] = {}  # by who asks, and from where on; nobody is taking these
         self._closed = False
 
     def turn(self, request: Fetch) -> Answers:
@@ -42,34 +42,34 @@ class StandingAnswers:
             PenstockError: as the whole answer does.
         """
         key = _key(request, request.span.first)
-        standing = self._taken(key)
+        paused = self._taken(key)
         piece = None
         if not request.looks_in:
-            standing = standing or _Standing(self._answer(request), ahead=not request.trainer)
-            piece = standing.take(request.wait_seconds)
+            paused = paused or _PausedAnswer(self._answer(request), ahead=not request.trainer)
+            piece = paused.take(request.wait_seconds)
         if isinstance(piece, tuple):
             key = _key(request, _after(piece[0], request.stride))
         goes_on = piece is None or isinstance(piece, tuple)
-        if standing is not None and goes_on:
-            self._keep(key, standing)
+        if paused is not None and goes_on:
+            self._keep(key, paused)
         if piece is not None:
             yield piece
         if goes_on:
             yield Pause()
 
-    def _taken(self, key: _Key) -> "_Standing | None":
+    def _taken(self, key: _Key) -> "_PausedAnswer | None":
         """The answer that goes on there, which is nobody else's until it is kept again."""
         with self._lock:
             if self._closed:
                 raise LostDataWorkerError(STOPPED)
             return self._idle.pop(key, None)
 
-    def _keep(self, key: _Key, standing: "_Standing") -> None:
-        standing.idle_since = time.monotonic()
+    def _keep(self, key: _Key, paused: "_PausedAnswer") -> None:
+        paused.idle_since = time.monotonic()
         with self._lock:
-            replaced = standing if self._closed else self._idle.pop(key, None)
+            replaced = paused if self._closed else self._idle.pop(key, None)
             if not self._closed:
-                self._idle[key] = standing
+                self._idle[key] = paused
         if replaced is not None:
             replaced.close()
 
@@ -77,10 +77,10 @@ class StandingAnswers:
         """Drop what nobody has asked for lately."""
         limit = time.monotonic() - IDLE_SECONDS
         with self._lock:
-            old = [key for key, standing in self._idle.items() if standing.idle_since < limit]
+            old = [key for key, paused in self._idle.items() if paused.idle_since < limit]
             gone = [self._idle.pop(key) for key in old]
-        for standing in gone:
-            standing.close()
+        for paused in gone:
+            paused.close()
 
     def close(self) -> None:
         """Drop all; who waits for one meets a `LostDataWorkerError`."""
@@ -88,8 +88,8 @@ class StandingAnswers:
             self._closed = True
             gone = list(self._idle.values())
             self._idle.clear()
-        for standing in gone:
-            standing.close()
+        for paused in gone:
+            paused.close()
 
 
 def _key(request: Fetch, place: Place) -> _Key:
@@ -102,7 +102,7 @@ def _after(chunk: Chunk, stride: int) -> Place:
     return chunk.position + chunk.rows * stride, 0
 
 
-class _Standing:
+class _PausedAnswer:
     """One answer, and the thread that makes it.
 
     Args:
@@ -119,7 +119,7 @@ class _Standing:
         self._error: Exception | None = None
         self._closed = False
         self.idle_since = time.monotonic()
-        Thread(target=self._make, name="penstock-standing", daemon=True).start()
+        Thread(target=self._make, name="penstock-answer", daemon=True).start()
 
     def take(self, seconds: float) -> Answer | None:
         """The next piece; None if it does not come in time.
