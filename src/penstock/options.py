@@ -119,10 +119,11 @@ class Options:
         if self.max_errors is not None:
             check_integer("Options", "max_errors", self.max_errors, minimum=0)
 
-    def merged(self, later: "Options") -> "Options":
-        """These options with everything that `later` sets put in their place."""
-        changes = {field.name: getattr(later, field.name) for field in fields(later)}
-        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+def merged_options(earlier: Options, later: Options) -> Options:
+    """The options of `earlier` with everything that `later` sets put in their place."""
+    changes = {field.name: getattr(later, field.name) for field in fields(later)}
+    return replace(earlier, **{name: value for name, value in changes.items() if value is not None})
 
 
 def merged_inputs(where: str, inputs: Iterable[Options]) -> Options:
@@ -143,7 +144,7 @@ def merged_inputs(where: str, inputs: Iterable[Options]) -> Options:
                     after,
                     before,
                 )
-        merged = merged.merged(later)
+        merged = merged_options(merged, later)
     return merged
 
 

@@ -22,7 +22,7 @@ from penstock.distribute.control import hub as hub_module
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.hub import Hub
 from penstock.distribute.control.messages import GatherItem
-from penstock.distribute.feed.agreement import Asked
+from penstock.distribute.feed.agreement import ExchangedAgreement
 from penstock.distribute.feed.steps import HostStep
 from penstock.errors import WorkerError
 from penstock.runtime.channel import Closed
@@ -160,9 +160,9 @@ def test_workers_tell_each_other_of_every_step() -> None:
         lengths = [[2, 2, 1], [2]]
 
         def facts(control: Control) -> list[Any]:
-            asked = Asked(control, "iteration 0", same=False)
+            asked = ExchangedAgreement(control, "iteration 0", same=False)
             own = [step_of(rows) for rows in lengths[control.worker]]
-            return [asked.on(number, own[number] if number < len(own) else None) for number in range(4)]
+            return [asked.facts_of(number, own[number] if number < len(own) else None) for number in range(4)]
 
         for found in results(controls, facts):
             assert [(one.ended, one.sizes) for one in found] == [
@@ -175,7 +175,7 @@ def test_workers_tell_each_other_of_every_step() -> None:
 
 def test_workers_that_should_have_the_same_batches_and_do_not_say_so() -> None:
     def asked(control: Control) -> Any:
-        return Asked(control, "iteration 0", same=True).on(0, step_of(2, 2, 2 + control.worker))
+        return ExchangedAgreement(control, "iteration 0", same=True).facts_of(0, step_of(2, 2, 2 + control.worker))
 
     with connected(2) as controls:
         for message in errors(controls, asked):
@@ -285,8 +285,8 @@ def test_a_gather_that_nobody_wants_any_more_ends() -> None:
             closed.set()
             controls[0].wake()
             assert isinstance(futures[0].exception(timeout=30), Closed)
-        asked = Asked(controls[0], "iteration 0", same=False)
-        with at_once(controls[:1], lambda control: asked.on(0, None)) as futures:
+        asked = ExchangedAgreement(controls[0], "iteration 0", same=False)
+        with at_once(controls[:1], lambda control: asked.facts_of(0, None)) as futures:
             asked.close()
             assert isinstance(futures[0].exception(timeout=30), Closed)
 
@@ -305,7 +305,7 @@ def test_a_blamed_worker_is_named_where_its_failure_is_known() -> None:
         controls[1].fail("failed with KeyError")
         collective = RuntimeError("connection reset by peer")
         with pytest.raises(WorkerError, match="worker 1 of 2 failed with KeyError") as caught:
-            controls[0].blame(collective)
+            controls[0].raise_cause_of(collective)
         assert caught.value.__cause__ is collective
 
 

@@ -52,6 +52,7 @@ from penstock.options import (
     check_flag,
     check_integer,
     merged_inputs,
+    merged_options,
 )
 from penstock.paths import local_path
 from penstock.rng import DrawnSeed
@@ -1239,7 +1240,7 @@ class Dataset(Generic[Element]):
         """
         if not isinstance(options, Options):
             raise InvalidTypeError(f"with_options takes ps.Options, got {options!r}")
-        return Dataset(self.node, self._options.merged(options))
+        return Dataset(self.node, merged_options(self._options, options))
 
     # Reading, and what is known before
 

@@ -1,4 +1,4 @@
-"""What `run` and `run_steps` are called with, and what their functions give: checked, on any kind of strategy."""
+"""Checks of the arguments of `run` and `run_steps`, and of what the user's function returns, for all strategies."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class RowsVaryError(InvalidArgumentError):
     """Steps that cannot be run together, because later ones may have other numbers of rows.
 
     Attributes:
-        begun: how many of the steps were begun before it; the batches of the others were not used.
+        begun: how many steps began before the error; the batches of the others were not used.
     """
 
     begun = 0
@@ -46,8 +46,8 @@ def check_call(fn: Any, args: Any, kwargs: Any) -> None:
     refuse_in_replica("strategy.run")
 
 
-def taken(iterator: Iterator[Any], steps: int, *, at_once: bool) -> tuple[list[Any], Exception | None]:
-    """The iterator's next batches, at most so many, and what it raised in place of a further one.
+def take_batches(iterator: Iterator[Any], steps: int, *, at_once: bool) -> tuple[list[Any], Exception | None]:
+    """The next `steps` batches of an iterator, and the exception that ended them early, if any.
 
     Args:
         iterator: gives the batches.
@@ -107,7 +107,7 @@ def checked_pair(result: Any) -> tuple[Any, Any]:
 
 
 def check_stackable(path: str, shapes: Sequence[Any]) -> None:
-    """Refuse results of several steps that cannot be put together, for their shapes."""
+    """Refuse results of several steps whose shapes differ, which cannot be stacked."""
     for shape in shapes:
         if shape != shapes[0] or isinstance(shape, list):
             raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""What a function can know of where it runs: `ReplicaContext`, `ValueContext`, the strategy whose scope is open."""
+"""What a function can ask about where it runs: `ReplicaContext`, `ValueContext`, the strategy whose scope is open."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ class InputContext:
 
 @REPLICA
 class ReplicaContext(ABC):
-    """What a function inside `run` can ask and do; from `get_replica_context()`."""
+    """The replica that a function inside `run` runs for; from `get_replica_context()`."""
 
     @property
     @abstractmethod

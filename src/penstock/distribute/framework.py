@@ -1,7 +1,7 @@
 """What a step may read and write besides its arguments: the variables of a framework such as Keras.
 
-A framework finds the variables that a function touches, lends them other values while it is traced, and says how
-the replicas' new values become one. `run` keeps the values on the devices from step to step.
+A framework finds the variables that a function uses, gives them other values while the function is traced, and merges
+the replicas' new values into one. `run` keeps the values on the devices from step to step.
 """
 
 from abc import ABC, abstractmethod
@@ -40,15 +40,15 @@ class Framework(ABC):
         """The variables that are touched while `trace` is called, none of which changes."""
 
     @abstractmethod
-    def lent(self, variables: Sequence[Any], values: Sequence[Any], replica: Any) -> AbstractContextManager[Any]:
-        """Within it the variables have these values, for one replica; gives what `merged` needs."""
+    def with_values(self, variables: Sequence[Any], values: Sequence[Any], replica: Any) -> AbstractContextManager[Any]:
+        """A context in which the variables have these values, for one replica; it gives what `merged` needs."""
 
     @abstractmethod
     def merged(self, lent: Any, variables: Sequence[Any], values: Sequence[Any], context: ReplicaContext) -> list[Any]:
-        """The variables' new values, the same on all replicas, after the function was called within `lent`.
+        """The variables' new values, the same on all replicas, after the function was called within `with_values`.
 
         Args:
-            lent: what `lent` gave.
+            lent: what entering `with_values` gave.
             variables: those that were written.
             values: what they held before.
             context: the replica's.
@@ -66,7 +66,7 @@ class Framework(ABC):
 
     @abstractmethod
     def replicated(self, variables: Sequence[Any]) -> list[int]:
-        """The places of those variables whose new values `merged` takes to be equal on all replicas."""
+        """The indices of the variables whose new values `merged` assumes to be equal on all replicas."""
 
     @abstractmethod
     def name(self, variable: Any) -> str:
@@ -74,11 +74,11 @@ class Framework(ABC):
 
     @abstractmethod
     def values(self, variables: Sequence[Any]) -> list[Any]:
-        """What the variables hold."""
+        """The current values of the variables."""
 
     @abstractmethod
     def assign(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
-        """Let the variables hold new values."""
+        """Assign new values to the variables."""
 
 
 _frameworks: list[Framework] = []
@@ -92,7 +92,7 @@ def register(framework: Framework) -> None:
 
 @contextmanager
 def frameworks_scope() -> Iterator[None]:
-    """Within it what frameworks make, in any thread, belongs to strategies."""
+    """A context in which variables that frameworks make, in any thread, belong to strategies."""
     scope = object()
     _open_scopes.add(scope)
     try:
@@ -102,7 +102,7 @@ def frameworks_scope() -> Iterator[None]:
 
 
 def scope_is_open() -> bool:
-    """Whether what a framework makes now belongs to strategies."""
+    """Whether a variable that is made now belongs to a strategy."""
     return bool(_open_scopes)
 
 

@@ -1,4 +1,4 @@
-"""Nested values of replicas as JAX nests them, without JAX: lists and ordered dictionaries are looked into too."""
+"""Nested values as JAX flattens them, without JAX: unlike `penstock.structure`, lists and ordered dictionaries too."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Nest:
-    """How the leaves of a value belong together.
+    """The structure of a nested value.
 
     Attributes:
         kind: the class of a container; None for a leaf.
@@ -20,7 +20,7 @@ class Nest:
     names: tuple[Any, ...] = ()
     children: tuple["Nest", ...] = ()
 
-    def put_together(self, leaves: Sequence[Any]) -> Any:
+    def unflatten(self, leaves: Sequence[Any]) -> Any:
         """The value with these leaves."""
         remaining = iter(leaves)
         return self._made(lambda: next(remaining))
@@ -60,15 +60,15 @@ class Nest:
         return f"{{{pairs}}}" if self.kind is dict else f"{self.kind.__name__}({pairs})"
 
 
-def taken_apart(value: Any) -> tuple[list[Any], Nest]:
-    """The leaves of a nested value, and how they belong together; all but containers and None is a leaf."""
+def flatten_nested(value: Any) -> tuple[list[Any], Nest]:
+    """The leaves of a nested value and its structure; everything except containers and None is a leaf."""
     children = _children(value)
     if children is None:
         return [value], Nest()
     leaves: list[Any] = []
     nests = []
     for child in children.values():
-        own, nest = taken_apart(child)
+        own, nest = flatten_nested(child)
         leaves += own
         nests.append(nest)
     return leaves, Nest(type(value), tuple(children), tuple(nests))

@@ -11,7 +11,7 @@ from penstock.errors import InvalidArgumentError
 
 
 def holds_numbers(array: Any) -> bool:
-    """Whether an array holds what can be computed with: not objects, strings and times."""
+    """Whether an array can be computed with: it does not hold objects, strings or times."""
     return array.dtype.kind not in "OSUTMm"
 
 
@@ -38,7 +38,7 @@ def reduced(op: ReduceOp, parts: tuple[Any, ...], axes: tuple[int, ...], call: s
 
 
 def joined(parts: tuple[Any, ...], axis: int, call: str = "strategy.gather") -> Any:
-    """NumPy's arrays, which may hold strings or objects, one after the other along an axis.
+    """NumPy arrays, which may hold strings or objects, concatenated along an axis.
 
     Raises:
         InvalidArgumentError: the axis does not exist, or the shapes do not fit.

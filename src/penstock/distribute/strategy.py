@@ -1,4 +1,4 @@
-"""`Strategy`: what every way of running replicas offers, and the parts that do not depend on where they run."""
+"""`Strategy`: the methods that every strategy has, as far as they do not depend on where the replicas run."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from penstock.distribute.calls import StepLoop, check_call, checked_places, taken
+from penstock.distribute.calls import StepLoop, check_call, checked_places, take_batches
 from penstock.distribute.contexts import (
     InputContext,
     ReduceOp,
@@ -45,7 +45,7 @@ class Strategy(ABC):
     _control: Control | None = None
     """Where the workers talk to each other; None where they do not."""
     _calls = 0
-    """How many datasets were distributed: every worker counts alike."""
+    """How many datasets were distributed; the same on every worker, so that it names the call."""
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -54,7 +54,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
-        """The leaves of a step where the replicas want them; `even` says whether all replicas' shares are equal."""
+        """The leaves of a step, placed for `run`; `even` says whether all replicas' shares have one shape."""
 
     def distribute_dataset(self, dataset: Any, input_options: InputOptions | None = None) -> DistributedDataset:
         """A dataset of global batches, cut so that each step gives every replica its slice.
@@ -102,11 +102,11 @@ class Strategy(ABC):
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], input_options: InputOptions | None = None
     ) -> DistributedDataset:
-        """A dataset of the worker's own making: in every step each replica gets one of its elements.
+        """Distribute the datasets that a function makes: in every step each replica gets one element of them.
 
-        The function is called once, now, on each worker (or, with `replication_mode="PER_REPLICA"`, once for each
-        replica), and nothing is added to what it gives: it shards and batches, with the batch size of a replica, as it
-        likes.
+        The function is called now, once on each worker, or once for each replica with
+        `replication_mode="PER_REPLICA"`. Its datasets are used as they are: it shards them itself, and makes batches of
+        the size that one replica gets.
 
         Args:
             dataset_fn: gives a `ps.Dataset` for a `ps.InputContext`.
@@ -118,8 +118,8 @@ class Strategy(ABC):
 
         Raises:
             InvalidTypeError: not a function, or one that gives something else.
-            ElementError: elements without a batch axis in a dataset that ends: a replica that is left without data in
-                the last step could be given no empty one.
+            ElementError: elements without a batch axis in a dataset that ends: a replica without data in the last step
+                could not be given an empty batch.
 
         Example:
             >>> import penstock as ps
@@ -142,7 +142,7 @@ class Strategy(ABC):
     def _distributed(
         self, call: str, inputs: Inputs, options: InputOptions, place: Place | None = None
     ) -> DistributedDataset:
-        """The steps of some inputs; with `place` not placed as `run` takes them."""
+        """A distributed dataset of these inputs; `place` places its steps, as `run` takes them if it is None."""
         self._calls += 1
         place = place or (self._place if options.fetch_to_device else placed_on_host)
         return DistributedDataset(inputs, place, options, self._control, f"{call} (call {self._calls})")
@@ -234,35 +234,35 @@ class Strategy(ABC):
         state: Any = None,
         donate_state: bool = False,
     ) -> Any:
-        """Run up to `steps` steps, each on the iterator's next batch, as `run` would; on devices in one program.
+        """Run up to `steps` steps, each on the iterator's next batch; on devices they are one program.
 
-        That is faster where a step takes little time. Ragged steps are run too, one by one, with the same numbers. All
-        batches are held on the devices at once, and twice while they are put together.
+        This is faster than `run` where a step takes little time. Ragged steps are run one by one, with the same
+        results. All batches are on the devices at once, and twice while they are stacked.
 
         Args:
             fn: the function of a step, given the batch, as one argument. With a state it is given the state and the
                 batch, and returns a pair of the new state and its result.
             iterator: gives the batches: `iter(distributed_dataset)`, or any other iterator of them.
-            steps: how many steps to take, if there are so many; how many batches the program is compiled for.
-            state: what goes from step to step: arrays, numbers or values that `run` gave, in any structure. None if
-                there is nothing but Keras's variables.
+            steps: how many steps to take; fewer are taken where the data ends. The program is compiled for this number.
+            state: what each step hands to the next: arrays, numbers or results of `run`, in any structure. None if
+                there is nothing besides Keras's variables.
             donate_state: whether the state's arrays are given away, as by `donate_argnums` of `run`.
 
         Returns:
-            The structure that `fn` gives, with a `PerReplica` at each leaf, bare arrays on a single device; their
-            values have a leading axis of the steps that were taken, which are fewer at the end of the data. With a
-            state a pair of the new state and that.
+            The structure that `fn` gives, with a `PerReplica` at each leaf, bare arrays on a single device. The values
+            have a leading axis with one entry for each step that was taken. With a state, a pair of the new state and
+            these results.
 
         Raises:
-            OutOfRangeError: no step at all was left.
+            OutOfRangeError: the data has ended.
             InvalidTypeError: an iterable in place of an iterator, or a function that does not give what it must.
             InvalidArgumentError: less than one step, results whose shapes differ from step to step, or what `run`
                 refuses. On devices, results with a row for each row of the batch are refused before the first step
                 where a later batch of the distributed dataset may have another number of rows, and the iterator then
                 gives the batches again. In host memory
                 results whose shapes differ are an array of objects, one array for each step.
-            Exception: what the iterator raised in place of a batch, after the steps before it were run on a single
-                worker; what these gave is lost.
+            Exception: what the iterator raised in place of a batch. On a single worker the steps before it were run,
+                and their results are lost.
 
         Example:
             >>> import penstock as ps
@@ -282,12 +282,12 @@ class Strategy(ABC):
         check_integer("strategy.run_steps", "steps", steps, minimum=1)
         if not isinstance(iterator, Iterator):
             raise InvalidTypeError(
-                "strategy.run_steps(iterator) takes an iterator of batches, iter(distributed_dataset), and goes on "
-                f"where it stands; got {type(iterator).__name__}"
+                "strategy.run_steps(iterator) takes an iterator of batches, such as "
+                f"iter(distributed_dataset), got {type(iterator).__name__}"
             )
         # With other workers a failure is final: they cannot go on without this one.
-        with iterator._kept() if isinstance(iterator, DistributedIterator) else nullcontext():
-            batches, failure = taken(iterator, steps, at_once=self._control is not None)
+        with iterator._returning_unused() if isinstance(iterator, DistributedIterator) else nullcontext():
+            batches, failure = take_batches(iterator, steps, at_once=self._control is not None)
             rows_vary = (lambda: iterator._rows_vary) if isinstance(iterator, DistributedIterator) else (lambda: False)
             state_and_results = self._run_steps(StepLoop(fn, steps, donate_state, rows_vary), batches, state)
         if failure is not None:
@@ -309,9 +309,9 @@ class Strategy(ABC):
         """Compile a step ahead of its first `run`, where steps are compiled; the function is traced, not run.
 
         Args:
-            fn: the function that `run` will get.
-            args: its arguments; in place of a batch the `element_spec` of the distributed dataset, if that leaves no
-                length open. Where it is only assumed, marked by `~`, a step that differs is an error in `run`.
+            fn: the function that `run` will be given.
+            args: its arguments. In place of a batch give the `element_spec` of the distributed dataset, which must have
+                no open length. Where it is only assumed, marked by `~`, a step that differs is an error in `run`.
             kwargs: its keyword arguments, likewise.
             donate_argnums: as `run` will get it.
 
@@ -336,12 +336,12 @@ class Strategy(ABC):
         """As `compile`, whose arguments were checked."""
 
     def reduce(self, op: ReduceOp | str, value: Any, axis: int | tuple[int, ...] | None = None) -> Any:
-        """A value of all replicas as one: their sum or mean, over the replicas alone or over axes of each as well.
+        """The sum or mean of a value over all replicas, and over axes of each replica's value as well.
 
         Args:
             op: `ps.ReduceOp.SUM` or `ps.ReduceOp.MEAN`, or their names.
-            value: a `PerReplica`, or a nested structure of them. Anything else counts as a value that every replica
-                has: its sum is `num_replicas_in_sync` times it.
+            value: a `PerReplica`, or a nested structure of them. Anything else is a value that every replica has, so
+                its sum is `num_replicas_in_sync` times the value.
             axis: an axis of each replica's value to reduce over too, or several in a tuple. The replicas may differ in
                 length there; the mean is that of all rows, wherever they are.
 
@@ -392,9 +392,9 @@ class Strategy(ABC):
         return self._map(lambda leaf: self._gather_leaf(self._checked(leaf), axis), value)
 
     def local_results(self, value: Any) -> tuple[Any, ...]:
-        """What each local replica has of a value: one entry per replica, each of the value's structure.
+        """The value of each local replica, in a tuple; each has the structure of `value`.
 
-        What is not a `PerReplica` is the same for every replica.
+        Anything that is not a `PerReplica` is the same for every replica.
 
         Example:
             >>> import penstock as ps
@@ -406,7 +406,7 @@ class Strategy(ABC):
         return tuple(self._share(value, replica) for replica in range(self._workers.replicas))
 
     def _share(self, value: Any, replica: int) -> Any:
-        """What one local replica has of a value."""
+        """The value of one local replica."""
         return self._map(lambda leaf: part_of(leaf, replica), value)
 
     @contextmanager
@@ -445,7 +445,7 @@ class Strategy(ABC):
         return leaf
 
     def _parts(self, leaf: Any) -> tuple[Any, ...]:
-        """What every replica has of a leaf."""
+        """The part of each local replica."""
         return leaf.values if isinstance(leaf, PerReplica) else (leaf,) * self._workers.replicas
 
 
@@ -456,5 +456,5 @@ def _checked_options(call: str, options: InputOptions | None) -> InputOptions:
 
 
 def placed_on_host(leaves: list[Shares], even: bool) -> list[PerReplica]:
-    """The replicas' shares as they lie in host memory."""
+    """The replicas' shares as they are, in host memory."""
     return [PerReplica(shares.parts) for shares in leaves]

@@ -1,4 +1,4 @@
-"""`PerReplica`: a value that every replica has its own part of, and the way into nested structures of such values.
+"""`PerReplica`: a value of which each replica has its own part; and functions over nested structures of such values.
 
 NumPy only: `jax/program.py` registers the classes with JAX.
 """
@@ -6,7 +6,7 @@ NumPy only: `jax/program.py` registers the classes with JAX.
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Never
 
-from penstock.distribute.nested import taken_apart
+from penstock.distribute.nested import flatten_nested
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 
@@ -39,8 +39,8 @@ class PerReplica:
     """The global array of the stacked form; None in the form of one value per replica."""
 
     _unlike_rows: Callable[[int], Collection[int]] | None
-    """Of a leaf of a distributed batch: the numbers of rows that replicas may have together in a ragged step of its
-    dataset, empty if none comes, given their number in this one. None for anything else."""
+    """For a leaf of a distributed batch: given the rows of a replica in a full step, the numbers of rows that replicas
+    may have in one ragged step of the dataset; empty if there is none. None for anything else."""
 
     # NumPy must leave `array + per_replica` to the refusal below.
     __array_ufunc__ = None
@@ -60,11 +60,6 @@ class PerReplica:
         # A copy belongs to no dataset, and takes none along.
         return _copied, (type(self), self._parts, self.stacked, self.count)
 
-    @staticmethod
-    def of_stacked(stacked: Any, count: int) -> "PerReplica":
-        """The stacked form: one global array of shape (replicas, ...), row i on device i; `count` rows are local."""
-        return StackedPerReplica(stacked, count)
-
     @property
     def values(self) -> tuple[Any, ...]:
         """One value per local replica, in order."""
@@ -80,7 +75,12 @@ class PerReplica:
 
 
 class StackedPerReplica(PerReplica):
-    """The stacked form. A class of its own, which JAX can take apart without a call of Python's."""
+    """The stacked form: one global array, row i on device i. JAX can take this class apart without a call of Python's.
+
+    Args:
+        stacked: the array, of shape (replicas, ...).
+        count: how many of its rows are local.
+    """
 
     __slots__ = ()
 
@@ -109,7 +109,7 @@ def _refusal(doing: str) -> Callable[..., Never]:
     return refuse
 
 
-# Without these Python would fall back on defaults: every object is true, and `+` would name no way out.
+# Without these Python would use its defaults: every object is true, and the error of `+` would not help.
 for _doing, _names in {
     "arithmetic on": "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul "
     "divmod rdivmod neg pos "
@@ -126,13 +126,13 @@ for _doing, _names in {
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
     """`function` applied to each leaf of a nested value; a `PerReplica` is a leaf."""
-    leaves, nest = taken_apart(value)
-    return nest.put_together([function(leaf) for leaf in leaves])
+    leaves, nest = flatten_nested(value)
+    return nest.unflatten([function(leaf) for leaf in leaves])
 
 
 def leaves_of(value: Any) -> list[Any]:
     """The leaves that `map_leaves` visits, in its order."""
-    return taken_apart(value)[0]
+    return flatten_nested(value)[0]
 
 
 def part_of(leaf: Any, replica: int) -> Any:
@@ -156,10 +156,10 @@ def regrouped(call: str, results: list[Any]) -> Any:
     Raises:
         InvalidTypeError: the replicas' results differ in structure.
     """
-    apart = [taken_apart(result) for result in results]
+    apart = [flatten_nested(result) for result in results]
     check_agreement(call, [nest for _, nest in apart])
     columns = zip(*(leaves for leaves, _ in apart), strict=True)
-    return apart[0][1].put_together([PerReplica(column) for column in columns])
+    return apart[0][1].unflatten([PerReplica(column) for column in columns])
 
 
 def check_agreement(call: str, structures: Sequence[Any], between: str = "replica") -> None:

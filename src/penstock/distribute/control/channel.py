@@ -23,11 +23,11 @@ from penstock.distribute.control.messages import (
     GatherItem,
     InputFailed,
     Message,
-    Said,
+    Payload,
     WorkerFailed,
     WorkerLeft,
+    decode_payload,
     decoded,
-    read,
     send_at_once,
 )
 from penstock.errors import WorkerError
@@ -81,7 +81,7 @@ class Control:
         self._failed_topic = ""
         self._own_failed_topic = ""
         self._last_call = time.monotonic()
-        self._told = threading.Event()
+        self._acknowledged = threading.Event()
         self._closed = False
         self._exit_seconds: float | None = None
         self._thread = threading.Thread(target=self._receive, name="penstock-control", daemon=True)
@@ -94,12 +94,12 @@ class Control:
     def gather(
         self,
         topic: str,
-        own: Said,
-        kind: type[Said],
+        own: Payload,
+        kind: type[Payload],
         *,
         timeout: float | None = None,
         closed: Callable[[], bool] | None = None,
-    ) -> list[Said]:
+    ) -> list[Payload]:
         """What each worker says at its next turn of a topic, in the workers' order; all must call it alike.
 
         Args:
@@ -121,7 +121,7 @@ class Control:
             while missing := [worker for worker in others if not queues[worker]]:
                 self.check(topic)
                 if topic in self._input_failures:
-                    raise WorkerError(self._said_of(self._input_failures[topic]))
+                    raise WorkerError(self._description_of(self._input_failures[topic]))
                 if closed is not None and closed():
                     raise Closed
                 if gone := self._left.intersection(missing):
@@ -142,9 +142,9 @@ class Control:
         heard = {worker: self._read(topic, said[worker], kind, worker) for worker in others}
         return [heard.get(worker, own) for worker in range(self.workers)]
 
-    def _read(self, topic: str, said: msgspec.Raw, kind: type[Said], worker: int) -> Said:
+    def _read(self, topic: str, said: msgspec.Raw, kind: type[Payload], worker: int) -> Payload:
         try:
-            return read(said, kind)
+            return decode_payload(said, kind)
         except msgspec.DecodeError as error:
             raise WorkerError(
                 f"{self._name(worker)} said something else than {self._name(self.worker)} at {topic} ({error}): every "
@@ -173,7 +173,7 @@ class Control:
         """
         self.check_in_main(self._failed_topic)
         if self._left:
-            self.told()
+            self.acknowledge_failure()
             raise WorkerError(
                 self._failure
                 or f"{self._name(min(self._left))} has ended its program, while {self._name(self.worker)} goes on: "
@@ -186,10 +186,10 @@ class Control:
         try:
             self.check(topic)
         except WorkerError:
-            self.told()
+            self.acknowledge_failure()
             raise
 
-    def blame(self, error: Exception) -> None:
+    def raise_cause_of(self, error: Exception) -> None:
         """Raise, from a collective's error, what is known of the worker that it failed for; wait a moment to learn it.
 
         Raises:
@@ -198,12 +198,12 @@ class Control:
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None, timeout=_BLAME_SECONDS)
         if self._failure is not None:
-            self.told()
+            self.acknowledge_failure()
             raise WorkerError(self._failure) from error
 
-    def told(self) -> None:
+    def acknowledge_failure(self) -> None:
         """Note that the main thread learns of a failure: it can end by itself."""
-        self._told.set()
+        self._acknowledged.set()
 
     def check_step(self, topic: str, step: int) -> None:
         """Raise what is known of another worker's failure in its input for this step of a topic, or for one before.
@@ -213,8 +213,8 @@ class Control:
         """
         failed = self._input_failures.get(topic)
         if failed is not None and failed.step <= step:
-            self.told()
-            raise WorkerError(self._said_of(failed))
+            self.acknowledge_failure()
+            raise WorkerError(self._description_of(failed))
 
     def fail_step(self, topic: str, step: int, reason: str) -> None:
         """Tell all other workers that this one will not have this step of a topic; both go on up to it."""
@@ -223,7 +223,7 @@ class Control:
 
     def fail(self, reason: str, topic: str = "") -> None:
         """Tell all workers that this one cannot go on; after `fail_step` the others may go on up to that step."""
-        self._told.set()
+        self._acknowledged.set()
         self.post(WorkerFailed(self.worker, reason, topic))
         self._note_failure(WorkerFailed(self.worker, reason))
 
@@ -278,7 +278,9 @@ class Control:
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None or self._closed)
         failed = time.monotonic()
-        while not self._told.wait(max(failed, self._last_call) + self._failure_timeout_seconds - time.monotonic()):
+        while not self._acknowledged.wait(
+            max(failed, self._last_call) + self._failure_timeout_seconds - time.monotonic()
+        ):
             if time.monotonic() >= max(failed, self._last_call) + self._failure_timeout_seconds:
                 self._end(
                     f"could not be told of it within {self._failure_timeout_seconds:.0f} seconds and is ended: it "
@@ -295,7 +297,7 @@ class Control:
         sys.stderr.flush()
         os._exit(1)
 
-    def _said_of(self, failed: InputFailed) -> str:
+    def _description_of(self, failed: InputFailed) -> str:
         return f"{self._name(failed.worker)} failed at step {failed.step} of its input with {failed.reason}"
 
     def _name(self, worker: int) -> str:
@@ -316,7 +318,7 @@ class Control:
         forget(self)
         if self._failure is None and not self._closed:
             self.post(WorkerLeft(self.worker))
-        self._told.set()
+        self._acknowledged.set()
         with self._changed:
             self._closed = True
             self._changed.notify_all()

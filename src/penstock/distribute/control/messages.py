@@ -119,7 +119,7 @@ class WorkerLeft(msgspec.Struct, tag="left", array_like=True):
 
 
 Message = GatherItem | WorkerFailed | InputFailed | WorkerLeft
-Said = TypeVar("Said")
+Payload = TypeVar("Payload")
 
 decoded = msgspec.msgpack.Decoder(Message).decode
 """The message that some bytes are; raises `msgspec.DecodeError` where they are none."""
@@ -130,9 +130,9 @@ def _decoder_of(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(kind)
 
 
-def read(said: msgspec.Raw, kind: type[Said]) -> Said:
+def decode_payload(said: msgspec.Raw, kind: type[Payload]) -> Payload:
     """What a worker has said under a topic; raises `msgspec.DecodeError` where it is no such thing."""
-    found: Said = _decoder_of(cast(Hashable, kind)).decode(said)
+    found: Payload = _decoder_of(cast(Hashable, kind)).decode(said)
     return found
 
 

@@ -1,8 +1,8 @@
-"""What the workers know of each other's steps: whether there is one, and how many rows every replica gets.
+"""Agree with the other workers on each step: whether there is one, and how many rows every replica gets.
 
-JAX wants the same program in every process, so all must know of a step whether the replicas' shares are equal before
-any of them runs it. Where lengths are known this is arithmetic; otherwise the workers tell each other, ahead of the
-step, over the control channel.
+JAX needs the same program in every process, so before a step runs all workers must know whether the replicas' shares
+are equal. Where lengths are known this is arithmetic; otherwise the workers exchange them over the control channel,
+ahead of the step.
 """
 
 from abc import ABC, abstractmethod
@@ -56,11 +56,11 @@ class StepFacts:
 
 
 class Agreement(ABC):
-    """How this worker learns of a step of all workers."""
+    """How this worker learns what the others have in a step."""
 
     @abstractmethod
-    def on(self, number: int, step: HostStep | None) -> StepFacts:
-        """What is known of the step with this number, of which this worker has `step`, or None if it has no more.
+    def facts_of(self, number: int, step: HostStep | None) -> StepFacts:
+        """What all workers have in the step of this number; this worker has `step`, or None if its data has ended.
 
         Raises:
             WorkerError: another worker failed or was lost, or reads other data.
@@ -69,13 +69,13 @@ class Agreement(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let a call of `on` that waits for other workers end."""
+        """End a call of `facts_of` that waits for other workers."""
 
 
-class Alone(Agreement):
-    """There is no other worker, or all have the same steps: this worker's own batch tells everything."""
+class LocalAgreement(Agreement):
+    """There is no other worker, or all have the same steps, so this worker's own batch is enough to know."""
 
-    def on(self, number: int, step: HostStep | None) -> StepFacts:
+    def facts_of(self, number: int, step: HostStep | None) -> StepFacts:
         if step is None:
             return StepFacts(ended=True, sizes=[])
         return _facts_alone(step.all_sizes or step.sizes, step.regular)
@@ -89,8 +89,8 @@ def _facts_alone(sizes: tuple[int, ...], regular: bool) -> StepFacts:
     return StepFacts(ended=False, sizes=[sizes], regular=regular)
 
 
-class Counted(Agreement):
-    """Every worker's lengths are known.
+class ComputedAgreement(Agreement):
+    """The lengths of every worker's data are known, so nothing has to be exchanged.
 
     Args:
         sizes_at: for a step's number the rows of each replica, per worker.
@@ -101,7 +101,7 @@ class Counted(Agreement):
         self._sizes_at = sizes_at
         self._layout = layout
 
-    def on(self, number: int, step: HostStep | None) -> StepFacts:
+    def facts_of(self, number: int, step: HostStep | None) -> StepFacts:
         sizes = self._sizes_at(number)
         return StepFacts(ended=step is None and not any(map(sum, sizes)), sizes=sizes, layout=self._layout)
 
@@ -109,8 +109,8 @@ class Counted(Agreement):
         """Nothing waits."""
 
 
-class Asked(Agreement):
-    """The workers tell each other of every step.
+class ExchangedAgreement(Agreement):
+    """The workers tell each other what they have in every step.
 
     Args:
         control: the control channel.
@@ -124,25 +124,25 @@ class Asked(Agreement):
         self._same = same
         self._closed = False
 
-    def on(self, number: int, step: HostStep | None) -> StepFacts:
+    def facts_of(self, number: int, step: HostStep | None) -> StepFacts:
         own = WorkerStep(None) if step is None else WorkerStep(step.sizes, step.all_sizes or (), step.layout())
-        told = self._control.gather(self._topic, own, WorkerStep, closed=lambda: self._closed)
+        answers = self._control.gather(self._topic, own, WorkerStep, closed=lambda: self._closed)
         if self._same and any(
-            (one.sizes is None) != (step is None) or one.all_sizes != told[0].all_sizes for one in told
+            (one.sizes is None) != (step is None) or one.all_sizes != answers[0].all_sizes for one in answers
         ):
             raise WorkerError(
                 f"{self._topic}: the workers read different data: "
                 + ", ".join(
                     f"worker {worker} has {'no further batch' if one.sizes is None else f'a batch of {one.rows} rows'}"
-                    for worker, one in enumerate(told)
+                    for worker, one in enumerate(answers)
                 )
                 + ". Under AutoShardPolicy.DATA the dataset must be the same on every worker: use "
                 "distribute_datasets_from_function for a source of each worker's own"
             )
-        present = [one for one in told if one.sizes is not None]
-        # Who has no step takes part with empty shares.
+        present = [one for one in answers if one.sizes is not None]
+        # A worker without a step takes part with empty shares.
         none = (0,) * (len(present[0].sizes or ()) if present else 0)
-        sizes = [none if one.sizes is None else one.sizes for one in told]
+        sizes = [none if one.sizes is None else one.sizes for one in answers]
         layout = _common([one.leaves for one in present])
         return StepFacts(ended=not present, sizes=sizes, regular=layout is not None, layout=layout)
 

@@ -21,7 +21,7 @@ from penstock.distribute.calls import RowsVaryError
 from penstock.distribute.contexts import refuse_in_replica
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.messages import WorkerInput
-from penstock.distribute.feed.agreement import Agreement, Alone, Asked, Counted
+from penstock.distribute.feed.agreement import Agreement, ComputedAgreement, ExchangedAgreement, LocalAgreement
 from penstock.distribute.feed.explain import explain
 from penstock.distribute.feed.feed import Place, StepFeed
 from penstock.distribute.feed.inputs import Inputs, Lengths, longest
@@ -41,12 +41,12 @@ from penstock.structure import flatten
 _logger = logging.getLogger(__name__)
 
 SETUP_SECONDS = 300.0
-"""How long a call that all workers must make waits for the others to make it too."""
+"""How long a call that all workers must make waits for the others."""
 
 
 @dataclass(frozen=True)
 class _AllWorkers:
-    """What the workers have told each other when the dataset was distributed.
+    """What the workers agreed on when the dataset was distributed.
 
     Attributes:
         cardinality: the number of steps, for the worker that has most.
@@ -74,43 +74,45 @@ class DistributedDataset:
         self._iterations = itertools.count()
         self._partial = PartialBatch(options.partial_batch)
         self._check_drop()
-        self._all = self._settled()
+        self._all = self._agree_on_lengths()
 
     def _check_drop(self) -> None:
-        size, cut = self._inputs.batch_size, self._inputs.cut
+        size, cut = self._inputs.batch_size, self._inputs.slices_per_batch
         if self._partial is PartialBatch.DROP and size % cut:
             raise InvalidArgumentError(
                 f'InputOptions(partial_batch="drop") would leave out every step: {cut} replicas do not divide batches '
                 f'of {size} rows evenly; choose another batch size, or "pad"'
             )
 
-    def _settled(self) -> _AllWorkers:
-        """Let the workers agree on what they read."""
+    def _agree_on_lengths(self) -> _AllWorkers:
+        """Agree with the other workers on what all read."""
         inputs, control = self._inputs, self._control
         lengths, layout, cardinality = inputs.lengths, inputs.layout(), inputs.cardinality()
         if inputs.share is not None and inputs.workers.count > 1:
             _logger.info("%s shards by %s: %s", self._call, inputs.share.policy.name, inputs.share.reason)
         if control is None:
-            inputs.settle_alone()
+            inputs.fix_seeds_alone()
             return self._known(cardinality, inputs.lengths_of_all())
         known_lengths = None if lengths is None else (lengths.count, lengths.rows, lengths.last)
         own = WorkerInput(inputs.labels, draw_seed(), inputs.drawn, cardinality, known_lengths, layout)
-        told = control.gather(self._call, own, WorkerInput, timeout=SETUP_SECONDS)
-        for worker, other_input in enumerate(told):
-            if other_input.labels != told[0].labels:
-                pairs = itertools.zip_longest(told[0].labels, other_input.labels, fillvalue="nothing")
+        answers = control.gather(self._call, own, WorkerInput, timeout=SETUP_SECONDS)
+        for worker, other_input in enumerate(answers):
+            if other_input.labels != answers[0].labels:
+                pairs = itertools.zip_longest(answers[0].labels, other_input.labels, fillvalue="nothing")
                 first, other = next(pair for pair in pairs if pair[0] != pair[1])
                 raise WorkerError(
                     f"{self._call}: the workers distribute different datasets: {first} on worker 0 is {other} on "
                     f"worker {worker}"
                 )
-        inputs.settle(told[0].seed, told[0].drawn)
-        counted = [Lengths(*one.lengths) for one in told if one.lengths and one.leaves and one.leaves == layout]
-        return self._known(longest([one.cardinality for one in told]), counted if len(counted) == len(told) else None)
+        inputs.fix_seeds(answers[0].seed, answers[0].drawn)
+        counted = [Lengths(*one.lengths) for one in answers if one.lengths and one.leaves and one.leaves == layout]
+        return self._known(
+            longest([one.cardinality for one in answers]), counted if len(counted) == len(answers) else None
+        )
 
     def _known(self, cardinality: int, lengths: list[Lengths] | None) -> _AllWorkers:
         inputs = self._inputs
-        if not inputs.own or inputs.workers.count == 1 or cardinality == INFINITE_CARDINALITY:
+        if not inputs.has_own_data or inputs.workers.count == 1 or cardinality == INFINITE_CARDINALITY:
             return _AllWorkers(cardinality, lengths)
         return _AllWorkers(inputs.steps_with_rows(lengths) if lengths else UNKNOWN_CARDINALITY, lengths)
 
@@ -143,9 +145,9 @@ class DistributedDataset:
         return any(spec.shape[:1] == (None,) for spec in specs)
 
     def _unlike_rows(self, full: int) -> set[int]:
-        """The numbers of rows that replicas may have together in a ragged step; empty if none comes.
+        """The numbers of rows that replicas may have in one ragged step; empty if there is no ragged step.
 
-        Where these cannot be known, some have as many as in a full step, and others one fewer.
+        Where they cannot be known, the answer is that of a full step and one fewer.
         """
         if self._partial is not PartialBatch.RAGGED:
             return set()
@@ -153,8 +155,8 @@ class DistributedDataset:
         if lengths is None:
             return {full, full - 1} if self._rows_vary else set()
         one = lengths[0]
-        if not inputs.own:
-            batches = [slice_bounds(one.of_batch(batch), inputs.cut) for batch in (0, one.count - 1)]
+        if not inputs.has_own_data:
+            batches = [slice_bounds(one.rows_of_batch(batch), inputs.slices_per_batch) for batch in (0, one.count - 1)]
             steps = [{stop - start for start, stop in bounds} for bounds in batches]
         else:
             ends = [inputs.sizes_at(lengths, step) for step in (0, max(self._all.cardinality - 1, 0))]
@@ -163,14 +165,14 @@ class DistributedDataset:
 
     def _static_rows(self, batch_rows: int | None) -> int | None:
         """The rows of every replica in every step; None where they differ or cannot be known."""
-        inputs, cut = self._inputs, self._inputs.cut
+        inputs, cut = self._inputs, self._inputs.slices_per_batch
         if self._partial is not PartialBatch.RAGGED and inputs.exact:
             return inputs.full_rows
-        if self._partial is PartialBatch.PAD and batch_rows is not None and not inputs.own:
+        if self._partial is PartialBatch.PAD and batch_rows is not None and not inputs.has_own_data:
             return max(inputs.full_rows, -(-batch_rows // cut))
         if self._partial is not PartialBatch.RAGGED:
             return None
-        if not inputs.own:
+        if not inputs.has_own_data:
             return batch_rows // cut if batch_rows is not None and batch_rows % cut == 0 else None
         lengths = self._all.lengths
         if lengths is None or any(one != lengths[0] or one.last != one.rows or one.rows % cut for one in lengths):
@@ -216,7 +218,7 @@ class DistributedDataset:
         return DistributedIterator(self)
 
     def _feed(self, source: StepSource) -> StepFeed:
-        """Makes the steps of one pass."""
+        """What makes the steps of one pass."""
         inputs = self._inputs
         topic = f"{self._call}, iteration {next(self._iterations)}"
         return StepFeed(
@@ -235,14 +237,14 @@ class DistributedDataset:
     def _agreement(self, topic: str) -> Agreement:
         inputs, lengths = self._inputs, self._all.lengths
         layout = inputs.layout()
-        if inputs.workers.count == 1 or (not inputs.own and inputs.cardinality() != UNKNOWN_CARDINALITY):
-            return Alone()
-        # Where nothing is exchanged, nobody needs to know beforehand how the others' rows look.
-        if inputs.own and lengths is not None and (layout is not None or self._control is None):
-            return Counted(lambda step: inputs.sizes_at(lengths, step), layout)
+        if inputs.workers.count == 1 or (not inputs.has_own_data and inputs.cardinality() != UNKNOWN_CARDINALITY):
+            return LocalAgreement()
+        # Where the workers exchange nothing, no one needs to know the shapes of the others' rows beforehand.
+        if inputs.has_own_data and lengths is not None and (layout is not None or self._control is None):
+            return ComputedAgreement(lambda step: inputs.sizes_at(lengths, step), layout)
         if self._control is None:
-            return Alone()
-        return Asked(self._control, topic, same=not inputs.own)
+            return LocalAgreement()
+        return ExchangedAgreement(self._control, topic, same=not inputs.has_own_data)
 
 
 class DistributedIterator(Iterator[Any]):
@@ -260,11 +262,11 @@ class DistributedIterator(Iterator[Any]):
         self._buffer_size = dataset._options.per_replica_buffer_size
         self._source = dataset._inputs.open()
         self._prefetcher: Prefetcher | None = None
-        # Between the start of the thread and its place in this object `close` in another thread would not find it.
+        # Held while the thread is started, so that `close` in another thread finds it.
         self._starting = threading.RLock()
         self._position = self._source.position()
-        self._handed: list[Outcome] | None = None  # what was handed out since `_kept` began
-        self._again: deque[Outcome] = deque()  # what comes before anything else, because nobody has used it
+        self._handed_out: list[Outcome] | None = None  # since `_returning_unused` began
+        self._unused: deque[Outcome] = deque()  # steps to hand out again, because the caller did not use them
         self._ended = False
         self._closed = False
         self._process = os.getpid()
@@ -272,7 +274,7 @@ class DistributedIterator(Iterator[Any]):
 
     def _begin(self) -> None:
         self._feed = self._dataset._feed(self._source)
-        # A thread that waits for other workers must not outlive an iterator that was forgotten.
+        # A thread that waits for other workers must not outlive an iterator that nobody refers to.
         weakref.finalize(self, self._feed.agreement.close).atexit = False
 
     @property
@@ -309,18 +311,18 @@ class DistributedIterator(Iterator[Any]):
             raise StopIteration
         if self._control is not None:
             self._control.check_in_main(self._feed.topic)
-        if not self._handed:  # a state may still be taken of the position before what comes again
+        if not self._handed_out:  # otherwise a state may still be taken before the steps that come again
             self._source.consumed(self._position)
         try:
-            outcome = self._again.popleft() if self._again else self._outcome()
+            outcome = self._unused.popleft() if self._unused else self._outcome()
         except Closed:
             if self._ended:  # met by another thread
                 raise StopIteration from None
             raise ClosedError("this distributed iterator was closed while a step was waited for") from None
         if outcome.position is not None:
             self._position = outcome.position
-        if self._handed is not None:
-            self._handed.append(outcome)
+        if self._handed_out is not None:
+            self._handed_out.append(outcome)
         if isinstance(outcome, Step):
             if self._control is not None:
                 self._control.check_step(self._feed.topic, outcome.number)
@@ -336,25 +338,25 @@ class DistributedIterator(Iterator[Any]):
         raise StopIteration
 
     @contextmanager
-    def _kept(self) -> Iterator[None]:
-        """Where a `RowsVaryError` is raised inside, what was handed out inside and not used comes again."""
-        before, self._handed = self._position, []
+    def _returning_unused(self) -> Iterator[None]:
+        """A context after which steps that were handed out and not used come again, if it ends in a `RowsVaryError`."""
+        before, self._handed_out = self._position, []
         try:
             yield
         except RowsVaryError as error:
-            used, unused = self._handed[: error.begun], self._handed[error.begun :]
+            used, unused = self._handed_out[: error.begun], self._handed_out[error.begun :]
             self._position = used[-1].position if used else before
-            self._again.extendleft(reversed(unused))
+            self._unused.extendleft(reversed(unused))
             self._ended = False
             raise
         finally:
-            self._handed = None
+            self._handed_out = None
 
     def _end_together(self, failure: StepFailure) -> None:
-        """With other workers a failure is final: they cannot leave out the step that one of them lost."""
+        """With other workers a failure is final: they cannot skip the step that one of them lost."""
         if self._control is None:
             return
-        self._control.told()
+        self._control.acknowledge_failure()
         if not isinstance(failure.error, WorkerError):
             what = f"{type(failure.error).__name__}: {failure.error}"
             self._control.fail(f"failed at step {failure.number} of its input with {what}", self._feed.topic)
@@ -382,7 +384,7 @@ class DistributedIterator(Iterator[Any]):
             raise OutOfRangeError("the distributed dataset has no further step") from None
 
     def get_next_as_optional(self) -> Optional:
-        """The next step, or an optional without a value at the end: no exception tells it."""
+        """The next step, or an optional without a value at the end of the data."""
         try:
             return Optional.of(next(self))
         except StopIteration:
@@ -405,12 +407,12 @@ class DistributedIterator(Iterator[Any]):
         if self._closed:
             raise ClosedError("this distributed iterator was closed: make a new one by iter(distributed_dataset)")
         self._stop()
-        self._again.clear()
+        self._unused.clear()
         before = self._source.state_at(self._position)
         try:
             self._position = self._source.restore(state)
         except BaseException:
-            # The thread had read ahead: what the caller has not seen yet must come again.
+            # The thread had read ahead: restore what the caller has not seen yet.
             self._source.restore(before)
             raise
         finally:
@@ -421,7 +423,7 @@ class DistributedIterator(Iterator[Any]):
         """End the background thread and free what it holds; may be called more than once."""
         self._closed = True
         self._stop()
-        self._again.clear()
+        self._unused.clear()
         self._source.close(self._position)
 
     def _stop(self) -> None:

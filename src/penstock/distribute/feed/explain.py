@@ -11,8 +11,8 @@ from penstock.sharding import slice_bounds
 
 
 def idle_replicas(inputs: Inputs) -> str | None:
-    """What is said of global batches that leave replicas without rows in every step; None where none do."""
-    size, cut = inputs.batch_size, inputs.cut
+    """A warning where the global batches leave some replicas without rows in every step; None otherwise."""
+    size, cut = inputs.batch_size, inputs.slices_per_batch
     if not size:
         return None
     idle = sum(start == stop for start, stop in slice_bounds(size, cut))
@@ -27,7 +27,7 @@ def idle_replicas(inputs: Inputs) -> str | None:
 
 
 def explain(inputs: Inputs, steps: int) -> str:
-    """The policy, and for each worker what it reads; for a function's datasets only what is known here."""
+    """The policy, and what each worker reads; for datasets that a function makes only what this worker knows."""
     total = {INFINITE_CARDINALITY: "without end", UNKNOWN_CARDINALITY: "unknown until it was read"}.get(
         steps, f"{steps:,}"
     )
@@ -56,7 +56,7 @@ def _reads(share: WorkerShare, inputs: Inputs, replicas: range) -> list[str]:
 
 
 def _files(reader: OneInput) -> list[str]:
-    """The files of a reader and their records, or the parts of them."""
+    """The files of a reader with their numbers of records, or the ranges of records that it reads."""
     return [_file(reader, name) for name in names_of(reader) or []] or ["nothing"]
 
 

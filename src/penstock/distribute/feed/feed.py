@@ -1,4 +1,4 @@
-"""From steps in host memory to steps on the replicas: agreed on, filled up or left out, placed."""
+"""From steps in host memory to steps on the replicas: agree on each, pad or drop it, place it."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -18,27 +18,27 @@ from penstock.runtime.channel import Closed
 from penstock.structure import LEAF, PAIR
 
 Place = Callable[[list[Shares], bool], list[Any]]
-"""Given the leaves of a step, and whether all replicas' shares are equal in shape: what to hand out for each leaf.
+"""Takes the leaves of a step, and whether all replicas' shares have one shape; gives what to hand out for each leaf.
 
-For one replica in sync that is a `PerReplica`, of which its only value is handed out.
+With one replica in sync that is a `PerReplica`, whose only value is handed out.
 """
 
 
 @dataclass
 class StepFeed:
-    """Makes the next step; it knows nothing of the iterator that hands it out, so a thread may hold it.
+    """Makes the next step. It holds no reference to the iterator that hands it out, so a thread may hold it.
 
     Attributes:
         source: this worker's steps.
-        agreement: what is known of the others'.
-        partial: what becomes of steps that do not fill all replicas alike.
-        full: the rows of each replica in a full step; 0 where that is not known before one was seen.
-        template: gives the layout of steps on a worker that has none.
-        place: puts shares where the replicas want them.
-        bare: whether there is one replica in sync, which gets bare values.
-        topic: what the workers call this iteration among themselves.
-        control: where other workers are told of a failure.
-        unlike_rows: what numbers of rows replicas may have together in a ragged step, given that of a full one.
+        agreement: says what all workers have in a step.
+        partial: what to do with steps that do not fill all replicas equally.
+        full: the rows of each replica in a full step; 0 as long as that is unknown.
+        template: gives the layout of steps on a worker without data.
+        place: places the shares for the replicas.
+        bare: whether one replica is in sync, which gets bare values.
+        topic: the name of this iteration on the control channel.
+        control: the channel on which other workers learn of a failure.
+        unlike_rows: given the rows of a replica in a full step, the numbers of rows in one ragged step.
     """
 
     source: StepSource
@@ -54,7 +54,7 @@ class StepFeed:
     _seen: Template | None = field(default=None, init=False)
 
     def __call__(self) -> Outcome:
-        """The next step, or what came in its place."""
+        """The next step, the end of the data, or an exception."""
         try:
             value = self._next()
         except StopIteration:
@@ -68,7 +68,7 @@ class StepFeed:
     def _next(self) -> Any:
         while True:
             step = self._own_step()
-            facts = self.agreement.on(self.source.number, step)
+            facts = self.agreement.facts_of(self.source.number, step)
             if facts.ended:
                 raise StopIteration
             self.source.number += 1
@@ -100,16 +100,16 @@ class StepFeed:
         return step.structure.unflatten([leaf.values[0] for leaf in placed] if self.bare else placed)
 
     def _empty(self, facts: StepFacts) -> HostStep:
-        """A step without rows, for a worker that has run dry."""
+        """A step without rows, for a worker whose data has ended."""
         self._seen = self._seen or self.template()
-        if facts.layout is not None:  # as the others have it: an open length of the specification is theirs
+        if facts.layout is not None:  # lengths that the specification leaves open are those of the others
             leaves = tuple((np.dtype(leaf.dtype), leaf.shape or ()) for leaf in facts.layout)
             self._seen = Template(self._seen.structure, leaves)
         return self._seen.step(self.source.replicas)
 
 
 def padded(step: HostStep, rows: int) -> HostStep:
-    """The step with every share filled up to `rows` rows, paired with the mask that tells which of them are real."""
+    """The step with every share padded to `rows` rows, paired with a mask that is True for real rows."""
     masks = [np.arange(rows) < size for size in step.sizes]
     leaves = [_filled(shares, step.sizes, rows) for shares in step.leaves]
     mask = Shares(masks, np.concatenate(masks))
@@ -133,7 +133,7 @@ def _filled(shares: Shares, sizes: tuple[int, ...], rows: int) -> Shares:
 
 
 def _filling(parts: list[Any]) -> Any:
-    """0, or for objects what is as empty: "" or b"" where the rows are strings, else None."""
+    """The value of padding: 0; for objects "" or b"" where the rows are strings, else None."""
     if parts[0].dtype.kind != "O":
         return np.zeros((), parts[0].dtype)
     sample = next((part.flat[0] for part in parts if part.size), "")

@@ -1,4 +1,4 @@
-"""Where a distributed dataset's steps come from: a dataset that is divided, or datasets that a function makes."""
+"""What a distributed dataset reads: one dataset that the workers divide, or datasets that a function makes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from penstock.distribute.control.messages import RowShape
 from penstock.distribute.feed.agreement import Layout, Sizes
 from penstock.distribute.feed.options import InputReplicationMode
 from penstock.distribute.feed.shards import StrategyWorkers, WorkerShare, share_of_worker
-from penstock.distribute.feed.step_sources import Elements, GlobalBatches, OwnBatches, StepSource
+from penstock.distribute.feed.step_sources import Elements, GlobalBatches, StepSource, WorkerBatches
 from penstock.distribute.feed.steps import Template, check_spec, unbatched
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
@@ -26,7 +26,7 @@ from penstock.structure import flatten
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many batches a worker reads of its own, and their rows: all alike but the last.
+    """How many batches of its own a worker reads, and their rows; only the last may differ.
 
     Attributes:
         count: the number of batches, or INFINITE_CARDINALITY.
@@ -38,19 +38,19 @@ class Lengths:
     rows: int
     last: int
 
-    def of_batch(self, number: int) -> int:
-        """The rows of a batch; 0 behind the end."""
+    def rows_of_batch(self, number: int) -> int:
+        """The rows of a batch; 0 after the end."""
         if self.count == INFINITE_CARDINALITY or number < self.count - 1:
             return self.rows
         return self.last if number == self.count - 1 else 0
 
 
 class Inputs(ABC):
-    """What every way of feeding a strategy's replicas gives."""
+    """What is read for a strategy's replicas."""
 
     workers: StrategyWorkers
-    own: bool
-    """Whether each worker reads data of its own, so that one worker's data says nothing of another's."""
+    has_own_data: bool
+    """Whether each worker reads other data, so that one worker's batches say nothing about another's."""
     share: WorkerShare | None = None
     """What this worker reads of a dataset that the workers divide; None where a function of the user's decides."""
 
@@ -63,16 +63,16 @@ class Inputs(ABC):
         """The seeds that were drawn when nodes were made, which this worker would use."""
         return []
 
-    def settle(self, seed: int, drawn: list[int]) -> None:  # noqa: B027  # a function's datasets are each worker's own
-        """Fix what this worker reads, by what is the same on all workers.
+    def fix_seeds(self, seed: int, drawn: list[int]) -> None:  # noqa: B027  # a function's datasets are each worker's own
+        """Use the seeds that all workers have agreed on.
 
         Args:
-            seed: of everything that has none, unless the dataset was given one.
-            drawn: in place of those that were drawn here, also for other datasets that are made of the same nodes.
+            seed: for everything that has no seed, unless the dataset was given one.
+            drawn: replace the seeds that were drawn here, also in other datasets that are made of the same nodes.
         """
 
-    def settle_alone(self) -> None:  # noqa: B027  # likewise
-        """Fix what this worker reads, where it cannot agree on anything with the others.
+    def fix_seeds_alone(self) -> None:  # noqa: B027  # likewise
+        """Choose seeds where this worker cannot talk to the others.
 
         Raises:
             InvalidArgumentError: the workers would have to draw the same random numbers.
@@ -85,10 +85,10 @@ class Inputs(ABC):
     @property
     @abstractmethod
     def lengths(self) -> Lengths | None:
-        """How long this worker's data is, where how it is made tells all of it."""
+        """The lengths of this worker's data, where they follow from its operators."""
 
     def lengths_of_all(self) -> list[Lengths] | None:
-        """How long every worker's data is, where one worker can know that without asking."""
+        """The lengths of every worker's data, where this worker can know them without asking."""
         return None if self.lengths is None or self.workers.count > 1 else [self.lengths]
 
     @abstractmethod
@@ -101,11 +101,11 @@ class Inputs(ABC):
 
     @abstractmethod
     def steps_of(self, batches: int) -> int:
-        """How many steps so many batches of a worker's make."""
+        """The number of steps that this number of batches makes."""
 
     @abstractmethod
     def full_steps_of(self, batches: int) -> int:
-        """How many steps without a missing batch so many batches of a worker's make."""
+        """The number of steps that this number of batches fills completely."""
 
     @abstractmethod
     def cardinality(self) -> int:
@@ -118,8 +118,8 @@ class Inputs(ABC):
 
     @property
     @abstractmethod
-    def cut(self) -> int:
-        """Into how many slices a batch is cut."""
+    def slices_per_batch(self) -> int:
+        """The number of slices into which a batch is cut."""
 
     @property
     @abstractmethod
@@ -128,7 +128,7 @@ class Inputs(ABC):
 
     @cached_property
     def batch_size(self) -> int:
-        """The size that batches were asked for in; 0 where none is known."""
+        """The batch size that was given to `batch`; 0 where none is known."""
         node = self.dataset.node
         while node.keeps_batches:
             (node,) = node.inputs
@@ -136,7 +136,7 @@ class Inputs(ABC):
 
     @cached_property
     def exact(self) -> bool:
-        """Whether no function that might change their rows stands above the batches."""
+        """Whether no user function above `batch` might change the rows of its batches."""
         node = self.dataset.node
         while node.keeps_batches and not node.may_resize_batches:
             (node,) = node.inputs
@@ -145,10 +145,10 @@ class Inputs(ABC):
     @property
     def full_rows(self) -> int:
         """The rows of a replica in a full step; 0 where no batch size is known."""
-        return -(-self.batch_size // self.cut)
+        return -(-self.batch_size // self.slices_per_batch)
 
     def template(self) -> Template:
-        """The layout of this worker's batches, found by reading one if need be."""
+        """The layout of this worker's batches; reads one if the specification needs it."""
         return Template.of_spec(self.dataset.element_spec)
 
     def layout(self) -> Layout | None:
@@ -181,9 +181,9 @@ class DividedInput(Inputs):
         self.workers = workers
         self._whole = dataset
         self.share = self.share_of(workers.index)
-        self.own = self.share.own_batches
+        self.has_own_data = self.share.own_batches
         self._part = dataset
-        # As it was given, except that it can be read.
+        # The given dataset without sharding hints, with which it cannot be read.
         readable = without_hints(dataset.node)
         self._sample = dataset if readable is dataset.node else Dataset(readable, dataset.options())
 
@@ -195,7 +195,7 @@ class DividedInput(Inputs):
         share = share_of_worker(self._whole.node, policy, workers)
         if workers.count > 1:
             return share
-        # A worker without others reads everything, whatever the policy, and its batches are the global ones.
+        # A single worker reads everything, whatever the policy, and its batches are the global ones.
         whole = share.node if share.policy is AutoShardPolicy.HINT else self._whole.node
         return replace(share, node=whole, own_batches=False)
 
@@ -206,7 +206,7 @@ class DividedInput(Inputs):
     def drawn(self) -> list[int]:
         return [drawn.seed for drawn in self._whole.node.drawn_seeds()]
 
-    def settle(self, seed: int, drawn: list[int]) -> None:
+    def fix_seeds(self, seed: int, drawn: list[int]) -> None:
         for own, agreed in zip(self._whole.node.drawn_seeds(), drawn, strict=True):
             own.seed = agreed
         options = self._whole.options()
@@ -214,7 +214,7 @@ class DividedInput(Inputs):
         iterations = Iterations(options.seed if given else seed, seeded=given)
         self._part = Dataset(self.share.node, options, iterations)
 
-    def settle_alone(self) -> None:
+    def fix_seeds_alone(self) -> None:
         options = self._whole.options()
         together = self.workers.count > 1 and self.share.policy is AutoShardPolicy.DATA
         if together and self._whole.node.unseeded and options.seed is None:
@@ -240,11 +240,11 @@ class DividedInput(Inputs):
         return [f"policy {self.share.policy.name}", *(node.label for node in self._whole.node.walk())]
 
     @property
-    def cut(self) -> int:
+    def slices_per_batch(self) -> int:
         return self.workers.replicas_in_sync
 
     def steps_of(self, batches: int) -> int:
-        return batches * self.workers.count if self.own else batches
+        return batches * self.workers.count if self.has_own_data else batches
 
     def full_steps_of(self, batches: int) -> int:
         return self.steps_of(batches)
@@ -257,7 +257,7 @@ class DividedInput(Inputs):
         return _lengths(self.share.node)
 
     def lengths_of_all(self) -> list[Lengths] | None:
-        if self.lengths is None or not self.own:
+        if self.lengths is None or not self.has_own_data:
             return super().lengths_of_all()
         every = [_lengths(share.node) for share in self.shares()]
         known = [one for one in every if one is not None]
@@ -266,7 +266,7 @@ class DividedInput(Inputs):
     def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
         batch, part = divmod(step, self.workers.count)
         replicas = self.workers.replicas
-        slices = [slice_bounds(own.of_batch(batch), self.cut) for own in lengths]
+        slices = [slice_bounds(own.rows_of_batch(batch), self.slices_per_batch) for own in lengths]
         return [
             tuple(stop - start for start, stop in bounds[part * replicas : (part + 1) * replicas]) for bounds in slices
         ]
@@ -287,8 +287,8 @@ class DividedInput(Inputs):
     def open(self) -> StepSource:
         workers = self.workers
         batches = iter(self._part)
-        if self.own:
-            return OwnBatches(batches, workers.count, workers.index, workers.replicas)
+        if self.has_own_data:
+            return WorkerBatches(batches, workers.count, workers.index, workers.replicas)
         return GlobalBatches(batches, workers.replicas_in_sync, workers.local, pairs=self.share.pairs)
 
 
@@ -301,7 +301,7 @@ class FunctionInput(Inputs):
         mode: whether the function is called once per worker or once per replica.
     """
 
-    own = True
+    has_own_data = True
 
     def __init__(
         self, dataset_fn: Callable[[InputContext], Any], workers: StrategyWorkers, mode: InputReplicationMode
@@ -334,7 +334,7 @@ class FunctionInput(Inputs):
         return dataset
 
     def _takes_scalars(self, dataset: Dataset) -> bool:
-        """A replica without data gets a batch without rows; of a scalar there is no such thing."""
+        """Whether no replica can ever need an empty batch, which scalars do not have."""
         return self.workers.replicas_in_sync == 1 or dataset.cardinality() == INFINITE_CARDINALITY
 
     @property
@@ -346,7 +346,7 @@ class FunctionInput(Inputs):
         return []
 
     @property
-    def cut(self) -> int:
+    def slices_per_batch(self) -> int:
         return 1
 
     def steps_of(self, batches: int) -> int:
@@ -357,7 +357,7 @@ class FunctionInput(Inputs):
 
     @property
     def _at_once(self) -> int:
-        """How many elements of one dataset a step takes."""
+        """The number of elements that a step takes of one dataset."""
         return self.workers.replicas if len(self._datasets) == 1 else 1
 
     @property
@@ -366,7 +366,7 @@ class FunctionInput(Inputs):
 
     def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
         replicas = self.workers.replicas
-        return [tuple(own.of_batch(step * replicas + replica) for replica in range(replicas)) for own in lengths]
+        return [tuple(own.rows_of_batch(step * replicas + replica) for replica in range(replicas)) for own in lengths]
 
     def steps_with_rows(self, lengths: list[Lengths]) -> int:
         return longest([scaled(one.count, self.steps_of) for one in lengths])
@@ -382,14 +382,14 @@ class FunctionInput(Inputs):
 
 
 def longest(cardinalities: list[int]) -> int:
-    """The cardinality of what ends with the longest of several."""
+    """The cardinality of the longest of several datasets."""
     if INFINITE_CARDINALITY in cardinalities:
         return INFINITE_CARDINALITY
     return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in cardinalities else max(cardinalities)
 
 
 def _lengths(node: Node) -> Lengths | None:
-    """How long a node's batches are, where that follows from how they are made."""
+    """The lengths of a node's batches, where they follow from its operators."""
     batch = node
     while batch.by_position:
         (batch,) = batch.inputs

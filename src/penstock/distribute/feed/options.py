@@ -8,7 +8,7 @@ from penstock.tensorflow_names import Names, NotHere, TensorFlowNames
 
 
 class InputReplicationMode(StrEnum):
-    """How many input pipelines there are; its name is accepted too.
+    """How many input pipelines there are; names are accepted too.
 
     Attributes:
         PER_WORKER: one on each worker, which feeds all its replicas.
@@ -20,7 +20,7 @@ class InputReplicationMode(StrEnum):
 
 
 class PartialBatch(StrEnum):
-    """What happens to a batch that does not fill all replicas equally; its name is accepted too.
+    """What happens to a batch that does not fill all replicas equally; names are accepted too.
 
     Attributes:
         RAGGED: the replicas get slices of different sizes, some of them empty.
@@ -50,12 +50,12 @@ class InputOptions:
         per_replica_buffer_size: how many steps a background thread keeps ready for every replica; with 0 there is no
             thread, and each step is made when it is asked for.
         fetch_to_device: whether the steps are brought to the devices ahead of time. Otherwise they stay NumPy arrays in
-            host memory, and `run` brings them over.
+            host memory, and `run` transfers them.
         replication_mode: one pipeline per worker, or, for `distribute_datasets_from_function`, one per replica.
         partial_batch: "ragged", "pad" or "drop". With "pad" a step is the pair (batch, mask): at each leaf every
-            replica has as many rows as in a full step, and its mask, an array of booleans, is True for real rows. What
-            a full step has follows from the size given to `batch`, whatever a function does to batches afterwards;
-            where no size is known, the largest step so far is full.
+            replica has as many rows as in a full step, and its mask, an array of booleans, is True for real rows. The
+            rows of a full step follow from the size given to `batch`, even if a function changes the batches
+            afterwards; where no size is known, the largest step so far counts as full.
 
     Raises:
         InvalidTypeError: a value of the wrong type.

@@ -1,4 +1,4 @@
-"""A thread that makes the next steps of a distributed iteration ahead of the demand, and what it reports of each."""
+"""A thread that makes the next steps of a distributed iteration in advance, and what it reports for each."""
 
 import threading
 import weakref
@@ -22,7 +22,7 @@ class Step:
 
 @dataclass(frozen=True)
 class StepFailure:
-    """An exception in place of a step, the position after it, and its number; None where that could not be told."""
+    """An exception in place of a step, the position after it, and its number; None where these are unknown."""
 
     error: BaseException
     position: Any | None
@@ -43,25 +43,25 @@ _EXIT_SECONDS = 5.0
 
 
 class Prefetcher:
-    """Calls `produce` on a thread of its own until it gives an `StepsEnded`, and holds up to `depth` outcomes.
+    """Calls `produce` on a thread of its own until it gives a `StepsEnded`, and holds up to `depth` outcomes.
 
     The thread does not keep this object alive: it ends when this object is closed or forgotten.
     """
 
     def __init__(self, produce: Callable[[], Outcome], depth: int) -> None:
         self._channel: Channel[Outcome] = Channel(depth)
-        # A daemon, because the interpreter waits for other threads before it lets us close anything.
+        # A daemon: the interpreter waits for all other threads before it calls what ends them.
         self._thread = threading.Thread(
             target=_fill, args=(produce, self._channel), name="penstock-distribute", daemon=True
         )
         self._thread.start()
-        # Where garbage is collected, waiting for the thread could wait for a lock that the collecting thread holds.
+        # The garbage collector must not wait for the thread, which may wait for a lock of the collecting thread.
         weakref.finalize(self, self._channel.close).atexit = False
-        # At exit it must be waited for: device libraries do not survive a thread that runs on while they go.
+        # At exit it is waited for: device libraries crash if a thread uses them while they shut down.
         end_at_exit(self._thread, partial(_close_at_exit, self._channel))
 
     def get(self) -> Outcome:
-        """The next outcome; waits for it. Must not be called again after an `StepsEnded`."""
+        """The next outcome; waits for it. Must not be called again after a `StepsEnded`."""
         return self._channel.get()
 
     def close(self) -> None:

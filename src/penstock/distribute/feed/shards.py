@@ -1,7 +1,7 @@
 """Which part of a dataset each worker reads: the policies of `ps.AutoShardPolicy` as rewrites of its nodes.
 
-Each is a pure function of the dataset, the number of workers and the worker, so that every worker knows what all others
-read. None is applied in part: a dataset that a policy does not fit is refused whole, on every worker alike.
+Each is a pure function of the dataset, the number of workers and the worker, so every worker knows what all others
+read. A dataset that a policy does not fit is refused as a whole, by the same error on every worker.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class StrategyWorkers:
 
     Attributes:
         count: how many there are.
-        index: which of them this is about.
+        index: the number of one of them, from 0.
         replicas: the number of replicas of each.
     """
 
@@ -47,7 +47,7 @@ class StrategyWorkers:
 
     @property
     def part(self) -> OneOf:
-        """What is the worker's of data that is divided over all of them."""
+        """The worker's part of data that is divided among all workers."""
         return OneOf(self.count, self.index)
 
     @property
@@ -62,7 +62,7 @@ class WorkerShare:
 
     Attributes:
         policy: how the dataset is divided: never AUTO.
-        reason: why so, in words.
+        reason: why, for logs and `explain()`.
         node: what the worker reads.
         own_batches: whether these are batches of the worker's own, each of which takes as many steps as there are
             workers; otherwise they are the global batches, of which it takes its replicas' slices.

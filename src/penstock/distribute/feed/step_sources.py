@@ -1,4 +1,4 @@
-"""Where this worker's steps come from, one after the other, and the position that says where they stand."""
+"""Sources of this worker's steps, and the positions from which they can be resumed."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from penstock.structure import Structure, flatten
 
 
 class StepSource(ABC):
-    """This worker's steps, one after the other, and where they stand.
+    """This worker's steps, one after the other, with a position that can be saved.
 
     Attributes:
         replicas: the number of this worker's replicas.
-        number: the number of the next step, counted by who takes the steps: a worker without data takes some too.
+        number: the number of the next step. Whoever takes the steps counts them, also those without data.
     """
 
     replicas: int
@@ -48,11 +48,11 @@ class StepSource(ABC):
 
     @abstractmethod
     def consumed(self, position: Any) -> None:
-        """All steps before a position were used, and no state will be taken of an earlier one."""
+        """Note that all steps before a position were used: no state will be taken of an earlier one."""
 
     @abstractmethod
     def claim(self) -> None:
-        """Let nobody else be given what the last state says was used."""
+        """Tell the dispatcher that elements up to the last state must not be given to another reader."""
 
     @abstractmethod
     def restore(self, state: Any) -> Any:
@@ -60,7 +60,7 @@ class StepSource(ABC):
 
     @abstractmethod
     def close(self, position: Any) -> None:
-        """End what runs for the steps; those after a position were not used."""
+        """End everything that runs for the steps; those after the position were not used."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class GlobalBatches(StepSource):
         self._batches.close()
 
 
-class OwnBatches(StepSource):
+class WorkerBatches(StepSource):
     """Batches of the worker's own: each is cut into a slice for every replica in sync, and these are taken R at a time.
 
     So a batch takes as many steps as there are workers.

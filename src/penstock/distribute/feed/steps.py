@@ -18,7 +18,7 @@ class Shares:
 
     Attributes:
         parts: the rows of each local replica.
-        whole: all these rows one after the other, where they lie so in memory.
+        whole: the rows of all local replicas as one array, where they are contiguous in memory.
     """
 
     parts: list[Any]
@@ -30,7 +30,7 @@ class HostStep:
     """One step of this worker.
 
     Attributes:
-        structure: how the leaves belong together.
+        structure: the structure of an element.
         leaves: one entry per leaf.
         sizes: the rows of each local replica.
         all_sizes: the rows of each replica of all workers, where this worker knows them.
@@ -60,7 +60,7 @@ def _layout(parts: Sequence[Any]) -> RowShape:
 
 @dataclass(frozen=True)
 class Template:
-    """Dtypes and shapes of a batch, of which empty ones are made for replicas without data."""
+    """Dtypes and shapes of a batch, for making empty batches for replicas without data."""
 
     structure: Structure
     leaves: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
@@ -111,7 +111,7 @@ def rows_of(leaves: list[Any], structure: Structure) -> int:
 
 
 def check_spec(spec: Any) -> None:
-    """Refuse what is no batch when the dataset is distributed, where that is known without running user functions."""
+    """Refuse elements that are not batches, where that is known without running user functions."""
     if spec is None:
         return
     leaves, structure = flatten(spec)
@@ -124,13 +124,13 @@ def check_spec(spec: Any) -> None:
 
 
 def unequal(structure: Structure, lengths: Sequence[int | None]) -> ElementError:
-    """The refusal of leaves that differ in length."""
+    """The error for leaves that differ in length."""
     rows = ", ".join(f"{path}: {length}" for path, length in zip(structure.paths(), lengths, strict=True))
     return ElementError(f"all leaves of a distributed batch must have the same number of rows, got {rows}")
 
 
 def unbatched(path: str) -> ElementError:
-    """The refusal of elements that are no batches."""
+    """The error for elements that are not batches."""
     return ElementError(
         "a distributed dataset gives batches, but its elements hold a scalar"
         f"{' at ' + path if path else ''}: add .batch(global_batch_size) before distribute_dataset, or the batch size "

@@ -16,7 +16,7 @@ from penstock.distribute.control.cluster import find_cluster
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.feed.steps import Shares
 from penstock.distribute.host.rendezvous import Abandoned, Rendezvous
-from penstock.distribute.nested import taken_apart
+from penstock.distribute.nested import flatten_nested
 from penstock.distribute.reduction import holds_numbers, joined, reduced
 from penstock.distribute.strategy import Strategy, placed_on_host
 from penstock.distribute.tensorflow import REPLICA, STRATEGY
@@ -96,10 +96,10 @@ class HostStrategy(Strategy):
             if state is not None:
                 state, result = checked_pair(result)
             results.append(result)
-        flat = [taken_apart(result) for result in results]
+        flat = [flatten_nested(result) for result in results]
         check_agreement("the function of strategy.run_steps", [structure for _, structure in flat], "step")
         columns = zip(*(leaves for leaves, _ in flat), strict=True)
-        return state, flat[0][1].put_together([_stacked(column) for column in columns])
+        return state, flat[0][1].unflatten([_stacked(column) for column in columns])
 
     def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
         return map_leaves(function, value)
@@ -183,7 +183,7 @@ def _combined(
     argument = brought[0][0]
     if any(other != argument for other, _ in brought):
         raise InvalidArgumentError(f"{call} got different {differing}: {', '.join(str(other) for other, _ in brought)}")
-    check_agreement(f"{call}(value)", [taken_apart(value)[1] for _, value in brought])
+    check_agreement(f"{call}(value)", [flatten_nested(value)[1] for _, value in brought])
     columns = zip(*(leaves_of(value) for _, value in brought), strict=True)
     return _copies([combine(argument, column) for column in columns], [value for _, value in brought])
 

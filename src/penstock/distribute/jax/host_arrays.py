@@ -78,15 +78,15 @@ def from_all_workers(control: Control, call: str, parts: Sequence[Array]) -> lis
         data = msgspec.msgpack.encode([HostArray.of(part) for part in parts])
     except (InvalidTypeError, OverflowError) as error:
         refused = str(error)
-    told = control.gather(call, Announced(len(data), refused), Announced)
-    for worker, one in enumerate(told):
+    answers = control.gather(call, Announced(len(data), refused), Announced)
+    for worker, one in enumerate(answers):
         if one.refused is not None:
             raise InvalidTypeError(
                 f"{call} got {one.refused} on worker {worker}: between workers go numbers, strings, bytes, None and "
                 "arrays of these; gather what stands for the others, or use strategy.local_results"
             )
-    received = [bytearray() for _ in told]
-    for start in range(0, max(one.length for one in told), _PIECE_BYTES):
+    received = [bytearray() for _ in answers]
+    for start in range(0, max(one.length for one in answers), _PIECE_BYTES):
         for whole, piece in zip(received, control.gather(call, data[start : start + _PIECE_BYTES], bytes), strict=True):
             whole += piece
     return [one.array() for one in chain.from_iterable(map(_decoded, received))]

@@ -8,7 +8,7 @@ import jax
 
 from penstock.distribute.control.channel import Control
 from penstock.distribute.jax.arguments import first_output
-from penstock.distribute.jax.bound import BoundProgram
+from penstock.distribute.jax.stateful_program import StatefulProgram
 
 _STATUS = re.compile("[A-Z_]+: ")
 
@@ -27,29 +27,29 @@ class Launcher:
     def __init__(self, devices: Sequence[jax.Device], control: Control | None) -> None:
         self._control = control
         self.one_at_a_time = len(devices) > 1 and devices[0].platform == "cpu"
-        self._under_way: Any = None
+        self._running: Any = None
 
-    def begun(self, program: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    def launch(self, program: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """The result of a program with collectives, which may still be under way."""
         if not self.one_at_a_time:
             return program(*arguments)
         try:
-            if self._under_way is not None:
-                self._under_way.block_until_ready()
+            if self._running is not None:
+                self._running.block_until_ready()
             result = program(*arguments)
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             if self._control is not None and _is_of_a_device(error):
-                self._control.blame(error)
+                self._control.raise_cause_of(error)
             raise
-        self._under_way = first_output(result)  # one output tells for all: they are there together
-        if self._under_way is None and isinstance(program, BoundProgram):
-            self._under_way = program.a_written_value()
+        self._running = first_output(result)  # one output tells for all: they are there together
+        if self._running is None and isinstance(program, StatefulProgram):
+            self._running = program.a_written_value()
         return result
 
     def wait(self) -> None:
         """Wait for the program that is under way, before another one with collectives begins."""
-        if self.one_at_a_time and self._under_way is not None:
-            self._under_way.block_until_ready()
+        if self.one_at_a_time and self._running is not None:
+            self._running.block_until_ready()
 
 
 def _is_of_a_device(error: Exception) -> bool:

@@ -30,12 +30,12 @@ from penstock.distribute.jax.interface import (
 )
 from penstock.distribute.jax.lockstep_loops import run_loop
 from penstock.distribute.jax.program import AXIS, GATHERING, Call
-from penstock.distribute.values import PerReplica, check_agreement
+from penstock.distribute.values import PerReplica, StackedPerReplica, check_agreement
 from penstock.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True)
-class Meeting:
+class CollectiveCall:
     """What one replica brings to an equation that all must come to."""
 
     equation: Any
@@ -63,7 +63,7 @@ _ROWS_APART = (
     'strategy.gather, or give every replica equally many rows by ps.InputOptions(partial_batch="pad") or '
     "batch(..., drop_remainder=True)"
 )
-Evaluation = Generator[Meeting, list[Any], list[Any]]
+Evaluation = Generator[CollectiveCall, list[Any], list[Any]]
 
 
 def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
@@ -91,7 +91,7 @@ def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
             evaluations.append(_evaluate(trace, [*values, *leaves], replica))
             structures.append(structure)
         check_agreement("the function of strategy.run", structures)
-        outputs = _together(evaluations)
+        outputs = _run_in_lockstep(evaluations)
         results = structures[0].num_leaves
         columns = zip(*(output[:results] for output in outputs), strict=True)
         new_values, differences = outputs[0][results : results + len(written)], outputs[0][results + len(written) :]
@@ -122,15 +122,15 @@ def _joined(column: tuple[Any, ...]) -> PerReplica:
     """The replicas' outputs for one leaf of the result."""
     if len({(output.shape, output.dtype) for output in column}) > 1:
         return PerReplica(column)
-    return PerReplica.of_stacked(jnp.stack(column), len(column))
+    return StackedPerReplica(jnp.stack(column), len(column))
 
 
-def _together(evaluations: list[Evaluation]) -> list[list[Any]]:
+def _run_in_lockstep(evaluations: list[Evaluation]) -> list[list[Any]]:
     """Run all evaluations to their ends, from meeting to meeting; the outputs of each."""
     outputs: dict[int, list[Any]] = {}
     received: list[Any] = [None] * len(evaluations)
     while True:
-        brought: dict[int, Meeting] = {}
+        brought: dict[int, CollectiveCall] = {}
         for replica, evaluation in enumerate(evaluations):
             try:
                 brought[replica] = evaluation.send(received[replica])
@@ -148,7 +148,7 @@ def _together(evaluations: list[Evaluation]) -> list[list[Any]]:
         received = _combined(list(brought.values()))
 
 
-def _combined(meetings: list[Meeting]) -> list[list[Any]]:
+def _combined(meetings: list[CollectiveCall]) -> list[list[Any]]:
     """What each replica gets at a meeting of all."""
     first = meetings[0]
     kind = first.equation.primitive
@@ -160,7 +160,7 @@ def _combined(meetings: list[Meeting]) -> list[list[Any]]:
                 f"on replica 0 and {other} on replica {replica}{_ROWS_APART if first.call == 'all_gather' else ''}"
             )
     if not summed:
-        outputs = run_loop([one.equation for one in meetings], [one.values for one in meetings], _run_together)
+        outputs = run_loop([one.equation for one in meetings], [one.values for one in meetings], _run_traces)
         if outputs is None:
             raise InvalidArgumentError(
                 "a step whose shares differ in size cannot use get_replica_context() or a collective inside "
@@ -175,8 +175,8 @@ def _combined(meetings: list[Meeting]) -> list[list[Any]]:
     return [totals] * len(meetings)
 
 
-def _run_together(traces: Sequence[ClosedJaxpr], inputs: list[list[Any]]) -> list[list[Any]]:
-    return _together(
+def _run_traces(traces: Sequence[ClosedJaxpr], inputs: list[list[Any]]) -> list[list[Any]]:
+    return _run_in_lockstep(
         [_evaluate(trace, own, replica) for replica, (trace, own) in enumerate(zip(traces, inputs, strict=True))]
     )
 
@@ -192,21 +192,21 @@ def _evaluate(trace: ClosedJaxpr, arguments: list[Any], replica: int) -> Evaluat
 
     for equation in trace.jaxpr.eqns:
         inputs = [read(variable) for variable in equation.invars]
-        if not meets(equation):
+        if not needs_other_replicas(equation):
             outputs = applied(trace.jaxpr, equation, values)
         elif equation.primitive is REPLICA_NUMBER:
             outputs = [jnp.asarray(replica, equation.outvars[0].aval.dtype)]
         elif (called := called_function(equation)) is not None:
             outputs = yield from _evaluate(called, inputs, replica)
         else:
-            outputs = yield Meeting(equation, list(map(jnp.asarray, inputs)))
+            outputs = yield CollectiveCall(equation, list(map(jnp.asarray, inputs)))
         values.update(zip(equation.outvars, outputs, strict=True))
     # A constant stands in a trace as a bare number.
     return [jnp.asarray(read(variable), variable.aval.dtype) for variable in trace.jaxpr.outvars]
 
 
-def meets(equation: Any) -> bool:
+def needs_other_replicas(equation: Any) -> bool:
     """Whether an equation, or one inside it, needs to know of the other replicas."""
     if AXIS in axes_of(equation):
         return True
-    return any(meets(inner) for jaxpr in inner_traces(equation) for inner in jaxpr.eqns)
+    return any(needs_other_replicas(inner) for jaxpr in inner_traces(equation) for inner in jaxpr.eqns)

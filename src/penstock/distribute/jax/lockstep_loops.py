@@ -9,11 +9,11 @@ from penstock.distribute.jax.interface import BRANCH, LOOP, SCAN, ClosedJaxpr, L
 from penstock.errors import InvalidArgumentError
 
 Lists = list[list[Any]]
-RunTogether = Callable[[Sequence[ClosedJaxpr], Lists], Lists]
+RunInLockstep = Callable[[Sequence[ClosedJaxpr], Lists], Lists]
 """Given each replica's trace and its inputs: each replica's outputs, when all have come to the end."""
 
 
-def run_loop(equations: Sequence[Any], inputs: Lists, run: RunTogether) -> Lists | None:
+def run_loop(equations: Sequence[Any], inputs: Lists, run: RunInLockstep) -> Lists | None:
     """The outputs of one loop or branch per replica; None where the equations are something else.
 
     Raises:
@@ -29,7 +29,7 @@ def run_loop(equations: Sequence[Any], inputs: Lists, run: RunTogether) -> Lists
     return None
 
 
-def _scan(scans: list[ScanEquation], inputs: Lists, run: RunTogether) -> Lists:
+def _scan(scans: list[ScanEquation], inputs: Lists, run: RunInLockstep) -> Lists:
     first = scans[0]
     for replica, scan in enumerate(scans):
         if scan.length != first.length:
@@ -58,7 +58,7 @@ def _scan(scans: list[ScanEquation], inputs: Lists, run: RunTogether) -> Lists:
     return [[*carry, *rows] for carry, rows in zip(carries, stacked, strict=True)]
 
 
-def _loop(loops: list[LoopEquation], inputs: Lists, run: RunTogether) -> Lists:
+def _loop(loops: list[LoopEquation], inputs: Lists, run: RunInLockstep) -> Lists:
     first = loops[0]
     start = first.of_condition + first.of_body
 
@@ -74,7 +74,7 @@ def _loop(loops: list[LoopEquation], inputs: Lists, run: RunTogether) -> Lists:
     return result
 
 
-def _branch(branches: list[Sequence[ClosedJaxpr]], inputs: Lists, run: RunTogether) -> Lists:
+def _branch(branches: list[Sequence[ClosedJaxpr]], inputs: Lists, run: RunInLockstep) -> Lists:
     def taken(number: int) -> Callable[[Lists], Lists]:
         return lambda given: run([own[number] for own in branches], given)
 

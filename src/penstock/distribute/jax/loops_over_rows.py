@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from penstock.distribute.jax.arguments import struct
-from penstock.distribute.jax.bound import BoundProgram
 from penstock.distribute.jax.interface import SCAN, Jaxpr, ScanEquation, inner_traces
-from penstock.distribute.jax.lockstep import meets, traced
+from penstock.distribute.jax.lockstep import needs_other_replicas, traced
 from penstock.distribute.jax.lockstep_loops import times
 from penstock.distribute.jax.program import Call, Static
+from penstock.distribute.jax.stateful_program import StatefulProgram
 from penstock.errors import InvalidArgumentError
 
 UnlikeRows = Callable[[int], Collection[int]]
@@ -39,7 +39,7 @@ def check_loops(call: Call, program: Any, arguments: list[Any], unlike_rows: Seq
         argument if np.ndim(argument) == 0 else struct(argument.shape[1:], argument.dtype)
         for argument in arguments
     ]
-    values = [value for part in program.values() for value in part] if isinstance(program, BoundProgram) else []
+    values = [value for part in program.values() for value in part] if isinstance(program, StatefulProgram) else []
     for dataset in datasets:
         batch = [
             own is not None and own == dataset and share.ndim > 0 for own, share in zip(owners, shares, strict=True)
@@ -83,7 +83,7 @@ def _turns(trace: Jaxpr) -> list[int]:
     """How often each loop turns that has a meeting in it, in order."""
     found = []
     for equation in trace.eqns:
-        if equation.primitive is SCAN and meets(equation):
+        if equation.primitive is SCAN and needs_other_replicas(equation):
             found.append(ScanEquation.of(equation).length)
         for inner in inner_traces(equation):
             found += _turns(inner)

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from penstock.distribute.calls import RowsVaryError, StepLoop, checked_pair
 from penstock.distribute.jax.program import AXIS, Call, is_per_replica
-from penstock.distribute.values import PerReplica
+from penstock.distribute.values import StackedPerReplica
 from penstock.errors import InvalidTypeError
 
 
@@ -76,7 +76,7 @@ class _TracedSteps:
         def step(number: Any, values: list[Any], leaves: list[Any]) -> Any:
             batch = [lax.dynamic_index_in_dim(column, number, keepdims=False) for column in columns]
             result, new_values, differences = self.call.on_replica([*values, *read], [*leaves, *batch])
-            new_leaves, result = _taken_apart(self.call, result, leaves, self.state)
+            new_leaves, result = _split_state(self.call, result, leaves, self.state)
             return new_values, new_leaves, result, differences
 
         def body(number: Any, carried: Any) -> Any:
@@ -95,7 +95,7 @@ class _TracedSteps:
         values, leaves, results, largest = lax.fori_loop(0, count, body, (written, leaves, results, largest))
         outputs: Any = (None if self.state is None else _state_tree(self.call).unflatten(leaves), results)
         if self.replicas > 1:
-            outputs = jax.tree.map(lambda leaf: PerReplica.of_stacked(leaf[None], self.local), outputs)
+            outputs = jax.tree.map(lambda leaf: StackedPerReplica(leaf[None], self.local), outputs)
         return outputs, values, largest
 
     def _check_rows(self, values: list[Any], leaves: list[Any], columns: list[Any], result: Any) -> None:
@@ -106,7 +106,7 @@ class _TracedSteps:
 
         def with_another_row() -> Any:
             batch = [jnp.zeros((column.shape[1] + 1, *column.shape[2:]), column.dtype) for column in columns]
-            return _taken_apart(self.call, self.call.on_replica(values, [*leaves, *batch])[0], leaves, self.state)[1]
+            return _split_state(self.call, self.call.on_replica(values, [*leaves, *batch])[0], leaves, self.state)[1]
 
         if not self.rows_vary():
             return
@@ -128,7 +128,7 @@ def _state_tree(call: Call) -> Any:
     return call.tree.children()[0].children()[0]
 
 
-def _taken_apart(call: Call, result: Any, leaves: list[Any], state: int | None) -> tuple[list[Any], Any]:
+def _split_state(call: Call, result: Any, leaves: list[Any], state: int | None) -> tuple[list[Any], Any]:
     """The new state's leaves and the result of a step, which gives both if it has a state."""
     if state is None:
         return [], result

@@ -12,7 +12,7 @@ import numpy as np
 from penstock.distribute.calls import RowsVaryError, StepLoop, checked_pair
 from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control.channel import Control
-from penstock.distribute.control.messages import ArrayShape, Said
+from penstock.distribute.control.messages import ArrayShape, Payload
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.feed.steps import Shares
 from penstock.distribute.jax.arguments import (
@@ -26,20 +26,20 @@ from penstock.distribute.jax.arguments import (
 from penstock.distribute.jax.assumptions import Assumptions
 from penstock.distribute.jax.device_dtypes import check_width, fits_device
 from penstock.distribute.jax.host_arrays import from_all_workers
+from penstock.distribute.jax.host_placeholder import HostPlaceholder, with_host_placeholder
 from penstock.distribute.jax.interface import flatten
 from penstock.distribute.jax.launcher import Launcher
 from penstock.distribute.jax.loops_over_rows import check_loops
 from penstock.distribute.jax.many_steps import layout_of, program_steps
-from penstock.distribute.jax.on_host import OnHost, on_host_in_place
-from penstock.distribute.jax.pieces import Joiner, StepResults
 from penstock.distribute.jax.placement import Placement
 from penstock.distribute.jax.program import Call, is_per_replica
 from penstock.distribute.jax.programs import Programs
 from penstock.distribute.jax.ragged import RaggedSteps, Shapes
+from penstock.distribute.jax.step_results import StepResults, StepResultsJoiner
 from penstock.distribute.reduction import check_axes, check_equal_shapes, count_of, joined, reduced
 from penstock.distribute.strategy import Strategy
 from penstock.distribute.tensorflow import STRATEGY
-from penstock.distribute.values import PerReplica, check_agreement
+from penstock.distribute.values import PerReplica, StackedPerReplica, check_agreement
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.spec import LeafSpec, as_leaf
 
@@ -69,7 +69,7 @@ class MeshStrategy(Strategy):
         self._ragged = RaggedSteps(self._placement, workers, control, self._launcher, self._programs)
         self._gives_away = False  # whether some call has given arrays to a program
         self._reduce_rows = jax.jit(_reduced_rows, static_argnums=(0, 2), out_shardings=self._placement.same)
-        self._join = Joiner(workers.replicas_in_sync, self._placement.by_row)
+        self._join = StepResultsJoiner(workers.replicas_in_sync, self._placement.by_row)
 
     @property
     def _devices(self) -> list[jax.Device]:
@@ -89,7 +89,7 @@ class MeshStrategy(Strategy):
         # A program is kept by this key where all leaves are stacked: then the tree tells all.
         program = self._programs.cache.of(fn)[1].get((tree, donated))
         if program is not None:
-            return self._launcher.begun(program, leaves)
+            return self._launcher.launch(program, leaves)
         return self._run_prepared(fn, given, leaves, tree, donated)
 
     def _run_prepared(self, fn: Callable[..., Any], given: Any, leaves: list[Any], tree: Any, donated: Any) -> Any:
@@ -111,7 +111,7 @@ class MeshStrategy(Strategy):
         program, arguments = self._programs.of_step(fn, signature, leaves, donated, check)
         if signature.ready:
             self._programs.cache.of(fn)[1][tree, donated] = program
-        return self._launcher.begun(program, arguments)
+        return self._launcher.launch(program, arguments)
 
     def _run_steps(self, loop: StepLoop, batches: list[Any], state: Any) -> tuple[Any, Any]:
         self._check_others()
@@ -165,7 +165,7 @@ class MeshStrategy(Strategy):
         own = own or 0
         columns = [entering[own:], *map(jax.tree.leaves, batches[1:])]
         columns += [columns[-1]] * (taken - count)
-        result: tuple[Any, Any] = self._launcher.begun(program, (np.int32(count), entering[:own], columns))
+        result: tuple[Any, Any] = self._launcher.launch(program, (np.int32(count), entering[:own], columns))
         return result
 
     def _check_others(self) -> None:
@@ -188,11 +188,11 @@ class MeshStrategy(Strategy):
         placement, total = self._placement, self.num_replicas_in_sync
         spec = leaf.values[0] if is_per_replica(leaf) else leaf
         if isinstance(spec, LeafSpec) and not fits_device(spec):
-            return OnHost(spec.dtype)
+            return HostPlaceholder(spec.dtype)
         if isinstance(leaf, LeafSpec):
             return specified(leaf, leaf.shape, placement.same)
         if is_per_replica(leaf) and isinstance(spec, LeafSpec):
-            return PerReplica.of_stacked(specified(spec, (total, *spec.shape), placement.by_row), leaf.count)
+            return StackedPerReplica(specified(spec, (total, *spec.shape), placement.by_row), leaf.count)
         return leaf
 
     def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
@@ -217,7 +217,7 @@ class MeshStrategy(Strategy):
             else shares.whole.reshape(replicas, len(shares.parts[0]), *shares.whole.shape[1:])
             for shares in leaves
         ]
-        return [PerReplica.of_stacked(self._placement.rows(array), replicas) for array in rows]
+        return [StackedPerReplica(self._placement.rows(array), replicas) for array in rows]
 
     def _regrouped(self, call: str, results: list[Any]) -> Any:
         check_agreement(call, [jax.tree.structure(result) for result in results])
@@ -233,11 +233,11 @@ class MeshStrategy(Strategy):
         if not loose:
             return jax.tree.map(self._bare_if_single, value, is_leaf=is_per_replica), []
         own = [[shape_of(part) for part in leaf.values] for leaf in loose]
-        told = self._told(call, own, list[_Shapes])
+        answers = self._gather(call, own, list[_Shapes])
         ragged: list[Shapes] = []
         fates: dict[int, bool] = {}
         for number, leaf in enumerate(loose):
-            shapes = [worker[number] for worker in told]
+            shapes = [worker[number] for worker in answers]
             distinct = {shape for worker in shapes for shape in worker}
             fates[id(leaf)] = len(distinct) == 1 and shapes[0][0] is not None
             if not fates[id(leaf)]:
@@ -261,7 +261,7 @@ class MeshStrategy(Strategy):
         parts = [as_leaf(part) for part in value.values]
         for part in parts:
             check_width("a PerReplica", part)
-        return PerReplica.of_stacked(self._placement.of_parts(parts), len(parts))
+        return StackedPerReplica(self._placement.of_parts(parts), len(parts))
 
     def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
         return jax.tree.map(function, value, is_leaf=is_per_replica)
@@ -274,14 +274,14 @@ class MeshStrategy(Strategy):
         if axes:
             check_axes("strategy.reduce", leaf.values[:1], axes)
         # One array on one device, as every plain array of this strategy is.
-        total = self._launcher.begun(self._reduce_rows, (op, leaf.stacked, tuple(axis % rank for axis in axes)))
+        total = self._launcher.launch(self._reduce_rows, (op, leaf.stacked, tuple(axis % rank for axis in axes)))
         return total.addressable_data(0)
 
     def _reduce_parts(self, op: ReduceOp, parts: tuple[Any, ...], axes: tuple[int, ...]) -> Any:
         if self._control is None:
             return reduced(op, parts, axes)
-        told = self._told("strategy.reduce", [shape_of(part) for part in parts], _Shapes)
-        everyone = _structs(itertools.chain(*told))
+        answers = self._gather("strategy.reduce", [shape_of(part) for part in parts], _Shapes)
+        everyone = _structs(itertools.chain(*answers))
         check_axes("strategy.reduce", everyone, axes)
         check_equal_shapes("strategy.reduce", everyone, apart_from=axes)
         count = count_of(everyone, axes)
@@ -290,15 +290,15 @@ class MeshStrategy(Strategy):
         # The sum of this worker's parts as one row, among rows of zeros.
         own = reduced(ReduceOp.SUM, parts, axes)
         rows = jnp.zeros((len(parts), *own.shape), own.dtype).at[0].set(own)
-        total = self._launcher.begun(self._reduce_rows, (ReduceOp.SUM, self._placement.rows(rows), ()))
+        total = self._launcher.launch(self._reduce_rows, (ReduceOp.SUM, self._placement.rows(rows), ()))
         return total.addressable_data(0) if op is ReduceOp.SUM else total.addressable_data(0) / count
 
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
         self._check_others()
         own = [as_leaf(part) for part in self._parts(leaf)]
         shapes = [shape_of(part) for part in own]
-        told = self._told("strategy.gather", shapes, _Shapes)
-        everyone = list(itertools.chain(*told))
+        answers = self._gather("strategy.gather", shapes, _Shapes)
+        everyone = list(itertools.chain(*answers))
         known = [shape for shape in everyone if shape is not None]
         if len(known) < len(everyone):
             arrays = [np.asarray(part) for part in own]
@@ -311,10 +311,10 @@ class MeshStrategy(Strategy):
         parts = self._on_first("strategy.gather", leaf)
         if self._control is not None:
             self._launcher.wait()
-            parts = tuple(self._placement.parts_everywhere(parts, [shape.shape for shape in structs]))
+            parts = tuple(self._placement.all_parts(parts, [shape.shape for shape in structs]))
         return jnp.concatenate(parts, axis=axis)
 
-    def _told(self, call: str, own: Said, kind: type[Said]) -> list[Said]:
+    def _gather(self, call: str, own: Payload, kind: type[Payload]) -> list[Payload]:
         """What each worker says in a call that all make."""
         return [own] if self._control is None else self._control.gather(call, own, kind)
 
@@ -331,7 +331,7 @@ class MeshStrategy(Strategy):
 def _with_places(given: Any) -> Any:
     """A step's arguments, with the places of what devices cannot hold."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: on_host_in_place(leaf, jax.tree_util.keystr(path)), given, is_leaf=is_per_replica
+        lambda path, leaf: with_host_placeholder(leaf, jax.tree_util.keystr(path)), given, is_leaf=is_per_replica
     )
 
 

@@ -144,8 +144,8 @@ def _connected(cluster: Cluster | None, workers: StrategyWorkers, failure_timeou
         end_before_libraries(hub, Hub.finish)  # registered before the channel, and so called after it
         address = msgspec.json.encode((hub.host, hub.port, hub.key.hex()))
     message = np.frombuffer(address.ljust(_MESSAGE_BYTES, b"\0"), np.uint8)
-    told = np.asarray(multihost_utils.broadcast_one_to_all(message)).tobytes().rstrip(b"\0")
-    host, port, key = msgspec.json.decode(told, type=tuple[str, int, str])
+    answer = np.asarray(multihost_utils.broadcast_one_to_all(message)).tobytes().rstrip(b"\0")
+    host, port, key = msgspec.json.decode(answer, type=tuple[str, int, str])
     return Control((host, port), bytes.fromhex(key), workers.index, workers.count, failure_timeout_seconds)
 
 

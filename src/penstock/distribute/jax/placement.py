@@ -14,7 +14,7 @@ from penstock.errors import InvalidArgumentError
 
 
 class Placement:
-    """Puts arrays on devices. Nothing here talks to other processes, except `everywhere`.
+    """Puts arrays on devices. Nothing here talks to other processes, except `all_rows`.
 
     Args:
         devices: those of all workers, worker by worker.
@@ -81,19 +81,19 @@ class Placement:
         on_first: jax.Array = jax.device_put(value, self.local_devices[0])
         return on_first
 
-    def agreed(self, value: Any) -> jax.Array:
+    def from_worker_0(self, value: Any) -> jax.Array:
         """A value on all devices, as worker 0 has it; every worker must ask for it."""
         if isinstance(value, jax.Array) and value.sharding == self.same:
             return value
         return self.for_all(value if self._alone else multihost_utils.broadcast_one_to_all(np.asarray(value)))
 
-    def everywhere(self, stacked: jax.Array) -> jax.Array:
+    def all_rows(self, stacked: jax.Array) -> jax.Array:
         """All rows of a stacked array, on one device of this worker; every worker must ask for them."""
         rows: jax.Array = self._replicate(stacked)
         rows.block_until_ready()  # no other program with collectives may begin before
         return rows.addressable_data(0)
 
-    def parts_everywhere(self, parts: Sequence[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
+    def all_parts(self, parts: Sequence[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
         """Every replica's part, on every worker: they travel filled up to one shape.
 
         Args:
@@ -106,11 +106,11 @@ class Placement:
         rows = np.zeros((len(parts), *largest), parts[0].dtype)
         for row, part in zip(rows, parts, strict=True):
             row[tuple(map(slice, part.shape))] = np.asarray(part)
-        gathered = self.everywhere(self.rows(rows))
+        gathered = self.all_rows(self.rows(rows))
         return [gathered[(number, *map(slice, shape))] for number, shape in enumerate(shapes)]
 
 
-def apart(values: Sequence[Any], others: Sequence[Any] = ()) -> list[Any]:
+def without_aliases(values: Sequence[Any], others: Sequence[Any] = ()) -> list[Any]:
     """Values as arrays that no other one of these values, nor of the others, has too.
 
     A variable that was assigned another one's value holds the same array. The memory of what a step writes is given to

@@ -23,7 +23,7 @@ from penstock.distribute.feed.dataset import DistributedDataset, DistributedIter
 from penstock.distribute.framework import NOTHING_TOUCHED, Framework, Touched
 from penstock.distribute.jax.assumptions import Assumptions, check_assumptions
 from penstock.distribute.jax.device_dtypes import check_width, fits_device
-from penstock.distribute.jax.on_host import OnHost
+from penstock.distribute.jax.host_placeholder import HostPlaceholder
 from penstock.distribute.reduction import check_axes
 from penstock.distribute.tensorflow import REPLICA
 from penstock.distribute.values import PerReplica, StackedPerReplica
@@ -65,7 +65,7 @@ def mode_of(leaf: Any) -> Mode:
     """
     if isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)):
         if not fits_device(leaf):
-            return Static(OnHost, OnHost(leaf.dtype))
+            return Static(HostPlaceholder, HostPlaceholder(leaf.dtype))
         return "array"
     if isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool):
         return "number"
@@ -178,7 +178,7 @@ class Call:
                 return self._called(args, kwargs), [], None
             written = self.touched.written
             variables = [*written, *self.touched.read]
-            with self.framework.lent(variables, values, context.replica_id_in_sync_group) as lent:
+            with self.framework.with_values(variables, values, context.replica_id_in_sync_group) as lent:
                 result = self._called(args, kwargs)
             merged = self.framework.merged(lent, written, values[: len(written)], context)
             equal = [merged[place] for place in self.replicated] if self.check_weights else []
@@ -251,7 +251,7 @@ def spmd_program(call: Call, mesh: Mesh, local: int, donated: Sequence[int] = ()
         shares = [leaf[0] if own else leaf for leaf, own in zip(leaves, own_row, strict=True)]
         result, values, differences = call.on_replica([*written, *read], shares)
         if replicas > 1:
-            result = jax.tree.map(lambda leaf: PerReplica.of_stacked(leaf[None], local), result)
+            result = jax.tree.map(lambda leaf: StackedPerReplica(leaf[None], local), result)
         return result, values, differences
 
     leaf_specs = tuple(split if own else single for own in own_row)

@@ -11,12 +11,12 @@ from penstock.distribute.calls import StepLoop
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.jax.arguments import Signature, struct
 from penstock.distribute.jax.assumptions import Assumptions
-from penstock.distribute.jax.bound import BoundProgram, with_variables
 from penstock.distribute.jax.device_dtypes import check_width
 from penstock.distribute.jax.launcher import Launcher
 from penstock.distribute.jax.many_steps import many_steps_program
 from penstock.distribute.jax.placement import Placement
 from penstock.distribute.jax.program import Call, Mode, ProgramCache, Static, spmd_program
+from penstock.distribute.jax.stateful_program import StatefulProgram, with_variables
 from penstock.spec import as_leaf
 
 Function = Callable[..., Any]
@@ -137,7 +137,7 @@ class Programs:
     def _bound(self, program: Any, call: Call) -> Any:
         if call.framework is None:
             return program
-        return BoundProgram(program, call, call.framework, self._placement.on_all, _unchanged)
+        return StatefulProgram(program, call, call.framework, self._placement.on_all, _unchanged)
 
     def _entering(self, leaves: list[Any], modes: tuple[Mode, ...], stacked: tuple[bool, ...]) -> list[Any]:
         """The leaves that a program takes, in the form and the place in which it takes them."""

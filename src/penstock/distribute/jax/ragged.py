@@ -8,14 +8,14 @@ import jax
 
 from penstock.distribute.control.channel import Control
 from penstock.distribute.feed.shards import StrategyWorkers
-from penstock.distribute.jax.bound import BoundProgram, with_variables
 from penstock.distribute.jax.device_dtypes import check_width
 from penstock.distribute.jax.launcher import Launcher
 from penstock.distribute.jax.lockstep import lockstep_program
 from penstock.distribute.jax.placement import Placement
 from penstock.distribute.jax.program import Call, Static, is_per_replica, mode_of
 from penstock.distribute.jax.programs import Programs
-from penstock.distribute.values import PerReplica, part_of
+from penstock.distribute.jax.stateful_program import StatefulProgram, with_variables
+from penstock.distribute.values import PerReplica, StackedPerReplica, part_of
 from penstock.errors import InvalidTypeError
 
 Shapes = list[list[tuple[int, ...] | None]]
@@ -93,7 +93,7 @@ class RaggedSteps:
         found, program = with_variables(calls[0], program_of, shares, placement, self.launcher.wait)
         if found.framework is None:
             return program
-        return BoundProgram(program, found, found.framework, placement.on_first, placement.on_all)
+        return StatefulProgram(program, found, found.framework, placement.on_first, placement.on_all)
 
     def _of_all_replicas(self, value: PerReplica, shapes: Iterator[Shapes]) -> PerReplica:
         """The parts of all replicas of all workers; `shapes` gives those of the next value that is not stacked."""
@@ -103,21 +103,21 @@ class RaggedSteps:
             return value
         self.launcher.wait()
         if stacked:
-            return PerReplica(list(self.placement.everywhere(value.stacked)))
+            return PerReplica(list(self.placement.all_rows(value.stacked)))
         known = [shape for shape in every if shape is not None]
         if len(known) < len(every):
             raise InvalidTypeError(
                 f"strategy.run got {value.values[0]!r} for a replica, which devices cannot hold: with several workers "
                 "only numbers and arrays of numbers can differ from replica to replica"
             )
-        return PerReplica(self.placement.parts_everywhere(value.values, known))
+        return PerReplica(self.placement.all_parts(value.values, known))
 
     def _spread_out(self, value: PerReplica) -> PerReplica:
         """A value of all replicas computed on one device, of which each local replica's part is brought to its own."""
         local = self.workers.local
         if value.stacked is not None:
             rows = value.stacked[local.start : local.stop]
-            return PerReplica.of_stacked(self.placement.rows(rows), len(local))
+            return StackedPerReplica(self.placement.rows(rows), len(local))
         return PerReplica(jax.device_put(list(value.values[local.start : local.stop]), self.placement.local_devices))
 
 

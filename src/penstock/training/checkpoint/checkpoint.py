@@ -19,7 +19,7 @@ from penstock.training.checkpoint.index import Index, Item, check_names, index_a
 from penstock.training.checkpoint.keep import Keep
 from penstock.training.checkpoint.keras import SaveableKeras
 from penstock.training.checkpoint.numbered import Numbered, is_replaced, version_at
-from penstock.training.checkpoint.objects import Object, index_of, load_states, states_of
+from penstock.training.checkpoint.objects import NamedObject, index_of, load_states, states_of
 from penstock.training.checkpoint.options import check_asynchronous, check_no_options, metric_of, step_of
 from penstock.training.checkpoint.store import read_arrays, write
 from penstock.training.checkpoint.workers import checkpoint_workers
@@ -92,7 +92,7 @@ class Checkpoint:
         check_no_options(objects)
         self._asynchronous = asynchronous
         keras: list[SaveableKeras] = []
-        self._objects = {name: Object(name, value, keras) for name, value in objects.items()}
+        self._objects = {name: NamedObject(name, value, keras) for name, value in objects.items()}
         self._workers = checkpoint_workers([control for one in self._objects.values() for control in one.controls()])
         if self._workers.count > 1:
             for one in self._objects.values():
@@ -136,10 +136,10 @@ class Checkpoint:
             raise InvalidArgumentError(
                 "ps.Checkpoint(best=...) needs checkpoint.save(prefix, metric=...): which is best?"
             )
-        own, told = self._workers.call("checkpoint.save", lambda: self._taken(prefix, number, values))
+        own, answers = self._workers.call("checkpoint.save", lambda: self._snapshot(prefix, number, values))
         items, arrays, files = own
-        path, target, token = map(str, told[0][:3])
-        index = index_of(items, [states for *_, states in told], score)
+        path, target, token = map(str, answers[0][:3])
+        index = index_of(items, [states for *_, states in answers], score)
         together = None
         if _is_shared(arrays):
             together = write(Path(target), arrays, index, self._workers.barrier(f"{path} ({token})"))
@@ -149,7 +149,7 @@ class Checkpoint:
             self.wait()
         return path
 
-    def _taken(
+    def _snapshot(
         self, prefix: str | os.PathLike[str], number: int | None, values: dict[str, Any]
     ) -> tuple[tuple[dict[str, list[Item]], dict[str, Any], Numbered | None], Any]:
         """This worker's items and arrays, and, on worker 0, where they belong.
@@ -161,7 +161,7 @@ class Checkpoint:
         items: dict[str, list[Item]] = {}
         arrays: dict[str, Any] = {}
         for name, one in self._objects.items():
-            items[name], own = one.taken(values.get(name))
+            items[name], own = one.snapshot(values.get(name))
             arrays |= own
         if self._workers.index != 0:
             return (items, arrays, None), ["", "", "", states_of(items)]
@@ -210,7 +210,7 @@ class Checkpoint:
             if together is not None:
                 together()
                 if files is not None and isinstance(files.folder, LocalFolder):
-                    files.folder.put(saved)
+                    files.folder.put_in_place(saved)
             elif files is not None:
                 files.clear()
                 with files.folder.writing(saved) as local:

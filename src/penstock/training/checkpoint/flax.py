@@ -8,7 +8,7 @@ import jax
 
 from penstock.training.checkpoint.index import Item
 from penstock.training.checkpoint.names import of_keys
-from penstock.training.checkpoint.parts import Saveable, SaveableArray
+from penstock.training.checkpoint.saveables import Saveable, SaveableArray
 
 
 def _nnx() -> Any:
@@ -32,9 +32,9 @@ class SaveableFlax(Saveable):
     def items(self) -> list[Item]:
         return [self._item(self._values()[0])]
 
-    def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
+    def snapshot(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
         values, leaves, _ = self._values()
-        parts = [part.taken(leaf)[1] for part, leaf in zip(values, leaves, strict=True)]
+        parts = [part.snapshot(leaf)[1] for part, leaf in zip(values, leaves, strict=True)]
         return [self._item(values)], {name: array for arrays in parts for name, array in arrays.items()}
 
     def restored(self, stored: Mapping[str, Item], arrays: Mapping[str, Any]) -> Any:

@@ -69,7 +69,7 @@ class Folder(ABC):
         """Whether something has this name that is no checkpoint, and that nobody but its owner may delete."""
 
     @abstractmethod
-    def stands_at(self, name: str) -> str:
+    def current_path(self, name: str) -> str:
         """The path of what stands for a name at this moment: that, or its replacement."""
 
     @abstractmethod
@@ -160,7 +160,7 @@ class LocalFolder(Folder):
     def is_taken(self, name: str) -> bool:
         return os.path.lexists(self._path / name) and not self.is_complete(name)
 
-    def stands_at(self, name: str) -> str:
+    def current_path(self, name: str) -> str:
         return str(self._at(name))
 
     def written(self, name: str) -> float:
@@ -179,13 +179,13 @@ class LocalFolder(Folder):
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
         yield self.target(name)
-        self.put(name)
+        self.put_in_place(name)
 
     def target(self, name: str) -> Path:
-        """The directory to write a checkpoint to, before `put`."""
+        """The directory to write a checkpoint to, before `put_in_place`."""
         return self._path / (f"{name}{REPLACEMENT}" if os.path.lexists(self._path / name) else name)
 
-    def put(self, name: str) -> None:
+    def put_in_place(self, name: str) -> None:
         """Let a checkpoint that was written to its `target` take the place of the one that was there before.
 
         Raises:

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.errors import StateMismatchError, StorageError
 from penstock.training.checkpoint.folders import INDEX, Folder
-from penstock.training.checkpoint.numbered import damaged, is_replaced, located, version_at
+from penstock.training.checkpoint.numbered import damaged, folder_and_name, is_replaced, version_at
 
 VERSION = 2
 
@@ -111,7 +111,7 @@ def read_index(path: str) -> Index:
         StorageError: there is none, or it is damaged.
         StateMismatchError: it is of another version.
     """
-    folder, name = located(path)
+    folder, name = folder_and_name(path)
     if not folder.exists(name):
         raise StorageError(f"there is no checkpoint {path}: ps.latest_checkpoint(directory) finds the newest")
     if not folder.is_complete(name):

@@ -12,7 +12,7 @@ from penstock.errors import InvalidArgumentError
 from penstock.training.checkpoint.arrays import host_copy, is_spread, placed
 from penstock.training.checkpoint.index import Entry, Item
 from penstock.training.checkpoint.names import Naming, flat, keras, unique, without_numbers
-from penstock.training.checkpoint.parts import Saveable
+from penstock.training.checkpoint.saveables import Saveable
 
 _logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class SaveableKeras(Saveable):
     def items(self) -> list[Item]:
         return [item for item, _ in self._sections()]
 
-    def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
+    def snapshot(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
         if self._is_layer() and self._own_optimizer() is not None and self.target.built:
             self._build(self._own_optimizer(), self.target.trainable_variables)
         if not _has_variables(self.target) or isinstance(self.target, keras().Optimizer) and not self.target.built:

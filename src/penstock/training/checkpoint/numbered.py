@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 _NUMBERED = re.compile(r"(?P<prefix>.+)-(?P<number>[0-9]+)", re.DOTALL)
 
 
-class Found(NamedTuple):
+class FoundCheckpoint(NamedTuple):
     """A complete checkpoint in a directory."""
 
     prefix: str
@@ -53,7 +53,7 @@ def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
         None
     """
     folder, found = checkpoints_at("ps.latest_checkpoint(directory)", directory)
-    newest: dict[str, Found] = {}
+    newest: dict[str, FoundCheckpoint] = {}
     for one in found:
         if one.prefix not in newest or one.number > newest[one.prefix].number:
             newest[one.prefix] = one
@@ -62,7 +62,7 @@ def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
     return folder.place(max(newest.values(), key=lambda one: folder.written(one.name)).name)
 
 
-def checkpoints_at(call: str, directory: str | os.PathLike[str]) -> tuple[Folder, list[Found]]:
+def checkpoints_at(call: str, directory: str | os.PathLike[str]) -> tuple[Folder, list[FoundCheckpoint]]:
     """The complete checkpoints in a directory, or of a prefix, and the directory that they are in.
 
     Raises:
@@ -86,13 +86,15 @@ def checkpoints_at(call: str, directory: str | os.PathLike[str]) -> tuple[Folder
         raise StorageError(f"{call}: {place!r} cannot be read: {error}") from error
 
 
-def complete(folder: Folder) -> list[Found]:
+def complete(folder: Folder) -> list[FoundCheckpoint]:
     """The complete checkpoints in a directory."""
     while True:
         before = folder.changed()
         numbered = [(name, match) for name in folder.names() if (match := _NUMBERED.fullmatch(name))]
         found = [
-            Found(match["prefix"], int(match["number"]), name) for name, match in numbered if folder.is_complete(name)
+            FoundCheckpoint(match["prefix"], int(match["number"]), name)
+            for name, match in numbered
+            if folder.is_complete(name)
         ]
         gone = any(not folder.exists(name) for name, _ in numbered)
         # Another process may put a new one in the place of the only one while this one looks.
@@ -100,26 +102,26 @@ def complete(folder: Folder) -> list[Found]:
             return found
 
 
-def located(path: str | os.PathLike[str]) -> tuple[Folder, str]:
+def folder_and_name(path: str | os.PathLike[str]) -> tuple[Folder, str]:
     """The directory of a checkpoint, and the checkpoint's name in it."""
     return folder_of(os.fspath(path)).split()
 
 
 def version_at(path: str) -> tuple[str, float]:
     """What is another one when a checkpoint has taken the place of the one that was at a path."""
-    folder, name = located(path)
-    return folder.stands_at(name), folder.written(name)
+    folder, name = folder_and_name(path)
+    return folder.current_path(name), folder.written(name)
 
 
 def is_replaced(path: str, version: tuple[str, float]) -> bool:
     """Whether another checkpoint has taken the place of the one at a path since that had this version."""
-    folder, name = located(path)
+    folder, name = folder_and_name(path)
     return folder.exists(name) and version_at(path) != version
 
 
 def damaged(path: str, why: str) -> StorageError:
     """The error for a checkpoint that cannot be read; it names the one before, which nothing has happened to."""
-    folder, name = located(path)
+    folder, name = folder_and_name(path)
     if not folder.exists(name):
         return StorageError(
             f"the checkpoint {path} was deleted while it was read: ps.latest_checkpoint(directory) finds the newest"

@@ -14,7 +14,7 @@ from penstock.training.checkpoint.flax import SaveableFlax, is_flax
 from penstock.training.checkpoint.index import Entry, Index, Item, difference
 from penstock.training.checkpoint.keras import SaveableKeras, is_keras
 from penstock.training.checkpoint.names import of_keys
-from penstock.training.checkpoint.parts import (
+from penstock.training.checkpoint.saveables import (
     Saveable,
     SaveableArray,
     SaveablePerReplica,
@@ -22,11 +22,11 @@ from penstock.training.checkpoint.parts import (
     SaveableText,
     with_states,
 )
-from penstock.training.checkpoint.states import SplitState, whole
+from penstock.training.checkpoint.states import SplitState, join_state
 from penstock.training.checkpoint.workers import WorkerGroup
 
 
-class Object:
+class NamedObject:
     """A named object; of values only the template is kept.
 
     Attributes:
@@ -48,7 +48,7 @@ class Object:
         keras += [part for part in self._parts if isinstance(part, SaveableKeras)]
         self.in_place = bool(leaves) and all(part.in_place for part in self._parts)
 
-    def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
+    def snapshot(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
         """What a checkpoint holds of it, with this worker's states, and its arrays, copied into host memory.
 
         Args:
@@ -64,7 +64,7 @@ class Object:
             if isinstance(leaf, jax.Array) and not leaf.is_deleted():
                 leaf.copy_to_host_async()  # all at once, before the first is waited for
         for part, leaf in zip(self._parts, leaves, strict=True):
-            of_part, own = part.taken(leaf)
+            of_part, own = part.snapshot(leaf)
             items += of_part
             arrays |= own
         return items, arrays
@@ -121,7 +121,7 @@ class Object:
             if isinstance(part, SaveableState):
                 states = by_path[part.path].states
                 # With another number of workers it is another's: an iterator that cannot continue from it says so.
-                pairs.append((part, whole(states[worker if worker < len(states) else 0], arrays)))
+                pairs.append((part, join_state(states[worker if worker < len(states) else 0], arrays)))
         return pairs
 
     def restored(self, stored: list[Item], arrays: Mapping[str, Any]) -> Any:
@@ -193,7 +193,7 @@ def load_states(place: str, pairs: list[tuple[SaveableState, Any]], workers: Wor
     """Let iterators continue from the states of a checkpoint: all of them on all workers, or none."""
     # Copies: what `state_dict()` gives may be the arrays themselves, which `load_state_dict()` overwrites.
     copies = [SplitState(part.path, part.target.state_dict()) for part, _ in pairs]
-    before = [whole(state.plain, state.arrays) for state in copies]
+    before = [join_state(state.plain, state.arrays) for state in copies]
 
     def load() -> tuple[None, None]:
         refusals = [error for pair in pairs if (error := _refusal(place, *pair)) is not None]

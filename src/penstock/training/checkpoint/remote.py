@@ -75,7 +75,7 @@ class RemoteFolder(Folder):
     def is_taken(self, name: str) -> bool:
         return False  # what has no index there was left by a save that was killed
 
-    def stands_at(self, name: str) -> str:
+    def current_path(self, name: str) -> str:
         return self.place(self._at(name))
 
     def written(self, name: str) -> float:

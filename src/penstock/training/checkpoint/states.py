@@ -66,10 +66,10 @@ class SplitState:
         return {_ARRAY: name, "kind": kind}
 
 
-def whole(plain: Any, arrays: Mapping[str, Array]) -> Any:
+def join_state(plain: Any, arrays: Mapping[str, Array]) -> Any:
     """The state that was taken apart, each array as what it was."""
     if isinstance(plain, list):
-        return [whole(value, arrays) for value in plain]
+        return [join_state(value, arrays) for value in plain]
     if not isinstance(plain, dict):
         return plain
     if _ARRAY in plain:
@@ -78,8 +78,8 @@ def whole(plain: Any, arrays: Mapping[str, Array]) -> Any:
             return _to_torch(array)
         return jnp.asarray(array) if plain["kind"] == "jax" else np.array(array)
     if _PAIRS in plain:
-        return {key: whole(value, arrays) for key, value in plain[_PAIRS]}
-    return {key: whole(value, arrays) for key, value in plain.items()}
+        return {key: join_state(value, arrays) for key, value in plain[_PAIRS]}
+    return {key: join_state(value, arrays) for key, value in plain.items()}
 
 
 def _torch() -> Any:

@@ -19,7 +19,7 @@ from penstock.errors import StorageError
 from penstock.training.checkpoint.arrays import Array
 from penstock.training.checkpoint.folders import INDEX
 from penstock.training.checkpoint.index import Entry, Index, encoded
-from penstock.training.checkpoint.numbered import damaged, located
+from penstock.training.checkpoint.numbered import damaged, folder_and_name
 from penstock.training.checkpoint.workers import WriteBarrier
 
 _ARRAYS = "arrays"
@@ -98,7 +98,7 @@ def read_arrays(path: str, index: Index, needed: list[Entry], shardings: Mapping
     Raises:
         StorageError: it is damaged.
     """
-    folder, name = located(path)
+    folder, name = folder_and_name(path)
     arrays: dict[str, Any] = {entry.name: _empty(entry) for entry in needed if 0 in entry.shape}
     full = [entry for entry in needed if 0 not in entry.shape]
     parts = {name: sharding for name, sharding in shardings.items() if name not in index.checksums}

@@ -57,11 +57,11 @@ class WorkerGroup:
         except Exception as error:
             self._control.gather(name, CallDone(error=f"{type(error).__name__}: {error}"), CallDone)
             raise
-        told = self._control.gather(name, CallDone(shared), CallDone)
-        for worker, done in enumerate(told):
+        answers = self._control.gather(name, CallDone(shared), CallDone)
+        for worker, done in enumerate(answers):
             if done.error is not None:
                 raise WorkerError(f"{name} failed on worker {worker} of {self.count}: {done.error}")
-        return own, [done.shared for done in told]
+        return own, [done.shared for done in answers]
 
 
 class WriteBarrier:
@@ -89,9 +89,9 @@ class WriteBarrier:
         Raises:
             WorkerError: a worker failed to write, or was lost.
         """
-        told = self._control.gather(self._next(), CallDone(), CallDone)
+        answers = self._control.gather(self._next(), CallDone(), CallDone)
         self._passed += 1
-        for worker, done in enumerate(told):
+        for worker, done in enumerate(answers):
             if done.error is not None:
                 raise WorkerError(f"worker {worker} of {self._control.workers} failed: {done.error}")
 

@@ -22,7 +22,7 @@ from penstock.distribute.jax.for_trainers import (
     workers_of,
 )
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
-from penstock.distribute.jax.placement import apart
+from penstock.distribute.jax.placement import without_aliases
 from penstock.distribute.values import PerReplica
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY
@@ -110,9 +110,9 @@ class ModelFeed:
         groups = [model.variables, model.metrics_variables if model.compiled else []]
         groups.append(model.optimizer.variables if getattr(model, "optimizer", None) is not None else [])
         placement = placement_of(self.strategy)
-        placed = placement.on_all if self._agreed else placement.agreed
+        placed = placement.on_all if self._agreed else placement.from_worker_0
         variables = [one for one in {id(one): one for group in groups for one in group}.values() if has_value(one)]
-        set_values(variables, [placed(value) for value in apart(values_of(variables))])
+        set_values(variables, [placed(value) for value in without_aliases(values_of(variables))])
 
     def end_epoch(self) -> None:
         """To be called after each pass, and when Keras has built the model."""

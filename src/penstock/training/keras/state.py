@@ -14,7 +14,7 @@ from penstock.distribute.jax.interface import ClosedJaxpr
 from penstock.errors import InvalidArgumentError
 from penstock.training.keras.checks import averaging_losses_refused, check_made_inside
 from penstock.training.keras.interface import has_value, set_values, values_of
-from penstock.training.keras.kinds import Kind, kinds_of
+from penstock.training.keras.merge_rules import MergeRule, merge_rules_of
 from penstock.training.keras.objects import is_of_keras
 from penstock.training.keras.sums import only_added_to
 
@@ -38,24 +38,24 @@ class KerasFramework(Framework):
         return Touched(written, [variable for key, variable in scope.seen.items() if key not in scope.updated])
 
     @contextmanager
-    def lent(self, variables: Sequence[Any], values: Sequence[Any], replica: Any) -> Iterator[Any]:
-        kinds = kinds_of(variables)
-        own = [_of_replica(value, replica) if kind is Kind.SEED else value for kind, value in zip(kinds, values)]
+    def with_values(self, variables: Sequence[Any], values: Sequence[Any], replica: Any) -> Iterator[Any]:
+        kinds = merge_rules_of(variables)
+        own = [_of_replica(value, replica) if kind is MergeRule.SEED else value for kind, value in zip(kinds, values)]
         with keras.StatelessScope(list(zip(variables, own, strict=True)), initialize_variables=False) as scope:
             yield scope
 
     def merged(self, lent: Any, variables: Sequence[Any], values: Sequence[Any], context: ReplicaContext) -> list[Any]:
         merged = []
-        for variable, kind, old in zip(variables, kinds_of(variables), values, strict=True):
+        for variable, kind, old in zip(variables, merge_rules_of(variables), values, strict=True):
             new = lent.get_current_value(variable)
-            if kind is Kind.SUM:
+            if kind is MergeRule.SUM:
                 new = old + context.all_reduce("SUM", new - old).astype(old.dtype)
-            elif kind is Kind.SEED:
+            elif kind is MergeRule.SEED:
                 new = old.at[1].set(new[1])
-            elif kind is Kind.FIRST:
+            elif kind is MergeRule.FIRST:
                 first = context.replica_id_in_sync_group == 0
                 new = context.all_reduce("SUM", jnp.where(first, new, jnp.zeros_like(new)))
-            elif kind is Kind.MEAN:
+            elif kind is MergeRule.MEAN:
                 # A replica without rows has no statistics.
                 new = new if context.has_rows else jnp.zeros_like(new)
                 new = context.all_reduce("SUM", new) / context.all_reduce("SUM", np.float32(context.has_rows))
@@ -65,8 +65,8 @@ class KerasFramework(Framework):
     def check(self, variables: Sequence[Any], trace: Callable[[], ClosedJaxpr]) -> None:
         sums = [
             place
-            for place, (variable, kind) in enumerate(zip(variables, kinds_of(variables), strict=True))
-            if kind is Kind.SUM and not is_of_keras(variable)
+            for place, (variable, kind) in enumerate(zip(variables, merge_rules_of(variables), strict=True))
+            if kind is MergeRule.SUM and not is_of_keras(variable)
         ]
         if not sums:
             return
@@ -88,7 +88,7 @@ class KerasFramework(Framework):
                 )
 
     def replicated(self, variables: Sequence[Any]) -> list[int]:
-        return [place for place, kind in enumerate(kinds_of(variables)) if kind is Kind.REPLICATED]
+        return [place for place, kind in enumerate(merge_rules_of(variables)) if kind is MergeRule.REPLICATED]
 
     def name(self, variable: Any) -> str:
         return str(variable.path)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from penstock.distribute.jax.interface import ClosedJaxpr, Jaxpr, Literal, called_function, inner_traces
 
-Part = int | str | None
+Origin = int | str | None
 """What a value in a trace is made of: no watched input (None), input n and something added (n), or _OTHER."""
 
 _OTHER = "other"
@@ -21,49 +21,49 @@ def only_added_to(trace: ClosedJaxpr, watched: Sequence[int]) -> list[bool]:
         trace: gives new values at the end of its outputs, in the order of its first inputs.
         watched: the numbers of such inputs.
     """
-    parts: list[Part] = [number if number in watched else None for number in range(len(trace.jaxpr.invars))]
-    outputs = _parts_of(trace.jaxpr, parts)
+    origins: list[Origin] = [number if number in watched else None for number in range(len(trace.jaxpr.invars))]
+    outputs = _origins_of(trace.jaxpr, origins)
     return [number in outputs for number in watched]
 
 
-def _parts_of(jaxpr: Jaxpr, inputs: Sequence[Part]) -> list[Part]:
+def _origins_of(jaxpr: Jaxpr, inputs: Sequence[Origin]) -> list[Origin]:
     """What the outputs of a trace are made of."""
-    parts: dict[Any, Part] = dict(zip(jaxpr.invars, inputs, strict=True))
+    origins: dict[Any, Origin] = dict(zip(jaxpr.invars, inputs, strict=True))
 
-    def of(variables: Sequence[Any]) -> list[Part]:
-        return [None if isinstance(variable, Literal) else parts.get(variable) for variable in variables]
+    def of(variables: Sequence[Any]) -> list[Origin]:
+        return [None if isinstance(variable, Literal) else origins.get(variable) for variable in variables]
 
     for equation in jaxpr.eqns:
         given = of(equation.invars)
-        if any(part is not None for part in given):
-            parts.update(zip(equation.outvars, _after(equation, given), strict=True))
+        if any(origin is not None for origin in given):
+            origins.update(zip(equation.outvars, _after(equation, given), strict=True))
     return of(jaxpr.outvars)
 
 
-def _after(equation: Any, given: list[Part]) -> list[Part]:
+def _after(equation: Any, given: list[Origin]) -> list[Origin]:
     """What the outputs of one equation are made of, some of whose inputs are made of watched ones."""
     name = equation.primitive.name
     called = called_function(equation)
     if called is not None:
-        return _parts_of(called.jaxpr, given)
+        return _origins_of(called.jaxpr, given)
     if name == "shard_map":
-        return _parts_of(inner_traces(equation)[0], given)
+        return _origins_of(inner_traces(equation)[0], given)
     if name == "cond" and given[0] is None:
-        branches = [_parts_of(branch, given[1:]) for branch in inner_traces(equation)]
+        branches = [_origins_of(branch, given[1:]) for branch in inner_traces(equation)]
         return [_same(column) for column in zip(*branches, strict=True)]
     if name in ("add", "add_any"):
         return [given[given[0] is None] if None in given and _keeps_shape(equation, given[0] is None) else _OTHER]
     if name == "sub" and given[0] == given[1] != _OTHER:
         return [None]
-    if name in ("sub", "scatter-add", *_KEEPING) and all(part is None for part in given[1:]):
+    if name in ("sub", "scatter-add", *_KEEPING) and all(origin is None for origin in given[1:]):
         return [given[0] if _keeps_shape(equation, 0) and _keeps_kind(equation) else _OTHER]
     if name == "select_n" and given[0] is None:
         return [_same(given[1:])]
     return [_OTHER] * len(equation.outvars)
 
 
-def _same(parts: Sequence[Part]) -> Part:
-    return parts[0] if all(part == parts[0] for part in parts) else _OTHER
+def _same(origins: Sequence[Origin]) -> Origin:
+    return origins[0] if all(origin == origins[0] for origin in origins) else _OTHER
 
 
 def _keeps_shape(equation: Any, number: int) -> bool:

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 
 from penstock.distribute.framework import NOTHING_TOUCHED, Framework, active_framework
-from penstock.distribute.jax.placement import Placement, apart
+from penstock.distribute.jax.placement import Placement, without_aliases
 from penstock.distribute.jax.program import Call
 from penstock.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True)
-class BoundProgram:
+class StatefulProgram:
     """A program as a function of a step's arguments alone.
 
     Attributes:
@@ -64,7 +64,7 @@ class BoundProgram:
     def values(self) -> tuple[list[Any], list[Any]]:
         """What the variables hold now: those that are written, and those that are read."""
         read = self.framework.values(self.call.touched.read)
-        written = apart(self.framework.values(self.call.touched.written), read)
+        written = without_aliases(self.framework.values(self.call.touched.written), read)
         return [self.placed(value) for value in written], [self.placed(value) for value in read]
 
 
@@ -95,5 +95,7 @@ def with_variables(
         framework.check(touched.written, lambda: jax.make_jaxpr(program)(*values, *arguments))
     wait()
     variables = [*touched.written, *touched.read]
-    framework.assign(variables, [placement.agreed(value) for value in apart(framework.values(variables))])
+    framework.assign(
+        variables, [placement.from_worker_0(value) for value in without_aliases(framework.values(variables))]
+    )
     return found, program

@@ -11,7 +11,7 @@ from jax import lax
 
 from penstock.distribute.calls import check_stackable
 from penstock.distribute.jax.program import is_per_replica
-from penstock.distribute.values import PerReplica, check_agreement
+from penstock.distribute.values import StackedPerReplica, check_agreement
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class StepResults:
     count: int | None
 
 
-class Joiner:
+class StepResultsJoiner:
     """Joins results.
 
     Args:
@@ -58,7 +58,7 @@ class Joiner:
             columns.append([leaf.stacked if is_per_replica(leaf) else leaf for leaf in column])
         joined = self._join(columns, tuple(piece.count for piece in pieces))
         local = next((leaf.count for leaf in flat[0][0] if is_per_replica(leaf)), 1)
-        return flat[0][1].unflatten([PerReplica.of_stacked(leaf, local) if axis else leaf for leaf in joined])
+        return flat[0][1].unflatten([StackedPerReplica(leaf, local) if axis else leaf for leaf in joined])
 
 
 def _shape(leaf: Any, axis: int, count: int | None) -> Any:

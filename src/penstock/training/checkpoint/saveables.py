@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.data.dataset import Dataset
 from penstock.distribute.feed.dataset import DistributedDataset
-from penstock.distribute.values import PerReplica
+from penstock.distribute.values import PerReplica, StackedPerReplica
 from penstock.errors import InvalidTypeError
 from penstock.training.checkpoint.arrays import Array, host_copy, is_key, is_spread, placed
 from penstock.training.checkpoint.index import Entry, Item
@@ -32,7 +32,7 @@ class Saveable(ABC):
         """What a checkpoint must hold for it."""
 
     @abstractmethod
-    def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
+    def snapshot(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
         """What a checkpoint holds for it, and its arrays in host memory, by their names; `value` is the leaf."""
 
     @abstractmethod
@@ -57,7 +57,7 @@ class SaveableState(Saveable):
     def items(self) -> list[Item]:
         return [Item(self.path, "state")]
 
-    def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
+    def snapshot(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
         state = SplitState(self.path, self.target.state_dict())
         return [Item(self.path, "state", state.entries, [state.plain])], state.arrays
 
@@ -89,7 +89,7 @@ class SaveableArray(Saveable):
     def items(self) -> list[Item]:
         return [Item(self.path, "value", [self._entry])]
 
-    def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
+    def snapshot(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
         return self.items(), {self.path: host_copy(self.path, jax.random.key_data(value) if self._key else value)}
 
     def restored(self, stored: Mapping[str, Item], arrays: Mapping[str, Any]) -> Any:
@@ -136,7 +136,7 @@ class SaveableText(Saveable):
     def items(self) -> list[Item]:
         return [Item(self.path, "string")]
 
-    def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
+    def snapshot(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
         return [Item(self.path, "string", text=value)], {}
 
     def restored(self, stored: Mapping[str, Item], arrays: Mapping[str, Any]) -> Any:
@@ -159,14 +159,14 @@ class SaveablePerReplica(Saveable):
         entries = [entry for value in self._values for item in value.items() for entry in item.entries]
         return [Item(self.path, "PerReplica", entries)]
 
-    def taken(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
-        parts = [part.taken(one)[1] for part, one in zip(self._values, value.values, strict=True)]
+    def snapshot(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
+        parts = [part.snapshot(one)[1] for part, one in zip(self._values, value.values, strict=True)]
         return self.items(), {name: array for arrays in parts for name, array in arrays.items()}
 
     def restored(self, stored: Mapping[str, Item], arrays: Mapping[str, Any]) -> Any:
         if self._sharding is not None:
             rows: list[Array] = [arrays[value.path] for value in self._values]
-            return PerReplica.of_stacked(jax.device_put(np.stack(rows), self._sharding), len(rows))
+            return StackedPerReplica(jax.device_put(np.stack(rows), self._sharding), len(rows))
         return PerReplica([value.restored(stored, arrays) for value in self._values])
 
 

@@ -12,7 +12,7 @@ import keras
 from penstock.training.keras.objects import owner_kinds
 
 
-class Kind(Enum):
+class MergeRule(Enum):
     """How the replicas' new values of a variable become one."""
 
     SUM = auto()
@@ -30,26 +30,26 @@ class Kind(Enum):
 _owners: dict[int, tuple[weakref.ref[Any], Any]] = {}
 """For each variable that was asked for, by its id and for as long as it lives, the class of its owner or None."""
 
-_BY_AGGREGATION = {"sum": Kind.SUM, "mean": Kind.MEAN, "only_first_replica": Kind.FIRST}
+_BY_AGGREGATION = {"sum": MergeRule.SUM, "mean": MergeRule.MEAN, "only_first_replica": MergeRule.FIRST}
 
 
-def kinds_of(variables: Sequence[Any]) -> list[Kind]:
+def merge_rules_of(variables: Sequence[Any]) -> list[MergeRule]:
     """The kinds of variables, found by whose they are."""
     new = [variable for variable in variables if id(variable) not in _owners]
     if new:
         _find_owners(new)
-    return [_kind(variable, _owners[id(variable)][1]) for variable in variables]
+    return [_rule_of(variable, _owners[id(variable)][1]) for variable in variables]
 
 
-def _kind(variable: Any, owner: Any) -> Kind:
+def _rule_of(variable: Any, owner: Any) -> MergeRule:
     if owner is keras.random.SeedGenerator:
-        return Kind.SEED
+        return MergeRule.SEED
     if owner is keras.optimizers.Optimizer:
-        return Kind.REPLICATED
+        return MergeRule.REPLICATED
     if owner is keras.Metric or variable.aggregation in _BY_AGGREGATION:
-        return _BY_AGGREGATION.get(variable.aggregation, Kind.SUM)
+        return _BY_AGGREGATION.get(variable.aggregation, MergeRule.SUM)
     moving = not variable.trainable and jnp.issubdtype(variable.dtype, jnp.floating)
-    return Kind.MEAN if moving else Kind.REPLICATED
+    return MergeRule.MEAN if moving else MergeRule.REPLICATED
 
 
 def _find_owners(variables: Sequence[Any]) -> None:

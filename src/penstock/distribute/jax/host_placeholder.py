@@ -11,7 +11,7 @@ from penstock.errors import InvalidTypeError
 
 
 @dataclass(frozen=True, repr=False)
-class OnHost:
+class HostPlaceholder:
     """The place of an array that stays in host memory: a step may be given it, and nothing can be done with it there.
 
     Attributes:
@@ -33,7 +33,7 @@ class OnHost:
         raise InvalidTypeError(f"the function of strategy.run uses {self!r}")
 
 
-def _refuse(self: OnHost, *_: Any) -> Never:
+def _refuse(self: HostPlaceholder, *_: Any) -> Never:
     raise InvalidTypeError(f"the function of strategy.run uses {self!r}")
 
 
@@ -43,12 +43,12 @@ _SPECIAL = (
     "invert lt le gt ge float int complex index bool array iter len getitem contains"
 )
 for _name in _SPECIAL.split():
-    setattr(OnHost, f"__{_name}__", _refuse)
+    setattr(HostPlaceholder, f"__{_name}__", _refuse)
 
 
-def on_host_in_place(leaf: Any, path: str) -> Any:
+def with_host_placeholder(leaf: Any, path: str) -> Any:
     """A leaf of a step's arguments, or the place of one that devices cannot hold."""
     part = leaf.values[0] if isinstance(leaf, PerReplica) and leaf.stacked is None else leaf
     if isinstance(part, (np.ndarray, np.generic)) and not fits_device(part):
-        return OnHost(part.dtype, path)
+        return HostPlaceholder(part.dtype, path)
     return leaf
