@@ -513,6 +513,22 @@ def test_files_with_a_protocol_are_read_through_fsspec():
         memory.rm("/penstock", recursive=True)
 
 
+@pytest.mark.parametrize("use", [ps.Dataset.list_files, lambda name: list(ps.TextLineDataset(name))])
+def test_without_the_client_of_a_protocol_the_error_says_what_to_install(use, monkeypatch):
+    pytest.importorskip("fsspec")
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(ps.MissingExtraError, match=r"'s3://bucket/a\*' needs .* \(Install s3fs .*\[cloud\]'") as raised:
+        use("s3://bucket/a*")
+    assert raised.value.name == "s3fs"
+
+
+@pytest.mark.parametrize("use", [ps.Dataset.list_files, lambda name: list(ps.TextLineDataset(name))])
+def test_a_protocol_that_nobody_knows_is_said(use):
+    pytest.importorskip("fsspec")
+    with pytest.raises(ps.InvalidArgumentError, match="'gopher://a' has a protocol that fsspec does not know"):
+        use("gopher://a")
+
+
 def test_without_fsspec_a_protocol_says_what_to_install():
     script = """
 import sys
