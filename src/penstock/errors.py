@@ -51,7 +51,7 @@ class ClosedError(PenstockError, RuntimeError):
 
 
 class MissingExtraError(PenstockError, ModuleNotFoundError):
-    """A name was used that needs a package which is not installed; the message says which extra brings it."""
+    """A name or a file needs a package that is not installed; the message says which extra installs it."""
 
 
 class StorageError(PenstockError, OSError):
@@ -59,11 +59,11 @@ class StorageError(PenstockError, OSError):
 
 
 class WorkerError(PenstockError, RuntimeError):
-    """Another worker was lost, has failed or does not take the same steps: this one cannot continue either."""
+    """Another worker was lost, has failed or takes other steps, so this one cannot continue."""
 
 
 class ServiceError(PenstockError, RuntimeError):
-    """The data service cannot do what it is asked to."""
+    """The data service cannot do what was requested."""
 
 
 class LostDataWorkerError(ServiceError):
@@ -71,7 +71,7 @@ class LostDataWorkerError(ServiceError):
 
 
 class PoisonError(ServiceError):
-    """Data workers are lost over one element: its function ends their processes.
+    """One element costs data workers, because its function ends their processes.
 
     Attributes:
         position: of the element in its pass.

@@ -37,13 +37,13 @@ class AutoShardPolicy(IntEnum):
 
     Attributes:
         OFF: every worker reads everything.
-        AUTO: FILE where every source reads files, otherwise DATA; a line of the log says which and why.
-        FILE: whole files, every n-th for a worker, which makes batches of its own from them.
-        DATA: of each global batch the slices of the worker's replicas. Where rows can be read by index and are batched
+        AUTO: FILE if every source reads files, otherwise DATA; the log says which and why.
+        FILE: whole files: every n-th for a worker, which makes its own batches of them.
+        DATA: the slices of the worker's replicas, from each global batch. If rows can be read by index and are batched
             last, a worker reads only these rows, otherwise all.
         HINT: at the places marked by `shard(SHARD_HINT, SHARD_HINT)`.
-        FILE_RANGE: as FILE, but in parts with equally many records, which may begin and end within a file. The records
-            are counted when the dataset is distributed.
+        FILE_RANGE: an equal number of records for each worker, in one piece, which may begin and end within a file. The
+            records are counted when the dataset is distributed.
     """
 
     OFF = -1
@@ -84,9 +84,9 @@ class Options:
         auto_shard_policy: how the dataset is divided over several workers: an `AutoShardPolicy`, or its name.
         deterministic: the default of `map(deterministic=...)`.
         seed: the root of all randomness that has no seed of its own.
-        on_error: "skip" leaves out the rows at which a function of yours or a source fails, wherever that is in the
-            dataset; the iterator's `errors` says which. "raise", as by default, raises the exception in their place.
-        max_errors: the most rows that one iteration may leave out, also by `ignore_errors`; None for any number.
+        on_error: "skip" leaves out the rows at which one of your functions or a source fails, anywhere in the dataset;
+            the iterator's `errors` names them. "raise", the default, raises the exception in their place.
+        max_errors: how many rows one iteration may leave out, also by `ignore_errors`; None for any number.
 
     Raises:
         InvalidTypeError: a value of the wrong type.

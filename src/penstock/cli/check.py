@@ -18,12 +18,12 @@ def add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     """Add the command to the parser."""
     parser = commands.add_parser(
         "check",
-        help="prove that a pipeline gives the same elements through a data service, also when workers die",
-        description="Read a dataset in this process and through data services on this machine: with several numbers of "
-        "workers, while workers are killed, and by iterators that are restored from a state in the middle. Digests of "
-        "the elements are compared in their order. The status is 0 if all were the same, and 1 if not: then the first "
-        "element that differs is shown. Functions that depend on the time, the process or a random generator of their "
-        "own are found by this.",
+        help="prove that a pipeline gives the same elements through a data service, even when workers die",
+        description="Read a dataset in this process and through data services on this machine, with several numbers of "
+        "workers, while workers are killed, and by iterators that are restored from a state in the middle. Compare "
+        "digests of the elements, in order. The status is 0 if all were the same; otherwise it is 1, and the first "
+        "element that differs is shown. This finds functions that depend on the time, the process or their own random "
+        "generator.",
         epilog="Example: penstock check train.py:dataset --workers 1 4 --limit 500",
     )
     parser.add_argument(

@@ -18,7 +18,7 @@ def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "demo",
         help="train a small image classifier over several replicas",
         description="Train a small convolutional network on real images, over all accelerators of this machine, or "
-        "over 4 virtual devices of its CPU. Interrupted and started again, it goes on from its last checkpoint. "
+        "over 4 virtual devices of its CPU. Interrupted and started again, it resumes from its last checkpoint. "
         "It needs more packages: pip install 'penstock[demo]'.",
     )
     parser.add_argument(
@@ -26,7 +26,7 @@ def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         choices=DATASET_NAMES,
         default="auto",
         help="the images: Fashion-MNIST (downloaded once), or the digits that come with scikit-learn; "
-        "auto, the default, takes the digits where Fashion-MNIST cannot be had",
+        "auto, the default, uses the digits if Fashion-MNIST is not available",
     )
     for name, meaning in {
         "--epochs": "how often every image is seen (default: 10 for Fashion-MNIST, 30 for the digits)",
@@ -34,7 +34,9 @@ def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "--replicas": "copies of the model that train together (default: one per accelerator, or 4 on the CPU)",
     }.items():
         parser.add_argument(name, type=positive, metavar="N", help=meaning)
-    parser.add_argument("--seed", type=_seed, metavar="N", default=0, help="decides the first weights and the order")
+    parser.add_argument(
+        "--seed", type=_seed, metavar="N", default=0, help="of the initial weights and the order of the data"
+    )
     parser.add_argument(
         "--checkpoints",
         metavar="DIRECTORY",
@@ -42,7 +44,9 @@ def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         help="where checkpoints are kept, in a directory for each combination of images, batch size and seed "
         "(default: checkpoints)",
     )
-    parser.add_argument("--fresh", action="store_true", help="start anew, and delete the checkpoints of the run before")
+    parser.add_argument(
+        "--fresh", action="store_true", help="start from the beginning, and delete the checkpoints of the previous run"
+    )
     parser.add_argument(
         "--service", action="store_true", help="let two worker processes make the batches; the result is the same"
     )

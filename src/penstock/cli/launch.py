@@ -16,13 +16,13 @@ def add_launch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "launch",
         usage="penstock launch -n N [options] [-m] PROGRAM [ARGUMENT ...]",
         help="start several processes of one training script on this machine",
-        description="Start N processes of one Python script on this machine, the workers of one training job, to try "
-        "out and test what is to run on many machines. Their environment tells each which worker it is and where the "
-        "first one listens. What they write comes line by line, after the number of the worker: [0], [1], and so on. "
-        "The command ends when all have ended, with status 0 if all gave 0, otherwise with the status of the worker "
-        "that failed first. Ctrl-C ends all of them; a second Ctrl-C kills them.",
-        epilog="Each worker finds PENSTOCK_COORDINATOR_ADDRESS, PENSTOCK_NUM_WORKERS and PENSTOCK_WORKER_INDEX in its "
-        "environment. Options of penstock stand before PROGRAM; all that follows it is for the program. "
+        description="Start N processes of one Python script on this machine, as the workers of one training job, to "
+        "test a program that is meant for many machines. Environment variables tell each worker its number and where "
+        "worker 0 listens. Each line of output begins with the number of its worker: [0], [1], and so on. The command "
+        "ends when all workers have ended, with status 0 if all returned 0, otherwise with the status of the first "
+        "that failed. Ctrl-C ends all of them; a second Ctrl-C kills them.",
+        epilog="The variables are PENSTOCK_COORDINATOR_ADDRESS, PENSTOCK_NUM_WORKERS and PENSTOCK_WORKER_INDEX. Put "
+        "options of penstock before PROGRAM; everything after it is passed to the program. "
         "Example: penstock launch -n 2 --devices-per-worker 2 train.py --epochs 3",
     )
     parser.add_argument("-n", "--num-workers", type=positive, metavar="N", required=True, help="how many processes")
@@ -37,12 +37,12 @@ def add_launch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=seconds,
         metavar="SECONDS",
         default=10.0,
-        help="how long the other workers may go on when one has failed, and how long workers have to end when they are "
-        "told to, before they are killed (default: 10)",
+        help="how long the other workers may continue after one has failed, and how long workers have to end after "
+        "SIGTERM before they are killed (default: 10)",
     )
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module, as for python -m")
     parser.add_argument("program", metavar="PROGRAM", help="the Python script, or with -m the module")
-    parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="what the program is given")
+    parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="arguments of the program")
     parser.set_defaults(command=_launch)
 
 

@@ -34,11 +34,10 @@ def add_dispatcher(commands: "argparse._SubParsersAction[argparse.ArgumentParser
     parser = commands.add_parser(
         "dispatcher",
         help="run the dispatcher of a data service",
-        description="Run the dispatcher of a data service: it knows the data workers, and tells readers which of them "
-        "to ask for what. Datasets are then read with ps.service.distribute(..., service='HOST:PORT'). It runs until "
-        "`penstock stop` or Ctrl-C. SIGTERM ends it at once where it has a --work-dir: readers and data workers wait "
-        "for the one that is started next. Without one, SIGTERM lets readers come to the end of their epoch first, and "
-        "no epoch can be begun any more; a second SIGTERM does not wait for them.",
+        description="Run the dispatcher of a data service, which assigns work to data workers and readers. Read "
+        "datasets with ps.service.distribute(..., service='HOST:PORT'). It runs until `penstock stop` or Ctrl-C. With "
+        "--work-dir, SIGTERM ends it immediately: readers and data workers wait for the next dispatcher. Without it, "
+        "SIGTERM lets readers finish their epoch first, and refuses new epochs; a second SIGTERM does not wait.",
         epilog="Example: penstock dispatcher --port 5050 & penstock worker --dispatcher localhost:5050",
     )
     _add_address(parser, _DEFAULT_PORT)
@@ -48,19 +47,19 @@ def add_dispatcher(commands: "argparse._SubParsersAction[argparse.ArgumentParser
         metavar="HOST[:PORT]",
         action="append",
         default=[],
-        help="a worker that may come, in the order of the shards of static sharding policies; once for each worker. "
-        "Without any, all workers may come, and static policies are refused",
+        help="a worker that may join, in the order of the shards of static sharding policies; once for each worker. "
+        "Without any, all workers may join, and static policies are refused",
     )
     parser.add_argument(
         "--work-dir",
         metavar="DIRECTORY",
-        help="where it keeps a journal: a dispatcher that was killed and is started again with the same directory and "
-        "port goes on where it was, and data workers and readers with it. Without it all is forgotten",
+        help="where it keeps a journal: a dispatcher that is started again with the same directory and port resumes "
+        "where it was, and so do data workers and readers. Without it, everything is forgotten",
     )
     defaults = DispatcherConfig()
     for name, meaning in {
         "--heartbeat-seconds": "how often workers report; a worker that misses three reports is lost",
-        "--lease-seconds": "how long a reader may be silent before others read what it had left",
+        "--lease-seconds": "how long a reader may be silent before others read its remaining elements",
     }.items():
         default = getattr(defaults, name[2:].replace("-", "_"))
         parser.add_argument(
@@ -74,9 +73,9 @@ def add_worker(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "worker",
         help="run a data worker of a data service",
-        description="Run a data worker: it computes the elements of datasets for whoever reads them. Start as many as "
+        description="Run a data worker, which computes the elements of datasets for their readers. Start as many as "
         "you like, on any machine with the same versions of Python, NumPy and penstock. It runs until `penstock stop` "
-        "or Ctrl-C. SIGTERM lets it finish what it was asked; a second SIGTERM does not.",
+        "or Ctrl-C. SIGTERM lets it finish its requests first; a second SIGTERM does not.",
         epilog="Example: penstock worker --dispatcher grpc+tls://host1:5050 --host 0.0.0.0 --worker-address "
         "host2:%port% --token-file token --tls-cert host2.crt --tls-key host2.key --tls-root ca.crt",
     )
@@ -95,7 +94,7 @@ def add_worker(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--worker-address",
         metavar="HOST:PORT",
         default="localhost:%port%",
-        help="where readers reach this worker: its name as other machines know it; %%port%% stands for its port "
+        help="where readers reach this worker: its name as other machines know it; %%port%% is replaced by its port "
         "(default: localhost:%%port%%, for readers on this machine)",
     )
     parser.add_argument(
@@ -109,7 +108,7 @@ def add_worker(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--until-input-ends",
         action="store_true",
-        help="end when standard input does: for programs that start workers, which then never outlive them",
+        help="end when standard input ends: for programs that start workers, so that workers never outlive them",
     )
     parser.set_defaults(command=_worker)
 
@@ -120,7 +119,7 @@ def _add_address(parser: argparse.ArgumentParser, port: int) -> None:
         type=int,
         metavar="PORT",
         default=port,
-        help=f"where it listens; 0 takes any port that is free (default: {port})",
+        help=f"the port it listens at; 0 takes any free port (default: {port})",
     )
     parser.add_argument(
         "--host",
@@ -136,8 +135,8 @@ def _add_security(parser: argparse.ArgumentParser) -> None:
         (
             "--token-file",
             "FILE",
-            "a file with the token that everyone who connects must show (default: the file that PENSTOCK_TOKEN_FILE "
-            "names, else one of yours that no other user can read)",
+            "a file with the token that every client must show (default: the file that PENSTOCK_TOKEN_FILE names, else "
+            "one of yours that no other user can read)",
         ),
         ("--tls-cert", "FILE", "this server's certificate, in PEM; others then connect by TLS"),
         ("--tls-key", "FILE", "the certificate's private key, in PEM"),
@@ -151,8 +150,8 @@ def _add_security(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--insecure",
         action="store_true",
-        help="let other machines come without --token-file and --tls-cert: whoever reaches the port can run programs "
-        "as you",
+        help="let other machines connect without --token-file and --tls-cert: anyone who reaches the port can run "
+        "programs as you",
     )
 
 

@@ -21,8 +21,8 @@ def add_status(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "status",
         help="show the jobs, readers and data workers of a data service",
-        description="Show what a data service does: its data workers and what they make, its jobs and how far they "
-        "are, their readers, and who waits for whom.",
+        description="Show the data workers of a data service and what they produce, its jobs and their progress, their "
+        "readers, and who waits for whom.",
     )
     _add_service(parser)
     parser.add_argument("--watch", action="store_true", help="show it again and again, until Ctrl-C")
@@ -37,8 +37,8 @@ def add_stop(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     parser = commands.add_parser(
         "stop",
         help="end a data service: its data workers and its dispatcher",
-        description="End a data service: no epoch can be begun any more; once all readers have come to their end, the "
-        "data workers end, and then the dispatcher. The command does not wait for that.",
+        description="End a data service: it refuses new epochs; when all readers have finished, the data workers end, "
+        "and then the dispatcher. The command does not wait for that.",
     )
     _add_service(parser)
     parser.add_argument("--now", action="store_true", help="do not wait for readers: they get an error")

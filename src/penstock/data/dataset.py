@@ -1,4 +1,4 @@
-"""`Dataset`: where elements come from, what becomes of them, and how they are read.
+"""`Dataset`: its sources, its operators, and how it is read.
 
 A method checks its arguments and adds one node.
 """
@@ -69,8 +69,8 @@ _CYCLE_LENGTH: Final = 16
 class Dataset(Generic[Element]):
     """A sequence of elements, described step by step and read as often as wanted.
 
-    Datasets are values: every method gives a new one. Iterating gives NumPy elements; each iteration is one epoch, and
-    what is random differs from epoch to epoch. For type checkers `Dataset[T]` gives elements of type T.
+    Datasets never change: every method returns a new one. Iterating gives NumPy elements. Each iteration is one epoch,
+    and random operators draw differently in each. For type checkers `Dataset[T]` gives elements of type T.
 
     Example:
         >>> import penstock as ps
@@ -145,8 +145,8 @@ class Dataset(Generic[Element]):
         """The rows along the leading axis of arrays (or lists), in any structure. The arrays are not copied.
 
         A table of Arrow, pandas, polars or Hugging Face counts as the dictionary of its columns, and a column as an
-        array. Numbers of a column in one piece are not copied. NumPy's numbers have no null, so a null is an error;
-        carry a mask as a column of its own: `{"x": column.fill_null(0), "x_is_valid": column.is_valid()}`.
+        array. Numeric columns stored in one piece are not copied. NumPy's numbers have no null, so a null is an error;
+        add a mask as a separate column: `{"x": column.fill_null(0), "x_is_valid": column.is_valid()}`.
 
         Raises:
             InvalidArgumentError: no leaves, a leaf without axes, leading axes of unequal length, or a null.
@@ -272,16 +272,15 @@ class Dataset(Generic[Element]):
 
     @staticmethod
     def from_generator(fn: Callable[[], Iterable[Result]], output_signature: Any = None) -> "Dataset[Result]":
-        """What `fn()` yields. It is called again in every epoch, and runs no further than the elements that are needed.
+        """The elements that `fn()` yields. It is called again in every epoch, and runs no further than needed.
 
-        A state counts the elements taken: restoring it runs the generator again and drops that many, so it should yield
-            the same elements each time.
+        A state counts the elements taken. Restoring it runs the generator again and drops that many, so the generator
+        should yield the same elements each time.
 
         Args:
             fn: called without arguments at the start of an iteration; gives an iterator.
-            output_signature: the structure of an element with a `ps.TensorSpec` or `ps.RaggedTensorSpec` for each
-                leaf; elements are checked against it, and Python numbers and lists take its dtype where that loses
-                nothing.
+            output_signature: the structure of an element with a `ps.TensorSpec` or `ps.RaggedTensorSpec` for each leaf.
+                Elements are checked against it. Python numbers and lists take its dtype if that loses nothing.
 
         Raises:
             InvalidTypeError: `fn` is not callable, or a signature with other leaves.
@@ -341,8 +340,8 @@ class Dataset(Generic[Element]):
     ) -> "Dataset[str]":
         """The names of the files that match a pattern, or one of several: sorted, each once.
 
-        They are listed now, not when the dataset is read. Their order is that of the names unless `shuffle` is True; in
-        TensorFlow the default is to shuffle.
+        The files are listed now, not when the dataset is read. Names are sorted unless `shuffle` is True; TensorFlow
+        shuffles by default.
 
         Args:
             pattern: with `*`, `?`, `[...]`, and `**` for any directories; `~` is an ordinary character. Patterns with a
@@ -351,8 +350,9 @@ class Dataset(Generic[Element]):
             seed: of that order; without one the dataset's seed is used.
 
         Raises:
-            InvalidArgumentError: no file matches a pattern, or a seed without `shuffle=True`.
+            InvalidArgumentError: no file matches a pattern, an unknown protocol, or a seed without `shuffle=True`.
             InvalidTypeError: not a pattern.
+            MissingExtraError: fsspec, or its package for the protocol, is not installed.
 
         Example:
             >>> import pathlib, tempfile
@@ -400,7 +400,7 @@ class Dataset(Generic[Element]):
         Args:
             datasets: the datasets, with elements of one kind.
             choice_dataset: their numbers, from 0.
-            stop_on_empty_dataset: end when a dataset is chosen that has ended; otherwise skip such choices.
+            stop_on_empty_dataset: end when the chosen dataset has ended; otherwise skip such choices.
 
         Raises:
             InvalidTypeError: not datasets.
@@ -426,13 +426,13 @@ class Dataset(Generic[Element]):
         stop_on_empty_dataset: bool = False,
         rerandomize_each_iteration: bool = True,
     ) -> "Dataset[Result]":
-        """Elements of several datasets, the dataset drawn at random for each.
+        """Elements of several datasets; each element comes from a dataset drawn at random.
 
         Args:
             datasets: the datasets, with elements of one kind.
             weights: how often each is drawn, relative to the others; equally often by default.
             seed: of the draws; without one the dataset's seed is used.
-            stop_on_empty_dataset: end when a dataset is drawn that has ended; otherwise continue with the others.
+            stop_on_empty_dataset: end when the drawn dataset has ended; otherwise continue with the others.
             rerandomize_each_iteration: draw differently in every epoch.
 
         Raises:
@@ -466,7 +466,7 @@ class Dataset(Generic[Element]):
         """The dataset that `save` wrote to `path`: read by memory map, at any row.
 
         Raises:
-            StorageError: no saved dataset there, or a damaged one; of altered rows, when they are first read.
+            StorageError: there is no saved dataset, or it is damaged; altered rows raise when they are first read.
 
         Example:
             >>> import pathlib, tempfile
@@ -498,15 +498,15 @@ class Dataset(Generic[Element]):
             fn: called once per element, with NumPy values; a layer of `ps.preprocessing`, once for a block of them. A
                 random layer of Keras goes in as `ps.preprocessing.random(layer)`, together with `seed`.
             num_parallel_calls: threads that call it at the same time; `ps.AUTOTUNE` for one per core.
-            deterministic: False gives the results of parallel calls as soon as they are there, in whatever order; no
-                element is lost or given twice, also over a restore. Below a step that must be able to read the same
-                rows again (`shuffle`, `unbatch`, …) the order is kept all the same; `explain()` says so. None takes
-                `ps.Options(deterministic=...)`, and without it the order of the input is kept.
+            deterministic: False gives the results of parallel calls as soon as they are ready, in any order; no element
+                is lost or given twice, even after a restore. Before a step that may have to read the same rows again
+                (`shuffle`, `unbatch`, …) the order is kept all the same, and `explain()` says so. None uses
+                `ps.Options(deterministic=...)`, and if that is not set, keeps the order of the input.
             seed: if given, `fn` gets a `numpy.random.Generator` as its last argument, keyed by (seed, epoch, position),
-                so that an element gets the same random numbers on any number of threads. It is valid during the call.
+                so that an element gets the same random numbers on any number of threads. Do not use it after the call.
             output_signature: the structure of a result with a `ps.TensorSpec` or `ps.RaggedTensorSpec` for each leaf,
-                as for `from_generator`. It makes `element_spec` exact and saves the call that it would cost; results
-                are checked against it, and Python numbers and lists take its dtype where that loses nothing.
+                as for `from_generator`. It makes `element_spec` exact without a call of `fn`. Results are checked
+                against it. Python numbers and lists take its dtype if that loses nothing.
 
         Raises:
             InvalidTypeError: `fn` is not callable, a layer of Keras that draws random numbers of its own, or a
@@ -570,13 +570,13 @@ class Dataset(Generic[Element]):
 
         `cycle_length` datasets are open at a time, and `block_length` elements are taken from each in turn.
 
-        A dataset that ends gives up its turn at once; its slot takes the next element of the input when its turn comes
-        again.
+        When a dataset ends, the next one has its turn at once; when the turn comes back to its slot, `fn` makes a
+        dataset of the next input element.
 
         Args:
             fn: makes a dataset of an element.
-            cycle_length: datasets that are open at the same time. The default, which `ps.AUTOTUNE` means too, is fixed,
-                so that the order does not depend on the machine.
+            cycle_length: datasets that are open at the same time. The default, and `ps.AUTOTUNE`, is 16 on every
+                machine, so that the order does not depend on it.
             block_length: elements taken from one before the next has its turn.
             num_parallel_calls: if given, every open dataset is read ahead by a thread; the order stays the same.
 
@@ -643,15 +643,15 @@ class Dataset(Generic[Element]):
         return self._then(TakeWhile(self.node, check_function("take_while", "predicate", predicate), site=user_site()))
 
     def ignore_errors(self, *, log: bool = False) -> "Dataset[Element]":
-        """The elements that can be made: where making one raises an exception, it is left out and counted.
+        """The elements without those that raise an exception; these are left out and counted.
 
-        It is about what stands below: above `batch` a whole batch is left out, below it one row. Mistakes of the
-        program, such as a `flat_map` function that returns no dataset, are raised all the same. The iterator's `errors`
-        says what was left out; `ps.Options(max_errors=...)` says how much may be. For a whole dataset there is
-        `ps.Options(on_error="skip")`, which also keeps pairs together in `zip`.
+        It catches the errors of all steps before it: after `batch` it leaves out a whole batch, before it one row.
+        Mistakes in the program, such as a `flat_map` function that returns no dataset, are raised all the same. The
+        iterator's `errors` names what was left out; `ps.Options(max_errors=...)` limits how much.
+        `ps.Options(on_error="skip")` does this for a whole dataset, and keeps the pairs of a `zip` together.
 
         Args:
-            log: a line of the log for each of the first elements that are left out, then their number.
+            log: whether to log the first 20 elements that are left out, and at the end their number.
 
         Raises:
             InvalidTypeError: `log` is not True or False.
@@ -709,15 +709,16 @@ class Dataset(Generic[Element]):
     ) -> "Dataset[Element]":
         """The elements in a random order, none of them more than `buffer_size` - 1 places early.
 
-        A buffer as large as the dataset gives a full shuffle. Over what can be read by index only indices move: a full
-        shuffle costs 8 bytes a row or less. The order is a function of (seed, epoch, position).
+        A buffer as large as the dataset gives a full shuffle. If rows can be read by index, only indices move: a full
+        shuffle then takes at most 8 bytes per row. The order is a function of (seed, epoch, position).
 
         Args:
-            buffer_size: at least 1; 1 changes nothing. None means the whole dataset, where its rows are read by index;
-                `ps.UNKNOWN_CARDINALITY` means the whole dataset in any case, and over a stream holds all of it.
+            buffer_size: at least 1; 1 changes nothing. None means the whole dataset, if its rows can be read by index;
+                `ps.UNKNOWN_CARDINALITY` means the whole dataset in any case, and over a stream holds all its rows in
+                memory.
             seed: of the order; without one the dataset's seed is used.
-            reshuffle_each_iteration: another order in every epoch. Otherwise, where neither this nor the dataset has a
-                seed, one is drawn now: all datasets that are made of this one have the same order, so that `take` and
+            reshuffle_each_iteration: a new order in every epoch. If False and there is no seed here or in the dataset's
+                options, one is drawn now: all datasets derived from this one have the same order, so that `take` and
                 `skip` divide it.
 
         Raises:
@@ -752,8 +753,8 @@ class Dataset(Generic[Element]):
     def repeat(self, count: int | None = None) -> "Dataset[Element]":
         """The dataset's epochs one after the other: `count` of them, or without end (None or -1).
 
-        An epoch without elements ends it. So a dataset of unknown length, repeated without end, is said to be infinite,
-        as in TensorFlow, though it may turn out to be empty; `take(3)` of it has an unknown length.
+        An epoch without elements ends it. A dataset of unknown length that is repeated without end counts as infinite,
+        as in TensorFlow, although it may turn out to be empty; so `take(3)` of it has an unknown length.
 
         Raises:
             InvalidArgumentError: `count` below -1.
@@ -826,9 +827,9 @@ class Dataset(Generic[Element]):
         """All elements of this dataset, then all of the other.
 
         Raises:
-            InvalidTypeError: not a dataset, or one whose elements are of another structure or dtype. Where only a
-                function of yours over an index tells, it is called with the first element.
-            ElementError: while iterating, such elements of streams of which only a function of yours could tell.
+            InvalidTypeError: not a dataset, or one whose elements have another structure or dtype. If only your
+                function determines these and its input can be read by index, it is called with the first element.
+            ElementError: while iterating, such elements, if only a stream tells what they are.
 
         Example:
             >>> import penstock as ps
@@ -855,16 +856,16 @@ class Dataset(Generic[Element]):
         return self._then(Enumerate(self.node, start, site=user_site()))
 
     def assert_cardinality(self, expected_cardinality: int) -> "Dataset[Element]":
-        """The same elements, of which there must be so many: for a length that you know and penstock cannot.
+        """The same elements, checked to be `expected_cardinality` many: for a length that you know and penstock cannot.
 
-        With it the dataset has a length, and the number of steps of a distributed one is known beforehand.
+        The dataset then has a length, and the number of steps is known beforehand when it is distributed.
 
         Args:
             expected_cardinality: the number of elements, or `ps.INFINITE_CARDINALITY`.
 
         Raises:
             InvalidArgumentError: a number below -1, or the dataset is known to have another length.
-            ElementError: while iterating, at the place of the first element too many, or at the end if some are
+            CardinalityError: while iterating, in place of the first element too many, or at the end if some are
                 missing; the elements before it are given.
 
         Example:
@@ -881,7 +882,9 @@ class Dataset(Generic[Element]):
         return self._then(AssertCardinality(self.node, expected, site=user_site()))
 
     def unique(self) -> "Dataset[Element]":
-        """The elements that have not come before. It remembers all of them; restoring a state reads the input again.
+        """Each distinct element once, at its first occurrence.
+
+        All of them are held in memory, and restoring a state reads the input again.
 
         Example:
             >>> import penstock as ps
@@ -891,10 +894,10 @@ class Dataset(Generic[Element]):
         return self._then(Unique(self.node, site=user_site()))
 
     def cache(self, filename: str | os.PathLike[str] = "") -> "Dataset[Element]":
-        """The elements, kept once they were read: in memory, or in the directory `filename`.
+        """The elements, kept after they are first read: in memory, or in the directory `filename`.
 
-        Over what can be read by index each row is kept when it is first read; over a stream, when a pass reaches the
-        end. Every epoch gives the rows of the first, so a shuffle below a cache is frozen: shuffle above it.
+        Over an index, each row is kept when it is first read; over a stream, the rows are kept when a pass reaches the
+        end. Every epoch gives the rows of the first, so a shuffle before the cache is frozen: shuffle after it.
 
         Raises:
             StorageError: while iterating, the directory is being written by another iteration, or holds another number
@@ -912,10 +915,11 @@ class Dataset(Generic[Element]):
         return self._then(Cache(self.node, local_path(filename), kept=Kept(), site=user_site()))
 
     def prefetch(self, buffer_size: int = AUTOTUNE) -> "Dataset[Element]":
-        """The same elements, made by a thread up to `buffer_size` of them before they are asked for.
+        """The same elements; a thread prepares up to `buffer_size` of them in advance.
 
         Args:
-            buffer_size: elements made in advance; 0 means none, `ps.AUTOTUNE` two blocks of a size that pays.
+            buffer_size: elements to prepare; 0 means none, `ps.AUTOTUNE` two blocks, whose size follows the cost of the
+                elements.
 
         Raises:
             InvalidArgumentError: `buffer_size` below -1.
@@ -938,9 +942,9 @@ class Dataset(Generic[Element]):
         Args:
             batch_size: rows of a batch.
             drop_remainder: leave a shorter last batch out.
-            num_parallel_calls: threads that copy the rows of a batch together, where rows are copied: below a shuffle,
-                say, which hands them out from all over an array; `ps.AUTOTUNE` for one per core. It is for batches of
-                many megabytes: less than one is copied by one thread.
+            num_parallel_calls: threads that copy the rows of one batch together, for instance after a shuffle, which
+                gathers them from all over an array; `ps.AUTOTUNE` for one per core. Use it for batches of many
+                megabytes; a batch below one megabyte is copied by one thread.
 
         Raises:
             InvalidArgumentError: `batch_size` or `num_parallel_calls` below 1.
@@ -965,7 +969,8 @@ class Dataset(Generic[Element]):
             batch_size: rows of a batch.
             padded_shapes: the shape to pad to, for all leaves or in the structure of the elements; None on an axis, or
                 for a leaf, means the longest row of the batch.
-            padding_values: what to pad with, given likewise; 0, "" or b"" by default.
+            padding_values: the values to pad with, for all leaves or in the structure of the elements; 0, "" or b"" by
+                default.
             drop_remainder: leave a shorter last batch out.
 
         Raises:
@@ -1012,9 +1017,9 @@ class Dataset(Generic[Element]):
         return self._then(Unbatch(self.node, site=user_site()))
 
     def rebatch(self, batch_size: int | Sequence[int], *, drop_remainder: bool = False) -> "Dataset[Element]":
-        """The rows of batches in batches of another size; several sizes are used in turn.
+        """The rows of batches, in batches of another size; several sizes are used in turn.
 
-        Borders of the old batches do not matter.
+        New batches may span the borders of the old ones.
 
         Raises:
             InvalidArgumentError: no size, or one below 1.
@@ -1038,7 +1043,7 @@ class Dataset(Generic[Element]):
 
         A new one begins every `shift` elements (by default `size`).
 
-        Of elements with several leaves, each leaf becomes a dataset of its own, in the structure of the element.
+        If elements have several leaves, a window has their structure, with a dataset in place of each leaf.
 
         Raises:
             InvalidArgumentError: a number below 1.
@@ -1067,7 +1072,7 @@ class Dataset(Generic[Element]):
 
         The result has the elements of `reduce_func(key, window)`, a dataset made of each window.
 
-        A full window is given at once; what is left at the end of the input follows in the order of the keys.
+        A full window is processed at once; at the end of the input the other windows follow in the order of their keys.
 
         Args:
             key_func: an integer for an element.
@@ -1109,10 +1114,10 @@ class Dataset(Generic[Element]):
         )
 
     def group_by_reducer(self, key_func: Callable[..., Any], reducer: Reducer) -> "Dataset[Any]":
-        """One element for each key: what the reducer makes of all elements of that key, in the order of the keys.
+        """One element for each key, which the reducer makes of all elements of that key, in the order of the keys.
 
-        Nothing comes before the input has ended. The states of all keys are held; restoring a state reads the input
-        again.
+        The first element comes after the input has ended. The states of all keys are held in memory; restoring a state
+        reads the input again.
 
         Args:
             key_func: an integer for an element.
@@ -1153,7 +1158,8 @@ class Dataset(Generic[Element]):
     ) -> "Dataset[Any]":
         """Batches of elements of similar length: bucket i holds the lengths from boundary i - 1 up to below boundary i.
 
-        A full bucket is given at once as a padded batch; what is left at the end follows in the order of the buckets.
+        A full bucket becomes a padded batch at once; at the end of the input the others follow in the order of the
+        buckets.
 
         Args:
             element_length_func: the length of an element.
@@ -1162,9 +1168,9 @@ class Dataset(Generic[Element]):
             padded_shapes: as in `padded_batch`.
             padding_values: as in `padded_batch`.
             pad_to_bucket_boundary: pad to the bucket's boundary - 1 instead of the longest row; an element that is too
-                long for the last boundary is an error. Padded so far are the axes that `padded_shapes` leaves open;
-                without it those that are None in `element_spec`, or where only a user's function could tell, those that
-                have the element's length and those that differ among the elements read until then.
+                long for the last boundary is an error. This pads the axes that `padded_shapes` leaves open; without
+                `padded_shapes`, the axes that are None in `element_spec`, or, if only a user's function tells, the axes
+                that have the element's length and those that differ among the elements read so far.
             no_padding: batch without padding: the elements of a bucket must have one shape.
             drop_remainder: leave shorter last batches out.
 
@@ -1225,9 +1231,9 @@ class Dataset(Generic[Element]):
     def with_options(self, options: Options) -> "Dataset[Element]":
         """The same dataset with these options; options that are None keep their value.
 
-        They hold for the whole dataset, above and below, and also for datasets that `zip`, `concatenate`,
+        They hold for the whole dataset, for steps before and after, and also for datasets that `zip`, `concatenate`,
         `choose_from_datasets` and `sample_from_datasets` make of it. If two of these set an option differently, the
-        last one wins, and the log says so. The options of datasets inside `flat_map` or `interleave` stay with them.
+        last one wins, and the log says so. Datasets inside `flat_map` or `interleave` keep their own options.
 
         Raises:
             InvalidTypeError: not `ps.Options`.
@@ -1279,7 +1285,7 @@ class Dataset(Generic[Element]):
         return found[0]
 
     def at(self, index: int) -> Element:
-        """The element at a position of the first epoch, read by index: nothing before it is read.
+        """The element at a position of the first epoch, read by index, without reading the elements before it.
 
         Raises:
             InvalidTypeError: not an integer.
@@ -1371,9 +1377,10 @@ class Dataset(Generic[Element]):
         A length that differs from element to element is None; a leaf whose rows differ in shape has a
         `ps.RaggedTensorSpec`.
 
-        What construction tells is known without reading anything. Where only a user's function can tell (`map`,
-        `scan`, `flat_map` and others, a generator without a signature), it is called once, with the first element, and
-        what is seen then is marked by `~`: other elements may have other lengths. `output_signature` says it instead.
+        It mostly follows from the construction, without reading anything. If only a user's function determines it
+        (`map`, `scan`, `flat_map` and others, a generator without a signature), the function is called once, with the
+        first element, and the result is marked by `~`: other elements may have other lengths. `output_signature` makes
+        it exact.
 
         Raises:
             ElementError: a function would have to be called, and there is no element to call it with.
@@ -1462,9 +1469,10 @@ class Dataset(Generic[Element]):
     def fingerprint(self) -> str:
         """A digest of everything that this dataset is made of: operators, arguments, functions, arrays and options.
 
-        Two datasets with one fingerprint and a seed give the same elements, as long as files, and what functions read
-        elsewhere, stay the same. Two that give the same elements may have different ones, by another number of threads,
-        say. It is the same in every process of one version of Python.
+        Two datasets with equal fingerprints and a seed give the same elements, as long as files and other things that
+        functions read stay the same. Datasets with the same elements may have different fingerprints, for instance
+        because of another number of threads. A fingerprint is the same in every process with the same version of
+        Python.
 
         Raises:
             InvalidTypeError: something in it exists in this process only, such as a lock or an open file.
@@ -1483,7 +1491,9 @@ class Dataset(Generic[Element]):
         return self._options
 
     def explain(self) -> str:
-        """The plan as text: what runs by index and what streams, threads, memory held, and what was moved.
+        """The plan as text: which steps run by index and which as streams, with their threads and memory.
+
+        It also says which steps were moved.
 
         Example:
             >>> import penstock as ps

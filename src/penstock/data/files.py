@@ -31,12 +31,13 @@ def TextLineDataset(files: Files, compression_type: str | None = None) -> Datase
     elements.
 
     Args:
-        files: a name, several, or a dataset of names; or of (name, start, stop), for lines start to stop - 1 of a file.
+        files: a name, several, or a dataset of names. A dataset of (name, start, stop) reads lines start to stop - 1 of
+            a file.
         compression_type: None or "" for none; "GZIP" or "ZLIB", in any case.
 
     Raises:
-        StorageError: a file is missing; while iterating, one that a dataset names is, or one cannot be read. Iterating
-            then goes on with the next file.
+        StorageError: a file is missing; while iterating, a file that a dataset names is missing, or a file cannot be
+            read. Iterating then continues with the next file.
         ElementError: while iterating, a line that is not UTF-8. Iterating continues with the next line.
         InvalidArgumentError: another compression type.
         InvalidTypeError: something else than names.
@@ -57,13 +58,14 @@ def TFRecordDataset(files: Files, compression_type: str | None = None) -> Datase
     r"""The records of TFRecord files as bytes, one file after the other. Both checksums of every record are verified.
 
     Args:
-        files: a name, several, or a dataset of names; or of (name, start, stop), for records start to stop - 1 of a
-            file.
+        files: a name, several, or a dataset of names. A dataset of (name, start, stop) reads records start to stop - 1
+            of a file.
         compression_type: None or "" for none; "GZIP" or "ZLIB", in any case.
 
     Raises:
-        StorageError: a file is missing; while iterating, one that a dataset names is, or a record is damaged. If only
-            its data is, iterating continues with the next record, otherwise with the next file.
+        StorageError: a file is missing; while iterating, a file that a dataset names is missing, or a record is
+            damaged. If only the record's data is damaged, iterating continues with the next record, otherwise with the
+            next file.
         InvalidArgumentError: another compression type.
         InvalidTypeError: something else than names.
 

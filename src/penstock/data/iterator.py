@@ -149,9 +149,9 @@ class DatasetIterator(Iterator[Element]):
 
     @property
     def errors(self) -> SkippedRows:
-        """The rows that were left out up to the last element given: how many, and what the first of them were.
+        """The rows that were left out before the last element given: their number, and the first 100 of them.
 
-        Those of `Dataset.ignore_errors` and of `Options(on_error="skip")`. They are part of the state.
+        `Dataset.ignore_errors` and `Options(on_error="skip")` leave rows out. They are part of the state.
         """
         return self._pass.skips.rows
 
@@ -260,7 +260,7 @@ class DatasetIterator(Iterator[Element]):
         raise OutOfRangeError("the dataset has no further element")
 
     def get_next_as_optional(self) -> Optional:
-        """The next element, or an optional without a value at the end: no exception tells it."""
+        """The next element, or at the end an optional without a value, instead of an exception."""
         for element in self:
             return Optional.of(element)
         return Optional.empty()

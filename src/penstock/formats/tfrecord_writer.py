@@ -13,11 +13,11 @@ from penstock.tensorflow_names import TensorFlowNames
 
 @TensorFlowNames(keywords={"__init__": {"filename": "path"}})
 class TFRecordWriter:
-    """Writes the records of one TFRecord file, which appears under its name when it is complete.
+    """Writes one TFRecord file, which appears under its name when it is complete.
 
-    Until `close`, or the end of a `with` block, the records are in `<path>.writing`: whoever lists or reads files meets
-    whole ones only. A `with` block that is left by an exception removes what was written. A file that had the name is
-    replaced.
+    Until `close`, or the end of a `with` block, the records are in `<path>.writing`, so other programs see complete
+    files only. If an exception leaves the `with` block, the written records are removed. An existing file of that name
+    is replaced.
 
     Args:
         path: a local path.

@@ -16,7 +16,7 @@ class CategoryEncoding(ArrayLayer):
     """Integers from 0 to `num_tokens` - 1 as vectors of that length.
 
     Args:
-        num_tokens: the length of a vector. Integers that do not fit count as nothing.
+        num_tokens: the length of a vector. Integers outside the range are ignored.
         output_mode: "one_hot" for each integer; "multi_hot" or "count" for all integers along the last axis.
 
     Raises:

@@ -23,8 +23,8 @@ class Hashing(ArrayLayer):
     """Strings or integers to one of `num_bins` bins, by their hash: no vocabulary is needed.
 
     Args:
-        num_bins: the number of bins, that of the mask included.
-        mask_value: the value that gets bin 0, which no other gets then.
+        num_bins: the number of bins, including that of the mask.
+        mask_value: the value that gets bin 0, which no other value then gets.
         salt: a key of one or two integers: the hash is then SipHash, which others cannot compute without it. FarmHash
             by default.
         output_mode: "int", or a vector: "one_hot" for each value, "multi_hot" or "count" for all values along the last

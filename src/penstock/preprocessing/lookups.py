@@ -19,11 +19,11 @@ class StringLookup(IndexLookup):
     """Strings to indices.
 
     Args:
-        max_tokens: the most indices there may be, those of the mask and of unknown tokens included.
+        max_tokens: the largest number of indices, including those of the mask and of unknown tokens.
         num_oov_indices: the number of indices for tokens that are not in the vocabulary. Several share them by their
             FarmHash fingerprint; with 0 such a token is an error.
-        mask_token: the token that stands for nothing; it gets index 0, and is left out of vectors.
-        oov_token: what stands for an unknown token in the vocabulary and in the results of `invert=True`.
+        mask_token: the token for missing values; it gets index 0, and is left out of vectors.
+        oov_token: the token for all unknown ones, in the vocabulary and in the results of `invert=True`.
         vocabulary: the tokens in order, as a list or an array, or the path of a text file with one in each line, which
             is then read by memory map. Without it, call `adapt`.
         idf_weights: the weight of each token, for "tf_idf".

@@ -29,13 +29,13 @@ class TextVectorization(LearningLayer):
     """Texts to the indices of their words, or to one vector for each text.
 
     Args:
-        max_tokens: the most indices there may be, those of padding and of unknown words included.
+        max_tokens: the largest number of indices, including those of padding and of unknown words.
         standardize: "lower_and_strip_punctuation", "lower", "strip_punctuation", None, or a function from an array of
             texts to another. It gets as many texts as there are, with dtype `numpy.dtypes.StringDType`; what becomes of
             a text must not depend on the others.
         split: "whitespace", "character", None (the inputs are words already), or a function from an array of texts, as
             above, to a list of lists.
-        ngrams: also use runs of up to so many words; a tuple says which lengths to use.
+        ngrams: also use runs of up to this many words; a tuple lists the lengths to use.
         output_mode: "int" for indices, padded with 0 to the longest text, or a vector of each text: "multi_hot",
             "count" or "tf_idf".
         output_sequence_length: cut or pad indices to this length.

@@ -46,36 +46,34 @@ def distribute(
 ) -> Callable[[Dataset], Dataset]:
     """A transformation for `Dataset.apply`: operators before it run on the workers of a service, those after it here.
 
-    Under "distributed_epoch" `take`, `skip`, `batch`, `enumerate` and `shuffle` mean what they mean in process, on any
-    number of workers; steps that must see a whole stream run in this process. `Dataset.explain` shows where. Your
-    functions travel with the dataset.
+    Under "distributed_epoch", `take`, `skip`, `batch`, `enumerate` and `shuffle` mean the same as in process, on any
+    number of workers; steps that must see the whole stream run in this process. `Dataset.explain` shows where each step
+    runs. Your functions travel with the dataset.
 
     Args:
-        processing_mode: "distributed_epoch" gives every element once; "parallel_epochs" as often as there are workers,
-            from each of them in an order of its own; or any `ShardingPolicy`.
+        processing_mode: "distributed_epoch" gives every element once; "parallel_epochs" gives it once from each worker,
+            in that worker's order; or any `ShardingPolicy`.
         service: the dispatcher: "host:port", "protocol://host:port" or (protocol, "host:port"); by TLS
             "grpc+tls://host:port". The environment names what it asks for: PENSTOCK_TOKEN_FILE, PENSTOCK_TLS_ROOT, and
             PENSTOCK_TLS_CERT with PENSTOCK_TLS_KEY. A service of this user's on this machine needs none of them.
-        job_name: all datasets distributed under one name share its elements, each of which goes to one of them: the
-            first that asks. Every iteration is an epoch of the job. None: a job for this dataset alone.
+        job_name: all datasets that are distributed under one name share its elements: each element goes to the first
+            that needs it. Every iteration is an epoch of the job. None: a job for this dataset alone.
         consumer_index: for coordinated reads, which of the `num_consumers` this is. In every step all consumers get
             their elements from the same group of `num_consumers` consecutive elements of the same worker. An incomplete
             group at the end of a worker's elements is left out.
         num_consumers: for coordinated reads, how many there are.
-        max_outstanding_requests: the most elements to fetch in advance. None, or `ps.AUTOTUNE`: as many as 64 MiB
-            hold.
+        max_outstanding_requests: how many elements to fetch in advance at most. None, or `ps.AUTOTUNE`: 64 MiB of them.
         data_transfer_protocol: how elements travel; None uses the fastest that both sides have.
         compression: "AUTO" lets each worker measure whether it pays; None; or a codec: "LZ4", "ZSTD", "SNAPPY".
         cross_trainer_cache: share what is produced with other trainers, each of which gets all of it.
-        target_workers: "ANY"; "LOCAL" for the workers in this process only, and for their parts only, where each
-            worker has a part of its own, as under all policies but DYNAMIC. What the readers of a job share has no
-            such parts, so there "LOCAL" is for DYNAMIC. "AUTO" leaves out workers on other machines that carry the tag
-            COLOCATED.
-        ordered: whether elements come in the order that they have in process. None: yes, where one dataset reads alone
-            under "distributed_epoch", unless its options say deterministic=False.
-        skip_poison: an element whose function ends the processes of three data workers, by a crash or for want of
-            memory, is left out and counted (`penstock status`). False: a `ps.PoisonError` is raised in its place, after
-            which the iterator goes on.
+        target_workers: "ANY"; "LOCAL" for the workers in this process only. Under all policies but DYNAMIC each worker
+            has its own part of the data, so "LOCAL" reads these parts only; with a `job_name`, "LOCAL" is allowed under
+            DYNAMIC only. "AUTO" leaves out workers on other machines that have the tag COLOCATED.
+        ordered: whether elements come in the same order as in process. None: yes, if one dataset reads alone under
+            "distributed_epoch" and its options do not say deterministic=False.
+        skip_poison: whether to leave out an element whose function ends the processes of data workers, by a crash or
+            for lack of memory, and to count it (`penstock status`). If False, a `ps.PoisonError` is raised in its
+            place, after which the iterator continues.
         dispatcher_timeout_seconds: how long to wait for a dispatcher that cannot be reached, or cannot write its
             journal, before the iterator raises. Meanwhile the log says what it waits for. A dispatcher that has never
             answered is tried for a minute at most.

@@ -33,24 +33,24 @@ class Checkpoint:
 
     An object is one of these, or a structure of them (tuples, lists, dictionaries, whatever JAX knows as a tree):
 
-    - a Keras model, layer, optimizer, metric, variable or seed generator: restored in place, each variable where its
-      value lies. A compiled model brings its optimizer and its metrics. What is not built yet is built by `restore`;
+    - a Keras model, layer, optimizer, metric, variable or seed generator: restored in place, each variable on its
+      devices. A compiled model includes its optimizer and its metrics. `restore` builds what is not built yet;
     - a Flax NNX module, optimizer or metric: restored in place;
     - anything with `state_dict()` and `load_state_dict()`, such as the iterator of a dataset, or PyTorch's modules and
       optimizers: restored in place;
-    - arrays, numbers and strings. These are values: what is given here is a template that says of which shapes and
-      dtypes they have and on which devices they are. `save` takes their present values, and `restore` returns them.
+    - arrays, numbers and strings. These are values: give a template here, with their shapes, dtypes and devices; `save`
+      takes their present values, and `restore` returns them.
 
-    With several workers make it inside `strategy.scope()`, and make every call on all workers.
+    With several workers, create it inside `strategy.scope()`, and make every call on all workers.
 
     Args:
         max_to_keep: how many checkpoints of a prefix to keep: those with the highest numbers, and the one that was
             just saved. `save` deletes the others.
         keep_every_n: do not delete those whose numbers are multiples of this.
-        best: "max" or "min": keep the `max_to_keep` with the largest or smallest `metric` instead of the newest, and
-            the newest one.
-        asynchronous: let `save` return when the values are copied, and write them in the background. The next call
-            raises an error of the writing; the program does not end before all is written.
+        best: "max" or "min": keep the `max_to_keep` checkpoints with the largest or smallest `metric`, and the newest
+            one.
+        asynchronous: let `save` return when the values are copied, and write them in the background. If writing fails,
+            the next call raises the error. The program does not end before everything is written.
         objects: what to save, by name.
 
     Raises:
@@ -102,25 +102,25 @@ class Checkpoint:
         self._closed = False
 
     def save(self, prefix: str | os.PathLike[str], /, *, step: Any = None, metric: Any = None, **values: Any) -> str:
-        """Write a checkpoint, and give its path: the prefix, and a number.
+        """Write a checkpoint, and return its path: the prefix and a number.
 
-        What is written are the values at this call, whatever becomes of the objects while it is written.
+        It holds the values at the time of this call, whatever happens to the objects while it is being written.
 
         Args:
-            prefix: a directory, which is made, and the beginning of a name in it: "run/ckpt". A directory with a
-                protocol, such as "gs://bucket/run/ckpt", is written to through fsspec.
-            step: the number. A checkpoint of this number is replaced: whenever the process is killed there is the old
-                one or the new one. If None the number follows the highest there is. An object of this name that is a
-                value is saved too.
-            metric: how good the checkpoint is, for `best` and `ps.best_checkpoint`. An object of this name that is a
-                value is saved too.
+            prefix: a directory, which is created if need be, and the beginning of a name in it: "run/ckpt". A prefix
+                with a protocol, such as "gs://bucket/run/ckpt", goes through fsspec.
+            step: the number. An existing checkpoint of this number is replaced; a kill at any moment leaves the old one
+                or the new one. None means one more than the highest number. If a value of the checkpoint is called
+                `step`, it is saved too.
+            metric: how good the checkpoint is, for `best` and `ps.best_checkpoint`. If a value of the checkpoint is
+                called `metric`, it is saved too.
             values: the present value of every object that is made of arrays, numbers and strings, by its name.
 
         Raises:
             InvalidArgumentError: values that are missing, too many, or do not fit their templates; a Keras object that
                 is not built yet; an array that was donated.
             InvalidTypeError: a step that is no whole number, or a metric that is no number.
-            StorageError: the directory or the checkpoint cannot be written, or what has its name is no checkpoint.
+            StorageError: the directory or the checkpoint cannot be written, or something else has its name.
             ClosedError: the checkpoint was closed.
         """
         refuse_in_replica("checkpoint.save")
@@ -245,14 +245,14 @@ class Checkpoint:
         return None, None
 
     def restore(self, path: str | os.PathLike[str] | None, /, *, partial: bool = False) -> dict[str, Any]:
-        """Put a checkpoint's values into the objects, and give all of them by name: the values among them are new.
+        """Put a checkpoint's values into the objects, and return all objects by name, with new values.
 
-        Everything is checked before anything is changed, except that what is not built yet is built.
+        Everything is checked before anything is changed; only objects that are not built yet are built first.
 
         Args:
             path: what `save` or `ps.latest_checkpoint` gave.
-            partial: leave out what the checkpoint holds beside these objects: other objects, other leaves of a tree,
-                the optimizer and the metrics of a model that was compiled. It is not read.
+            partial: ignore everything else in the checkpoint, without reading it: other objects, other leaves of a
+                tree, the optimizer and the metrics of a compiled model.
 
         Raises:
             StorageError: there is no checkpoint, or it is damaged.
@@ -298,7 +298,7 @@ class Checkpoint:
         self.wait()
 
     def close(self) -> None:
-        """Wait until the last checkpoint is complete; nothing can be saved or restored any more."""
+        """Wait until the last checkpoint is complete. Afterwards nothing can be saved or restored."""
         self._closed = True
         self.wait()
 
