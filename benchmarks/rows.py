@@ -12,7 +12,7 @@ from benchmarks.timing import Figure, processor_ratio
 
 def measure() -> list[Figure]:
     """The figures of this file."""
-    return [*generators(), restored_generator()]
+    return [*generators(), restored_generator(), *shuffles()]
 
 
 def exhaust(items: Iterable[object]) -> None:
@@ -73,6 +73,21 @@ def restored_generator() -> Figure:
 
     question = "from_generator(integers): restore at 100,000 / next loop"
     return processor_ratio(question, lambda: iter(dataset).load_state_dict(state), by_hand, 1 / 1.3)
+
+
+def shuffles() -> Iterator[Figure]:
+    """Batches of numbers in random order, against a permutation by NumPy and gathering, of all rows at once."""
+    for rows, buffer in ((200_000, 200_000), (1_000_000, 1_000_000), (1_000_000, 10_000)):
+        array = np.arange(rows)
+        dataset = ps.Dataset.from_tensor_slices(array).shuffle(buffer).batch(1024)
+
+        def by_hand(array: np.ndarray[Any, Any] = array) -> None:
+            order = np.random.permutation(len(array))
+            for start in range(0, len(array), 1024):
+                array[order[start : start + 1024]]
+
+        question = f"{rows:,} numbers, shuffle({buffer:,}).batch(1024) / np.random.permutation"
+        yield processor_ratio(question, lambda dataset=dataset: exhaust(dataset), by_hand, 0.6)  # type: ignore[misc]
 
 
 if __name__ == "__main__":

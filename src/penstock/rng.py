@@ -23,6 +23,10 @@ _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 _SORTED_LIMIT = 1 << 17
 _FEISTEL_ROUNDS = 6
+_TABLE_BITS = 32
+"""Of words of up to so many bits the hashes of all halves are kept: 3 MB at most."""
+_PIECE = 1 << 14
+"""So many positions at a time: their halves stay in the processor's cache."""
 
 
 def draw_seed() -> int:
@@ -103,10 +107,12 @@ def permuted(key: int, length: int, positions: range | npt.ArrayLike) -> Indices
         >>> sorted(permuted(key=7, length=5, positions=range(5)).tolist())
         [0, 1, 2, 3, 4]
     """
-    wanted = as_positions(positions)
     if length <= _SORTED_LIMIT:
-        return _sorted_order(key, length).take(wanted)
-    return _feistel(key, length, wanted)
+        order = _sorted_order(key, length)
+        if isinstance(positions, range) and positions.step == 1:
+            return order[positions.start : positions.stop]
+        return order.take(as_positions(positions))
+    return _feistel(key, length, as_positions(positions))
 
 
 @lru_cache(maxsize=16)
@@ -125,24 +131,58 @@ def _feistel(key: int, length: int, positions: Indices) -> Indices:
 
     It is walked until it falls inside.
     """
-    bits = (length - 1).bit_length()
-    low_bits = np.uint64(bits // 2)
-    high_bits = np.uint64(bits - bits // 2)
-    low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
-    high_mask = (np.uint64(1) << high_bits) - np.uint64(1)
-    keys = [mix(key, number) for number in range(_FEISTEL_ROUNDS)]
-
-    def once(words: _Words) -> _Words:
-        high, low = words >> low_bits, words & low_mask
-        for number in range(0, _FEISTEL_ROUNDS, 2):
-            high ^= _hash(keys[number], low.copy()) & high_mask
-            low ^= _hash(keys[number + 1], high.copy()) & low_mask
-        return (high << low_bits) | low
-
-    result = once(positions.astype(np.uint64))
+    network = _network(key, (length - 1).bit_length())
+    result = network.once(positions)
     outside = np.flatnonzero(result >= length)
     while outside.size:
-        moved = once(result[outside])
+        moved = network.once(result[outside])
         result[outside] = moved
         outside = outside[moved >= length]
-    return result.astype(np.int64)
+    return result
+
+
+class _Network:
+    """One permutation of the words of so many bits: each half is changed in turn by a hash of the other."""
+
+    def __init__(self, key: int, bits: int) -> None:
+        self._low_bits = bits // 2
+        self._masks = ((1 << (bits - bits // 2)) - 1, (1 << (bits // 2)) - 1)
+        self._keys = [mix(key, number) for number in range(_FEISTEL_ROUNDS)]
+        # A half has few values where the words are not huge: their hashes are computed once.
+        self._tables = None if bits > _TABLE_BITS else self._all_hashes()
+
+    def _all_hashes(self) -> list[Indices]:
+        return [self._hashes(number, np.arange(self._masks[1 - number % 2] + 1)) for number in range(_FEISTEL_ROUNDS)]
+
+    def _hashes(self, number: int, halves: Indices) -> Indices:
+        """What a round changes the other half by."""
+        return _hash(self._keys[number], halves.astype(np.uint64)).view(np.int64) & self._masks[number % 2]
+
+    def once(self, words: Indices) -> Indices:
+        """The words at these places of the permutation."""
+        if len(words) <= _PIECE:
+            return self._once(words)
+        found = np.empty_like(words)
+        for start in range(0, len(words), _PIECE):
+            found[start : start + _PIECE] = self._once(words[start : start + _PIECE])
+        return found
+
+    def _once(self, words: Indices) -> Indices:
+        halves = [words >> self._low_bits, words & self._masks[1]]
+        change = np.empty_like(words)
+        for number in range(_FEISTEL_ROUNDS):
+            other = halves[1 - number % 2]
+            if self._tables is None:
+                change = self._hashes(number, other)
+            else:  # a half is always in its table: nothing has to be checked
+                self._tables[number].take(other, out=change, mode="clip")
+            halves[number % 2] ^= change
+        high, low = halves
+        high <<= self._low_bits
+        high |= low
+        return high
+
+
+@lru_cache(maxsize=16)
+def _network(key: int, bits: int) -> _Network:
+    return _Network(key, bits)

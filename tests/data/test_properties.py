@@ -184,6 +184,9 @@ def test_random_numbers_are_the_same_on_every_machine():
     assert mix(1, 2, 3) == 15020427595393229491
     assert permuted(mix(0), 8, range(8)).tolist() == [0, 3, 2, 4, 5, 1, 7, 6]
     assert permuted(mix(0), 10**9, range(4)).tolist() == [798550113, 417182804, 885967347, 144582423]
+    assert permuted(mix(0), 200_000, range(4)).tolist() == [87402, 102053, 86298, 122656]
+    long = [708655151888, 539790767176, 265718822645, 769910272247]  # so long that no table of hashes is kept
+    assert permuted(mix(0), 2**40 + 1, range(4)).tolist() == long
 
 
 @given(

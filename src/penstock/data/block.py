@@ -129,6 +129,13 @@ class Block:
         return Block.concatenate(blocks, copiers).take(order, copiers)
 
 
+def shifted(indices: Indices, by: int) -> Indices:
+    """Every position moved by the same distance."""
+    if isinstance(indices, range):
+        return range(indices.start + by, indices.stop + by, indices.step)
+    return indices + by
+
+
 def take_rows(column: Column, indices: Indices, copiers: Copiers | None = None) -> Column:
     """Rows of a column: a view for a range, a copy for an array."""
     if isinstance(indices, range):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.data.block import Block, Indices
+from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Run, SameElements, capped, scaled, surely
 from penstock.data.streams.stream import OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
@@ -333,10 +333,3 @@ class EnumerateStream(OneInputStream):
     def restore(self, state: State) -> None:
         position, self._position = state
         self._input.restore(position)
-
-
-def shifted(indices: Indices, by: int) -> Indices:
-    """Every position moved by the same distance."""
-    if isinstance(indices, range):
-        return range(indices.start + by, indices.stop + by, indices.step)
-    return indices + by

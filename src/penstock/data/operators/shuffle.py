@@ -1,11 +1,14 @@
 """shuffle: an order that can be entered anywhere, over an index and over a stream."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from penstock.data.block import Block, Indices
+from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Run, SameElements
 from penstock.data.skipped import SkippedPlace
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
@@ -72,21 +75,46 @@ class Shuffle(SameElements):
         length = self.input.cardinality
         if 0 <= length <= self.buffer_size:
             return self.input.read(run, epoch, permuted(mix(key, 0), length, indices))
-        positions = as_positions(indices)
-        first = self.first_window(key)
-        windows = np.maximum(0, positions - first + self.buffer_size) // self.buffer_size
-        sources = np.empty_like(positions)
-        for window in np.unique(windows):
-            start = 0 if window == 0 else first + (int(window) - 1) * self.buffer_size
-            size = first if window == 0 else self.buffer_size
+        return self.input.read(run, epoch, self._sources(key, length, indices))
+
+    def _sources(self, key: int, length: int, indices: Indices) -> npt.NDArray[np.int64]:
+        """Where the rows at these positions stand in an input that is longer than the buffer."""
+        first, size = self.first_window(key), self.buffer_size
+        sources = np.empty(len(indices), np.int64)
+        for window, places, positions in _by_window(indices, first, size):
+            start = 0 if window == 0 else first + (window - 1) * size
+            rows = first if window == 0 else size
             if length != INFINITE_CARDINALITY:
-                size = min(size, length - start)
-            inside = windows == window
-            sources[inside] = start + permuted(mix(key, 2, int(window)), size, positions[inside] - start)
-        return self.input.read(run, epoch, sources)
+                rows = min(rows, length - start)
+            sources[places] = permuted(mix(key, 2, window), rows, shifted(positions, -start))
+            sources[places] += start
+        return sources
 
     def stream(self, run: Run, epoch: int) -> "ShuffleStream":
         return ShuffleStream(self, run, epoch)
+
+
+def _by_window(indices: Indices, first: int, size: int) -> Iterator[tuple[int, slice | npt.NDArray[np.intp], Indices]]:
+    """The windows that positions fall into: the number of each, where among them its positions stand, and these.
+
+    The first window has `first` positions, all others `size`.
+    """
+    if isinstance(indices, range) and indices.step == 1:
+        at, begin = indices.start, indices.start
+        while at < indices.stop:
+            window = max(0, at - first + size) // size
+            stop = min(indices.stop, first + window * size)
+            yield window, slice(at - begin, stop - begin), range(at, stop)
+            at = stop
+        return
+    positions = as_positions(indices)
+    windows = np.maximum(0, positions - first + size) // size
+    order = np.argsort(windows, kind="stable")
+    ends = [*(np.flatnonzero(np.diff(windows[order])) + 1).tolist(), len(order)]
+    for start, stop in pairwise([0, *ends]):
+        places = order[start:stop]
+        if len(places):
+            yield int(windows[places[0]]), places, positions[places]
 
 
 class ShuffleStream(OneInputStream):
