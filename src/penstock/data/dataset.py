@@ -202,7 +202,7 @@ class Dataset(Generic[Element]):
             >>> import pyarrow as pa
             >>> table = pa.table({"age": [31, None], "name": ["Ada", "Bob"]})
             >>> list(Dataset.from_arrow(table, mask_nulls=True))[1]
-            {'age': np.int64(0), 'name': 'Bob', 'age_is_valid': np.False_}
+            {'age': np.int64(0), 'age_is_valid': np.False_, 'name': 'Bob'}
         """
         columns = as_columns(arrow_table(data, mask_nulls), call="from_arrow")
         leaves, structure = flatten(columns)
