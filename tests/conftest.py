@@ -1,15 +1,15 @@
 """What holds for every test: nothing that it started is left running or open."""
 
-import atexit
 import gc
 import os
-import shutil
 import signal
-import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
+import compiled
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says how busy the machine is, not whether the example holds. A run of the tests draws the
@@ -20,9 +20,6 @@ settings.register_profile(
 settings.register_profile("many", settings.get_profile("penstock"), derandomize=False, max_examples=1000)
 settings.load_profile("penstock")
 
-# A program, which needs TensorFlow; and what tests import.
-collect_ignore = ["list_tensorflow_names.py", "support"]
-
 # Threads and files that libraries open once and keep: JAX's and hypothesis's own pools, font and locale files, …
 _OUR_THREADS = "penstock-"
 _DESCRIPTORS = "/proc/self/fd"
@@ -31,15 +28,19 @@ _DESCRIPTORS = "/proc/self/fd"
 # some hundred processes would each compile all they import, wherever this variable is set.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="penstock-compiled-")
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+    compiled.share_programs()
 # Small programs that run a few times: a level above this one costs more in compiling than it saves in running.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 
 # A shell starts what runs in its background with Ctrl-C ignored, and programs started by tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
+    """Look for examples to run in the package alone: these files have none, and some are programs."""
+    found = yield
+    return [one for one in found if not isinstance(one, DoctestModule)]
 
 
 def pytest_collection_finish() -> None:

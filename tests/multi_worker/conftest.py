@@ -13,9 +13,6 @@ from forked_workers import run_workers
 
 import penstock as ps
 
-# These run in the workers, where the scenarios find each other by names that do not exist here.
-collect_ignore = ["scenarios", "worker.py", "keras_training.py"]
-
 WORKER = Path(__file__).parent / "worker.py"
 
 # Text files with a number in each line.

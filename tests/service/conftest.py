@@ -16,7 +16,6 @@ from penstock.launch.ports import free_port
 from penstock.service.wire.subjects import Endpoint
 
 PRODUCING = Path(__file__).parent / "producing.py"
-collect_ignore = ["altering.py", "fuzzing.py", "fuzzing_live.py", "producing.py", "reading.py", "typed.py"]
 
 
 @contextmanager

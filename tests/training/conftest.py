@@ -6,8 +6,5 @@ os.environ["KERAS_BACKEND"] = "jax"
 
 import jax
 
-# A program, not tests.
-collect_ignore = ["training_run.py", "jax_run.py", "keras_run.py"]
-
 # Before anything starts JAX's backend: afterwards the number of devices is fixed.
 jax.config.update("jax_num_cpu_devices", 4)

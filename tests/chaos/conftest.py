@@ -1,3 +1,0 @@
-"""What is beside this file is a program: `make chaos`."""
-
-collect_ignore_glob = ["[!t]*.py", "trial.py"]
