@@ -21,6 +21,7 @@ SOURCES = Path(__file__).parent.parent / "src"
 LEVELS = (
     "errors tensorflow_names optional options extras structure spec rng row_generators paths printing",
     "sharding runtime/ formats/",
+    "formats/indexed/",
     "data/block data/axes data/skipped",
     "data/streams/",
     "data/node",

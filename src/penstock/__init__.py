@@ -10,6 +10,8 @@ import types as _types
 import typing as _typing
 
 from penstock.data.dataset import Dataset as Dataset
+from penstock.data.files import FilesDataset as FilesDataset
+from penstock.data.files import ParquetDataset as ParquetDataset
 from penstock.data.files import TextLineDataset as TextLineDataset
 from penstock.data.files import TFRecordDataset as TFRecordDataset
 from penstock.data.iterator import DatasetIterator as DatasetIterator
@@ -47,6 +49,8 @@ from penstock.errors import StorageError as StorageError
 from penstock.errors import TooManySkippedError as TooManySkippedError
 from penstock.errors import WorkerError as WorkerError
 from penstock.extras import load as _load
+from penstock.formats.indexed.file_format import FileFormat as FileFormat
+from penstock.formats.indexed.registry import register_format as register_format
 from penstock.formats.tfrecord_writer import TFRecordWriter as TFRecordWriter
 from penstock.optional import Optional as Optional
 from penstock.options import AUTOTUNE as AUTOTUNE

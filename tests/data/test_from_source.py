@@ -135,7 +135,7 @@ def test_rows_of_different_kinds_are_refused():
     dataset = ps.Dataset.from_source([1, 2, "three", 4])
     iterator = iter(dataset)
     assert [next(iterator), next(iterator)] == [1, 2]
-    with pytest.raises(ps.ElementError, match="the source gave object after int64; all its rows must be of one kind"):
+    with pytest.raises(ps.ElementError, match="from_source gave object after int64; all its rows must be of one kind"):
         next(iterator)
     assert next(iterator) == 4
 

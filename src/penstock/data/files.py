@@ -1,24 +1,31 @@
 """Datasets of the records of files."""
 
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 
 from penstock.data.arguments import user_site
 from penstock.data.block import object_column
 from penstock.data.dataset import Dataset
 from penstock.data.node import Node
 from penstock.data.operators.files import ReadFiles
+from penstock.data.operators.indexed_files import IndexedFiles
 from penstock.data.operators.sources import Slices
 from penstock.data.tensorflow import FILES
-from penstock.errors import InvalidTypeError
-from penstock.formats.files import check_compression, check_exists, has_protocol
+from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from penstock.formats import indexed
+from penstock.formats.files import check_compression, check_exists, has_protocol, matching_files
+from penstock.formats.indexed.file_format import FileFormat
+from penstock.formats.indexed.registry import format_of
 from penstock.formats.records import RecordFormat
 from penstock.formats.text_lines import TextLines
 from penstock.formats.tfrecord import TFRecords
 from penstock.paths import local_path
 from penstock.structure import LEAF, flatten
 from penstock.tensorflow_names import tensorflow_keywords
+
+_COUNTING_THREADS: Final = 16
 
 Files = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Dataset
 
@@ -82,6 +89,90 @@ def TFRecordDataset(files: Files, compression_type: str | None = None) -> Datase
     return _records("TFRecordDataset", files, TFRecords(), compression_type)
 
 
+def ParquetDataset(  # noqa: N802  # as the others
+    files: Files,
+    columns: Sequence[str] | None = None,
+    *,
+    filter: Any = None,
+    mask_nulls: Sequence[str] = (),
+) -> Dataset[dict[str, Any]]:
+    """The rows of Parquet files as dictionaries, one file after the other; any row is read by its number.
+
+    So a shuffle above it is one of all rows, and nothing is read to skip rows, to resume, or for the rows of other
+    workers. The least that is decoded is a row group; those read last are kept, up to 256 MiB. For shuffling write
+    files with row groups of a few thousand rows: `explain()` says what a row at random costs.
+
+    Args:
+        files: a name, a pattern with `*`, several, or a dataset of names.
+        columns: those to read; None for all.
+        filter: an expression of Arrow's, such as `pyarrow.compute.field("age") >= 18`, over any columns: other rows are
+            left out. Its columns are read once when the dataset is made, but for row groups that their statistics rule
+            out.
+        mask_nulls: columns in which nulls become zeros, empty strings or empty lists, with a column "x_is_valid" of
+            booleans beside each. A null elsewhere is an error.
+
+    Raises:
+        StorageError: a file is missing, is no Parquet file, or has other columns than the first one; while iterating, a
+            row group is damaged. Its rows fail, and iterating continues behind them.
+        InvalidArgumentError: a column that is not there, a filter that does not fit, or a pattern without files.
+        InvalidTypeError: something else than names.
+
+    Example:
+        >>> import os, tempfile
+        >>> import pyarrow as pa, pyarrow.compute as pc, pyarrow.parquet as pq
+        >>> path = os.path.join(tempfile.mkdtemp(), "people.parquet")
+        >>> pq.write_table(pa.table({"age": [31, 17, 54], "name": ["Ada", "Bob", "Cid"]}), path)
+        >>> dataset = ParquetDataset(path, ["name"], filter=pc.field("age") >= 18)
+        >>> len(dataset), list(dataset)
+        (2, [{'name': 'Ada'}, {'name': 'Cid'}])
+    """
+    if isinstance(columns, str) or isinstance(mask_nulls, str):
+        raise InvalidTypeError("ParquetDataset(columns=..., mask_nulls=...) take lists of names, got a string")
+    if columns is not None and not columns:
+        raise InvalidArgumentError("ParquetDataset(columns=...) takes at least one column, got none")
+    return files_by_index("ParquetDataset", files, indexed.parquet.ParquetFiles(columns, filter, mask_nulls))
+
+
+def FilesDataset(files: Files, format: str | FileFormat) -> Dataset:  # noqa: N802  # as the others
+    """The rows of files of a format, one file after the other; any row is read by its number.
+
+    Args:
+        files: a name, a pattern with `*`, several, or a dataset of names.
+        format: what reads them, or a name that `ps.register_format` gave it; "parquet" is there.
+
+    Raises:
+        StorageError: a file is missing, cannot be read, or has other rows than the first one.
+        InvalidArgumentError: no such format, or a pattern without files.
+        InvalidTypeError: something else than names, or than a format.
+    """
+    return files_by_index("FilesDataset", files, format_of(format))
+
+
+def files_by_index(call: str, files: Files, format: FileFormat) -> Dataset:
+    """The dataset of the rows of files, each of which was looked into."""
+    names = _names(call, files)
+    if not names.indexable or names.cardinality < 0 or names.varies:
+        raise InvalidArgumentError(
+            f"{call} takes names that are known and in one order, got {names.where()}: give it a list of them, and "
+            "shuffle its rows"
+        )
+    given = list(dict.fromkeys(_name_of(one) for one in Dataset(names)))
+    with ThreadPoolExecutor(min(_COUNTING_THREADS, max(1, len(given))), "penstock-files") as pool:
+        counts = dict(zip(given, pool.map(format.count, given), strict=True))
+        specs = zip(given, pool.map(format.spec, given), strict=True)
+        _, first = next(specs, ("", None))
+        for name, spec in specs:
+            if spec != first:
+                raise StorageError(f"{call}: {name!r} has rows of {spec}, and {given[0]!r} of {first}")
+    options = files.options() if isinstance(files, Dataset) else None
+    return Dataset(IndexedFiles(names, call, format, counts, site=user_site()), options)
+
+
+def _name_of(element: Any) -> str:
+    """The name of a file, of a name or (name, start, stop)."""
+    return str(element[0] if isinstance(element, tuple) else element)
+
+
 def _records(call: str, files: Files, record_format: RecordFormat, compression_type: str | None) -> Dataset:
     compression = check_compression(call, compression_type)
     names = _names(call, files)
@@ -98,7 +189,7 @@ def _names(call: str, files: Files) -> Node:
     several: Any = [files] if isinstance(files, (str, os.PathLike)) else files
     if isinstance(several, (bytes, dict)) or not isinstance(several, Iterable):
         raise InvalidTypeError(f"{call} takes a file name, several, or a ps.Dataset of them, got {files!r}")
-    names = [_name(call, name) for name in several]
+    names = [name for given in several for name in _matching(call, _name(call, given))]
     for name in names:
         check_exists(call, name)
     return Slices("files", (object_column(names),), LEAF, len(names), site=user_site())
@@ -109,6 +200,12 @@ def _name(call: str, name: Any) -> str:
     if not isinstance(path, str):
         raise InvalidTypeError(f"{call} takes file names as strings or paths, got {name!r}")
     return str(path) if has_protocol(path) else local_path(path)
+
+
+def _matching(call: str, name: str) -> list[str]:
+    """The files that a name means: a pattern's, unless there is a file of that very name."""
+    is_pattern = any(sign in name for sign in "*?[") and (has_protocol(name) or not os.path.exists(name))
+    return matching_files(call, name) if is_pattern else [name]
 
 
 def _may_name_files(spec: Any) -> bool:

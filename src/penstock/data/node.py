@@ -180,6 +180,8 @@ class Node(ABC):
     """Whether what it makes of a row of its input depends on that row alone, and on its number if it draws by that."""
     one_each: ClassVar[bool] = False
     """Whether it makes one element of each of its input, so that both have the same number."""
+    reads_files: ClassVar[bool] = False
+    """Whether it reads the files that its input names, one after the other."""
     worth_a_worker: ClassVar[bool] = False
     """Whether it does what is worth another process: everything else only moves rows about."""
 

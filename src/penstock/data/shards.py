@@ -6,12 +6,11 @@ None is applied by halves: what does not fit is said of the dataset as a whole.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from penstock.data.dataset import Dataset
 from penstock.data.node import DependsOn, Node, OneInput
 from penstock.data.operators.expand import Interleave
-from penstock.data.operators.files import ReadFiles
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.keep import Cache, Kept
 from penstock.data.operators.order import Shard, ShardHint
@@ -75,7 +74,7 @@ def divided_by_file(node: Node, share: Callable[[OneInput], Node]) -> Node:
     readers = []
 
     def checked(below: Node) -> Node | None:
-        if isinstance(below, ReadFiles) or (isinstance(below, Interleave) and _makes_readers(below)):
+        if _reads_files(below):
             readers.append(below)
             return below
         if not below.inputs:
@@ -104,12 +103,12 @@ def share_of_files(reader: OneInput, part: OneOf, instead: str) -> Node:
     return with_inputs(reader, [below_order(reader.input, part.of)])
 
 
-def readers_of(node: Node) -> list[ReadFiles | Interleave]:
+def readers_of(node: Node) -> list[OneInput]:
     """The nodes that read files by the names that their input gives: readers, and what makes a reader of each name."""
-    found: list[ReadFiles | Interleave] = []
+    found: list[OneInput] = []
 
     def note(below: Node) -> Node | None:
-        if isinstance(below, ReadFiles) or (isinstance(below, Interleave) and _makes_readers(below)):
+        if _reads_files(below):
             found.append(below)
             return below
         return None
@@ -127,6 +126,10 @@ def names_of(reader: OneInput) -> list[Any] | None:
         return None
     with iter(Dataset(source)) as names:
         return list(names)
+
+
+def _reads_files(node: Node) -> TypeGuard[OneInput]:
+    return node.reads_files or (isinstance(node, Interleave) and _makes_readers(node))
 
 
 def _makes_readers(node: Interleave) -> bool:

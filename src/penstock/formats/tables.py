@@ -11,6 +11,7 @@ Numbers without nulls in one chunk are not copied. A null is an error: NumPy's n
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -206,6 +207,7 @@ def _rows(array: pa.Array, place: _ColumnPlace) -> Any:
     return rows
 
 
+@cache
 def _has_a_place(kind: pa.DataType) -> bool:
     tests = (
         pa.types.is_boolean,

@@ -15,13 +15,14 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from penstock.data.block import Block, Column, Indices, dtype_of_rows
+from penstock.data.block import Block, Column, Indices
 from penstock.data.functions.apply import note
+from penstock.data.functions.kinds import check_kind
 from penstock.data.node import Node, Run
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.formats.tables import as_columns
 from penstock.runtime.threads import failures
-from penstock.spec import TensorSpec, alike
+from penstock.spec import TensorSpec
 from penstock.structure import LEAF, flatten
 
 _PIECE_BYTES: Final = 1 << 20
@@ -164,20 +165,12 @@ class Source(Node):
             return Block((np.empty(0, object),), LEAF, 0)
         try:
             block = self.rows.read(indices)
-            self._check(run, block)
+            check_kind(run, self, block)
         except failures() as error:
             if len(indices) == 1:  # which of several it was is found by reading them in halves
                 note(error, self, int(indices[0]))
             raise
         return block
-
-    def _check(self, run: Run, block: Block) -> None:
-        """Refuse rows of another structure or dtype than those that were read before."""
-        found = (block.structure, tuple(map(dtype_of_rows, block.columns)))
-        agreed = run.agreed(self, found)
-        if found != agreed and not (found[0] == agreed[0] and all(map(alike, found[1], agreed[1]))):
-            shown, expected = (structure.shown(map(str, dtypes)) for structure, dtypes in (found, agreed))
-            raise ElementError(f"the source gave {shown} after {expected}; all its rows must be of one kind")
 
 
 def rows_of(source: Any) -> CollectionRows:

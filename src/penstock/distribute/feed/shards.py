@@ -97,6 +97,8 @@ def share_of_worker(node: Node, policy: AutoShardPolicy | None, workers: Strateg
         return WorkerShare(policy, "every worker reads everything", node, own_batches=True)
     if policy is AutoShardPolicy.DATA:
         return _by_data(node, workers, "it was asked for")
+    if policy in (None, AutoShardPolicy.AUTO) and any(below.reads_files and below.indexable for below in node.walk()):
+        return _by_data(node, workers, "rows of its files are read by index")
     try:
         if policy is AutoShardPolicy.FILE_RANGE:
             divided = divided_by_file(node, lambda reader: _range_share(reader, workers))

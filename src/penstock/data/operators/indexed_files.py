@@ -1,0 +1,146 @@
+"""The rows of files that can be read by number: one node for every such format."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.data.block import Block, Indices
+from penstock.data.functions.apply import note
+from penstock.data.functions.kinds import check_kind
+from penstock.data.node import DependsOn, OneInput, Run
+from penstock.errors import ElementError, StorageError
+from penstock.formats.indexed.file_format import FileFormat, Rows
+from penstock.runtime.threads import Threads, failures
+from penstock.structure import flatten
+
+
+@dataclass(frozen=True, eq=False)
+class IndexedFiles(OneInput):
+    """The rows of the files that the input names, one file after the other.
+
+    An element of the input is a name, or (name, start, stop): then only rows start to stop - 1 of that file.
+    """
+
+    depends_on = DependsOn.ANY
+    worth_a_worker = True
+    reads_files = True
+    method: str = field(repr=False)
+    format: FileFormat = field(repr=False)
+    counts: Mapping[str, int] = field(repr=False)
+    """How many rows each file had when the dataset was made."""
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # one node serves every format
+        return self.method
+
+    def arguments(self) -> list[str]:
+        return [type(self.format).__name__] if self.method == "FilesDataset" else []
+
+    @property
+    def memory(self) -> str:
+        return self.format.memory
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """How many rows each file has, in order; not where the files are."""
+        return {"counts": list(self.counts.values())}
+
+    @cached_property
+    def _pieces(self) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The files, the first row of each that counts, and how many rows come up to its end."""
+        run = Run(self.input, 0, Threads())
+        length = self.input.cardinality
+        given = list(self.input.read(run, 0, range(length)).rows()) if length else []
+        ranges = [_range(one, self.counts) for one in given]
+        names, starts, stops = zip(*ranges, strict=True) if ranges else ((), (), ())
+        starts_, stops_ = np.array(starts, np.int64), np.array(stops, np.int64)
+        return list(names), starts_, np.cumsum(stops_ - starts_)
+
+    @property
+    def cardinality(self) -> int:
+        ends = self._pieces[2]
+        return int(ends[-1]) if len(ends) else 0
+
+    @cached_property
+    def spec(self) -> Any:
+        names = self._pieces[0]
+        return self.format.spec(names[0]) if names else None
+
+    @property
+    def spec_from_call(self) -> bool:
+        return self.spec is None
+
+    @property
+    def indexable(self) -> bool:
+        return True
+
+    @property
+    def drops_alike(self) -> bool:
+        return True
+
+    @property
+    def keeps_places(self) -> bool:
+        return True
+
+    def records_in(self, file: str) -> int:
+        return self.counts[file]
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        forward = isinstance(indices, range) and indices.step == 1
+        if forward or len(indices) == 0:
+            return self._read(run, indices)
+        wanted, places = np.unique(np.asarray(indices, np.int64), return_inverse=True)
+        block = self._read(run, wanted)
+        return block if np.array_equal(places, np.arange(len(indices))) else block.take(places, run.copiers)
+
+    def _read(self, run: Run, rows: Indices) -> Block:
+        """Rows in the order of the files."""
+        try:
+            parts = [self._part(name, own) for name, own in self._by_file(rows)]
+            block = Block.concatenate(parts, run.copiers) if parts else Block((np.empty(0, object),), flatten(0)[1], 0)
+            check_kind(run, self, block)
+        except failures() as error:
+            if len(rows) == 1:  # which of several it was is found by reading them in halves
+                note(error, self, int(rows[0]))
+            raise
+        return block
+
+    def _by_file(self, rows: Indices) -> Iterator[tuple[str, Rows]]:
+        """Files, and which of their rows are meant."""
+        names, starts, ends = self._pieces
+        if not len(rows):
+            return
+        edges = np.searchsorted(ends, [rows[0], rows[-1]], side="right")
+        for number in range(int(edges[0]), int(edges[1]) + 1):
+            before = int(ends[number - 1]) if number else 0
+            shift = int(starts[number]) - before
+            if isinstance(rows, range):
+                start, stop = max(rows.start, before), min(rows.stop, int(ends[number]))
+                if start < stop:
+                    yield names[number], range(start + shift, stop + shift)
+            else:
+                first, last = np.searchsorted(rows, [before, ends[number]])
+                if first < last:
+                    yield names[number], rows[first:last] + shift
+
+    def _part(self, name: str, rows: Rows) -> Block:
+        columns, structure = flatten(self.format.read(name, rows))
+        wrong = [len(column) for column in columns if len(column) != len(rows)]
+        if wrong:
+            raise ElementError(
+                f"{type(self.format).__name__}.read must give {len(rows)} rows for {len(rows)} numbers, got {wrong[0]}"
+            )
+        return Block(tuple(map(np.asarray, columns)), structure, len(rows)).read_only()
+
+
+def _range(element: Any, counts: Mapping[str, int]) -> tuple[str, int, int]:
+    """A file and its rows that count, of a name or (name, start, stop)."""
+    name, start, stop = element if isinstance(element, tuple) else (element, 0, -1)
+    if name not in counts:
+        raise StorageError(f"{name!r} was not among the files when the dataset was made")
+    count = counts[name]
+    return str(name), min(int(start), count), count if stop < 0 else min(int(stop), count)

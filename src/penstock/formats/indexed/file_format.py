@@ -1,0 +1,64 @@
+"""Formats of files of which any row can be read by its number: what a format says."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = range | npt.NDArray[np.int64]
+"""Numbers of rows of one file: each once, the lowest first."""
+
+
+class FileFormat(ABC):
+    """How rows are stored in a kind of file, any of which can be read by its number.
+
+    Three methods make a format. `ps.FilesDataset(files, format=...)` reads files of it, by index: shuffled as a
+    whole, divided over workers by rows or by files, and resumed at any row. Formats are pickled for data workers, so
+    they hold no open files; what they keep in memory is best left out of `__getstate__`.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> class Triples(ps.FileFormat):
+        ...     '''Three bytes for each row.'''
+        ...
+        ...     def count(self, name):
+        ...         return pathlib.Path(name).stat().st_size // 3
+        ...
+        ...     def read(self, name, rows):
+        ...         return np.memmap(name, np.uint8, "r").reshape(-1, 3)[rows]
+        ...
+        ...     def spec(self, name):
+        ...         return ps.TensorSpec((3,), np.uint8)
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "pixels.rgb"
+        >>> _ = path.write_bytes(bytes(range(12)))
+        >>> [row.tolist() for row in ps.FilesDataset(path, Triples())[1:3]]
+        [[3, 4, 5], [6, 7, 8]]
+    """
+
+    memory: str = ""
+    """What reading keeps in memory, and what a row at random costs, for `explain()`."""
+
+    @abstractmethod
+    def count(self, name: str) -> int:
+        """The number of rows in a file, which is asked for once, when a dataset is made.
+
+        Raises:
+            StorageError: the file cannot be read, or is none of this format.
+        """
+
+    @abstractmethod
+    def read(self, name: str, rows: Rows) -> Any:
+        """The rows of these numbers: arrays (or Arrow columns) in the structure of a row, each with a row per number.
+
+        It may be called from several threads.
+
+        Raises:
+            StorageError: the file is damaged there, or has changed.
+        """
+
+    def spec(self, name: str) -> Any:
+        """What a row is: a `ps.TensorSpec` for each leaf; None where only reading one tells."""
+        return None

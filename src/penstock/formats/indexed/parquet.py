@@ -1,0 +1,251 @@
+"""Parquet files: rows by number, of which those of one row group are decoded together and kept for a while.
+
+A row group is the least that can be decoded. Row numbers count the rows that a filter keeps, which are found by reading
+the columns of the filter once.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.dataset as pd
+import pyarrow.parquet as pq
+
+from penstock import formats
+from penstock.errors import InvalidArgumentError, StorageError
+from penstock.formats.files import has_protocol
+from penstock.formats.indexed.file_format import FileFormat, Rows
+from penstock.formats.tables import as_columns, masked
+from penstock.printing import in_bytes
+from penstock.spec import TensorSpec
+from penstock.structure import Structure, flatten, map_structure
+
+_Decoded = tuple[list[npt.NDArray[Any]], Structure]
+"""The columns of rows, and the structure of a row."""
+_DAMAGE: Final = (pa.ArrowException, OSError, InvalidArgumentError)
+
+CACHE_BYTES: Final = 1 << 28
+"""The row groups read last are kept decoded up to this size together; the very last one whatever its size."""
+_OPEN_FILES: Final = 64
+_MANY_ROWS: Final = 20_000
+"""With row groups above this size, rows at random cost more than reading them in order by far."""
+
+
+class ParquetFiles(FileFormat):
+    """The rows of Parquet files as dictionaries of their columns.
+
+    Args:
+        columns: the names of those that are read; None for all.
+        filter: an expression of Arrow's over any columns; rows for which it is not true are left out.
+        mask_nulls: the columns that get a column of booleans beside them, as `ps.Dataset.from_arrow` says.
+    """
+
+    def __init__(
+        self, columns: Sequence[str] | None = None, filter: pd.Expression | None = None, mask_nulls: Sequence[str] = ()
+    ) -> None:
+        self.columns = None if columns is None else list(columns)
+        self.filter = filter
+        self.mask_nulls = list(mask_nulls)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, _ParquetFile] = OrderedDict()
+        self._kept = _Groups()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"columns": self.columns, "filter": self.filter, "mask_nulls": self.mask_nulls}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    @property
+    def memory(self) -> str:  # type: ignore[override]  # it depends on the files
+        with self._lock:
+            largest = max((file.largest for file in self._files.values()), default=0)
+        held = f"holds up to {in_bytes(CACHE_BYTES)} of decoded row groups"
+        if largest <= _MANY_ROWS:
+            return held
+        return (
+            f"{held}; a row at random decodes up to {largest:,} rows: write row groups of a few thousand for shuffling"
+        )
+
+    def count(self, name: str) -> int:
+        return self._file(name).count
+
+    def spec(self, name: str) -> Any:
+        empty = masked(self._file(name).schema.empty_table(), self.mask_nulls)
+        nested = any(pa.types.is_nested(field.type) for field in empty.schema)
+        columns = as_columns(empty, call="ParquetDataset")
+        return None if nested else map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), columns)
+
+    def read(self, name: str, rows: Rows) -> Any:
+        file = self._file(name)
+        numbers = np.arange(rows.start, rows.stop, rows.step) if isinstance(rows, range) else rows
+        of_rows = np.searchsorted(file.ends, numbers, side="right")
+        edges = [0, *(np.flatnonzero(np.diff(of_rows)) + 1).tolist(), len(numbers)]
+        groups = of_rows[edges[:-1]].tolist()
+        parts = []
+        for group, (columns, _), (start, stop) in zip(
+            groups, decoded := self._groups_of(file, groups), pairwise(edges)
+        ):
+            places = numbers[start:stop] - file.begin(group)
+            together = places[-1] - places[0] == len(places) - 1
+            picked = slice(int(places[0]), int(places[-1]) + 1) if together else places
+            parts.append([column[picked] for column in columns])
+        joined = parts[0] if len(parts) == 1 else [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
+        return decoded[0][1].unflatten(joined)
+
+    def _groups_of(self, file: "_ParquetFile", groups: list[int]) -> list[_Decoded]:
+        """Row groups as their columns and structure; those that are not kept are decoded together."""
+        with file.lock:  # of several threads that want a group one decodes it
+            kept = {group: self._kept.get((file.name, group)) for group in groups}
+            missing = [group for group, found in kept.items() if found is None]
+            new: dict[int, _Decoded | str] = {}
+            try:
+                new |= self._decoded(file, missing)
+            except _DAMAGE:  # of one of them
+                new |= {group: self._decoded_alone(file, group) for group in missing}
+            for group, found in new.items():
+                self._kept.put((file.name, group), found)
+        decoded = []
+        for group in groups:
+            one = new.get(group) or kept[group]
+            if isinstance(one, str):
+                raise StorageError(one)
+            assert one is not None
+            decoded.append(one)
+        return decoded
+
+    def _decoded(self, file: "_ParquetFile", groups: list[int]) -> dict[int, _Decoded]:
+        if not groups:
+            return {}
+        columns, structure = flatten(as_columns(masked(file.read(groups), self.mask_nulls), call="ParquetDataset"))
+        edges = np.cumsum([0, *(file.ends[group] - file.begin(group) for group in groups)])
+        return {
+            group: ([column[start:stop] for column in columns], structure)
+            for group, (start, stop) in zip(groups, pairwise(edges), strict=True)
+        }
+
+    def _decoded_alone(self, file: "_ParquetFile", group: int) -> _Decoded | str:
+        try:
+            return self._decoded(file, [group])[group]
+        except _DAMAGE as error:
+            rows = f"rows {file.begin(group)} to {file.ends[group] - 1}"
+            return f"{file.name!r}: row group {group}, {rows}, cannot be read: {error}"
+
+    def _file(self, name: str) -> "_ParquetFile":
+        with self._lock:
+            found = self._files.get(name)
+            if found is None:
+                found = self._files[name] = _ParquetFile(name, self.columns, self.filter)
+                if len(self._files) > _OPEN_FILES:
+                    self._files.popitem(last=False)[1].close()
+            self._files.move_to_end(name)
+            return found
+
+
+class _ParquetFile:
+    """An open file.
+
+    Attributes:
+        schema: of the columns that are read.
+        ends: how many of the rows that are kept stand in each row group and those before it.
+        largest: the number of rows of the largest row group.
+    """
+
+    def __init__(self, name: str, columns: list[str] | None, filter: pd.Expression | None) -> None:
+        self.name = name
+        self.lock = threading.Lock()
+        try:
+            self._source = (
+                pa.PythonFile(formats.remote.open_file(name), mode="r") if has_protocol(name) else pa.OSFile(name)
+            )
+            self._parquet = pq.ParquetFile(self._source)
+            metadata, schema = self._parquet.metadata, self._parquet.schema_arrow
+        except (pa.ArrowException, OSError) as error:
+            raise StorageError(f"{name!r} cannot be read as a Parquet file: {error}") from error
+        missing = [column for column in columns or () if column not in schema.names]
+        if missing:
+            self.close()
+            raise InvalidArgumentError(
+                f"ParquetDataset(columns=...): {name!r} has no column {missing[0]!r}; its columns are {schema.names}"
+            )
+        self._columns = columns
+        self.schema = schema if columns is None else pa.schema([schema.field(column) for column in columns])
+        counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self.largest = max(counts, default=0)
+        self._kept = None if filter is None else self._kept_rows(filter)
+        kept = counts if self._kept is None else [len(rows) for rows in self._kept]
+        self.ends = np.cumsum(kept, dtype=np.int64)
+
+    @property
+    def count(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def begin(self, group: int) -> int:
+        """The number of a row group's first row."""
+        return int(self.ends[group - 1]) if group else 0
+
+    def read(self, groups: list[int]) -> pa.Table:
+        """The rows of row groups that are kept."""
+        table = self._parquet.read_row_groups(groups, columns=self._columns)
+        if self._kept is None:
+            return table
+        starts = np.cumsum([0, *(self._parquet.metadata.row_group(group).num_rows for group in groups)])
+        return table.take(np.concatenate([self._kept[group] + start for group, start in zip(groups, starts)]))
+
+    def close(self) -> None:
+        self._source.close()
+
+    def _kept_rows(self, filter: pd.Expression) -> list[npt.NDArray[np.int64]]:
+        """The numbers of the rows of each row group for which the filter is true."""
+        kept = [np.empty(0, np.int64)] * self._parquet.metadata.num_row_groups
+        fragment = pd.ParquetFileFormat().make_fragment(self._source)
+        try:
+            for part in fragment.split_by_row_group(filter):  # without those that their statistics rule out
+                (group,) = (one.id for one in part.row_groups)
+                found = part.scanner(columns={"kept": filter}).to_table()["kept"].fill_null(False)
+                kept[group] = np.flatnonzero(found.to_numpy())
+        except (pa.ArrowException, TypeError) as error:
+            raise InvalidArgumentError(f"ParquetDataset(filter=...) does not fit {self.name!r}: {error}") from error
+        return kept
+
+
+class _Groups:
+    """Decoded row groups, or what is wrong with those that cannot be, of which the ones used last are kept."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, int], tuple[_Decoded | str, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: tuple[str, int]) -> _Decoded | str | None:
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None:
+                return None
+            self._kept.move_to_end(key)
+            return found[0]
+
+    def put(self, key: tuple[str, int], value: _Decoded | str) -> None:
+        size = 0 if isinstance(value, str) else sum(map(_bytes_of, value[0]))
+        with self._lock:
+            self._kept[key] = value, size
+            self._bytes += size
+            while self._bytes > CACHE_BYTES and len(self._kept) > 1:
+                self._bytes -= self._kept.popitem(last=False)[1][1]
+
+
+def _bytes_of(column: npt.NDArray[Any]) -> int:
+    if column.dtype.kind != "O":
+        return column.nbytes
+    entries = column[:: max(1, len(column) // 100)]  # a sample tells about how large they are
+    sizes = [entry.nbytes if isinstance(entry, np.ndarray) else len(entry) + 50 for entry in entries]
+    return column.nbytes + int(np.mean(sizes or [0]) * len(column))

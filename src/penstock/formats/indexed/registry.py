@@ -1,0 +1,46 @@
+"""The formats of files by their names: penstock's own, and those that users add."""
+
+from typing import Any, Final
+
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.formats import indexed
+from penstock.formats.indexed.file_format import FileFormat
+
+_BUILT_IN: Final = {"parquet": lambda: indexed.parquet.ParquetFiles}
+_registered: dict[str, type[FileFormat]] = {}
+
+
+def register_format(name: str, kind: type[FileFormat]) -> None:
+    """Let `ps.FilesDataset(..., format=name)` read files by a format, which is made without arguments.
+
+    Raises:
+        InvalidTypeError: no class of `ps.FileFormat`.
+        InvalidArgumentError: another format has that name.
+    """
+    given: Any = kind
+    if not isinstance(given, type) or not issubclass(given, FileFormat):
+        raise InvalidTypeError(f"register_format({name!r}, ...) takes a class of ps.FileFormat, got {kind!r:.200}")
+    if name in _BUILT_IN or _registered.get(name, kind) is not kind:
+        raise InvalidArgumentError(f"register_format: there is a format {name!r} already")
+    _registered[name] = kind
+
+
+def format_of(given: Any) -> FileFormat:
+    """A format, or the one of a name.
+
+    Raises:
+        InvalidTypeError: neither.
+        InvalidArgumentError: there is none of that name.
+    """
+    if isinstance(given, FileFormat):
+        return given
+    if not isinstance(given, str):
+        raise InvalidTypeError(f"FilesDataset(format=...) takes a ps.FileFormat or the name of one, got {given!r:.200}")
+    if given in _BUILT_IN:
+        return _BUILT_IN[given]()()
+    if given not in _registered:
+        raise InvalidArgumentError(
+            f"FilesDataset(format=...): there is no format {given!r}; there are {sorted({*_BUILT_IN, *_registered})}, "
+            "and those that ps.register_format adds"
+        )
+    return _registered[given]()

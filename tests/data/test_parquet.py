@@ -1,0 +1,209 @@
+"""Parquet files: any row by its number, in every way that datasets are read, and what is wrong with them."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import penstock as ps
+from penstock.testing import check_conformance
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Three files with the numbers 0 to 299 in row groups of 32."""
+    made = tmp_path_factory.mktemp("parquet")
+    for number in range(3):
+        x = np.arange(number * 100, number * 100 + 100)
+        table = pa.table({"x": x, "word": [f"w{value}" for value in x], "list": [[value] * (value % 3) for value in x]})
+        pq.write_table(table, made / f"{number}.parquet", row_group_size=32)
+    return made
+
+
+def xs(dataset):
+    return [int(row["x"]) for row in dataset]
+
+
+def test_rows_are_dictionaries_and_come_by_number(directory):
+    dataset = ps.ParquetDataset(directory / "*.parquet")
+    assert len(dataset) == 300 and xs(dataset) == list(range(300))
+    assert dataset[233]["word"] == "w233" and dataset[-1]["list"].tolist() == [299, 299]
+    assert xs(dataset[98:103]) == [98, 99, 100, 101, 102]
+    words = ps.ParquetDataset([directory / "2.parquet", directory / "0.parquet"], ["word"])
+    assert words.element_spec == {"word": ps.TensorSpec((), object)}
+    assert [row["word"] for row in words.skip(99).take(2)] == ["w299", "w0"]
+    assert xs(ps.ParquetDataset(ps.Dataset.list_files(directory / "*.parquet"))) == list(range(300))
+    assert xs(ps.FilesDataset(directory / "1.parquet", "parquet")) == list(range(100, 200))
+
+
+def test_a_shuffle_is_one_of_all_rows_and_is_resumed_anywhere(directory):
+    dataset = ps.ParquetDataset(directory / "*.parquet", ["x"]).shuffle(seed=4).batch(7)
+    whole = [row for batch in dataset for row in batch["x"].tolist()]
+    assert sorted(whole) == list(range(300)) and whole[:3] != [0, 1, 2]
+    iterator = iter(dataset)
+    taken = [row for _ in range(20) for row in next(iterator)["x"].tolist()]
+    other = iter(ps.ParquetDataset(directory / "*.parquet", ["x"]).shuffle(seed=4).batch(7))
+    other.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
+    rest = [row for batch in other for row in batch["x"].tolist()]
+    iterator.close()
+    assert sorted(taken + rest) == list(range(300))
+
+
+def test_it_conforms(directory):
+    for make in (
+        lambda: ps.ParquetDataset(directory / "*.parquet")[90:130],
+        lambda: ps.ParquetDataset(directory / "0.parquet", filter=pc.field("x") > 50).shuffle(8, seed=1).take(20),
+    ):
+        check_conformance(make, limit=40)
+
+
+def test_a_filter_keeps_rows_by_number(directory):
+    even = pc.bit_wise_and(pc.field("x"), 1) == 0
+    dataset = ps.ParquetDataset(directory / "*.parquet", ["word"], filter=even & (pc.field("x") >= 150))
+    expected = [f"w{x}" for x in range(150, 300, 2)]
+    assert len(dataset) == 75 and [row["word"] for row in dataset] == expected
+    assert sorted(row["word"] for row in dataset.shuffle(seed=1)) == sorted(expected)
+    assert len(ps.ParquetDataset(directory / "*.parquet", filter=pc.field("x") < 0)) == 0
+
+
+@pytest.mark.parametrize("policy", ["DATA", "FILE", "FILE_RANGE", "AUTO"])
+def test_workers_have_each_row_once(directory, policy):
+    dataset = ps.ParquetDataset(directory / "*.parquet", ["x"]).batch(10)
+    dataset = dataset.with_options(ps.Options(auto_shard_policy=policy))
+    strategies = [ps.HostStrategy(1, 2, worker) for worker in range(2)]
+    parts = [strategy.distribute_dataset(dataset) for strategy in strategies]
+    assert sorted(int(x) for part in parts for step in part for x in step["x"].values[0]) == list(range(300))
+    expected = "DATA: rows of its files are read by index" if policy == "AUTO" else policy
+    assert expected in parts[0].explain()
+
+
+def test_data_workers_read_each_row_once(directory):
+    with ps.service.local(2) as service:
+        dataset = ps.ParquetDataset(directory / "*.parquet").shuffle(seed=2).map(lambda row: row["x"]).batch(25)
+        shared = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
+        assert [batch.tolist() for batch in shared] == [batch.tolist() for batch in dataset]
+
+
+def test_files_with_a_protocol(directory):
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    for number in range(3):
+        system.pipe(f"/parquet/{number}.parquet", (directory / f"{number}.parquet").read_bytes())
+    dataset = ps.ParquetDataset("memory://parquet/*.parquet", filter=pc.field("x") > 97)
+    assert xs(dataset) == list(range(98, 300))
+    system.rm("/parquet", recursive=True)
+
+
+def test_rows_of_a_damaged_row_group_fail_and_those_behind_it_come(directory, tmp_path):
+    damaged = bytearray((directory / "1.parquet").read_bytes())
+    group = pq.ParquetFile(directory / "1.parquet").metadata.row_group(1).column(0)
+    start = group.dictionary_page_offset or group.data_page_offset
+    damaged[start : start + 40] = b"\xff" * 40
+    (tmp_path / "1.parquet").write_bytes(damaged)
+    files = [directory / "0.parquet", tmp_path / "1.parquet"]
+    iterator = iter(ps.ParquetDataset(files))
+    got, errors = [], []
+    while True:
+        try:
+            got.append(int(next(iterator)["x"]))
+        except StopIteration:
+            break
+        except ps.StorageError as error:
+            errors.append(error)
+    assert got == [*range(132), *range(164, 200)] and len(errors) == 32
+    assert "1.parquet': row group 1, rows 32 to 63, cannot be read" in str(errors[0])
+    assert [len(error.__notes__) for error in errors] == [1] * 32 and "element 132" in errors[0].__notes__[0]
+    skipping = iter(ps.ParquetDataset(files).ignore_errors())
+    assert len(list(skipping)) == 168 and skipping.errors.count == 32
+
+
+def test_what_is_wrong_is_said_when_the_dataset_is_made(directory, tmp_path):
+    first = directory / "0.parquet"
+    (tmp_path / "cut.parquet").write_bytes(first.read_bytes()[:-20])
+    pq.write_table(pa.table({"x": [1.5], "word": ["a"], "list": [[1]]}), tmp_path / "other.parquet")
+    for make, kind, message in (
+        (lambda: ps.ParquetDataset(first, ["y"]), ps.InvalidArgumentError, r"has no column 'y'; its columns are \['x'"),
+        (lambda: ps.ParquetDataset(first, "x"), ps.InvalidTypeError, "lists of names, got a string"),
+        (lambda: ps.ParquetDataset(first, []), ps.InvalidArgumentError, "at least one column"),
+        (
+            lambda: ps.ParquetDataset(first, filter=pc.field("y") > 1),
+            ps.InvalidArgumentError,
+            "does not fit .*FieldRef",
+        ),
+        (lambda: ps.ParquetDataset(first, filter="x > 1"), ps.InvalidArgumentError, "does not fit"),
+        (lambda: ps.ParquetDataset(tmp_path / "none.parquet"), ps.StorageError, "there is no file"),
+        (lambda: ps.ParquetDataset(directory), ps.StorageError, "is a directory"),
+        (lambda: ps.ParquetDataset(directory / "*.pq"), ps.InvalidArgumentError, "no file matches"),
+        (lambda: ps.ParquetDataset(tmp_path / "cut.parquet"), ps.StorageError, "cannot be read as a Parquet file"),
+        (lambda: ps.ParquetDataset(__file__), ps.StorageError, "cannot be read as a Parquet file"),
+        (
+            lambda: ps.ParquetDataset([first, tmp_path / "other.parquet"], ["x"]),
+            ps.StorageError,
+            "other.parquet' has rows of .*float64.*int64",
+        ),
+        (
+            lambda: ps.ParquetDataset(ps.Dataset.list_files(directory / "*.parquet", shuffle=True)),
+            ps.InvalidArgumentError,
+            "in one order.*shuffle its rows",
+        ),
+        (
+            lambda: ps.FilesDataset(first, "parkett"),
+            ps.InvalidArgumentError,
+            r"no format 'parkett'; there are \['parquet'",
+        ),
+        (lambda: ps.FilesDataset(first, int), ps.InvalidTypeError, "a ps.FileFormat or the name of one"),
+    ):
+        with pytest.raises(kind, match=message):
+            make()
+
+
+def test_nulls_are_errors_or_masked(tmp_path):
+    pq.write_table(pa.table({"x": [1, None, 3]}), tmp_path / "a.parquet")
+    with pytest.raises(ps.StorageError, match=r"row group 0, rows 0 to 2, .*without nulls, got 1 of 3"):
+        list(ps.ParquetDataset(tmp_path / "a.parquet"))
+    masked = ps.ParquetDataset(tmp_path / "a.parquet", mask_nulls=["x"])
+    assert [(int(row["x"]), bool(row["x_is_valid"])) for row in masked] == [(1, True), (0, False), (3, True)]
+    with pytest.raises(ps.InvalidArgumentError, match="no such column"):
+        ps.ParquetDataset(tmp_path / "a.parquet", mask_nulls=["y"])
+
+
+def test_explain_says_what_a_row_at_random_costs(tmp_path):
+    pq.write_table(pa.table({"x": np.arange(30_000)}), tmp_path / "large.parquet")
+    pq.write_table(pa.table({"x": np.arange(30_000)}), tmp_path / "small.parquet", row_group_size=1000)
+    assert "a row at random decodes up to 30,000 rows" in ps.ParquetDataset(tmp_path / "large.parquet").explain()
+    assert "at random" not in ps.ParquetDataset(tmp_path / "small.parquet").explain()
+
+
+class Words(ps.FileFormat):
+    """Words of four bytes."""
+
+    def count(self, name):
+        with open(name, "rb") as file:
+            return len(file.read()) // 4
+
+    def read(self, name, rows):
+        with open(name, "rb") as file:
+            data = file.read()
+        if b"!" in data:
+            return [data]
+        return {"word": [data[row * 4 : row * 4 + 4] for row in rows]}
+
+
+def test_a_format_of_ones_own(tmp_path):
+    (tmp_path / "a").write_bytes(b"roseblue")
+    (tmp_path / "b").write_bytes(b"skin")
+    ps.register_format("words of four", Words)
+    ps.register_format("words of four", Words)
+    dataset = ps.FilesDataset([tmp_path / "a", tmp_path / "b"], "words of four")
+    assert [row["word"] for row in dataset] == [b"rose", b"blue", b"skin"]
+    assert sorted(row["word"] for row in dataset.shuffle(seed=1)) == [b"blue", b"rose", b"skin"]
+    with pytest.raises(ps.InvalidArgumentError, match="there is a format 'parquet' already"):
+        ps.register_format("parquet", Words)
+    with pytest.raises(ps.InvalidTypeError, match="takes a class of ps.FileFormat"):
+        ps.register_format("other", Words())
+    (tmp_path / "c").write_bytes(b"bad!bad!")
+    with pytest.raises(ps.ElementError, match=r"Words.read must give 2 rows for 2 numbers, got 1|1 rows for 1 numbers"):
+        list(ps.FilesDataset(tmp_path / "c", Words()).batch(2))
