@@ -12,7 +12,7 @@ from benchmarks.timing import Figure, processor_ratio
 
 def measure() -> list[Figure]:
     """The figures of this file."""
-    return [*generators(), restored_generator(), *shuffles()]
+    return [*generators(), restored_generator(), *shuffles(), ragged_text()]
 
 
 def exhaust(items: Iterable[object]) -> None:
@@ -88,6 +88,29 @@ def shuffles() -> Iterator[Figure]:
 
         question = f"{rows:,} numbers, shuffle({buffer:,}).batch(1024) / np.random.permutation"
         yield processor_ratio(question, lambda dataset=dataset: exhaust(dataset), by_hand, 0.6)  # type: ignore[misc]
+
+
+def ragged_text() -> Figure:
+    """Lines that are filtered, split into numbers and padded in batches, against a loop that fills each batch."""
+    rng = np.random.default_rng(0)
+    lines = [" ".join(map(str, rng.integers(0, 1000, rng.integers(1, 30)))) for _ in range(40_000)]
+
+    def split(line: str) -> np.ndarray[Any, Any]:
+        return np.array(line.split(), np.int64)
+
+    dataset = ps.Dataset.from_tensor_slices(np.array(lines, object))
+    dataset = dataset.filter(lambda line: len(line) >= 10).map(split).padded_batch(64)
+
+    def by_hand() -> None:
+        kept = (split(line) for line in lines if len(line) >= 10)
+        while rows := list(islice(kept, 64)):
+            batch = np.zeros((len(rows), max(map(len, rows))), np.int64)
+            for number, row in enumerate(rows):
+                batch[number, : len(row)] = row
+
+    return processor_ratio(
+        "ragged text: filter, split, padded_batch(64) / loop", lambda: exhaust(dataset), by_hand, 0.7
+    )
 
 
 if __name__ == "__main__":

@@ -177,7 +177,9 @@ def column_of(leaves: Sequence[Any]) -> Column:
         out[0] = first
         return out
     for leaf in leaves:
-        if not isinstance(leaf, (np.ndarray, np.generic)) or not alike(leaf.dtype, first.dtype):
+        if not isinstance(leaf, (np.ndarray, np.generic)) or not (
+            leaf.dtype is first.dtype or alike(leaf.dtype, first.dtype)
+        ):
             raise ElementError(
                 f"rows of one leaf must have one dtype, got {spec_of_leaf(first)} and {spec_of_leaf(leaf)}"
             )
@@ -191,10 +193,7 @@ def column_of(leaves: Sequence[Any]) -> Column:
 def object_column(values: Iterable[Any]) -> Column:
     """An object column with these entries, however alike they look to NumPy."""
     entries = list(values)
-    column = np.empty(len(entries), dtype=object)
-    for position, value in enumerate(entries):
-        column[position] = value
-    return column
+    return np.fromiter(entries, object, len(entries))
 
 
 def is_ragged(column: Column) -> bool:

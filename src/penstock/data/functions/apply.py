@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.block import Block, Column, column_of, own
+from penstock.data.block import Block, Column, column_of, object_column, own
 from penstock.data.functions.promise import Promise
 from penstock.data.node import Node, Run
 from penstock.errors import ElementError, InvalidTypeError
@@ -288,9 +288,13 @@ class _Output:
             if self._structure == LEAF:
                 column = self._columns[0]
                 shape, dtype = column.shape[1:], column.dtype
+                odd = self._odd[0]
                 for value in results(start, stop):
-                    if type(value) is np.ndarray and value.shape == shape and value.dtype is dtype:
-                        column[row] = value
+                    if type(value) is np.ndarray and value.dtype is dtype:
+                        if value.shape == shape:
+                            column[row] = value
+                        else:
+                            odd[row] = value.copy()
                     else:
                         self._put(row, self._leaves(value))
                     row += 1
@@ -338,7 +342,13 @@ class _Output:
 
     def _block(self, rows: int) -> Block:
         columns = [
-            column_of([odd.get(row, column[row]) for row in range(rows)]) if odd and rows else column[:rows]
+            self._with_odd(column, odd, rows) if odd and rows else column[:rows]
             for column, odd in zip(self._columns, self._odd, strict=True)
         ]
         return Block(tuple(columns), self._structure, rows)
+
+    @staticmethod
+    def _with_odd(column: Column, odd: dict[int, Any], rows: int) -> Column:
+        if len(odd) >= rows or column.dtype.kind in "US":  # they may agree among each other
+            return column_of([odd[row] if row in odd else column[row] for row in range(rows)])
+        return object_column([odd[row] if row in odd else column[row, ...] for row in range(rows)])

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,9 @@ from penstock.spec import LeafSpec, TensorSpec, as_leaf, cast, leaf_spec
 from penstock.structure import LEAF, PAIR, Structure, flatten, map_structure
 
 _COUNT = TensorSpec((), np.int64)
+_DTYPE, _SHAPE = attrgetter("dtype"), attrgetter("shape")
+_SHORT = 512
+"""Rows of one axis that are no longer are padded all at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,12 +297,13 @@ class PaddedBatch(Batching):
         return column_of([self._pad(list(column[start : start + size]), leaf, shape, value) for start in starts])
 
     def _pad(self, rows: list[Any], leaf: str, shape: Sequence[int | None] | None, value: Any) -> Column:
-        rows = [np.asarray(row) for row in rows]
-        axes = rows[0].ndim
-        if any(row.ndim != axes for row in rows) or (shape is not None and len(shape) != axes):
+        if set(map(type, rows)) != {np.ndarray}:
+            rows = [np.asarray(row) for row in rows]
+        axes, shapes = rows[0].ndim, list(map(_SHAPE, rows))
+        if set(map(len, shapes)) != {axes} or (shape is not None and len(shape) != axes):
             wanted = f"padded_shapes has {len(shape)}" if shape is not None else "the first row has another number"
             raise ElementError(f"{self.where()}: a row has {axes} axes{_at(leaf)} where {wanted}")
-        longest = [max(row.shape[axis] for row in rows) for axis in range(axes)]
+        longest = list(map(max, zip(*shapes, strict=True)))
         target = [
             long if shape is None or shape[axis] in (None, -1) else int(shape[axis] or 0)
             for axis, long in enumerate(longest)
@@ -308,15 +313,19 @@ class PaddedBatch(Batching):
                 f"{self.where()}: a row of shape {tuple(longest)}{_at(leaf)} does not fit into padded_shapes "
                 f"{tuple(target)}"
             )
-        if any(row.dtype == object and row.size and isinstance(row.flat[0], np.ndarray) for row in rows):
-            raise ElementError(f"{self.where()}: a row holds arrays of unequal shape{_at(leaf)}: pad them first")
         dtype = _common_dtype(rows)
+        if dtype.kind == "O" and any(row.size and isinstance(row.flat[0], np.ndarray) for row in rows):
+            raise ElementError(f"{self.where()}: a row holds arrays of unequal shape{_at(leaf)}: pad them first")
         fill = _default_padding(rows) if value is None else self._filling(value, dtype, leaf)
         if dtype.kind in "US":
             dtype = np.result_type(dtype, np.asarray(fill))  # as wide as the widest
         batch = np.full((len(rows), *target), fill, dtype=dtype)
+        if axes == 1 and max(longest) <= _SHORT:  # all rows at once: copying one costs more than its numbers
+            lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+            batch[np.arange(target[0]) < lengths[:, None]] = np.concatenate(rows)
+            return batch
         for number, row in enumerate(rows):
-            corner: tuple[Any, ...] = (number, *(slice(length) for length in row.shape))
+            corner: tuple[Any, ...] = (number, *map(slice, row.shape))
             batch[corner] = row
         return batch
 
@@ -351,7 +360,7 @@ def _padded_spec(row: LeafSpec, shape: Sequence[int | None] | None, value: Any) 
 
 def _common_dtype(rows: list[Any]) -> np.dtype[Any]:
     """The dtype of rows, which differ at most in the width of their strings."""
-    dtypes = {row.dtype for row in rows}
+    dtypes = set(map(_DTYPE, rows))
     return dtypes.pop() if len(dtypes) == 1 else np.result_type(*dtypes)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from penstock.options import UNKNOWN_CARDINALITY
 from penstock.rng import mix
 from penstock.row_generators import RowGenerators
 from penstock.runtime.threads import failures, threads_of
+
+_TRUTH_VALUES: Final = {bool, np.bool_}
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,15 +259,29 @@ class FilterStream(OneInputStream):
 
     def _decide(self, block: Block) -> Any:
         """The rows to keep, up to the first at which the predicate raises."""
-        decisions: list[bool] = []
+        values: list[Any] = []
+        failure: BaseException | None = None
         try:
-            for value in checked_rows(self._node.predicate, block):
-                decisions.append(self._truth(value))  # noqa: PERF401  # what was decided before an error counts
+            values.extend(checked_rows(self._node.predicate, block))  # keeps what came before an exception
         except failures() as error:
-            self._input.give_back(len(block) - len(decisions))
-            note(error, self._node, self._first + self._input.met)
-            self._failure = error
-        return np.flatnonzero(decisions)
+            failure = error
+        if not set(map(type, values)) <= _TRUTH_VALUES:
+            values, failure = self._truths(values, failure)
+        if failure is not None:
+            self._input.give_back(len(block) - len(values))
+            note(failure, self._node, self._first + self._input.met)
+            self._failure = failure
+        return np.flatnonzero(np.fromiter(values, bool, len(values)))
+
+    def _truths(self, values: list[Any], failure: BaseException | None) -> tuple[list[Any], BaseException | None]:
+        """The truth of each value, up to the first that has none, and the failure after the last of them."""
+        decisions: list[Any] = []
+        for value in values:
+            try:
+                decisions.append(self._truth(value))
+            except failures() as error:
+                return decisions, error
+        return decisions, failure
 
     @staticmethod
     def _truth(value: Any) -> bool:
