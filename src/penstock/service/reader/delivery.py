@@ -1,4 +1,4 @@
-"""In which order a consumer gets what has arrived: that of the positions, as it comes, or from each pass in turn."""
+"""The order in which a reader delivers what has arrived: by position, as it arrives, or one pass after the other."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
@@ -16,32 +16,32 @@ class DeliveryOrder(ABC):
     """Chooses the task whose oldest item is delivered next."""
 
     turn = 0
-    """Belongs to a reader's state: which pass is next, where that matters."""
+    """The pass that is next, where that matters; part of a reader's state."""
 
     @abstractmethod
     def next_task(self, passes: Passes) -> FetchTask | None:
-        """The task to deliver from, or None while what is next has not arrived."""
+        """The task to deliver from next; None if its next item has not arrived."""
 
     @abstractmethod
     def awaited(self, passes: Passes) -> Sequence[FetchTask]:
-        """The tasks of one of which something must arrive before anything can be delivered."""
+        """The tasks that hold up delivery: something must arrive for one of them."""
 
     def arrived(self, task: FetchTask) -> None:  # noqa: B027  # most look at the tasks themselves
         """Note that an item of a task has arrived."""
 
     def gave_up(self, task: FetchTask) -> None:  # noqa: B027  # most look at the tasks themselves
-        """Note that all items of a task are gone."""
+        """Note that the items of a task were given up."""
 
     def put_back(self, task: FetchTask) -> None:  # noqa: B027  # most look at the tasks themselves
-        """The task that `next_task` has just given is to be given again."""
+        """Have `next_task` return the task again that it has just returned."""
 
     def take(self, task: FetchTask) -> Arrival:
-        """The item to deliver."""
+        """Remove and return the item to deliver."""
         return task.items.popleft()
 
 
 class InOrder(DeliveryOrder):
-    """The elements of each pass in the order of their positions; of several passes now one, now another."""
+    """The elements of each pass in the order of their positions; several passes are interleaved."""
 
     def __init__(self) -> None:
         self._last = -1
@@ -58,7 +58,7 @@ class InOrder(DeliveryOrder):
         return task.items.popleft()
 
     def _heads(self, passes: Passes) -> Iterator[FetchTask]:
-        """The first task of each pass, those of the passes after the one that was last before the others."""
+        """The first task of each pass, beginning with the pass after the one that delivered last."""
         numbers = sorted(passes)
         start = bisect_right(numbers, self._last)
         return (passes[number].open[0] for number in (*numbers[start:], *numbers[:start]) if passes[number].open)
@@ -68,7 +68,7 @@ class AsArrived(DeliveryOrder):
     """Blocks as they arrive; within a task they keep their order."""
 
     def __init__(self) -> None:
-        self._ready: deque[FetchTask] = deque()  # a task once for each of its items
+        self._ready: deque[FetchTask] = deque()  # each task as often as it has items
 
     def next_task(self, passes: Passes) -> FetchTask | None:
         return self._ready.popleft() if self._ready else None
@@ -87,7 +87,7 @@ class AsArrived(DeliveryOrder):
 
 
 class RoundRobin(DeliveryOrder):
-    """One element of each pass in turn, until a pass has ended: all consumers of coordinated reads do the same."""
+    """One element of each pass in turn, until a pass has ended. All consumers of coordinated reads keep this order."""
 
     def __init__(self, stride: int) -> None:
         self._stride = stride
@@ -122,10 +122,10 @@ class RoundRobin(DeliveryOrder):
 
 
 class RedeliveryFirst(DeliveryOrder):
-    """First what was delivered before a state was taken, in the order of that time; then as another delivery has it.
+    """First what had been delivered when a state was taken, in the same order; then in another order.
 
     Args:
-        tasks: what is to come again; those that have are taken out.
+        tasks: what is to be delivered again; a task is removed when it is done.
     """
 
     def __init__(self, tasks: deque[FetchTask], later: DeliveryOrder) -> None:

@@ -1,6 +1,6 @@
-"""What a reader has delivered and its caller may not have used yet, in the order in which it was delivered.
+"""What a reader has delivered and its caller may not have consumed yet, in order of delivery.
 
-The order is that of arrival, which does not come again: this is how a reader that is restored has it again.
+Elements arrive in another order the next time. A restored reader repeats the order of this log.
 """
 
 from collections import deque
@@ -13,19 +13,19 @@ from penstock.service.reader.fetch_task import ENDLESS, Arrival, Arrived, Fetche
 from penstock.service.wire.subjects import PassKind, Place, Span
 
 Entry = Sequence[int]
-"""[pass, position, skip, rows, stop]: so many elements, failures counted, from a place on in a span that ends there."""
+"""[pass, position, skip, rows, stop]: `rows` elements, failures counted, from (position, skip) on up to `stop`."""
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Elements that were delivered together, or a failure in place of one, or what was left out behind them.
+    """Elements that were delivered together, or a failure in place of one, or the rows left out after them.
 
     Attributes:
         number: of the first.
-        used: whether the caller has nothing of it to use.
+        used: whether it holds nothing that the caller could consume.
         place: of the first.
-        follows: whether it is what comes in its task after the piece before it.
-        claimed: whether the state from which the reader was restored says that they are its own.
+        follows: whether it directly follows the piece before it in the same task.
+        claimed: whether the restored state lists it.
     """
 
     task: FetchTask
@@ -46,7 +46,7 @@ class DeliveryLog:
 
     Attributes:
         number: of what is delivered next.
-        claimed_until: what comes before it is in the state from which the reader was restored.
+        claimed_until: the restored state lists all elements before this number.
     """
 
     def __init__(self, kind: PassKind, stride: int) -> None:
@@ -59,13 +59,13 @@ class DeliveryLog:
         self._interrupted = False
 
     def restore(self, first: int, entries: Sequence[Entry], number: int) -> list[FetchTask]:
-        """Begin with the entries of a state, the first of which has the number `first`.
+        """Begin with the entries of a state; the first element has the number `first`.
 
         Returns:
-            What is to be delivered again, from `number` on.
+            The tasks to deliver again, from element `number` on.
 
         Raises:
-            StateMismatchError: the entries do not tell of that number.
+            StateMismatchError: the entries do not reach that number.
         """
         tasks = []
         self.number, self.used_until = number, first
@@ -88,7 +88,7 @@ class DeliveryLog:
         return beyond(place, rows, self._kind, self._stride)
 
     def add(self, task: FetchTask, item: Arrival) -> None:
-        """An item of a task is delivered, which stands at it yet."""
+        """Note that an item of a task is being delivered; the task's position is still that of the item."""
         rows, place = 1, (task.position, task.skip)
         if isinstance(item, Arrived):
             rows, place = item.chunk.rows, (item.chunk.position, item.chunk.skip)
@@ -105,11 +105,11 @@ class DeliveryLog:
         self._pieces.append(_Piece(task, number, rows, place, follows, used=used))
 
     def passed_over(self) -> None:
-        """Something was left out: what comes next does not follow what came last."""
+        """Note that something was left out, so that the next item does not directly follow the last one."""
         self._interrupted = True
 
     def use(self, number: int) -> list[FetchTask]:
-        """What comes before this number was used; gives the tasks of which that was the rest."""
+        """Note that all elements before this number were consumed; returns the tasks that are now complete."""
         used = []
         while self._pieces and self._pieces[0].number + self._pieces[0].rows <= number:
             piece = self._pieces.popleft()
@@ -121,11 +121,11 @@ class DeliveryLog:
         return used
 
     def tasks(self) -> list[FetchTask]:
-        """The tasks of which something may not be used yet."""
+        """The tasks of which something may not be consumed yet."""
         return list(dict.fromkeys(piece.task for piece in self._pieces if not piece.claimed))
 
     def undone(self, number: int) -> dict[FetchTask, Place]:
-        """Where tasks would stand if what comes from this number on had not been delivered."""
+        """The positions that tasks would have if nothing from this element on had been delivered."""
         places = {}
         for piece in reversed(self._pieces):
             if piece.number + piece.rows <= number:
@@ -135,14 +135,14 @@ class DeliveryLog:
         return places
 
     def turn(self, number: int, now: int) -> int:
-        """Which pass was next before the element with this number was delivered, where `now` is next now."""
+        """The pass that was next before this element was delivered; `now` is the one that is next now."""
         return next((piece.task.pass_number for piece in self._from(number) if not piece.claimed), now)
 
     def _from(self, number: int) -> Iterator[_Piece]:
         return (piece for piece in self._pieces if number < piece.number + piece.rows)
 
     def entries(self, number: int) -> list[list[int]]:
-        """What was delivered from this number on, and what is to be delivered again."""
+        """The entries of a state for everything from this element on."""
         entries: list[list[int]] = []
         for piece in self._from(number):
             done = max(0, number - piece.number)
@@ -150,7 +150,7 @@ class DeliveryLog:
             if entries and piece.follows:
                 entries[-1][3] += piece.rows
             else:
-                # What is counted from the last position on may be found anywhere behind it.
+                # Elements that are counted from the last position on may be at any position after it.
                 stop = ENDLESS if piece.task.span.more else piece.task.span.stop
                 entries.append([piece.task.pass_number, position, skip, piece.rows - done, stop])
             if self._kind != "groups":
@@ -159,10 +159,10 @@ class DeliveryLog:
 
 
 def entries_of(record: Any) -> list[Entry]:
-    """The entries of a record.
+    """The checked entries of a record.
 
     Raises:
-        StateMismatchError: they are none.
+        StateMismatchError: the record has no such entries.
     """
     try:
         entries: list[Entry] = [tuple(map(int, entry)) for entry in record["order"]]

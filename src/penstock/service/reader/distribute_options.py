@@ -1,4 +1,4 @@
-"""What `ps.service.distribute` is told: checked at the call, and what follows from it."""
+"""The arguments of `ps.service.distribute`, checked at the call, and what follows from them."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from penstock.service.worker.pass_nodes import nodes_of_pass
 
 @dataclass(frozen=True, kw_only=True)
 class DistributeOptions:
-    """What `distribute` was told, checked. Attributes are named as its arguments."""
+    """The checked arguments of `distribute`, under their own names."""
 
     policy: ShardingPolicy
     service: str
@@ -36,31 +36,31 @@ class DistributeOptions:
 
     @property
     def alone(self) -> bool:
-        """Whether one consumer reads all."""
+        """Whether one consumer reads everything."""
         return self.job_name is None
 
     @property
     def coordinated(self) -> bool:
-        """Whether it is one of the consumers of coordinated reads, of which there may be only one."""
+        """Whether these are coordinated reads, of one or more consumers."""
         return self.num_consumers is not None
 
     @property
     def by_element(self) -> bool:
-        """Whether positions are the numbers of elements, whatever could be read by index below them."""
+        """Whether positions count elements, even if the workers could read rows by index."""
         return self.coordinated or self.cross_trainer_cache is not None
 
     @property
     def own_passes(self) -> bool:
-        """Whether a reader leaves the parts of workers that it may not ask to readers beside these workers."""
+        """Whether a reader reads only the passes of workers that it may ask."""
         return self.target_workers == "LOCAL" and self.policy is not ShardingPolicy.DYNAMIC
 
     @property
     def can_be_ordered(self) -> bool:
-        """Whether elements can come in the order that they have in process: one consumer reads one pass."""
+        """Whether elements can keep their order in process: one consumer reads one pass."""
         return self.alone and self.policy is ShardingPolicy.DYNAMIC
 
     def kind_of(self, produced: Node) -> PassKind:
-        """What the positions of a pass are when workers produce these nodes."""
+        """The kind of the passes that workers make of these nodes."""
         part = produced
         if self.policy.static:
             part = nodes_of_pass(produced, self.policy, Pass(number=0, shard_index=0, num_shards=1))
@@ -95,7 +95,7 @@ def checked_options(
     """The arguments of `distribute`, each checked by itself and all together.
 
     Args:
-        call: what errors begin with.
+        call: the user's call, which errors begin with.
 
     Raises:
         InvalidArgumentError: an argument that can never work, or some that contradict each other.

@@ -1,4 +1,4 @@
-"""Where a reader stands: how far it is in each pass, and what it has delivered. Pure bookkeeping without threads."""
+"""How far a reader is in each pass of an epoch, and what it has delivered. Bookkeeping without threads."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,12 +18,12 @@ from penstock.service.wire.worker_messages import LeftOut
 
 @dataclass
 class GivenUp:
-    """What a reader has let go of.
+    """What a reader has given up for other readers.
 
     Attributes:
-        spans: are not its own any more.
-        rows: how many elements of them had come.
-        used: the tasks of which it has used all that is left to it.
+        spans: what the others may have.
+        rows: how many elements of them had arrived.
+        used: the tasks that are consumed completely, now that their rest is gone.
     """
 
     spans: list[Span] = field(default_factory=list)
@@ -32,18 +32,18 @@ class GivenUp:
 
 
 class EpochProgress:
-    """Where a reader stands; the reader holds a lock around it.
+    """How far a reader is; the reader holds a lock around it.
 
     Args:
         shared: whether others read the same passes.
         record: what the reader is restored from, if it is.
-        number: of the element that it is to go on with.
+        number: the number of the element to resume with.
 
     Attributes:
-        passes: how far it is in each.
-        delivered: what its caller may not have used yet.
-        order: in which order elements are delivered.
-        claimed: up to which element the last record says that they are this reader's.
+        passes: the progress of each pass, by its number.
+        delivered: what its caller may not have consumed yet.
+        order: the order of delivery.
+        claimed: elements before this number belong to the reader by its last record.
     """
 
     def __init__(self, options: ReadOptions, *, shared: bool, record: Any, number: int) -> None:
@@ -65,10 +65,10 @@ class EpochProgress:
             self.order = RedeliveryFirst(self._again, self.order)
 
     def update(self, descriptions: Sequence[Pass]) -> int:
-        """Take over what the dispatcher says of the passes; gives how many have come.
+        """Take over the dispatcher's description of the passes; returns how many are new.
 
         Raises:
-            ServiceError: a dispatcher that was started anew, without a journal, cuts them for other workers.
+            ServiceError: a dispatcher that was restarted without a journal divides them otherwise.
         """
         for description in descriptions:
             known = self.descriptions.get(description.number, description)
@@ -98,7 +98,7 @@ class EpochProgress:
         return progress
 
     def waiting(self) -> FetchTask | None:
-        """A task that was begun and that nobody fetches."""
+        """A task that was begun and that no lane fetches."""
         if self._waiting:
             return self._waiting.popleft()
         return next((progress.waiting.popleft() for progress in self.passes.values() if progress.waiting), None)
@@ -115,14 +115,14 @@ class EpochProgress:
 
     @property
     def unread(self) -> int:
-        """About how many positions were begun and not delivered, where others may have them."""
+        """About how many begun positions were not delivered and could go to other readers."""
         return sum(task.unread for task in self._open())
 
     def _open(self) -> list[FetchTask]:
         return [task for progress in self.passes.values() for task in progress.open]
 
     def give_up(self, positions: int) -> "GivenUp":
-        """Let go of about so many positions that are not delivered: first those of which nothing waits here."""
+        """Give up about so many undelivered positions, first those of which nothing has arrived."""
         given = GivenUp()
         tasks = [task for task in reversed(self._open()) if task.unread]
         for task in sorted(tasks, key=lambda task: bool(task.items)):
@@ -138,7 +138,7 @@ class EpochProgress:
 
     @property
     def all_delivered(self) -> bool:
-        """Whether everything that is this reader's was delivered, as far as that is known."""
+        """Whether everything that the reader is known to have was delivered."""
         if self._again or any(progress.open for progress in self.passes.values()):
             return False
         return self._shared or (bool(self.passes) and all(progress.all_begun for progress in self.passes.values()))
@@ -157,7 +157,7 @@ class EpochProgress:
         return self.order.awaited(self.passes)
 
     def begin_all(self) -> Iterator[FetchTask]:
-        """A task of each pass that nobody has begun, up to its end, after those that were begun and wait."""
+        """The tasks that wait, then one task for the rest of each pass."""
         while (task := self.waiting()) is not None:
             yield task
         for progress in self.passes.values():
@@ -165,10 +165,10 @@ class EpochProgress:
                 yield progress.begin(ENDLESS - progress.frontier)
 
     def count_left_out(self, task: FetchTask, counted: Callable[[int, LeftOut], None]) -> None:
-        """Let what was left out before the next item of a task be counted, with the number of that item.
+        """Count the rows left out before the next item of a task, under that item's number.
 
         Raises:
-            TooManySkippedError: it is too much; the item comes next all the same.
+            TooManySkippedError: too many rows were left out; the item is still delivered next.
         """
         left_out = task.items[0].left_out
         if left_out is not None:
@@ -179,7 +179,7 @@ class EpochProgress:
                 raise
 
     def deliver(self, task: FetchTask) -> Arrival:
-        """Take the next item of a task."""
+        """Remove the next item of a task, and log its delivery."""
         item = self.order.take(task)
         if self._options.leaves_out(item):
             self.delivered.passed_over()
@@ -192,16 +192,16 @@ class EpochProgress:
         return item
 
     def finish(self, task: FetchTask) -> bool:
-        """Note that a task is done, if it is; whether it is used up too."""
+        """Close a task if it is done; returns whether its caller has consumed all of it."""
         if not task.done or task.again:
             return False
         self.passes[task.pass_number].finish(task)
         return task.unused == 0
 
     def record(self, number: int, *, bare: bool) -> dict[str, Any]:
-        """How to have the elements again from `number` on: see `LiveStream.record`.
+        """What a restored reader needs to repeat the elements from `number` on: see `LiveStream.record`.
 
-        What was delivered is this reader's from then on. What it has besides comes back to it where nobody else has it.
+        What was delivered belongs to this reader from then on. The rest it gets back unless another reader has it.
         """
         delivered = self.delivered
         number = max(number, delivered.used_until)
@@ -211,7 +211,7 @@ class EpochProgress:
         return {**self.state(self.claimed), "first": number, "order": order}
 
     def state(self, number: int) -> dict[str, Any]:
-        """The passes as they were before the element with this number was delivered, and whose turn it was."""
+        """The passes as they were before this element was delivered, and which pass was next."""
         passes: dict[str, State] = {str(number): state for number, state in self._restored.items()}
         undone = self.delivered.undone(number)
         for pass_number, progress in self.passes.items():
@@ -219,7 +219,7 @@ class EpochProgress:
         return {"passes": passes, "turn": self.delivered.turn(number, self.order.turn)}
 
     def rounds(self) -> tuple[list[int], int]:
-        """Of coordinated reads, how many rounds of each pass the caller is done with, and whose turn it is then."""
+        """For coordinated reads: how many rounds of each pass the caller has completed, and which pass is next."""
         first, stride = self._options.consumer_index, self._options.stride
         if stride == 1:
             return [], 0
@@ -228,7 +228,7 @@ class EpochProgress:
         return [max(0, -(-(position - first) // stride)) for position in nexts], state["turn"]
 
     def begun(self, number: int) -> list[Span]:
-        """What was delivered before this number of tasks that are not used up."""
+        """What was delivered before this element, of tasks that are not consumed completely."""
         return [span for span in self._begun(number) if span.first < span.end]
 
     def _begun(self, number: int) -> Iterator[Span]:

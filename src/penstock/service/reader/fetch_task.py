@@ -15,19 +15,19 @@ from penstock.service.wire.subjects import PassKind, Place, Span
 from penstock.service.wire.worker_messages import Chunk, LeftOut
 
 ENDLESS = 1 << 62
-"""The end of a span that goes on to the end of its pass."""
+"""The end of a span that reaches to the end of its pass."""
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """A block that was fetched, and where it stands."""
+    """A block that has arrived, and its position."""
 
     chunk: Chunk
     block: Block
 
     @property
     def left_out(self) -> LeftOut | None:
-        """What was left out before it."""
+        """The rows left out before it."""
         return self.chunk.left_out
 
 
@@ -49,28 +49,28 @@ class FetchedBehind:
 
 
 Arrival = Arrived | Raised | FetchedBehind
-"""What is delivered: it comes in the place of elements, and has a number. The caller hears of no `FetchedBehind`."""
+"""An item to deliver. Each takes the number of an element; `FetchedBehind` is not passed on to the caller."""
 
 
 @dataclass(eq=False)
 class FetchTask:
-    """A span that is fetched in one piece, with what has arrived of it and was not delivered yet.
+    """A span to fetch, with what has arrived of it and was not delivered yet.
 
-    The elements of `span.more` are fetched last, from position `span.stop` on, and counted: they are named from there.
+    The `span.more` elements are fetched last, from position `span.stop` on; their positions are counted from there.
 
     Attributes:
-        limit: how many more may arrive, elements and failures, where not all of what is fetched is wanted.
-        again: whether it was delivered before the reader's state was taken.
+        limit: how many more elements and failures are wanted, if fewer than are fetched.
+        again: whether it had been delivered before the restored state was taken.
         position: with `skip`, the element that is delivered next.
         fetch_position: with `fetch_skip`, the element that arrives next.
         fetch_stop: up to where is fetched.
         complete: whether everything has arrived.
-        unused: how many were delivered that the caller may not have used yet.
-        wrong_answers: how many workers in a row have answered something else.
-        came: how many elements and failures came the last time that it was fetched; 1 before that.
-        fetched_at: when that was, by `time.monotonic`.
-        looks_in: nothing is fetched this time: its worker is told that its reader is there.
-        before: what was left out before what arrives next, where another answer told of it.
+        unused: how many elements were delivered that the caller may not have consumed yet.
+        wrong_answers: how many workers in a row have given a wrong answer.
+        came: how many elements and failures arrived in its last turn; 1 before the first.
+        fetched_at: when its last turn ended, by `time.monotonic`.
+        looks_in: only tell the worker that the reader is alive, and fetch nothing.
+        before: rows left out before the next element, as another answer reported them.
     """
 
     span: Span
@@ -99,7 +99,7 @@ class FetchTask:
 
     @property
     def pass_number(self) -> int:
-        """Of which pass it is."""
+        """The number of its pass."""
         return self.span.pass_number
 
     @property
@@ -108,16 +108,16 @@ class FetchTask:
         return self.complete and not self.items
 
     def until(self, place: Place) -> Span:
-        """What of it comes before a place."""
+        """The span from its beginning to a place."""
         return Span.between(self.pass_number, self.span.first, place)
 
     @property
     def unread(self) -> int:
-        """About how many positions were not delivered, where others may have them."""
+        """About how many positions were not delivered and could go to other readers."""
         return 0 if self.again or self.done else max(1, self.span.stop - self.position)
 
     def give_up(self) -> Span:
-        """Let go of what was not delivered, which is to be others'; gives it. It is complete then."""
+        """Give up what was not delivered, and return it. The task is complete then."""
         place = (self.position, self.skip)
         left = Span.between(self.pass_number, place, self.span.end)
         self.span, self.complete = self.until(place), True
@@ -125,11 +125,11 @@ class FetchTask:
         return left
 
     def missing(self) -> Span:
-        """What is to be fetched yet."""
+        """The span that is still to be fetched."""
         return Span(pass_number=self.pass_number, start=self.fetch_position, stop=self.fetch_stop, skip=self.fetch_skip)
 
     def ends_at(self, stop: int, skip: int) -> None:
-        """What was asked for up to `stop` has arrived, except for `skip` elements behind it that are to be left out."""
+        """Note that everything up to `stop` has arrived; `skip` elements after it are still to be skipped."""
         self.fetch_position, self.fetch_skip = max(self.fetch_position, stop), skip
         self._look_for_end()
 
@@ -151,7 +151,7 @@ class FetchTask:
         return self.span.stop, self.span.more - (self.limit or 0)
 
     def arrive(self, item: Arrived, kind: PassKind, stride: int) -> int:
-        """Note what has come; gives how many of the elements are wanted."""
+        """Note that a block has arrived; returns how many of its elements are wanted."""
         if self.limit is not None:
             rows = min(item.chunk.rows, self.limit)
             item = Arrived(replace(item.chunk, rows=rows), item.block.slice(0, rows))
@@ -176,7 +176,7 @@ class FetchTask:
             self.complete = self.complete or self.limit == 0
 
     def arrive_failure(self, error: Exception, position: int, skip: int, left_out: LeftOut | None = None) -> None:
-        """Note what was raised in place of an element, the place of what follows, and what was left out before."""
+        """Note an exception in place of an element, the place after it, and the rows left out before it."""
         self.fetch_position, self.fetch_skip = position, skip
         self._came(1)
         following = self._counted if self._counts else (position, skip)
@@ -184,7 +184,7 @@ class FetchTask:
         self._look_for_end()
 
     def arrive_behind(self, left_out: LeftOut, following: Place) -> None:
-        """Note what was left out behind the last element that was asked for, and the place of what follows."""
+        """Note the rows left out after the last element of the span, and the place after them."""
         if self._counts:  # there were fewer elements than are wanted
             return
         if self.span.more:  # more elements are fetched after it
@@ -195,12 +195,12 @@ class FetchTask:
 
 
 def after(chunk: Chunk, rows: int, kind: PassKind, stride: int) -> Place:
-    """What follows the first `rows` elements of a block."""
+    """The place after the first `rows` elements of a block."""
     return beyond((chunk.position, chunk.skip), rows, kind, stride)
 
 
 def beyond(place: Place, rows: int, kind: PassKind, stride: int) -> Place:
-    """What follows the first `rows` elements from a place on."""
+    """The place after the first `rows` elements from a place on."""
     position, skip = place
     if kind == "groups":  # a position may stand for any number of elements
         return position, skip + rows

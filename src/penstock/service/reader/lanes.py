@@ -1,6 +1,7 @@
-"""The threads that fetch: a lane takes a task, asks a worker for its span, and another one for the rest if it is lost.
+"""The threads that fetch: a lane takes a task and asks a worker for its span, and another for the rest if that is lost.
 
-Where each pass is fetched in one go, a pass has a lane; where they are too many for that, each has its turn.
+Where each pass is fetched from beginning to end, it has a lane of its own; if there are too many passes, they take
+turns.
 """
 
 import logging
@@ -31,7 +32,7 @@ _logger = logging.getLogger(__name__)
 
 _LANES_PER_WORKER: Final = 2
 _GOODBYE_SECONDS: Final = 1.0
-"""How long the dispatcher is asked whether a worker that is lost had said that it ends."""
+"""How long to ask the dispatcher whether a lost worker had announced its end."""
 _MOST_WRONG_ANSWERS: Final = 3
 
 
@@ -53,7 +54,7 @@ class Lanes:
         self._threads = threads
 
     def start(self, workers: int, new_passes: int) -> None:
-        """Start the lanes that are missing with so many workers, and passes that have just come."""
+        """Start the missing lanes for this number of workers and of new passes."""
         shared = self._shared
         with shared.changed:
             if shared.stopping:
@@ -83,7 +84,7 @@ class Lanes:
                 shared.lanes -= 1
 
     def _run_in_turns(self, schedule: PassSchedule) -> None:
-        """As `_run`, where a task that is not complete may have to wait for others."""
+        """As `_run`, but an incomplete task may have to wait while others have their turn."""
         shared = self._shared
         try:
             while (task := self._take_turn(schedule)) is not None:
@@ -98,9 +99,9 @@ class Lanes:
             shared.fail(error)
 
     def _take_turn(self, schedule: PassSchedule) -> FetchTask | None:
-        """The task whose turn it is, when there is room for what it gives; None where there are more lanes than tasks.
+        """Wait for the task whose turn it is and for room for its elements; None if there are more lanes than tasks.
 
-        A lane that gets none ends, and is counted no more.
+        A lane that gets None ends; it is no longer counted.
         """
         shared = self._shared
         with shared.changed:
@@ -116,7 +117,7 @@ class Lanes:
             return None
 
     def _take(self) -> FetchTask | None:
-        """A task to fetch, when there is one and there is room for it; None when there will be no more."""
+        """Wait for a task to fetch and for room for it; None if there will be no more."""
         shared = self._shared
         while True:
             with shared.changed:
@@ -138,10 +139,10 @@ class Lanes:
                 shared.wake()
 
     def _meet_passes(self, spans: list[Span]) -> None:
-        """Hear of passes that have come since the last heartbeat, where some of them were leased.
+        """Ask the dispatcher about passes that were leased and are not known here yet.
 
         Raises:
-            ProtocolError: there are none.
+            ProtocolError: the dispatcher does not know them either.
         """
         passes = self._shared.progress.passes
         if any(span.pass_number not in passes for span in spans):
@@ -151,7 +152,7 @@ class Lanes:
             raise ProtocolError(f"the dispatcher at {self._session.address} leases what it never told of: {unknown}")
 
     def _next_task(self) -> FetchTask | None:
-        """A task that waits, or a new one; None where there is nothing to fetch, or no room for it."""
+        """A waiting task, or a new one; None if there is nothing to fetch or no room for it."""
         shared = self._shared
         task = shared.progress.waiting()
         if task is not None:
@@ -167,7 +168,7 @@ class Lanes:
         return progress.begin(size) if size else None
 
     def _fetch(self, task: FetchTask) -> None:
-        """Fetch what is missing of a task, or what a worker gives of it before it is lost."""
+        """Fetch what is missing of a task, or as much of it as one worker sends before it is lost."""
         shared, options = self._shared, self._options
         description = shared.progress.descriptions[task.pass_number]
         span = task.poison_search.next(task.missing(), options.stride)
@@ -199,7 +200,7 @@ class Lanes:
     def _worker_lost(
         self, task: FetchTask, worker: WorkerInfo, request: Fetch, error: LostDataWorkerError, asked: float
     ) -> None:
-        """Note why a worker gave no more: it has left, is gone over what it was asked, or answers something else."""
+        """Find out why a worker was lost: it left, it died over an element, or it gave a wrong answer."""
         may_be_to_blame = self._workers.lost(worker, error, asked)
         left = self._has_left(worker.worker_id)
         self._workers.log_loss(worker, error, left=left)
@@ -209,14 +210,14 @@ class Lanes:
             self._count_wrong_answer(task, worker, error)
 
     def _has_left(self, worker_id: int) -> bool:
-        """Whether a worker had told the dispatcher that it ends: then nothing that it was asked for is the reason."""
+        """Whether a worker had told the dispatcher that it ends: then no element is to blame."""
         with suppress(PenstockError):
             news = self._session.hear(worker_id, patience_seconds=_GOODBYE_SECONDS)
             return news is not None and worker_id in news.left
         return False
 
     def _count_wrong_answer(self, task: FetchTask, worker: WorkerInfo, error: WrongAnswerError) -> None:
-        """Let the caller know where nobody gives a right one."""
+        """Raise an error in the caller if several workers in a row give wrong answers."""
         task.wrong_answers += 1
         if task.wrong_answers == _MOST_WRONG_ANSWERS:
             self._shared.fail(
@@ -227,7 +228,7 @@ class Lanes:
             )
 
     def _blame(self, task: FetchTask, worker_id: int, stop: int) -> None:
-        """Note that a worker was lost over a task; an element that has cost several is given up."""
+        """Note that a worker was lost over a task, and give up an element that has cost several workers."""
         options = self._options
         asked = replace(task.missing(), stop=stop)
         if options.endless or not options.by_position:
@@ -238,7 +239,7 @@ class Lanes:
             return
         error = options.poison(task.pass_number, asked.start)
         if not options.by_position:
-            # Not raised here: it would keep what it was raised in, and with that a line to a worker.
+            # Not raised here: its traceback would keep the connection to the worker open.
             self._shared.fail(error)
             return
         _logger.error("%s", error)
@@ -248,7 +249,7 @@ class Lanes:
             self._shared.wake()
 
     def _take_in(self, task: FetchTask, answer: Answer, request: Fetch) -> bool:
-        """Note a piece of an answer; False if no more of it is wanted."""
+        """Take in a piece of an answer; False if no more of the answer is wanted."""
         shared, options = self._shared, self._options
         in_turn = request.wait_seconds > 0
         if isinstance(answer, Pause):
@@ -277,7 +278,7 @@ class Lanes:
             return more and not shared.stopping and not task.complete
 
     def _take_end(self, task: FetchTask, answer: End, stop: int) -> None:
-        """Note that a worker has given all up to `stop`, or up to the end of the pass."""
+        """Note that a worker has sent everything up to `stop`, or up to the end of the pass."""
         shared = self._shared
         end = stop if answer.length < 0 else answer.length
         shared.pace.measured(max(0, end - task.fetch_position), 0, answer.seconds)
@@ -294,7 +295,7 @@ class Lanes:
         shared.wake()
 
     def _has_room(self, task: FetchTask, rows: int) -> bool:
-        """Wait until more may be buffered; gives whether it is still wanted."""
+        """Wait for room for a block; returns whether the block is still wanted."""
         shared = self._shared
         shared.changed.wait_for(
             lambda: (

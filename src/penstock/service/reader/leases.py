@@ -1,4 +1,4 @@
-"""A consumer's dealings with the dispatcher over the spans of a shared job."""
+"""The spans that a reader of a shared job has leased from the dispatcher."""
 
 import time
 from collections import deque
@@ -15,32 +15,32 @@ from penstock.service.wire.spans import count
 from penstock.service.wire.subjects import Span
 
 _FEWEST_SPANS = 4
-"""So many spans are leased together at least, so that a lane need not wait for the dispatcher at every span."""
+"""At least this many spans are leased together, so that a lane does not wait for the dispatcher at every span."""
 
 Holding = tuple[int, bool, bool]
-"""How many positions were not delivered, whether the caller waits for an element, and whether a lane asks for more."""
+"""How many positions were not delivered, whether the caller waits for an element, and whether a lane requests more."""
 
 _SHORT_SECONDS, _LONG_SECONDS = 0.05, 0.2
-"""How long a lease is to last: requesting for one costs the dispatcher and this process half a millisecond each."""
+"""How long a lease should last: a request costs the dispatcher and this process half a millisecond each."""
 
 
 class Leases:
-    """Asks for spans, acknowledges those that were consumed, and gives back those that others need sooner.
+    """Requests spans, acknowledges consumed ones, and gives back those that other readers need sooner.
 
-    Not for several threads at once, but for `ask`, `acknowledge`, `report` and `give_back`, which must not be called
-    under the reader's lock: one of them at a time tells the dispatcher, and `holding` is called then.
+    Call its methods under the reader's lock, except `ask`, `acknowledge`, `report` and `give_back`, which must be
+    called without it: they talk to the dispatcher one at a time, and call `holding`.
 
     Args:
         holding: what the reader has.
 
     Attributes:
-        asked_for: how many positions were asked for last.
-        over: whether nothing more will come.
-        pause: where `begin` said no, after how many seconds it may say yes; None where only an event changes that.
-        requesting: whether a lane asks for spans, or has not taken over what it was granted.
-        known: how many positions the dispatcher believes that the reader has not delivered; -1 where it does not know.
-        wanted: whether the dispatcher wants positions back for a reader that has none.
-        near_end: whether it soon may.
+        asked_for: how many positions were requested last.
+        over: whether the dispatcher has nothing more to lease.
+        pause: after `begin` returned False, in how many seconds to try again; None if only an event changes the result.
+        requesting: whether a lane is requesting spans, or has not taken over yet what it was granted.
+        known: how many undelivered positions the dispatcher believes that this reader has; -1 if it does not know.
+        wanted: whether the dispatcher wants positions back for another reader that has none.
+        near_end: whether that may happen soon.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Leases:
         self._holding = holding
         self._clock = clock
         self._lock = Lock()
-        # What is said must not overtake what was said before: positions that are given back may be granted again.
+        # Messages must not overtake each other: positions that are given back may be granted again.
         self._talking = Lock()
         self._granted: deque[Span] = deque()  # and not begun
         self._granted_at = float("-inf")
@@ -74,17 +74,17 @@ class Leases:
         self.over = self.wanted = self.near_end = False
 
     def next(self, room: int) -> Span | None:
-        """The next span to fetch, for which there must be room; None where nothing is left of what was granted."""
+        """The next span to fetch, of at most `room` positions; None if nothing is left of what was granted."""
         if not self._granted or room == 0:
             return None
         span, size = self._granted.popleft(), min(room, self._size)
-        if span.skip or span.stop - span.start <= size:  # what it skips may run on over any of its positions
+        if span.skip or span.stop - span.start <= size:  # what it skips may reach over any of its positions
             return span
         self._granted.appendleft(replace(span, start=span.start + size))
         return replace(span, stop=span.start + size, more=0)
 
     def begin(self, pace: SpanPace, lanes: int, under_way: int) -> bool:
-        """Whether the caller is to ask now, for which there must be room: see `SpanPace.lease`."""
+        """Whether the caller should call `ask` now; that depends on the room: see `SpanPace.lease`."""
         now, self.pause = self._clock(), None
         if self._granted or self.requesting or self.over:
             return False
@@ -104,12 +104,12 @@ class Leases:
         return True
 
     def ask(self) -> Leased:
-        """Ask, where `begin` said so; the answer is for `granted`."""
+        """Request spans after `begin` returned True; pass the answer to `granted`."""
         self._number += 1
         return self._exchange(self.asked_for, self._number)
 
     def granted(self, reply: Leased) -> None:
-        """What was granted is this consumer's from now on."""
+        """Take over what was granted."""
         positions = count(reply.spans)
         self._granted.extend(reply.spans)
         self._granted_at = self._clock()
@@ -119,17 +119,17 @@ class Leases:
         self.requesting, self.over = False, reply.ended
 
     def acknowledge(self, begun: list[Span]) -> None:
-        """Tell of what was consumed, `begun` besides, if that is anything new; returns when the dispatcher knows."""
+        """Report what was consumed, and `begun`, if any of it is new; returns when the dispatcher knows it."""
         if self._consumed or begun != self._begun or self._holding()[0] != self.known:
             self.report(begun)
 
     def report(self, begun: list[Span]) -> None:
-        """Tell of what was consumed, `begun` besides, and what could be given back; hear whether that is wanted."""
+        """Report what was consumed, and `begun`, and how much could be given back."""
         self._exchange(0, 0, begun)
         self._begun = begun
 
     def give_back(self, spans: list[Span], begun: list[Span]) -> None:
-        """Let others have these spans, of which nothing was delivered."""
+        """Give spans back of which nothing was delivered."""
         self._exchange(0, 0, begun, spans)
 
     def _exchange(
@@ -137,7 +137,7 @@ class Leases:
     ) -> Leased:
         with self._talking:
             unread, waiting, requesting = self._holding()
-            if requesting and not number:  # another thread may have been granted positions that are in no count yet
+            if requesting and not number:  # another thread may have been granted positions that are not counted yet
                 unread = -1
             with self._lock:
                 consumed = list(self._consumed)
@@ -167,7 +167,7 @@ class Leases:
         return count(self._granted)
 
     def take_back(self, positions: int) -> list[Span]:
-        """Up to so many positions that were granted last and not begun: they are not this consumer's any more."""
+        """Remove and return up to so many positions that were granted last and not begun."""
         spans: list[Span] = []
         while positions > 0 and self._granted:
             span = self._granted.pop()
@@ -180,16 +180,16 @@ class Leases:
         return spans
 
     def used(self, tasks: Iterable[FetchTask]) -> None:
-        """The caller has used up these tasks."""
+        """Note that the caller has consumed these tasks completely."""
         with self._lock:
             self._consumed += [task.span for task in tasks if task.span.first < task.span.end]
 
     def ended(self, pass_number: int, length: int) -> None:
-        """A pass of unknown length has ended."""
+        """Note that a pass of unknown length has ended."""
         with self._lock:
             self._ended[pass_number] = Span(pass_number=pass_number, start=0, stop=length)
 
     def left(self, begun: list[Span]) -> list[Span]:
-        """What was consumed and not acknowledged, `begun` besides."""
+        """What was consumed and not acknowledged, and `begun`."""
         with self._lock:
             return [*self._consumed, *begun]

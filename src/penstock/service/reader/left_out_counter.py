@@ -1,4 +1,4 @@
-"""What data workers have left out, counted where the trainer's own rows are that were left out."""
+"""Counts the rows that data workers left out together with those that the trainer itself leaves out."""
 
 from penstock.data.skipped import SkippedPlace, Skips
 from penstock.service.wire.left_out import skipped_row
@@ -6,13 +6,13 @@ from penstock.service.wire.worker_messages import LeftOut
 
 
 class LeftOutCounter:
-    """Counts what was left out before each element of a reader, once.
+    """Counts the rows left out before each element of a reader, once.
 
-    The number of an element is the same in a reader that is restored, so what comes again is known.
+    An element has the same number in a restored reader, so rows that are reported again are recognized.
 
     Args:
-        skips: what the iteration has left out.
-        key: names the reader in an iteration, and again in one that is restored from its state.
+        skips: the rows that the iteration has left out.
+        key: names the reader in its iteration, and in one that is restored from its state.
     """
 
     def __init__(self, skips: Skips, key: str) -> None:
@@ -21,10 +21,10 @@ class LeftOutCounter:
         self._counted = 0
 
     def count(self, number: int, left_out: LeftOut) -> None:
-        """Count what was left out before the element with this number; it may be told again.
+        """Count the rows left out before the element with this number; they may be reported again.
 
         Raises:
-            TooManySkippedError: it is more than the limit.
+            TooManySkippedError: more rows were left out than the limit allows.
         """
         place = number + 1  # passes are counted from 1
         if place <= self._counted:

@@ -1,4 +1,4 @@
-"""The node of a dataset that workers produce, and its stream."""
+"""The node for a dataset that data workers produce, and its stream."""
 
 import logging
 import secrets
@@ -48,12 +48,12 @@ class Distribute(Node):
 
     Attributes:
         info: what is known of the dataset.
-        kind: what the positions of its passes are, under the policy.
+        kind: the kind of its passes under the policy.
         definition: the dataset, to be registered; None where `dataset_id` names one that is registered.
-        produced: its nodes, for explaining and for the places of random keys; None where they are not known.
+        produced: its nodes, for `explain()` and for random keys; None if they are not known.
         options: its options.
-        drawn_before: the seeds that its nodes have drawn, as the definition has them.
-        ordered: whether elements come in the order that they have in process.
+        drawn_before: the seeds that its nodes had drawn when the definition was made.
+        ordered: whether elements keep their order in process.
     """
 
     name: ClassVar[str] = "distribute"
@@ -70,7 +70,7 @@ class Distribute(Node):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Not where the service is, nor how elements come from there."""
+        """What a state must fit; not where the service is, nor how elements travel."""
         settings = self.settings
         return {
             "policy": settings.policy.name,
@@ -117,20 +117,20 @@ class Distribute(Node):
         return inputs[0] if inputs else None
 
     def registration(self, seed: int | None) -> RegisterDataset:
-        """The dataset as the dispatcher is told of it now, with the seeds that its nodes have drawn.
+        """The message that registers the dataset, with the seeds that its nodes have drawn by now.
 
         Args:
-            seed: the one that stands in their place, given to a dataset made of this one; None if there is none.
+            seed: the seed that replaces them, if a dataset made of this one was given one.
 
-        The readers of a named job draw each their own, and read the dataset that came first. A job without a name is
-        another one for each seed: what this process makes of the same nodes must fit.
+        Each reader of a named job draws its own seeds, and reads the dataset that was registered first. A job without a
+        name is a different one for each seed, because what this process makes of the same nodes must fit.
         """
         assert self.definition is not None
         assert self.produced is not None
         options, seeds = self.options, [drawn.seed for drawn in self.produced.drawn_seeds()]
         if seeds and seed is not None and options.seed is None:
             options, seeds = replace(options, seed=seed), [seed]
-        # A state that was restored may have brought other seeds than the nodes had when this was defined.
+        # A restored state may have other seeds than the nodes had when the definition was made.
         as_defined = options is self.options and seeds == list(self.drawn_before)
         definition = self.definition if as_defined else to_bytes(self.produced, options)
         known = f"{self.info.fingerprint} {seeds}" if seeds and self.settings.alone else self.info.fingerprint
@@ -163,7 +163,7 @@ class Distribute(Node):
 
 
 class DistributeStream(LiveStream):
-    """Its record says by which name this reader is known, which positions are its own, and which it is to give again.
+    """Its record holds the name of the reader, the positions that belong to it, and the elements to repeat.
 
     The reader starts with the first `pull`.
     """
@@ -175,8 +175,7 @@ class DistributeStream(LiveStream):
         self._given_seed = run.seed if run.seeded else None
         self._live = run.live
         self._left_out = LeftOutCounter(run.skips, self.key)
-        # The number before the last block as `pull` found it, and that of its first element: what was left out behind
-        # the elements before it has a number too.
+        # The number before the last block, and that of its first element: rows left out in between take a number too.
         self._before = self._first = 0
         self._read_twice = run.reads_twice(node)
         self._dataset_id = ""
@@ -201,7 +200,7 @@ class DistributeStream(LiveStream):
         return block
 
     def _tell_of_nothing(self) -> None:
-        """A program that is run again at once under the same name should not wonder why it reads nothing."""
+        """Warn a program that runs again under the same job name why it reads nothing."""
         name = self._node.settings.job_name
         if name is not None and self._node.info.cardinality != 0:
             _logger.warning(
@@ -250,7 +249,7 @@ class DistributeStream(LiveStream):
         return Reader(options, opened, dispatcher, reopen, workers, self._threads, progress, self._left_out.count)
 
     def _rejoined(self, opened: EpochOpened) -> State:
-        """Of coordinated reads, the place of one that died; None where there is none."""
+        """For coordinated reads, where the consumer that died left off; None if none did."""
         settings = self._node.settings
         if not opened.rounds or settings.num_consumers is None or settings.consumer_index is None:
             return None
@@ -271,7 +270,7 @@ class DistributeStream(LiveStream):
         return opened
 
     def _registered(self, dispatcher: DispatcherClient, patience_seconds: float) -> str:
-        """The id of the dataset, which the dispatcher knows from then on; it is sent only where it has to be."""
+        """The id of the dataset, which is sent to the dispatcher only if it does not know it."""
         registration = self._node.registration(self._given_seed)
         dataset_id = content_id(registration.definition, registration.info)
         with suppress(InvalidArgumentError):
@@ -343,7 +342,7 @@ class DistributeStream(LiveStream):
 
     def restore(self, state: State) -> None:
         if self._record is None and state == self.state():
-            return  # it was never read: a thread that reads ahead has opened it, at the end of a repeat, say
+            return  # it was never read, only opened by a thread that reads ahead, at the end of a repeat for example
         if self._record is None:
             raise StateMismatchError(f"no state of a dataset of the data service: {state!r:.200}")
         self._restore(state["number"])

@@ -7,27 +7,27 @@ from collections.abc import Callable
 _GROWTH = 4
 _SECONDS = 0.1
 _FEWEST_SECONDS = 0.005
-"""A span that takes a worker less is not cut: to ask for another one costs more than it may gain."""
+"""A span that takes a worker less time is not divided: another request costs more than it gains."""
 _BYTES = 4 << 20
 _FEWEST = 2
-"""So many positions fit into a span however large they are: while one is on its way the next is made."""
+"""A span has at least this many positions, however large: the next is made while one is on its way."""
 _BUDGET_BYTES = 64 << 20
 _MANY = 1 << 20
 _ALPHA = 0.3
 _MEMORY_SECONDS = 1.0
-"""What was used longer ago hardly counts any more."""
+"""What was consumed longer ago hardly counts."""
 _SHORTEST_SECONDS = 0.1
-"""No rate is told from less: so a reader may have ten times as much as it has used so far, and grows quickly."""
+"""Rates are taken over at least this time, so a reader may hold ten times what it has consumed, and grows quickly."""
 _LEASE_SECONDS = 1.0
-"""A reader of a shared job has about as much as its caller uses in this time."""
+"""A reader of a shared job holds about as much as its caller consumes in this time."""
 _SHARE = 4
-"""It asks for more when so large a part of that is used up: one in this many."""
+"""It requests more when one part in this many is consumed."""
 _PART_SECONDS = 0.1
-"""A part of a shared job is no more than its reader uses in this time, so that others can have the rest."""
+"""A span of a shared job is no more than its caller consumes in this time, so that others can have the rest."""
 
 
 class Usage:
-    """How many elements the caller of a reader uses in a second, going by the last second or so."""
+    """How many elements the caller of a reader consumes per second, measured over about the last second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -35,15 +35,15 @@ class Usage:
         self._rows = self._seconds = 0.0
 
     def used(self, rows: int) -> None:
-        """The caller has come for so many elements."""
-        if not self._rows:  # what came before the first one was not the caller's doing
+        """Note that the caller has taken this many elements."""
+        if not self._rows:  # time before the first element was not the caller's
             self._at = self._clock()
         self._pass_time()
         self._rows += rows
 
     @property
     def rows_per_second(self) -> float:
-        """Falls while the caller does not come."""
+        """The rate; it falls while the caller takes nothing."""
         self._pass_time()
         return self._rows / max(self._seconds, _SHORTEST_SECONDS)
 
@@ -56,24 +56,24 @@ class Usage:
 
 
 class SpanPace:
-    """The size of the next span, from what the last blocks cost.
+    """Chooses the size of the next span from the cost of the last blocks.
 
-    A span is to take a worker about 100 ms and to hold about 4 MiB, or two positions, so that workers share the load
+    A span should take a worker about 100 ms and hold about 4 MiB, or two positions, so that workers share the load
     finely and no round trip is paid for a single cheap element. It starts at one position and grows at most fourfold at
-    a time. A position may give many elements or none, so what has come counts for those that are done.
+    a time. A position may give many elements or none; averages are taken over completed positions.
 
-    A reader of a shared job asks for no more than its caller uses in about a second: the rest is for other readers.
+    A reader of a shared job requests no more than its caller consumes in about a second, and leaves the rest to others.
 
     Args:
-        limit: the most elements that may be under way and not delivered; None: as many as 64 MiB hold.
-        usage: what the caller uses, where what is fetched for it is lost to others.
+        limit: the most elements that may be requested and not delivered; None allows as many as 64 MiB hold.
+        usage: how fast the caller consumes, if other readers cannot have what is fetched here.
     """
 
     def __init__(self, limit: int | None, usage: Usage | None = None) -> None:
         self.limit = limit
         self._usage = usage
         self._bytes_per_row = 0.0
-        # Sums in which what was longer ago counts less and less.
+        # Sums with exponentially falling weights.
         self._positions = self._rows = self._bytes = self._seconds = 0.0
         self._new_rows = 0
         self._span = 1
@@ -85,7 +85,7 @@ class SpanPace:
         self._new_rows += rows
 
     def measured(self, positions: int, nbytes: int, seconds: float) -> None:
-        """Note what has come since so many positions were done before; there may be none since."""
+        """Note the cost of this many more completed positions, which may be none."""
         kept = 1 - _ALPHA if positions else 1.0
         self._positions = kept * self._positions + positions
         self._rows = kept * self._rows + self._new_rows
@@ -105,7 +105,7 @@ class SpanPace:
         Args:
             remaining: positions that nobody has begun, where that is known.
             lanes: how many spans are fetched at the same time.
-            under_way: elements that were asked for and not delivered; of a shared job positions.
+            under_way: elements that were requested and not delivered; positions for a shared job.
         """
         size = self._span
         if self._usage is not None:
@@ -116,9 +116,9 @@ class SpanPace:
         return min(size, max(0, self._most(lanes) - under_way))
 
     def lease(self, spans: int, lanes: int, under_way: int) -> int:
-        """How many positions to lease, those of so many spans; 0 if nothing more may be under way now.
+        """How many positions to lease for so many spans; 0 if nothing more may be requested now.
 
-        That may be more than 64 MiB hold: what is leased comes when there is room.
+        These may be more than 64 MiB hold: leased positions are fetched when there is room.
         """
         size, most = spans * self._span, self._most(lanes)
         room = max(0, most - under_way)
@@ -127,7 +127,7 @@ class SpanPace:
         return min(size, room) if self.limit is not None or room == 0 else size
 
     def _most(self, lanes: int) -> int:
-        """How many elements may be under way; of a shared job positions."""
+        """How many elements may be under way; positions for a shared job."""
         most = self._budget(lanes)
         return most if self._usage is None else min(most, max(2 * lanes, self.used_in(_LEASE_SECONDS)))
 
@@ -137,20 +137,20 @@ class SpanPace:
             return self.limit
         if self._bytes_per_row:
             return max(2 * lanes, int(_BUDGET_BYTES / self._bytes_per_row))
-        return _MANY if self._positions else 2 * lanes  # either nothing is left of them, or nobody knows yet
+        return _MANY if self._positions else 2 * lanes  # they gave no elements, or nothing is known yet
 
     def positions_of(self, rows: int) -> float:
-        """How many positions give so many elements, going by what has come."""
+        """How many positions give this many elements, judging by those that have arrived."""
         return rows * self._positions / self._rows if self._rows and self._positions else rows
 
     def used_in(self, seconds: float) -> int:
-        """How many positions the caller uses up in so many seconds."""
-        if self._usage is None or (self._positions and not self._rows):  # nothing comes of them
+        """How many positions the caller consumes in this time."""
+        if self._usage is None or (self._positions and not self._rows):  # they give no elements
             return _MANY
         return int(min(self.positions_of(1) * self._usage.rows_per_second * seconds, _MANY))
 
     def holds(self, rows: int) -> bool:
-        """Whether so many elements may wait to be delivered."""
+        """Whether this many elements may be buffered."""
         if self.limit is not None:
             return rows <= self.limit
         if self._usage is not None and rows > max(_FEWEST, _LEASE_SECONDS * self._usage.rows_per_second):

@@ -1,7 +1,8 @@
-"""Whose turn it is, where a reader fetches each of its passes in one go.
+"""Which pass is fetched next, where a reader fetches each pass from beginning to end.
 
-Where there are few, each has a lane, which fetches it to its end. Where there are more than `MOST_STREAMS`, a lane asks
-for one piece of a pass and then for one of another, so that no more lanes are needed and none waits long for a worker.
+If there are few passes, each has a lane, which fetches it to its end. If there are more than `MOST_STREAMS`, a lane
+requests a piece of one pass and then a piece of another, so that no more lanes are needed and none waits long for a
+worker.
 
 Pure bookkeeping without threads: the reader holds a lock around it.
 """
@@ -14,37 +15,37 @@ from typing import Final
 from penstock.service.reader.fetch_task import FetchTask
 
 MOST_LANES: Final = 128
-"""Threads of one reader."""
+"""The most threads of one reader."""
 MOST_STREAMS: Final = 96
-"""So many passes have a lane each; fewer than there can be lanes, so that some are free for those that come later."""
+"""Up to this many passes have a lane each; some lanes are left for passes that come later."""
 TURN_SECONDS: Final = 1.0
-"""How long a worker is waited for that has nothing yet."""
+"""How long to wait for a worker that has nothing yet."""
 LOOK_SECONDS: Final = 10.0
-"""How often a reader that holds others back looks in where it has no room for more."""
+"""How often a reader that others wait for tells workers that it is alive, while it has no room for elements."""
 _LISTENING = 4
-"""One lane in this many is for workers that had nothing the last time, also while others have something."""
+"""One lane in this many waits for workers that had nothing in their last turn."""
 
 
 class PassSchedule:
-    """The tasks of passes that have not come yet: those that wait for a lane, and those that are being fetched.
+    """The tasks that are not complete: those that wait for a lane, and those that are being fetched.
 
-    Those that gave something the last time come first, but for a few lanes: a worker that has nothing keeps a lane for
-    as long as it is waited for.
+    Tasks that gave something in their last turn come first, except on a few lanes, because a lane is blocked while it
+    waits for a worker that has nothing.
 
     Args:
-        holds_back: whether others wait for this reader where it reads, and so must know that it is there.
+        holds_back: whether other readers wait for this one, so that workers must know that it is alive.
     """
 
     def __init__(self, holds_back: bool) -> None:
         self._holds_back = holds_back
         self._giving: deque[FetchTask] = deque()
         self._silent: deque[FetchTask] = deque()
-        self._fetched: dict[FetchTask, int] = {}  # how much each gave the last time
-        self._listening = 0  # how many of these gave nothing then
+        self._fetched: dict[FetchTask, int] = {}  # how much each gave in its last turn
+        self._listening = 0  # how many of these gave nothing
 
     @property
     def count(self) -> int:
-        """How many tasks have not come yet."""
+        """How many tasks are not complete."""
         return len(self._giving) + len(self._silent) + len(self._fetched)
 
     @property
@@ -59,12 +60,12 @@ class PassSchedule:
     def next(
         self, lanes: int, has_room: Callable[[int], bool], awaited: Callable[[], Sequence[FetchTask]]
     ) -> FetchTask | None:
-        """The task whose turn it is; None while there is none, or no room for what it may give.
+        """The task whose turn it is; None if there is none, or no room for what it may give.
 
         Args:
             lanes: how many there are.
-            has_room: whether so many more elements may arrive.
-            awaited: the tasks without which nothing can be delivered, for which there is always room.
+            has_room: whether there is room for this many more elements.
+            awaited: the tasks that hold up delivery, for which there is always room.
         """
         queue = self._queue(lanes)
         if not queue:
@@ -81,7 +82,7 @@ class PassSchedule:
         return task
 
     def _lacks(self, task: FetchTask) -> bool:
-        """Whether nothing of a task is there, nor being fetched."""
+        """Whether a task has nothing buffered and is not being fetched."""
         return not (task.items or task.complete or task in self._fetched)
 
     def _queue(self, lanes: int) -> deque[FetchTask]:
@@ -100,7 +101,7 @@ class PassSchedule:
             task.came = 0
 
     def over(self, task: FetchTask) -> None:
-        """The turn of a task is over; if it is not complete it waits for another one."""
+        """End the turn of a task; if it is not complete it waits for another turn."""
         self._listening -= self._fetched.pop(task) == 0
         task.fetched_at = time.monotonic()
         if not task.complete:

@@ -1,4 +1,4 @@
-"""How far a consumer is in its passes: which positions nobody has begun, which are being fetched, which are done.
+"""How far a reader is in a pass: which positions are not begun, being fetched, or done.
 
 Pure bookkeeping without threads: the reader holds a lock around it.
 """
@@ -18,11 +18,11 @@ NOTHING_UNDONE: Final[Mapping[FetchTask, Place]] = {}
 
 
 class PassProgress:
-    """One pass, as far as its consumer has come.
+    """The progress of one reader in one pass.
 
     Args:
-        length: how many there are: -1 infinite, -2 unknown.
-        start: the first one.
+        length: the number of positions; -1 infinite, -2 unknown.
+        start: the first position.
     """
 
     def __init__(self, number: int, length: int, start: int = 0) -> None:
@@ -36,12 +36,12 @@ class PassProgress:
 
     @property
     def length(self) -> int:
-        """How many positions there are: -1 infinite, -2 unknown."""
+        """The number of positions; -1 infinite, -2 unknown."""
         return self._length
 
     @property
     def remaining(self) -> int | None:
-        """How many positions nobody has begun; None where that is not known."""
+        """How many positions are not begun; None if that is not known."""
         return None if self._length < 0 else max(0, self._length - self.frontier)
 
     @property
@@ -55,11 +55,11 @@ class PassProgress:
         return self.all_begun and not self.open
 
     def end_at(self, length: int) -> None:
-        """The pass has ended after `length` positions."""
+        """Note that the pass has `length` positions."""
         self._length = length
 
     def finish(self, task: FetchTask) -> None:
-        """A task was delivered in full."""
+        """Note that a task was delivered completely."""
         self.open.remove(task)
 
     def begin(self, size: int) -> FetchTask:
@@ -77,10 +77,10 @@ class PassProgress:
     def state(self, undone: Mapping[FetchTask, Place] = NOTHING_UNDONE) -> State:
         """[frontier, [[start, stop, skip], …]]: all positions before the frontier are consumed, except in these spans.
 
-        A span of which there is `more` has that as its fourth number.
+        A span with `more` has that as its fourth number.
 
         Args:
-            undone: tasks that are to be taken as if these were their next elements; of any pass.
+            undone: tasks to be recorded as if these were their next elements; those of other passes are ignored.
         """
         holes = [[task.position, task.span.stop, task.skip] for task in self.open if task not in undone]
         holes += [[start, task.span.stop, skip] for task, (start, skip) in self._own(undone)]
@@ -97,14 +97,14 @@ class PassProgress:
         """Continue from a state.
 
         Raises:
-            StateMismatchError: it is none.
+            StateMismatchError: the state is no state of a pass.
         """
         self.frontier, holes = _checked(self.number, state)
         self.waiting.extend(self.adopt(hole) for hole in holes)
 
 
 class SharedProgress(PassProgress):
-    """A pass of which others read a task too: what is theirs counts as not consumed."""
+    """A pass that is shared with other readers, whose positions count as not consumed here."""
 
     def __init__(self, number: int, length: int) -> None:
         super().__init__(number, length)
@@ -137,7 +137,7 @@ class SharedProgress(PassProgress):
         return [frontier[0], [_hole(span) for span in holes]]
 
     def _missing(self, first: Place, end: Place, ends: Mapping[Place, Place]) -> Iterator[Span]:
-        """What lies between two places; the rest of a span of which the beginning was consumed stands by itself."""
+        """The spans between two places; the rest of a partly consumed span is a span of its own."""
         while first < end:
             stop = min(end, self._end_of_rest(first, ends)) if first[1] else end
             yield Span.between(self.number, first, stop)
@@ -162,12 +162,12 @@ class SharedProgress(PassProgress):
 
 
 def past_of(passes: Mapping[str, State]) -> list[Span]:
-    """What a reader had consumed by the states of its passes, as `OpenEpoch.resumed` wants it: some span of each.
+    """The spans that a reader had consumed by the states of its passes, for `OpenEpoch.resumed`: at least one per pass.
 
-    After a span that ends in the middle of a position stands another one, perhaps empty, where what follows it ends.
+    After a span that ends within a position comes another span, perhaps empty, which begins where the rest ends.
 
     Raises:
-        StateMismatchError: they are none.
+        StateMismatchError: they are no states of passes.
     """
     past = []
     for name, state in passes.items():
@@ -189,12 +189,12 @@ def first_of(state: State) -> int:
 
 
 def _hole(span: Span) -> list[int]:
-    """A span in a state, which `_checked` reads."""
+    """A span in a state, as `_checked` reads it."""
     return [span.start, span.stop, span.skip, *([span.more] if span.more else [])]
 
 
 def _checked(pass_number: int, state: State) -> tuple[int, list[Span]]:
-    """The frontier and the holes of a state."""
+    """The checked frontier and holes of a state."""
     try:
         frontier, holes = state
         checked = [

@@ -1,4 +1,4 @@
-"""What one reader reads, and how it asks workers for it."""
+"""What a reader reads, and how it requests that from workers."""
 
 from dataclasses import dataclass
 
@@ -17,19 +17,19 @@ class ReadOptions:
     """What a reader reads, and how.
 
     Attributes:
-        kind: what the positions of the passes are.
-        ordered: hand elements on in the order of their positions; only of a single pass.
-        by_element: positions are the numbers of elements, whatever else they could be.
-        length_known: whether the lengths that the dispatcher knows are those of such positions.
-        coordinated: whether it is one of the consumers of coordinated reads, of which there may be only one.
+        kind: the kind of the passes.
+        ordered: deliver elements in the order of their positions; only for a single pass.
+        by_element: positions count elements, even if the workers could read rows by index.
+        length_known: whether the dispatcher's lengths count such positions.
+        coordinated: whether these are coordinated reads, of one or more consumers.
         num_consumers: of coordinated reads; 1 for others.
         consumer_index: of coordinated reads; 0 for others.
-        trainer: of a CrossTrainerCache, otherwise "".
-        consumer: the reader's own name, which it keeps when it is restored from a state.
-        limit: the most elements that may be under way; None lets their size decide.
+        trainer: the trainer_id of a CrossTrainerCache, otherwise "".
+        consumer: the name of the reader, which a restored one keeps.
+        limit: the most elements that may be requested and not delivered; None lets their size decide.
         codec: how blocks are compressed.
         skip_poison: leave out elements over which workers are lost.
-        own_passes: of the passes that belong to a worker each, only those of workers that may be asked are read.
+        own_passes: read only the passes of workers that this reader may ask.
     """
 
     dataset_id: str
@@ -51,33 +51,33 @@ class ReadOptions:
 
     @property
     def stride(self) -> int:
-        """From one position to the next: of coordinated reads, a round of all consumers is as many positions."""
+        """The distance from one position to the next: a round of coordinated reads has one for each consumer."""
         return self.num_consumers
 
     @property
     def endless(self) -> bool:
-        """Whether a pass is fetched in one go: its worker runs through it once, as fast as elements are taken."""
+        """Whether a pass is fetched from beginning to end by one request, as fast as elements are taken."""
         return self.coordinated or bool(self.trainer) or (self.kind == "sequence" and self.limit is None)
 
     def delivery_order(self) -> DeliveryOrder:
         """The order in which elements are delivered."""
         if self.coordinated:
             return RoundRobin(self.stride)
-        # Trainers that share what is made go through the passes alike, so that they meet the same elements.
+        # Trainers that share elements go through the passes in the same order, so that all meet the same ones.
         in_order = self.ordered or bool(self.trainer) or self.policy != ShardingPolicy.DYNAMIC
         return InOrder() if in_order else AsArrived()
 
     @property
     def by_position(self) -> bool:
-        """Whether what follows a position can be had without it."""
+        """Whether the positions after one can be read without it."""
         return self.kind != "sequence" and not self.trainer
 
     def leaves_out(self, item: Arrival) -> bool:
-        """Whether something that has arrived is not for the caller."""
+        """Whether an arrival is left out, and not passed on to the caller."""
         return self.skip_poison and isinstance(item, Raised) and isinstance(item.error, PoisonError)
 
     def behind(self, task: FetchTask, stop: int) -> Place:
-        """The place that follows what was left out behind the last element, where `stop` was asked for."""
+        """The place after the rows left out after the last element of a request up to `stop`."""
         return (stop, 0) if self.kind == "groups" else (task.fetch_position + self.stride, 0)
 
     def request(
@@ -90,7 +90,7 @@ class ReadOptions:
         wait_seconds: float = 0.0,
         looks_in: bool = False,
     ) -> Fetch:
-        """What a worker is asked; see `Fetch`."""
+        """The request to a worker; see `Fetch`."""
         return Fetch(
             dataset_id=self.dataset_id,
             epoch=opened.epoch,

@@ -26,15 +26,15 @@ from penstock.service.wire.worker_messages import LeftOut
 _logger = logging.getLogger(__name__)
 
 _SILENCE_SECONDS: Final = 5.0
-"""How long the caller waits before the log says what for."""
+"""How long the caller waits before a warning says what it waits for."""
 
 
 class Reader:
-    """One consumer of one epoch of a job; it owns the passes, or leases spans of them.
+    """Reads one epoch of a job, as one of its consumers: it owns the passes, or leases spans of them.
 
     Args:
         reopen: opens the epoch again at a dispatcher that knows nothing of it.
-        progress: where it stands.
+        progress: how far it is.
         left_out: counts what the workers have left out before an element, given its number.
     """
 
@@ -94,7 +94,7 @@ class Reader:
             return None
 
     def _awaited_task(self) -> FetchTask | None:
-        """The task from which the next elements are delivered, when they are there; None at the end."""
+        """Wait for the task that delivers the next elements; None at the end."""
         shared = self._shared
         begun = said = time.monotonic()
         while (task := self._progress.next_task()) is None:
@@ -127,14 +127,14 @@ class Reader:
         return arrival
 
     def consumed(self, number: int) -> None:
-        """The caller has used all elements before this number."""
+        """Note that the caller has consumed all elements before this number."""
         with self._shared.changed:
             used = self._progress.delivered.use(number)
             if self._shared.leases is not None:
                 self._shared.leases.used(used)
 
     def record(self, number: int, *, bare: bool) -> dict[str, Any]:
-        """How to have the elements again from `number` on: see `LiveStream.record`."""
+        """What a restored reader needs to repeat the elements from `number` on: see `LiveStream.record`."""
         with self._shared.changed:
             return self._progress.record(number, bare=bare)
 
@@ -147,13 +147,13 @@ class Reader:
         self._session.claim()
 
     def unread(self, rows: int) -> None:
-        """The last `rows` elements that were delivered were not used, and no more will be asked for."""
+        """Note that the last `rows` delivered elements were not consumed; the caller takes no more."""
         self._session.unread = max(self._session.unread, rows)
 
     def leave(self) -> None:
-        """It will be stopped, and another one takes its place, which is to have back what it was given."""
+        """Prepare to be stopped and replaced by a restored reader, which gets back what this one was given."""
         self._session.replaced = self._shared.leases is not None
 
     def stop(self) -> None:
-        """Let everything end that runs for this reader; waits for nothing."""
+        """End all threads of this reader; waits for nothing."""
         self._shared.stop()

@@ -1,6 +1,6 @@
-"""A reader's session with the dispatcher: heartbeats, what was consumed, what is given back, the release at the end.
+"""A reader's session with the dispatcher: heartbeats, acknowledgements, spans given back, and the release at the end.
 
-A thread keeps it up for as long as the reader reads, whatever the caller does meanwhile.
+It has a thread of its own, so that heartbeats do not depend on what the caller does.
 """
 
 import time
@@ -21,23 +21,23 @@ from penstock.service.wire.subjects import Pass, Span
 
 _HEARTBEAT_SECONDS: Final = 1.0
 _NEWS_SECONDS: Final = 0.2
-"""How often the dispatcher is asked while no worker can be."""
+"""How often to ask for news while no worker can be reached."""
 _RECALL_SECONDS: Final = 0.1
-"""How often it is asked near the end of a shared epoch whether it wants anything back."""
+"""How often to ask near the end of a shared epoch whether other readers need anything back."""
 _KEPT_SECONDS: Final = 0.2
-"""What the caller uses in this time is not given back."""
+"""What the caller consumes in this time is not given back."""
 
 
 class DispatcherSession:
     """One reader's session, from the opening of an epoch on.
 
     Args:
-        reopen: opens the epoch again at a dispatcher that knows nothing of it, given where the reader stands.
+        reopen: opens the epoch again at a dispatcher that does not know it, given the reader's record.
 
     Attributes:
-        opened: what the dispatcher has answered to the opening of the epoch.
-        unread: how many elements at the end of what was delivered were not used.
-        replaced: whether another reader takes this one's place, so that it must not be released.
+        opened: the dispatcher's answer to opening the epoch.
+        unread: how many of the last delivered elements were not consumed.
+        replaced: whether a restored reader takes over, so that this one must not be released.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class DispatcherSession:
         self._start_lanes: Callable[[int, int], None] = lambda workers, new_passes: None
 
     def start(self, threads: Threads, start_lanes: Callable[[int, int], None]) -> None:
-        """Begin to read what was opened, and keep in touch from then on.
+        """Start the lanes and the thread of the session.
 
         Args:
-            start_lanes: called with the number of workers, and that of passes that have just come.
+            start_lanes: called with the number of workers and the number of new passes.
         """
         self._start_lanes = start_lanes
         self._enter(self.opened)
@@ -81,7 +81,7 @@ class DispatcherSession:
 
     @property
     def trouble(self) -> str:
-        """What keeps the dispatcher from answering; "" while it answers."""
+        """Why the dispatcher does not answer; "" while it does."""
         return self._dispatcher.trouble
 
     def claim(self) -> None:
@@ -99,7 +99,8 @@ class DispatcherSession:
             if not shared.stopping:
                 shared.leases.acknowledge(begun)
         except (LostLeaseError, ClosedError):
-            # A thread that reads ahead may come to the end meanwhile: the reader is then released, and its line closed.
+            # A thread that reads ahead may reach the end meanwhile: the reader is then released, and its connection
+            # closed.
             if not shared.stopping:
                 raise
         if shared.stopping:  # the release has told the dispatcher of all that was delivered
@@ -107,13 +108,13 @@ class DispatcherSession:
                 shared.changed.wait_for(lambda: self._over)
 
     def report_soon(self) -> None:
-        """Let the next heartbeat not wait."""
+        """Send the next heartbeat at once."""
         with self._shared.changed:
             self._next_heartbeat = 0.0
             self._shared.heartbeat_due.notify_all()
 
     def _keep_in_touch(self) -> None:
-        """Tell the dispatcher of this reader, and hear from it, until the end; then let go of everything."""
+        """Send heartbeats and reports until the reader is stopped; then release it and close all connections."""
         shared = self._shared
         try:
             while not self._paused():
@@ -146,7 +147,7 @@ class DispatcherSession:
         return ReleaseConsumer(consumer_id=self.opened.consumer_id, consumed=consumed)
 
     def _paused(self) -> bool:
-        """Wait until there is reason to ask the dispatcher; gives whether the reader was stopped."""
+        """Wait until the next message to the dispatcher is due; returns whether the reader was stopped."""
         shared = self._shared
         with shared.changed:
             since = time.monotonic()
@@ -160,7 +161,7 @@ class DispatcherSession:
             return shared.stopping
 
     def _give_back(self) -> None:
-        """Where another reader has nothing, let it have what the caller of this one does not need soon."""
+        """If another reader has nothing, give back what this one's caller does not need soon."""
         shared, leases = self._shared, self._shared.leases
         if leases is None or not leases.wanted:
             return
@@ -185,7 +186,7 @@ class DispatcherSession:
         except LostLeaseError:
             if shared.leases is not None:
                 raise
-            # Nobody else has what it reads: a new dispatcher only has to know of it.
+            # Nobody else can have what this reader reads: it only has to be opened at the new dispatcher.
             with shared.changed:
                 record = shared.progress.record(shared.progress.delivered.number, bare=True)
             self.opened = self._reopen(record)
@@ -194,13 +195,13 @@ class DispatcherSession:
             shared.leases.acknowledge(shared.consumed_of_open())
 
     def hear(self, *lost: int, patience_seconds: float | None = None) -> ConsumerNews | None:
-        """Tell the dispatcher of this reader and of workers that it cannot reach; take over what it answers.
+        """Send a heartbeat that names unreachable workers, and take over the news in its answer.
 
         Returns:
-            The answer; None where another thread is waiting for one for so long.
+            The answer; None if another thread is waiting for one for longer than `patience_seconds`.
         """
         shared = self._shared
-        # Answers must be taken over in the order in which they were given: each says what has changed since the last.
+        # Answers must be taken over in order: each contains what has changed since the last.
         if not self._hearing.acquire(timeout=-1 if patience_seconds is None else patience_seconds):
             return None
         try:
@@ -219,12 +220,12 @@ class DispatcherSession:
             self._hearing.release()
 
     def _enter(self, opened: EpochOpened) -> None:
-        """Take over what a dispatcher says that has just opened the epoch."""
+        """Take over the answer of a dispatcher that has just opened the epoch."""
         workers = self._workers.update(opened.workers, whole=True)
         self._update(workers, opened.version, opened.passes)
 
     def _update(self, workers: int, version: int, passes: list[Pass] | None) -> None:
-        """Begin what can be begun with so many workers, and these passes, where they are others than before."""
+        """Take over changed passes, and start the lanes that can be used now."""
         with self._shared.changed:
             self._version = version
             self._passes = self._passes if passes is None else passes
@@ -232,6 +233,6 @@ class DispatcherSession:
         self._start_lanes(workers, new_passes)
 
     def _reads(self, part: Pass) -> bool:
-        """Whether a pass is this reader's; one that it has begun stays so, whoever makes it."""
+        """Whether this reader reads a pass; it keeps one that it has begun, whichever worker makes it."""
         begun = part.number in self._shared.progress.passes
         return begun or not self._options.own_passes or self._workers.has(part.worker_id)

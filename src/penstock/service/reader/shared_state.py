@@ -1,4 +1,4 @@
-"""What the threads of one reader share: its caller, its lanes, and the one that keeps in touch with the dispatcher."""
+"""What the threads of one reader share: the caller's, the lanes, and that of its session with the dispatcher."""
 
 import math
 import time
@@ -16,7 +16,7 @@ from penstock.service.wire.subjects import Span
 
 
 class HeartbeatCounters:
-    """Counts what the next heartbeat tells the dispatcher.
+    """Counts what the next heartbeat reports.
 
     Attributes:
         rows: elements that were delivered since the last heartbeat.
@@ -33,7 +33,7 @@ class HeartbeatCounters:
     def heartbeat(
         self, consumer_id: int, version: int, rounds: list[int], turn: int, lost_workers: list[int]
     ) -> ConsumerHeartbeat:
-        """The heartbeat; begins to count anew."""
+        """Make the heartbeat, and begin to count anew."""
         rows, waited, self.rows, self.seconds_waited = self.rows, self.seconds_waited, 0, 0.0
         seconds, self._since = time.monotonic() - self._since, time.monotonic()
         return ConsumerHeartbeat(
@@ -49,16 +49,16 @@ class HeartbeatCounters:
 
 
 class SharedState:
-    """All of it is read and changed under one lock, which each of the conditions has.
+    """Everything here is read and changed under one lock, which all of the conditions have.
 
     Attributes:
-        changed: for lanes that wait for work or for room; everything that changes is told here.
-        arrived: for the caller, who waits for an element: a condition of its own, so that an element wakes nobody else.
-        heartbeat_due: for the thread that keeps in touch with the dispatcher.
+        changed: for lanes that wait for work or for room; notified of every change.
+        arrived: for the caller, who waits for an element; its own, so that an element wakes nobody else.
+        heartbeat_due: for the thread of the session.
         turn_free: for lanes that wait for their turn.
         progress: how far the reader is in each pass, and what it has delivered.
         leases: of a shared job; None for others.
-        schedule: which pass is fetched next, where each pass is fetched in one go; None for others.
+        schedule: which pass is fetched next, if passes are fetched from beginning to end; otherwise None.
         lanes: how many there are.
         buffered: how many elements have arrived and were not delivered.
         failure: what ends the reader.
@@ -90,38 +90,38 @@ class SharedState:
         return self.stopping or self.failure is not None
 
     def wake(self) -> None:
-        """Let the lanes and the caller look at what has changed."""
+        """Wake the lanes and the caller."""
         self.changed.notify_all()
         self.arrived.notify_all()
         self.turn_free.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """Let the caller meet an error that ends the reader."""
+        """End the reader with an error, which the caller gets."""
         with self.changed:
             self.failure = self.failure or error
             self.wake()
 
     def stop(self) -> None:
-        """Let all threads end; waits for nothing."""
+        """End all threads; waits for nothing."""
         with self.changed:
             self.stopping = True
             self.heartbeat_due.notify_all()
             self.wake()
 
     def finish(self, task: FetchTask) -> None:
-        """Note that a task is done, if it is; the dispatcher is told where its caller has used it up too."""
+        """Close a task if it is done; if its caller has also consumed it, it will be acknowledged."""
         if self.progress.finish(task) and self.leases is not None:
             self.leases.used([task])
 
     @property
     def under_way(self) -> int:
-        """How many elements were asked for and not delivered; of a shared job positions."""
+        """How many elements were requested and not delivered; positions for a shared job."""
         buffered = self.buffered if self.leases is None else self.pace.positions_of(self.buffered)
         return self.progress.requested + math.ceil(buffered)
 
     @property
     def held(self) -> int:
-        """How many positions of a shared job this reader has that were not delivered."""
+        """How many undelivered positions of a shared job this reader has."""
         assert self.leases is not None
         return self.leases.not_begun + self.progress.unread
 
@@ -131,6 +131,6 @@ class SharedState:
             return self.held, self.caller_waits, self.leases.requesting
 
     def consumed_of_open(self) -> list[Span]:
-        """What the caller has used of spans that are not used up."""
+        """What the caller has consumed of spans that are not consumed completely."""
         with self.changed:
             return self.progress.begun(self.progress.delivered.used_until)

@@ -1,4 +1,4 @@
-"""The workers that a reader may ask: whom to ask next, lines to them, and who could not be reached."""
+"""The workers that a reader may ask: which to ask next, connections to them, and which could not be reached."""
 
 import logging
 import random
@@ -16,12 +16,12 @@ from penstock.service.wire.worker_messages import Fetch
 _logger = logging.getLogger(__name__)
 
 _SUSPECT_SECONDS = 1.0
-"""How long a worker that could not be reached is left alone."""
+"""How long a worker that could not be reached is not asked."""
 _RESTS = 4
-"""For how many times as long as it took to find that out it is left alone where others can be asked."""
+"""If others can be asked, it is not asked for this many times as long as finding out took."""
 _WARN_SECONDS = 2.0
 _ALONE_SECONDS = 1.0
-"""How long a span that may cost a worker waits for one that does nothing else."""
+"""How long a span that may kill its worker waits for a worker that does nothing else."""
 
 _SHOWN = 4
 """How many workers one line of the log names."""
@@ -32,12 +32,12 @@ _logged_lock = Lock()
 
 @dataclass(frozen=True)
 class _Loss:
-    """That a worker could not be reached.
+    """The loss of a worker.
 
     Attributes:
         at: when it was noticed, on the clock of `time.monotonic`.
-        until: it is better not asked before, as it would cost as long again.
-        news: whether nobody knew, the dispatcher included.
+        until: until when it is better not asked, because finding out may take as long again.
+        news: whether neither this reader nor the dispatcher knew it before.
     """
 
     at: float
@@ -51,7 +51,7 @@ class WorkerPool:
 
     Args:
         usable: whether a worker may be asked at all.
-        connect: opens a line to one.
+        connect: connects to a worker.
     """
 
     def __init__(self, usable: Callable[[WorkerInfo], bool], connect: Callable[[WorkerInfo], Connection]) -> None:
@@ -61,18 +61,18 @@ class WorkerPool:
         self._workers: dict[int, WorkerInfo] = {}
         self._lines: dict[int, Connection] = {}
         self._busy: Counter[int] = Counter()
-        self._chosen: dict[int, float] = {}  # when each was chosen last, as a number in their order
+        self._chosen: dict[int, float] = {}  # when each was chosen last, as a sequence number
         self._choices = 0
         self._alone: set[int] = set()
         self._suspects: dict[int, _Loss] = {}
-        self._unusable: set[int] = set()  # of those that were tried last
+        self._unusable: set[int] = set()  # among those that were tried last
         self._closed = False
 
     def update(self, come: Iterable[WorkerInfo], gone: Iterable[int] = (), *, whole: bool = False) -> int:
-        """Take over what the dispatcher says of workers; gives how many there are.
+        """Take over the dispatcher's news of workers; returns how many there are.
 
         Args:
-            whole: whether those that have come are all that there are.
+            whole: whether `come` lists all workers.
         """
         with self._changed:
             usable = {} if whole else self._workers
@@ -90,22 +90,22 @@ class WorkerPool:
         return len(usable)
 
     def has(self, worker_id: int) -> bool:
-        """Whether a worker is there, and may be asked."""
+        """Whether a worker is known, and may be asked."""
         with self._changed:
             return worker_id in self._workers
 
     def choose(self, preferred: int, stopped: Callable[[], bool], *, alone: bool = False) -> WorkerInfo | None:
-        """The worker to ask next: `preferred` if it is well, else who has the least to do; waits for one to come.
+        """The worker to ask next: `preferred` if it can be reached, else the least busy; waits until there is one.
 
-        It counts as busy until `release`. None if `stopped` while there was none.
+        It counts as busy until `release`. None if `stopped` returns true while there is none.
 
         Args:
-            alone: this reader asks it for nothing else meanwhile, because it may well be lost.
+            alone: this reader asks it for nothing else meanwhile, because the request may kill it.
         """
         begun, warned = time.monotonic(), False
         with self._changed:
             while not stopped() and not self._closed:
-                wanted = self._workers.get(preferred)  # where there are many, it takes time to look at them all
+                wanted = self._workers.get(preferred)  # looking at all of many workers takes time
                 if wanted is not None and preferred not in self._suspects and preferred not in self._alone:
                     self._give(preferred, alone)
                     return wanted
@@ -124,9 +124,9 @@ class WorkerPool:
         return None
 
     def _turn(self, worker: WorkerInfo) -> float:
-        """When a worker's turn is, before others of a later one; those that were never asked come first, at random.
+        """The key of a worker's turn, the smallest first; workers that were never asked come first, in random order.
 
-        Readers that have fewer threads than there are workers then use them all, and not all of them the same ones.
+        Readers with fewer threads than workers then use all workers, and not all readers the same ones.
         """
         return self._chosen.setdefault(worker.worker_id, random.random() - 1)
 
@@ -136,7 +136,7 @@ class WorkerPool:
             return not self._well()
 
     def _well(self) -> list[WorkerInfo]:
-        """Those that could be reached when they were asked last, or some time ago could not."""
+        """Workers that could be reached when they were asked last, or were lost some time ago."""
         until = time.monotonic() - _SUSPECT_SECONDS
         return [
             worker
@@ -145,7 +145,7 @@ class WorkerPool:
         ]
 
     def _quick(self, workers: list[WorkerInfo]) -> list[WorkerInfo]:
-        """Those that did not take long to be given up lately."""
+        """Those whose last loss was noticed quickly, or is long ago."""
         now = time.monotonic()
         return [
             worker
@@ -154,7 +154,7 @@ class WorkerPool:
         ]
 
     def _give(self, number: int, alone: bool) -> None:
-        """Let a worker be asked for something, alone or beside what it does; what it does may end first."""
+        """Count a worker as busy; if `alone`, first wait for what it does for this reader."""
         if alone:
             self._alone.add(number)
             self._changed.wait_for(lambda: self._closed or self._busy[number] == 0, _ALONE_SECONDS)
@@ -163,7 +163,7 @@ class WorkerPool:
         self._chosen[number] = self._choices
 
     def release(self, worker: WorkerInfo) -> None:
-        """What a worker was chosen for is over."""
+        """End what a worker was chosen for."""
         with self._changed:
             self._busy[worker.worker_id] -= 1
             if not self._busy[worker.worker_id]:
@@ -175,7 +175,7 @@ class WorkerPool:
         """A worker's answer to a request.
 
         Raises:
-            LostDataWorkerError: it cannot be reached, or any more, or this process cannot use it.
+            LostDataWorkerError: it cannot be reached, no longer answers, or cannot be used by this process.
             UnusableDataWorkerError: this process can use none of the workers.
         """
         number = worker.worker_id
@@ -210,12 +210,12 @@ class WorkerPool:
             return line
 
     def lost(self, worker: WorkerInfo, error: Exception, asked: float) -> bool:
-        """A worker was lost; whether what it was asked for may be the reason.
+        """Note that a worker was lost; returns whether its request may be the reason.
 
-        Not where it was not reached, or was given up before by this reader or the dispatcher.
+        False if it was never reached, or if this reader or the dispatcher had given it up before.
 
         Args:
-            asked: when it was asked. Each thing that it was asked for before it was lost may be the reason.
+            asked: when it was asked. Every request before its loss may be the reason.
         """
         number = worker.worker_id
         with self._changed:
@@ -231,7 +231,7 @@ class WorkerPool:
         return loss.news and not isinstance(error, UnreachedDataWorkerError)
 
     def log_loss(self, worker: WorkerInfo, error: Exception, *, left: bool) -> None:
-        """Say in the log that a worker is gone: once, however many readers of this process had asked it."""
+        """Log the loss of a worker: once, however many readers of this process had asked it."""
         name = (worker.endpoint.address, worker.worker_id)
         with _logged_lock:
             if name in _logged:
@@ -245,12 +245,12 @@ class WorkerPool:
             )
 
     def suspects(self) -> list[int]:
-        """Those that could not be reached when they were asked last."""
+        """The workers that could not be reached when they were asked last."""
         with self._changed:
             return sorted(self._suspects.keys() & self._workers.keys())
 
     def why_silent(self) -> str:
-        """What a reader that gets nothing waits for."""
+        """What a reader that gets nothing is waiting for."""
         with self._changed:
             return self._reason()
 
@@ -271,7 +271,7 @@ class WorkerPool:
         return f"the data workers are still at it ({addresses}); `penstock status` shows what they do"
 
     def close(self) -> None:
-        """Let go of all lines; what is being fetched ends."""
+        """Close all connections; requests under way end."""
         with self._changed:
             self._closed = True
             lines = list(self._lines.values())
@@ -282,6 +282,6 @@ class WorkerPool:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
+    """The first few names, and the number of further ones."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
