@@ -1,9 +1,9 @@
-"""What a dispatcher must remember, in a file of SQLite's: every change of its state, written before it is answered.
+"""The journal of a dispatcher, in a SQLite file: every change of its state is written before the answer is sent.
 
-`docs/design/0018-a-journal-before-every-answer.md` says why so. The file holds a snapshot of the state, the entries
+See `docs/design/0018-a-journal-before-every-answer.md`. The file holds a snapshot of the state, the entries
 that came after it, each the changes that one message made, and the datasets' definitions beside them. SQLite keeps
-entries whole or not at all, and lets one process at a time have the file. How far it went is written beside it, in
-`journal_mark.py`'s file.
+entries whole or not at all, and gives the file to one process at a time. The number of the last entry is also kept in a
+file beside it: see `journal_mark.py`.
 """
 
 import logging
@@ -52,16 +52,16 @@ _state_of = msgspec.msgpack.Decoder(State).decode
 
 
 class Journal:
-    """The changes of a dispatcher's state in a directory, which is this process's until `close`, or until it dies.
+    """Keeps a dispatcher's changes in a directory, which belongs to this process until `close` or its death.
 
     Not for several threads at once.
 
     Args:
         directory: is made if need be.
-        first: the state to begin with where there is no journal yet.
+        first: the state to begin with if there is no journal yet.
 
     Attributes:
-        state: what was found, as the machine goes on with it: nobody has asked it to stop.
+        state: the state that was found, without any request to stop.
         found: whether there was a journal.
         name: tells this journal apart from all others.
         number: of its last entry.
@@ -89,7 +89,7 @@ class Journal:
         self.name = name.hex()
 
     def write(self, state: State, updates: Sequence[Update]) -> None:
-        """Write down the changes that are about to be made to `state`; on an error none of them is.
+        """Write the changes that are about to be made to `state`; on an error none of them is written.
 
         Raises:
             StorageError: they could not be written.
@@ -114,11 +114,11 @@ class Journal:
         self.number += 1
         try:
             self._mark.write(self.number)
-        except OSError as error:  # the entry is written, and what it says holds
+        except OSError as error:  # the entry itself is written, so its changes are made
             _logger.error("the dispatcher cannot note how far its journal has come: %s", error)
 
     def close(self) -> None:
-        """Let go of the files. Twice does no harm."""
+        """Close the files. A second call does nothing."""
         self._connection.close()
         self._mark.close()
 
@@ -132,7 +132,7 @@ class Journal:
         self._connection.execute("INSERT INTO entries VALUES (?, ?, ?)", (self.number + 1, body, zlib.crc32(body)))
 
     def _compact(self, state: State) -> int:
-        """Put a snapshot in place of all entries so far; gives how long it is."""
+        """Replace all entries so far by a snapshot; returns its length."""
         body = _snapshot_of(state)
         self._connection.execute("DELETE FROM entries")
         self._connection.execute("DELETE FROM snapshot")
@@ -153,7 +153,7 @@ class Journal:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with tempfile.TemporaryDirectory(prefix=".journal-", dir=self.path.parent) as directory:
                 made = Path(directory, FILE)
-                made.touch(mode=0o600)  # SQLite makes the files beside it as this one is
+                made.touch(mode=0o600)  # SQLite gives the files beside it the same mode
                 connection = sqlite3.connect(made)
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.executescript(_SCHEMA)
@@ -166,13 +166,13 @@ class Journal:
                 connection.close()
                 os.link(made, self.path)
         except FileExistsError as error:
-            if not self.path.exists():  # something else stands where the directory should be
+            if not self.path.exists():  # there is something else where the directory should be
                 raise StorageError(f"the dispatcher cannot keep a journal in {self.path.parent}: {error}") from error
         except (OSError, sqlite3.Error) as error:
             raise StorageError(f"the dispatcher cannot keep a journal in {self.path.parent}: {error}") from error
 
     def _check_writers(self) -> None:
-        """Refuse what other users may write, or lead elsewhere: the workers run the definitions in it."""
+        """Refuse files that other users may write, or may replace by links: the workers run the definitions in them."""
         if link := link_of_others(self.path):
             raise StorageError(f"the dispatcher does not work in {self.path.parent}: {link}")
         for path in (self.path.parent, *self._files()):
@@ -189,15 +189,15 @@ class Journal:
                 path.chmod(0o600)
 
     def _files(self) -> list[Path]:
-        """The file, its mark, and what SQLite keeps beside it while it is open or where it was not closed."""
+        """The file, its mark, and the files that SQLite keeps beside it while it is open, or if it was not closed."""
         names = [*(f"{FILE}{ending}" for ending in ("", "-wal", "-shm", "-journal")), MARK_FILE]
         files = [self.path.with_name(name) for name in names]
         return [path for path in files if path.exists()]
 
     def _opened(self) -> sqlite3.Connection:
-        """The file, held against every other process and connection."""
+        """Open the file and lock it against all other processes and connections."""
         with self._explaining():
-            # Autocommit: transactions begin where this file says so.
+            # Autocommit: this file begins transactions itself.
             connection = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode=rw",
                 uri=True,
@@ -221,7 +221,7 @@ class Journal:
 
     @contextmanager
     def _left_as_it_is(self) -> Iterator[None]:
-        """Where the journal is refused, keep its write-ahead log: SQLite removes it at the end, damaged or not."""
+        """If the journal is refused, keep its write-ahead log, which SQLite would remove when it closes the file."""
         wal, kept = self.path.with_name(f"{FILE}-wal"), self.path.with_name(f".{FILE}-wal")
         kept.unlink(missing_ok=True)
         if wal.exists():
@@ -266,10 +266,10 @@ class Journal:
         )
 
     def _marked(self, name: bytes) -> JournalMark:
-        """The mark beside the journal, which must not have gone further.
+        """Open the mark beside the journal, which must not name a later entry.
 
         Raises:
-            StorageError: it has, or it is damaged.
+            StorageError: it does, or it is damaged.
         """
         path = self.path.with_name(MARK_FILE)
         mark = JournalMark(path, name)

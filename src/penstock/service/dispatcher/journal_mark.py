@@ -1,6 +1,6 @@
-"""How far a dispatcher's journal went, in a file of its own, where damage to the journal does not take it along.
+"""The number of a journal's last entry, in a file of its own, so that damage to the journal does not affect it.
 
-SQLite leaves out what is damaged at the end of its write-ahead log: the end of a journal could be missing in silence.
+SQLite silently ignores a damaged end of its write-ahead log, so the end of a journal could be lost unnoticed.
 The file has two slots of equal size, written in turn, each with the journal's name, the number of an entry and a
 checksum: whenever the process dies, at least one of them is whole. Nothing waits for the disk, as in the journal
 itself: `docs/design/0028-what-was-acknowledged-is-kept-twice.md`.
@@ -23,14 +23,14 @@ _SLOTS: Final = 2
 
 
 class JournalMark:
-    """The number of the last entry that was written, kept beside a journal.
+    """Keeps the number of the last written entry beside a journal.
 
     Args:
         path: is made if need be.
         name: the journal's, of 16 bytes.
 
     Attributes:
-        number: what the file says; None where there was none.
+        number: the number in the file; None if there was no file.
 
     Raises:
         StorageError: it is damaged, of another journal, or cannot be opened.
@@ -82,7 +82,7 @@ class JournalMark:
         os.pwrite(self._file, content, number % _SLOTS * _SLOT.size)
 
     def close(self) -> None:
-        """Let go of the file. Twice does no harm."""
+        """Close the file. A second call does nothing."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)

@@ -1,7 +1,7 @@
 """The dispatcher: the machine of `penstock.service.dispatcher.machine` behind a socket, with a clock.
 
-Everything that it knows is in memory, and in its journal if it has a `work_dir`; a message is decided, written down,
-applied and answered under one lock.
+Its state is in memory, and in its journal if it has a `work_dir`. A message is decided, journalled, applied and
+answered under one lock.
 """
 
 import logging
@@ -34,13 +34,13 @@ from penstock.service.wire.refusals import refusal_of
 _logger = logging.getLogger(__name__)
 
 _COMPLAIN_SECONDS: Final = 30.0
-"""How often the log says the same of what goes on, such as that the journal cannot be written."""
+"""How often the log repeats a message about a lasting problem, such as a journal that cannot be written."""
 
 _decoder = msgspec.msgpack.Decoder(ToDispatcher)
 
 
 class DispatchServer(BackgroundServer["_RunningDispatcher"]):
-    """Knows the workers, the datasets and the jobs of a service, and divides the work of a job. It sees no data.
+    """Knows the workers, datasets and jobs of a service, and divides the work of a job; it sees no elements.
 
     It stops by `stop`, at the end of a `with` block, by `penstock stop`, when it is no longer referenced, and when the
     interpreter ends.
@@ -84,7 +84,7 @@ class DispatchServer(BackgroundServer["_RunningDispatcher"]):
         return int(self._running().port)
 
     def stop(self, *, drain: bool = False) -> None:
-        """Stop listening. Without a `work_dir` its knowledge is lost. A second call does nothing.
+        """Stop listening. Without a `work_dir` its state is lost. A second call does nothing.
 
         Args:
             drain: first let readers finish; meanwhile no epoch can begin. With a `work_dir` it ends at once: readers
@@ -150,14 +150,14 @@ class _RunningDispatcher(GuardedServer):
             return refusal_of(ServiceError("the dispatcher failed to answer, its log says why"))
 
     def _entry(self) -> JournalEntry:
-        """The last entry of the journal: what an answer says is in it or in one before it."""
+        """The last entry of the journal: what an answer says is in this entry or an earlier one."""
         return NO_ENTRY if self._journal is None else JournalEntry(self._journal.name, self._journal.number)
 
     def _check_journal(self, known: JournalEntry) -> None:
-        """End this dispatcher if somebody knows of more than its journal has.
+        """End this dispatcher if a peer knows of a later entry than its journal has.
 
         Raises:
-            StorageError: somebody does, or did before.
+            StorageError: one does, or did before.
         """
         journal = self._journal
         if self.failure is None and journal is not None and known.journal == journal.name:
@@ -174,7 +174,7 @@ class _RunningDispatcher(GuardedServer):
             raise self.failure
 
     def _keep_time(self) -> None:
-        """Let the machine know that time goes by; at the end, close the socket."""
+        """Pass the time to the machine regularly; at the end, close the socket."""
         pause = min(1.0, self._config.heartbeat_seconds / 4, self._config.lease_seconds / 4)
         over = False
         looked = time.monotonic()
@@ -184,7 +184,7 @@ class _RunningDispatcher(GuardedServer):
                 break
             before, looked = looked, time.monotonic()
             with self._lock:
-                if looked - before > 4 * pause:  # it was stopped, as its whole machine may have been
+                if looked - before > 4 * pause:  # this process was suspended, perhaps with its whole machine
                     self._machine.was_away(looked)
                 self._pass_time()
                 over = self._machine.over
@@ -196,13 +196,13 @@ class _RunningDispatcher(GuardedServer):
     def _pass_time(self) -> None:
         try:
             self._machine.pass_time(time.monotonic())
-        except StorageError as error:  # what is due is due again the next time
+        except StorageError as error:  # it will be tried again the next time
             self._complain("journal", "%s", error)
-        except Exception as error:  # without this thread nobody would be missed any more
+        except Exception as error:  # without this thread no loss would be noticed any more
             self._complain("clock", "the dispatcher failed to do what is due, and tries again", error, trace=True)
 
     def _complain(self, about: str, message: str, error: Exception, *, trace: bool = False) -> None:
-        """Say in the log what goes on for as long as somebody tries: not every time."""
+        """Log a lasting problem, but not every time that it occurs."""
         now = time.monotonic()
         if now - self._complaints.get(about, float("-inf")) > _COMPLAIN_SECONDS:
             self._complaints[about] = now
@@ -230,7 +230,7 @@ class _RunningDispatcher(GuardedServer):
 
 
 def _first_state() -> State:
-    """Nothing, with ids that no earlier dispatcher at this address can well have given out: its workers may report."""
+    """An empty state with random first ids: workers of an earlier dispatcher at this address may still report."""
     first = secrets.randbelow(1 << 20) * 1000
     return State(next_worker=first, next_job=first, next_epoch=first, next_consumer=first)
 

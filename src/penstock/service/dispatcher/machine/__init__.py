@@ -1,5 +1,5 @@
-"""The dispatcher as a machine without sockets, disk or clock: what happens is a function of what it is told, and when.
+"""The dispatcher as a machine without sockets, disk or clock: a function of its messages and their times.
 
-What decides reads `Knowledge` and gives updates and an answer. Updates of the lasting state are written down before
-they are made; observations, which are lost without harm when a dispatcher ends, are not. Nothing else changes anything.
+Decisions read `Knowledge` and return updates and an answer. Updates of the lasting state are journalled before they are
+applied; observations, which a new dispatcher can do without, are not. Nothing else changes the state.
 """

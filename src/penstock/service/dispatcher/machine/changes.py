@@ -1,4 +1,4 @@
-"""What has changed of workers and passes lately, so that readers are told of that alone."""
+"""The latest changes of workers and passes, so that readers are sent only these."""
 
 from collections import deque
 from typing import Final, NamedTuple
@@ -17,16 +17,16 @@ from penstock.service.wire.dispatcher_messages import ConsumerNews
 from penstock.service.wire.subjects import Pass, WorkerInfo
 
 _KEPT: Final = 4096
-"""How many changes are remembered: a reader that has missed more is told everything."""
+"""How many changes are kept: a reader that has missed more is sent everything."""
 _PER_LIFE: Final = 1 << 24
 
 
 class _Change(NamedTuple):
-    """A worker that has come or is gone, or passes of an epoch that are others than before.
+    """A worker that joined or is gone, or changed passes of an epoch.
 
     Attributes:
-        worker: the one that has come.
-        gone: the number of the one that is gone, or -1.
+        worker: the one that joined.
+        gone: the id of the one that is gone, or -1.
         epoch_id: of the passes, or -1.
     """
 
@@ -36,7 +36,7 @@ class _Change(NamedTuple):
 
 
 class Changes:
-    """The last changes, by version. Nothing is lost with them: a new dispatcher tells everybody everything once.
+    """The last changes, by version. They need no journal: a new dispatcher sends everything to everybody once.
 
     Args:
         life: tells the versions of one dispatcher from those of another.
@@ -50,7 +50,7 @@ class Changes:
         self._kept: deque[_Change] = deque(maxlen=_KEPT)
 
     def note(self, update: Update) -> None:
-        """Take notice of a change that is made."""
+        """Note a change that has been made."""
         match update:
             case WorkerJoined():
                 self._add(_Change(worker=update.info))
@@ -64,7 +64,7 @@ class Changes:
         self._kept.append(change)
 
     def since(self, version: int, state: State, epoch: Epoch) -> ConsumerNews:
-        """What a reader of an epoch is told that knows everything up to a version."""
+        """The news for a reader of an epoch that knows everything up to a version."""
         missed = self.version - version
         if not 0 <= missed <= len(self._kept):
             workers = [worker.info for worker in state.present()]

@@ -1,4 +1,4 @@
-"""Datasets are registered, and asked for."""
+"""Registers datasets, and finds them for readers and workers."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -22,11 +22,11 @@ class Datasets:
         self._known = known
 
     def register(self, message: RegisterDataset) -> Decision:
-        """A dataset is to be known by an id: one that is given, or one that follows from what is in it.
+        """Keep a dataset under the id that it is given, or under one derived from its content.
 
         Raises:
             ServiceError: the dispatcher is stopping.
-            InvalidArgumentError: another dataset has the id, or what is said of this one cannot be.
+            InvalidArgumentError: another dataset has the id, or the information on this one is invalid.
         """
         if self._known.state.stopping:
             raise ServiceError("this dispatcher is stopping: it takes no more datasets")
@@ -44,7 +44,7 @@ class Datasets:
         return [DatasetAsked(dataset_id=dataset_id)], DatasetRegistered(dataset_id=dataset_id)
 
     def find(self, message: GetDataset) -> Decision:
-        """A worker or a reader asks for a dataset.
+        """Find a dataset for a worker or a reader.
 
         Raises:
             InvalidArgumentError: it is not registered.
@@ -72,7 +72,7 @@ def _check_info(info: DatasetInfo) -> None:
                 f"a dataset's {name} is a number up to 2**62, -1 for infinite or -2 for unknown, got {value}"
             )
     layer = [info.element_spec]
-    for _ in range(_DEEPEST):  # what can be read here must be readable in a journal too, inside of other things
+    for _ in range(_DEEPEST):  # it must also be decoded from a journal, where it is nested deeper
         layer = [part for whole in layer if isinstance(whole, (list, dict)) for part in _parts(whole)]
     if layer:
         raise InvalidArgumentError(f"a dataset's element_spec is nested more than {_DEEPEST} deep")

@@ -1,4 +1,4 @@
-"""What happens because time goes by: the silent are taken for dead, and what nobody can ask for is forgotten."""
+"""What happens as time passes: silent peers are given up, and what nobody can ask for is forgotten."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from penstock.service.dispatcher.machine.volatile import DatasetAsked
 
 
 class Expiry:
-    """Finds what is due. It is asked regularly; what is found late happens late."""
+    """Finds the changes that are due. It is asked regularly."""
 
     def __init__(self, known: Knowledge) -> None:
         self._known = known
@@ -47,7 +47,7 @@ class Expiry:
         state, config = self._known.state, self._known.config
         for consumer_id, consumer in state.consumers.items():
             epoch = state.epochs[consumer.epoch_id]
-            # Nobody waits for what a consumer has that leases nothing: it may be silent for as long as its job is kept.
+            # Nobody waits for the elements of a consumer that leases nothing: it may be silent while its job is kept.
             waited_for = state.leased(epoch) or state.stopping
             patience = config.lease_seconds if waited_for else max(config.job_gc_seconds, config.lease_seconds)
             if (
@@ -58,7 +58,7 @@ class Expiry:
                 yield ConsumerGone(consumer_id=consumer_id)
 
     def _late_passes(self, dropped_jobs: set[int]) -> Iterator[Update]:
-        """Passes of coordinated reads that were begun without workers, once the first worker has been there a while."""
+        """The passes of coordinated reads that began without workers, some time after the first worker joined."""
         known = self._known
         workers = known.state.present()
         first = min((known.volatile.workers[worker.info.worker_id].joined_at for worker in workers), default=known.now)
@@ -77,7 +77,7 @@ class Expiry:
                 yield job
 
     def _remembered_seconds(self, job: Job) -> float:
-        """For how long a job is kept that nobody reads."""
+        """How long a job is kept that has no readers."""
         if not job.name:
             return 0.0
         epochs = [self._known.state.epochs[epoch_id] for epoch_id in job.epochs]

@@ -1,7 +1,7 @@
-"""What the dispatcher's decisions go by: its lasting state, what it has heard lately, its configuration and its clock.
+"""What the dispatcher's decisions depend on: its lasting and its volatile state, its configuration and its clock.
 
-A change that does not apply must not be written down, or nobody could go on from what is written; and one that cannot
-be written down must not be made. So changes are tried on copies of what they touch, which then take its place.
+A change that does not apply must not be written to the journal, which could not be replayed; and one that cannot be
+written must not be made. So changes are first tried on copies, which then replace the originals.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,11 +21,11 @@ Decision = tuple[list[Change], FromDispatcher]
 
 
 class Knowledge:
-    """Only `advance`, `observe` and `keep` change anything; those that decide read it.
+    """Everything that decisions read; only `advance`, `observe` and `keep` change it.
 
     Args:
-        state: is this object's own from then on.
-        life: tells the versions of one dispatcher's news from those of another.
+        state: belongs to this object from then on.
+        life: distinguishes the news of this dispatcher from those of others.
 
     Attributes:
         now: the time, in seconds on a clock that never goes back.
@@ -42,11 +42,11 @@ class Knowledge:
         self.now = now
 
     def observe(self, observation: Observation) -> None:
-        """Take notice of something that is not written down."""
+        """Apply an observation, which is not journalled."""
         self.volatile.observe(observation, self.now)
 
     def keep(self, draft: "Draft") -> None:
-        """Let the lasting state be as in a draft of it."""
+        """Replace the lasting state by a draft of it."""
         draft.replace_state()
         for update in draft.updates:
             self.volatile.follow(update, self.state, self.now)
@@ -61,7 +61,7 @@ class Knowledge:
 
     @property
     def suspicious_seconds(self) -> float:
-        """After how long a silence a consumer may be dead."""
+        """After this long a silence a consumer may be dead."""
         return min(2 * self.config.heartbeat_seconds, self.config.lease_seconds)
 
     def may_be_dead(self, consumer_id: int) -> bool:
@@ -70,7 +70,7 @@ class Knowledge:
 
 
 class _Copies(dict[Any, Any]):
-    """What was touched of a dictionary: entries are copied when they are looked at for the first time."""
+    """A dictionary whose entries are copied from another one when they are first accessed."""
 
     def __init__(self, kept: dict[Any, Any], copied: Callable[[Any], Any] = replace) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class _Copies(dict[Any, Any]):
         return found
 
     def __delitem__(self, key: Any) -> None:
-        _ = self[key]  # a KeyError where there is none
+        _ = self[key]  # raises a KeyError if there is none
         super().__delitem__(key)
         self._gone.add(key)
 
@@ -95,18 +95,18 @@ class _Copies(dict[Any, Any]):
         return found
 
     def replace_originals(self) -> None:
-        """Put the copies in place of what they were made from."""
+        """Replace the originals by the copies."""
         for key in self._gone:
             self._kept.pop(key, None)
         self._kept.update(self)
 
 
 class Draft:
-    """A lasting state as it will be after some updates.
+    """The lasting state as it will be after some updates.
 
     Args:
-        state: stays as it is until `replace_state`.
-        updates: are made one after the other.
+        state: is not changed before `replace_state`.
+        updates: applied one after the other.
 
     Raises:
         LookupError, ValueError: they do not apply.

@@ -1,4 +1,4 @@
-"""Consumers of a shared job: what they are granted, acknowledge and give back, and that they are alive."""
+"""Grants spans of a shared job to consumers, which acknowledge them, give them back, and report that they are alive."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,13 +18,13 @@ from penstock.service.wire.spans import count, overlap, without
 from penstock.service.wire.subjects import Span
 
 _RETRY_SECONDS: Final = 0.2
-"""When a consumer is to ask again that was granted nothing."""
+"""When a consumer that was granted nothing should ask again."""
 _RECALL_RETRY_SECONDS: Final = 0.05
-"""The same where others are about to give positions back."""
+"""The same, if other consumers are about to give positions back."""
 _STARVING_SECONDS: Final = 1.0
-"""For how long a consumer that asked and was granted nothing is taken to be waiting still."""
+"""How long a consumer that was granted nothing counts as waiting."""
 _DOUBT: Final = 1.5
-"""How many heartbeats a worker may be late before a consumer that cannot reach it is believed."""
+"""If a worker is late by this many heartbeats, a consumer that cannot reach it is believed."""
 
 
 class Leasing:
@@ -34,11 +34,11 @@ class Leasing:
         self._known = known
 
     def lease(self, message: Lease) -> Decision:
-        """A consumer acknowledges, gives back, and asks for more.
+        """Handle acknowledged and returned spans, and grant more.
 
         Raises:
             LostLeaseError: what it had was given to others.
-            InvalidArgumentError: it reads alone, or names what is no span of its epoch.
+            InvalidArgumentError: it reads alone, or names an invalid span.
         """
         consumer, epoch = self._reader(message.consumer_id)
         if not self._known.state.leased(epoch):
@@ -91,12 +91,12 @@ class Leasing:
         return grant(ledgers, wanted, len(self._known.state.readers(epoch)))
 
     def _waits_for_others(self, epoch: Epoch) -> bool:
-        """Whether other consumers may still come back from their states, and say what of this epoch is theirs."""
+        """Whether other restored consumers may still join this epoch, and claim parts of it."""
         age = self._known.now - self._known.volatile.begun_at[epoch.epoch_id]
         return epoch.restored and age < self._known.config.lease_seconds
 
     def _nothing(self, consumer: Consumer, epoch: Epoch, ledgers: list[Ledger]) -> Leased:
-        """There is nothing to lease now: perhaps there will be, when others turn out to be dead or workers come."""
+        """The answer if nothing can be leased now: the end, or when to ask again."""
         nothing_left = bool(ledgers) and all(ledger.free == 0 for ledger in ledgers)
         others = [other for other in self._known.state.readers(epoch) if other is not consumer]
         if nothing_left and not any(self._may_give_back(other) for other in others):
@@ -106,14 +106,14 @@ class Leasing:
         return Leased(retry_after=min(retry, self._known.config.lease_seconds / 10))
 
     def _may_give_back(self, other: Consumer) -> bool:
-        """Whether something that a consumer has may come to others: it has not yielded it, or it may be dead."""
+        """Whether leases of a consumer may still go to others, because it has not yielded them or may be dead."""
         if not other.leased and not other.owed:
             return False
         unread = self._known.volatile.consumers[other.consumer_id].unread
         return self._known.may_be_dead(other.consumer_id) or bool(other.owed) or unread != 0
 
     def _others_starve(self, consumer: Consumer, epoch: Epoch) -> bool:
-        """Whether another consumer has nothing, and only what others have not yielded is left for it."""
+        """Whether another consumer has nothing, and nothing is free for it."""
         if any(ledger.free != 0 for ledger in epoch.ledgers):
             return False
         consumers = self._known.volatile.consumers
@@ -124,7 +124,7 @@ class Leasing:
         )
 
     def _near_end(self, epoch: Epoch) -> bool:
-        """Whether no more is free than consumers have been given, which is what they use in about a second."""
+        """Whether no more is free than consumers hold, which is what they consume in about a second."""
         free = [ledger.free for ledger in epoch.ledgers]
         if not free or None in free:
             return False
@@ -132,10 +132,10 @@ class Leasing:
         return sum(map(int, filter(None, free))) <= sum(count(reader.leased) for reader in readers)
 
     def heartbeat(self, message: ConsumerHeartbeat) -> Decision:
-        """A consumer is alive, and hears what holds now.
+        """Note that a consumer is alive, and answer with the news.
 
         Raises:
-            LostLeaseError: it was taken for dead.
+            LostLeaseError: it was considered dead.
         """
         consumer, epoch = self._reader(message.consumer_id)
         state, volatile = self._known.state, self._known.volatile
@@ -156,7 +156,7 @@ class Leasing:
         )
 
     def release(self, message: ReleaseConsumer) -> Decision:
-        """A consumer reads no further."""
+        """End a consumer that reads no further."""
         consumer = self._known.state.consumers.get(message.consumer_id)
         if consumer is None or not consumer.alive:
             return [], Done()
@@ -168,7 +168,7 @@ class Leasing:
 
 
 def _holds(message: Lease, reply: Leased) -> ConsumerHolds:
-    """What a consumer can give back after this answer, and whether it has nothing to yield."""
+    """How much a consumer can give back after this answer, and whether it has nothing to yield."""
     granted = count(reply.spans)
     starving: bool | None = None
     if granted or reply.ended or not message.waiting or message.unread != 0:
@@ -186,7 +186,7 @@ def _check(epoch: Epoch, spans: list[Span]) -> None:
 
 
 def _returned(consumer: Consumer, message: Lease) -> list[Span]:
-    """What is given back of what is the consumer's own, after what it acknowledges."""
+    """The returned spans that the consumer really has, apart from those that it acknowledges."""
     if not message.returned:
         return []
     left = consumer.leased
@@ -200,7 +200,7 @@ def _returned(consumer: Consumer, message: Lease) -> list[Span]:
 
 
 def _afterwards(epoch: Epoch, returned: list[Span], ended: list[Span]) -> list[Ledger]:
-    """The ledgers, as they will be when the positions are given back and the passes have ended."""
+    """The ledgers as they will be after the returned spans and the ends of passes."""
     changed = {span.pass_number: epoch.ledgers[span.pass_number].copy() for span in [*returned, *ended]}
     for span in ended:
         changed[span.pass_number].end(span.stop)
@@ -235,7 +235,7 @@ def grant(ledgers: Sequence[Ledger], wanted: int, readers: int) -> list[Span]:
 
 
 def first_positions(span: Span, wanted: int) -> Span:
-    """The first `wanted` positions; all of a span that skips, because that may run on over any of its positions."""
+    """The first `wanted` positions; all of a span that skips elements, which may reach over any of its positions."""
     if span.skip or span.stop - span.start <= wanted:
         return span
     return replace(span, stop=span.start + wanted, more=0)

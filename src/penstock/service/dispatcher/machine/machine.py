@@ -1,6 +1,6 @@
-"""The dispatcher without sockets, disk or clock: it is told of messages and of the time, and answers.
+"""The dispatcher without sockets, disk or clock: it is given messages and the time, and answers.
 
-For each message it decides, which changes nothing; tries the changes on a draft; has them written down; makes them; and
+For each message it decides, which changes nothing; tries the changes on a draft; has them journalled; makes them; and
 answers.
 """
 
@@ -41,12 +41,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Machine:
-    """A dispatcher that is told of everything, the time too. Not for several threads at once.
+    """A dispatcher that is given everything, the time too. Use it from one thread at a time.
 
     Args:
         before: called with the state and the changes before they are made; if it raises, none of them is.
         state: what it begins with.
-        life: tells what this dispatcher says from what another one said before it.
+        life: distinguishes the news of this dispatcher from those of an earlier one.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Machine:
 
     @property
     def state(self) -> State:
-        """What would be written down."""
+        """The lasting state, which the journal keeps."""
         return self._known.state
 
     @property
@@ -85,7 +85,7 @@ class Machine:
         return self.state.may_end
 
     def tell(self, message: ToDispatcher, now: float) -> FromDispatcher:
-        """Carry out a message; gives the answer. One that cannot be carried out is refused, and changes nothing.
+        """Carry out a message, and return the answer. One that cannot be carried out is refused, and changes nothing.
 
         Args:
             now: seconds on a clock that never goes back.
@@ -119,18 +119,18 @@ class Machine:
         return self._deciders[type(message)](message)
 
     def pass_time(self, now: float) -> None:
-        """Do what is due by now."""
+        """Make the changes that are due by now."""
         self._known.advance(now)
         if changes := self._expiry.due():
             self._make(changes)
 
     def was_away(self, now: float) -> None:
-        """The dispatcher itself could hear nobody for a while: all have their whole time again."""
+        """Count all silences from now on, because the dispatcher itself was suspended and heard nobody."""
         self._known.advance(now)
         self._known.observe(WasAway())
 
     def leave(self) -> None:
-        """Begin no more epochs, and end when the last reader has."""
+        """Begin no more epochs, and end after the last reader."""
         self._make([Stopping(mode="leave")])
 
     def _stop(self, message: Stop) -> Decision:
@@ -138,7 +138,7 @@ class Machine:
         return ([Stopping(mode=mode)] if self.state.stopping not in (mode, "now") else []), Done()
 
     def _make(self, changes: Sequence[Change]) -> None:
-        """Make changes, all or none of them; those of the lasting state are written down before.
+        """Make changes, all or none of them; those of the lasting state are journalled before.
 
         Raises:
             _DoesNotApplyError: some are of something that the state does not have.
@@ -162,7 +162,7 @@ class _DoesNotApplyError(Exception):
 
 
 def _heard(message: ToDispatcher) -> Observation | None:
-    """That the sender of a message is alive."""
+    """The observation that the sender of a message is alive."""
     match message:
         case WorkerHeartbeat():
             return WorkerHeard(message)

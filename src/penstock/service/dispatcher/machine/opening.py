@@ -1,4 +1,4 @@
-"""A consumer begins to read an epoch: alone or with others, anew or from a state."""
+"""Lets a consumer begin to read an epoch: alone or with others, anew or from a state."""
 
 from itertools import zip_longest
 from typing import NamedTuple
@@ -16,11 +16,11 @@ from penstock.service.wire.subjects import JobParameters, Pass
 
 
 class _Entered(NamedTuple):
-    """The epoch that a consumer has come to, and what must change for it before the consumer is there.
+    """The epoch that a consumer joins, and the changes that come before its own.
 
     Attributes:
-        slowest: of coordinated reads, the last report of the consumer with which one that takes the place of a dead
-            one is to be in step.
+        slowest: for coordinated reads, the last report of the slowest consumer, with which one that replaces a dead one
+            falls into step.
     """
 
     updates: list[Change]
@@ -37,12 +37,12 @@ class Opening:
         self._known = known
 
     def open(self, message: OpenEpoch) -> Decision:
-        """A consumer joins an epoch, which is created if nobody has opened it before.
+        """Let a consumer join an epoch, which is created by the first.
 
         Raises:
-            InvalidArgumentError: what is asked for can never work, or the job was begun in another way.
-            StateMismatchError: the state that the consumer was restored from is of something else.
-            ServiceError: it does not work now.
+            InvalidArgumentError: the request can never work, or the job was begun with other parameters.
+            StateMismatchError: the state of the consumer does not fit the epoch.
+            ServiceError: it cannot be opened now.
         """
         state = self._known.state
         if state.stopping:
@@ -78,7 +78,7 @@ class Opening:
         )
 
     def _consumer(self, epoch: Epoch | None, epoch_id: int, message: OpenEpoch, leased: bool) -> ConsumerOpened:
-        """The consumer, with what is its own from its past."""
+        """The consumer, with what belongs to it from its past."""
         state = self._known.state
         before = self._before(epoch, message.consumer)
         resumed = resume(state, epoch, before, message.resumed) if leased else Resumed()
@@ -134,7 +134,7 @@ class Opening:
             )
 
     def _created(self, message: OpenEpoch, job: Job | None) -> "_Entered":
-        """The epoch as it begins, with its job if need be."""
+        """A new epoch, with its job if that is new too."""
         state = self._known.state
         updates: list[Change] = []
         job_id = state.next_job if job is None else job.job_id
@@ -153,17 +153,17 @@ class Opening:
         return _Entered([*updates, created, *added(created.epoch_id, parts)], created.epoch_id, created.seed, parts)
 
     def _before(self, epoch: Epoch | None, name: str) -> Consumer | None:
-        """The consumer of that name that has read this epoch before, if there is one."""
+        """The consumer of that name that has read this epoch before; None if there is none."""
         if epoch is None:
             return None
         consumers = (self._known.state.consumers[number] for number in epoch.consumers)
         return next((consumer for consumer in consumers if consumer.name == name), None)
 
     def _displaced(self, epoch: Epoch, message: OpenEpoch) -> list[int]:
-        """Of coordinated reads, the consumer that has gone silent and whose index this one takes.
+        """For coordinated reads, the silent consumer whose index this one takes.
 
         Raises:
-            ServiceError: it has not gone silent.
+            ServiceError: it is not silent.
         """
         if message.consumer_index < 0:
             return []
@@ -181,7 +181,7 @@ class Opening:
         return []
 
     def _slowest(self, epoch: Epoch, message: OpenEpoch) -> ConsumerHeartbeat | None:
-        """The last report of the consumer that is furthest behind, of the others that were heard of lately."""
+        """The last report of the slowest of the other consumers that were heard of lately."""
         others = [
             self._known.volatile.consumers[consumer.consumer_id].report
             for consumer in self._known.state.readers(epoch)
@@ -193,7 +193,7 @@ class Opening:
 
 
 def _grown(entered: _Entered, message: OpenEpoch) -> _Entered:
-    """Under OFF, with passes of workers that were there when the state was taken, and are not now."""
+    """Under OFF, add passes of workers that were there when the state was taken, and are gone now."""
     if message.parameters.policy != ShardingPolicy.OFF or not entered.parts:
         return entered
     count = 1 + max(span.pass_number for span in message.resumed or ())

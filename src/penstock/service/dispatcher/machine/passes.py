@@ -1,4 +1,4 @@
-"""Which passes an epoch has, and which worker makes each of them, as workers come and go."""
+"""The passes of an epoch, and the worker that makes each of them, as workers come and go."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,10 +16,10 @@ from penstock.service.wire.subjects import DatasetInfo, JobParameters, Pass
 def first_passes(
     parameters: JobParameters, info: DatasetInfo, config: DispatcherConfig, workers: Sequence[Worker], at_least: int = 0
 ) -> list[Pass]:
-    """The passes that an epoch begins with. None where they depend on workers, and none has come yet.
+    """The passes that an epoch begins with; none if they depend on workers, and none has joined yet.
 
     Args:
-        at_least: how many passes the epoch had when the state was taken that its first consumer was restored from.
+        at_least: how many passes the epoch had when its first consumer's state was taken.
     """
     policy = ShardingPolicy(parameters.policy)
     if policy.static:
@@ -49,7 +49,7 @@ def _shard(index: int, count: int, worker_id: int, policy: ShardingPolicy, info:
 
 
 def _of(part: Pass, workers: Sequence[Worker], index: int) -> Pass:
-    """The pass, best asked of one of these workers."""
+    """The pass, assigned to one of these workers."""
     if not workers:
         return part
     return msgspec.structs.replace(part, worker_id=workers[index % len(workers)].info.worker_id)
@@ -61,7 +61,7 @@ def added(epoch_id: int, parts: Iterable[Pass]) -> list[PassAdded]:
 
 
 def on_join(state: State, worker: Worker, gone: set[int]) -> Iterator[PassAdded | PassMoved]:
-    """What a worker that joins, while those others go, means for the epochs that are read."""
+    """The changes of epochs being read when a worker joins, while those others go."""
     for epoch in state.epochs.values():
         if state.finished(epoch):
             continue
@@ -78,7 +78,7 @@ def on_join(state: State, worker: Worker, gone: set[int]) -> Iterator[PassAdded 
 def _waiting_for(
     worker: Worker, epoch: Epoch, parameters: JobParameters, info: DatasetInfo, gone: set[int]
 ) -> list[Ledger]:
-    """The passes that a new worker takes over: under a static policy those of its place, else one without a home."""
+    """The passes that a new worker takes over: those of its place under a static policy, else one without a worker."""
     policy = ShardingPolicy(parameters.policy)
     if policy.static:
         return [ledger for ledger in epoch.ledgers if ledger.part.number == worker.info.place]
@@ -92,7 +92,7 @@ def _moved(epoch: Epoch, ledger: Ledger, worker_id: int, home: int) -> PassMoved
 
 
 def on_loss(state: State, lost: set[int]) -> Iterator[PassMoved]:
-    """Every pass of workers that are gone goes to those that have the fewest, or to whoever will."""
+    """Assign every pass of the lost workers to the workers with the fewest passes, or to none."""
     left = [worker.info.worker_id for worker in state.present() if worker.info.worker_id not in lost]
     for epoch in state.epochs.values():
         load = Counter(dict.fromkeys(left, 0))

@@ -23,11 +23,11 @@ from penstock.service.dispatcher.machine.updates import (
 from penstock.service.wire.dispatcher_messages import ConsumerStatus, EpochStatus, Status, WorkerHeartbeat, WorkerStatus
 from penstock.service.wire.spans import count, without
 
-_VERSION: Final = version("penstock")  # it stands in a file, and there may be no descriptor left when it is asked for
+_VERSION: Final = version("penstock")  # it is read from a file, and later there may be no file descriptor left
 
 
 def status(known: Knowledge) -> Status:
-    """What goes on."""
+    """The answer to `penstock status`."""
     state = known.state
     return Status(
         version=_VERSION,
@@ -43,7 +43,7 @@ def _worker(known: Knowledge, worker: Worker) -> WorkerStatus:
     worker_id = worker.info.worker_id
     reported = known.volatile.workers[worker_id].report if worker.alive else None
     report = reported or WorkerHeartbeat(worker_id=worker_id)
-    seconds = report.seconds or 1.0  # nothing was produced in no time
+    seconds = report.seconds or 1.0  # of nothing produced in no time
     return WorkerStatus(
         info=worker.info,
         seconds_since_heard=known.worker_silence(worker_id),
@@ -91,7 +91,7 @@ def _consumer(known: Knowledge, consumer: Consumer) -> ConsumerStatus:
 
 
 def log_lines(state: State, updates: Sequence[Update]) -> Iterator[str]:
-    """Lines about those changes that are about to be made together that are something special."""
+    """Log lines for the notable ones of the changes that are about to be made together."""
     for update in updates:
         if (line := _line(state, update, updates)) is not None:
             yield one_line(line)
@@ -143,7 +143,7 @@ def _stopping(state: State, mode: str) -> str:
 
 
 def _held(state: State, consumer_id: int, updates: Sequence[Update]) -> int:
-    """How many positions a consumer has, after what it acknowledges now."""
+    """How many positions a consumer has, apart from what it acknowledges now."""
     consumer = state.consumers[consumer_id]
     left = consumer.leased
     for update in updates:

@@ -1,7 +1,7 @@
-"""What a consumer begins with that was restored from a state.
+"""What belongs to a consumer that was restored from a state.
 
-The state says what it had consumed. Whatever else it has owned or consumed under its name comes back to it, wherever it
-was consumed after the state was taken; of what its state claims besides, it gets what is free.
+The state says what it had consumed. Everything else that it owned or consumed under its name comes back to it; of what
+its state claims besides, it gets what is free.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from penstock.service.wire.spans import merged, without
 from penstock.service.wire.subjects import Pass, Span
 
 _MOST_PASSES: Final = 1 << 16
-"""An epoch has as many as workers have come while it was read: memory is not taken for numbers that nobody counted."""
+"""An epoch has as many passes as workers have joined while it was read; larger numbers in messages are refused."""
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """What a consumer begins with, and what is free then."""
+    """What a consumer begins with, and what becomes free."""
 
     owed: list[Span] = []
     consumed: list[Span] = []
@@ -28,13 +28,13 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 def resume(state: State, epoch: Epoch | None, before: Consumer | None, past: Sequence[Span] | None) -> Resumed:
-    """What a consumer begins with that had consumed `past`, or that begins anew if it is None.
+    """What a consumer begins with that had consumed `past`; if `past` is None it begins anew.
 
     Args:
         before: the consumer of the same name that has read the epoch so far.
     """
     if past is None:
-        # It knows of nothing: what it was given last did not reach it.
+        # It begins anew, so what it was granted last did not reach it.
         return Resumed() if before is None else Resumed(consumed=before.consumed, returned=_held(before))
     check_spans(past)
     rest = _left_open(past) if before is None else merged([*before.consumed, *_held(before)])
@@ -44,18 +44,17 @@ def resume(state: State, epoch: Epoch | None, before: Consumer | None, past: Seq
     for span in [] if epoch is None else _others(state, epoch, before):
         rest, consumed = without(rest, span), without(consumed, span)
     consumed = merged(span for span in consumed if span.first < span.end)
-    # Others who are not known either may have had some of the rest, and say so when they come.
+    # Other consumers that are not known may have had some of the rest, and claim it when they join.
     return (
         Resumed(consumed=consumed, returned=rest) if before is None else Resumed(owed=merged(rest), consumed=consumed)
     )
 
 
 def check_spans(spans: Sequence[Span]) -> None:
-    """Refuse what is no span.
+    """Refuse invalid spans.
 
     Raises:
-        InvalidArgumentError: a negative number, one that is larger than any that was given out, or a span that ends
-            before it begins.
+        InvalidArgumentError: a number is negative or larger than any that was granted, or a span ends before it begins.
     """
     for span in spans:
         if (
@@ -71,7 +70,7 @@ def check_spans(spans: Sequence[Span]) -> None:
 
 
 def check_past(past: Sequence[Span], parts: Sequence[Pass]) -> None:
-    """Refuse a past that an epoch of these passes cannot have.
+    """Refuse a past that does not fit these passes.
 
     Raises:
         StateMismatchError: it has positions that they do not have.
@@ -88,9 +87,9 @@ def check_past(past: Sequence[Span], parts: Sequence[Pass]) -> None:
 
 
 def _left_open(past: Sequence[Span]) -> list[Span]:
-    """What is left of positions of which the state of a consumer that is not known has some elements.
+    """The rest of positions of which an unknown consumer's state has some elements.
 
-    What is left out of such a span may run on over any of its positions, up to where the next span of the past begins.
+    That rest may reach over any number of positions, up to where the next span of the past begins.
     """
     opened = []
     for span, following in pairwise([*past, None]):
@@ -106,7 +105,7 @@ def _held(consumer: Consumer) -> list[Span]:
 
 
 def _others(state: State, epoch: Epoch, before: Consumer | None) -> list[Span]:
-    """What others own or have consumed."""
+    """The spans that other consumers own or have consumed."""
     return [
         span
         for number in epoch.consumers

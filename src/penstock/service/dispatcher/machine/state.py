@@ -1,4 +1,4 @@
-"""What a dispatcher must remember, and nothing else: plain data that can be written down."""
+"""The lasting state of a dispatcher: plain data that the journal can write."""
 
 import msgspec
 
@@ -6,15 +6,15 @@ from penstock.service.wire.spans import clipped, count, merged, without
 from penstock.service.wire.subjects import DatasetInfo, JobParameters, Pass, Span, WorkerInfo
 
 ENDLESS = 1 << 62
-"""Stands for the length of a pass that is infinite or not known."""
+"""The bound of a pass whose length is infinite or not known."""
 
 
 class Ledger(msgspec.Struct):
-    """Free are the positions of `returned`, and all from `frontier` to the end of the pass.
+    """The free positions of a pass: those in `returned`, and all from `frontier` to the end.
 
     Attributes:
-        home: the worker that the pass was made for, or that has adopted it; -1 when that one is gone.
-        frontier: the first position that was never handed out.
+        home: the worker for which the pass was made, or which has taken it over; -1 if that is gone.
+        frontier: the first position that was never granted.
         returned: free positions before the frontier, in order.
     """
 
@@ -30,17 +30,17 @@ class Ledger(msgspec.Struct):
 
     @property
     def free(self) -> int | None:
-        """How many positions are free; None where that is not known."""
+        """How many positions are free; None if that is not known."""
         if self.part.length < 0:
             return None
         return max(0, self.part.length - self.frontier) + count(self.returned)
 
     def copy(self) -> "Ledger":
-        """One that can be changed by itself."""
+        """A copy that can be changed by itself."""
         return msgspec.structs.replace(self, returned=list(self.returned))
 
     def take(self, span: Span) -> None:
-        """Take out of what is free whatever of a span is."""
+        """Remove the positions of a span from the free ones."""
         stop = min(span.stop + (span.more > 0), self.bound)
         if stop > self.frontier:
             reached = Span(pass_number=self.part.number, start=self.frontier, stop=stop)
@@ -49,11 +49,11 @@ class Ledger(msgspec.Struct):
         self.returned = without(self.returned, span)
 
     def give_back(self, span: Span) -> None:
-        """Positions are free again."""
+        """Make positions free again."""
         self.returned = merged(clipped([*self.returned, span], self.part.number, self.bound))
 
     def end(self, length: int) -> None:
-        """The pass is known to have ended. What was found first counts."""
+        """Note the length of the pass; the first one that was found counts."""
         if self.part.length != -2:
             return
         self.part = msgspec.structs.replace(self.part, length=length)
@@ -70,7 +70,7 @@ class RegisteredDataset(msgspec.Struct):
 
 
 class Worker(msgspec.Struct):
-    """A worker. One that is `leaving` still answers what it was asked, and is asked nothing more."""
+    """A worker. One that is `leaving` completes its requests, and is given no more."""
 
     info: WorkerInfo
     tags: list[str]
@@ -82,12 +82,12 @@ class Consumer(msgspec.Struct):
     """A reader of an epoch.
 
     Attributes:
-        index: of coordinated reads; -1 for others.
+        index: its consumer_index, of coordinated reads; -1 for others.
         alive: false once its lease has run out or it was released.
-        leased: what it was told that it owns, and has not consumed.
-        owed: what it owns and was not told yet: it had this before its state was taken back.
+        leased: spans that it was granted and has not consumed.
+        owed: spans that belong to it and were not granted yet: it had them before it was restored.
         consumed: what it has consumed.
-        answered: the number of the last `Lease` that gave it spans, and which.
+        answered: the number of the last `Lease` that granted it spans, and these spans.
     """
 
     consumer_id: int
@@ -122,7 +122,7 @@ class Epoch(msgspec.Struct):
 
 
 class Job(msgspec.Struct):
-    """A job: consumers that share epochs. `name` is "" where it is of one consumer alone."""
+    """A job: consumers that share epochs. `name` is "" for a job of one consumer."""
 
     job_id: int
     name: str
@@ -131,11 +131,12 @@ class Job(msgspec.Struct):
 
 
 class State(msgspec.Struct):
-    """Everything. Ids are counters, and never used again.
+    """The whole state. Ids are counters, and never used again.
 
     Attributes:
-        stopping: "" while the dispatcher goes on; "drain" lets consumers read to their end, and "now" does not, before
-            the workers end, and then the dispatcher; "leave" lets consumers read to their end, and workers stay.
+        stopping: "" while the dispatcher runs. "drain": consumers read to their end, then the workers end, then the
+            dispatcher; "now": the same without waiting for consumers; "leave": consumers read to their end, and workers
+            stay.
     """
 
     datasets: dict[str, RegisteredDataset] = {}

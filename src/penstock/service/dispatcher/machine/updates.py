@@ -1,4 +1,4 @@
-"""The changes of the state, as data that can be written down before they are made; and `apply`, which makes them."""
+"""The changes of the lasting state, as data that can be journalled; and `apply`, which makes them."""
 
 from functools import singledispatch
 
@@ -25,14 +25,14 @@ class DatasetDropped(Message, frozen=True, tag="dataset_dropped"):
 
 
 class WorkerJoined(Message, frozen=True, tag="worker_joined"):
-    """A worker has come."""
+    """A worker has joined."""
 
     info: WorkerInfo
     tags: list[str]
 
 
 class WorkerLeaving(Message, frozen=True, tag="worker_leaving"):
-    """A worker is to be asked nothing more."""
+    """A worker completes its requests, and is given no more."""
 
     worker_id: int
 
@@ -74,7 +74,7 @@ class EpochCreated(Message, frozen=True, tag="epoch_created"):
 
 
 class PassAdded(Message, frozen=True, tag="pass_added"):
-    """An epoch has one pass more."""
+    """An epoch has one more pass."""
 
     epoch_id: int
     part: Pass
@@ -82,7 +82,7 @@ class PassAdded(Message, frozen=True, tag="pass_added"):
 
 
 class PassMoved(Message, frozen=True, tag="pass_moved"):
-    """A pass is best asked of another worker from now on."""
+    """A pass is assigned to another worker."""
 
     epoch_id: int
     pass_number: int
@@ -102,10 +102,10 @@ class ConsumerOpened(Message, frozen=True, tag="consumer_opened"):
     """A consumer reads an epoch.
 
     Attributes:
-        replaces: the consumer whose place it takes, which is forgotten; -1 for none.
-        owed: what is its own from the beginning.
+        replaces: the consumer that it replaces, which is forgotten; -1 for none.
+        owed: spans that belong to it from the beginning.
         consumed: what it has consumed already.
-        returned: what is free then.
+        returned: spans that become free.
     """
 
     consumer_id: int
@@ -140,7 +140,7 @@ class Returned(Message, frozen=True, tag="returned"):
 
 
 class Granted(Message, frozen=True, tag="granted"):
-    """A consumer owns these positions from now on, and is told so in the answer to its `Lease` of that number."""
+    """A consumer owns these positions from now on; the answer to its `Lease` of that number tells it."""
 
     consumer_id: int
     number: int
@@ -176,17 +176,17 @@ Update = (
 
 
 def apply(state: State, update: Update) -> None:
-    """Make a change. `Draft` has copied whatever is in the state's dictionaries; ledgers are copied here.
+    """Make a change. `Draft` copies the entries of the state's dictionaries; ledgers are copied here.
 
     Raises:
-        LookupError, ValueError: it is of something that the state does not have.
+        LookupError, ValueError: it concerns something that the state does not have.
     """
     _apply(update, state)
 
 
 def _ledger(epoch: Epoch, pass_number: int) -> Ledger:
     """The ledger of a pass, to be changed."""
-    epoch.ledgers[pass_number] = ledger = replace(epoch.ledgers[pass_number])  # its methods put new lists in place
+    epoch.ledgers[pass_number] = ledger = replace(epoch.ledgers[pass_number])  # its methods replace its lists
     return ledger
 
 

@@ -1,7 +1,7 @@
-"""What the dispatcher knows of others and need not write down: when it heard of them last, and what they reported.
+"""What the dispatcher knows of its peers and need not journal: when it last heard from them, and what they reported.
 
-A dispatcher that is started anew takes all that its journal tells of as heard of just then. It changes in two ways: by
-observations, which are updates that no journal keeps, and by following the updates of the lasting state.
+A restarted dispatcher counts the silence of all peers from its start. This state changes in two ways: by observations,
+which are updates that no journal keeps, and by following the updates of the lasting state.
 """
 
 import math
@@ -29,7 +29,7 @@ from penstock.service.wire.dispatcher_messages import ConsumerHeartbeat, WorkerH
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """An update of what is not written down."""
+    """An update of the volatile state."""
 
 
 class WorkerHeard(Observation, frozen=True):
@@ -39,18 +39,18 @@ class WorkerHeard(Observation, frozen=True):
 
 
 class ConsumerHeard(Observation, frozen=True):
-    """A consumer has sent a message; `report` is that message where it is a heartbeat."""
+    """A consumer has sent a message; `report` is that message if it is a heartbeat."""
 
     consumer_id: int
     report: ConsumerHeartbeat | None = None
 
 
 class ConsumerHolds(Observation, frozen=True):
-    """A consumer has said how many positions it could give back, with what it is granted in the answer.
+    """A consumer has reported how many positions it could give back; what the answer grants is included.
 
     Attributes:
-        unread: -1 where it does not know.
-        starving: whether it has nothing to yield and is granted nothing; None where it does not ask.
+        unread: -1 if it does not know.
+        starving: whether it has nothing to yield and is granted nothing; None if it does not ask for more.
     """
 
     consumer_id: int
@@ -65,12 +65,12 @@ class DatasetAsked(Observation, frozen=True):
 
 
 class WasAway(Observation, frozen=True):
-    """The dispatcher's own process was stopped for a while, and could hear nobody."""
+    """The dispatcher's own process was suspended for a while, and heard nobody."""
 
 
 @dataclass
 class WorkerPresence:
-    """A worker, as it was heard of.
+    """What was heard from a worker.
 
     Attributes:
         lost_at: when it was lost; infinite while it is there.
@@ -84,10 +84,10 @@ class WorkerPresence:
 
 @dataclass
 class ConsumerPresence:
-    """A consumer, as it was heard of.
+    """What was heard from a consumer.
 
     Attributes:
-        unread: how many positions it could give back; -1 where it has not said so.
+        unread: how many positions it could give back; -1 if it has not reported that.
         starving_at: when it asked last with nothing to yield, and was granted nothing.
         report: its last heartbeat.
     """
@@ -105,7 +105,7 @@ class VolatileState:
     Attributes:
         started: when this dispatcher began.
         changes: the last changes of workers and passes.
-        idle_since: since when a job has no consumer that is alive; those that have one are missing.
+        idle_since: since when a job has no live consumer; jobs that have one are missing.
         begun_at: when an epoch was begun.
         asked_at: when a dataset was asked for last.
     """
@@ -120,7 +120,7 @@ class VolatileState:
 
     @classmethod
     def beginning(cls, state: State, now: float, life: int) -> "VolatileState":
-        """What a dispatcher begins with that has this state, and has heard of nobody yet."""
+        """The volatile state of a dispatcher that starts with this lasting state."""
         return cls(
             started=now,
             changes=Changes(life),
@@ -135,11 +135,11 @@ class VolatileState:
         )
 
     def observe(self, observation: Observation, now: float) -> None:
-        """Take notice of something; of those who are not known nothing is noted."""
+        """Apply an observation; observations of unknown peers are ignored."""
         _OBSERVERS[type(observation)](self, observation, now)
 
     def follow(self, update: Update, state: State, now: float) -> None:
-        """Take notice of a change of the lasting state, which has been made."""
+        """Follow a change of the lasting state that has been made."""
         self.changes.note(update)
         follower = _FOLLOWERS.get(type(update))
         if follower is not None:
@@ -217,7 +217,7 @@ def _consumer_opened(volatile: VolatileState, update: ConsumerOpened, state: Sta
 
 
 def _consumer_gone(volatile: VolatileState, update: ConsumerGone, state: State, now: float) -> None:
-    consumer = state.consumers.get(update.consumer_id)  # one that is replaced at once is not there any more
+    consumer = state.consumers.get(update.consumer_id)  # one that is replaced at once is already gone
     if consumer is not None:
         job_id = state.epochs[consumer.epoch_id].job_id
         if not state.is_read(state.jobs[job_id]):

@@ -1,4 +1,4 @@
-"""What workers say: that they have come, are alive, leave."""
+"""Workers join, report and leave."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,17 +18,17 @@ COLOCATED: Final = "COLOCATED"
 
 
 class Workers:
-    """Takes workers in, and answers their reports."""
+    """Admits workers, and answers their reports."""
 
     def __init__(self, known: Knowledge) -> None:
         self._known = known
 
     def join(self, message: WorkerHello) -> Decision:
-        """A worker offers itself.
+        """Admit a worker.
 
         Raises:
             ServiceError: the dispatcher is stopping, or has no place for it.
-            InvalidArgumentError: it says no address, or one that is not in the dispatcher's list.
+            InvalidArgumentError: its address is malformed, or not in the dispatcher's list.
         """
         state = self._known.state
         if state.stopping:
@@ -67,7 +67,7 @@ class Workers:
         return WorkerWelcome(worker_id=worker_id, heartbeat_seconds=self._known.config.heartbeat_seconds)
 
     def heartbeat(self, message: WorkerHeartbeat) -> Decision:
-        """A worker is alive, or says that it leaves."""
+        """Note that a worker is alive, or that it leaves."""
         state = self._known.state
         worker = state.workers.get(message.worker_id)
         if worker is None or not worker.alive:
@@ -80,7 +80,7 @@ class Workers:
         return changes, WorkerNews(known=True, datasets=sorted(state.datasets), stopping=state.workers_may_go)
 
     def _place(self, address: str, gone: set[int]) -> int:
-        """The place that a worker at this address gets, while those others go."""
+        """The place of a worker at this address, while those others go."""
         state, listed_places = self._known.state, self._known.config.addresses
         if not listed_places:
             return state.next_place
@@ -106,7 +106,7 @@ class Workers:
         )
 
     def _preferred(self, address: str, free: Sequence[int]) -> int:
-        """Its own place if the list names its port, else the one that it had before, else the first."""
+        """The place that names its port, else the one that it had before, else the first free one."""
         workers, listed = self._known.state.workers.values(), self._known.config.addresses
         exact = [place for place in free if listed[place] == address]
         before = [worker.info.place for worker in workers if worker.info.endpoint.address == address]
