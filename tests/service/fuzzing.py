@@ -215,7 +215,7 @@ def _flight_block(block: Block, codec: str) -> bytes:
 
 def _socket_block() -> bytes:
     header, buffers = pack(_block())
-    places = tuple(line.Place(buffer.size) for buffer in buffers)
+    places = tuple(line.BufferPlace(buffer.size) for buffer in buffers)
     message = line.SharedBlockFrame(Chunk(position=0, skip=0, rows=3), header, places)
     return line.frame(message, message.body_size) + b"".join(buffer.tobytes() for buffer in buffers)
 

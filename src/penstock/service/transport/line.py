@@ -34,7 +34,7 @@ _KEEP_PRIVATE = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class BufferPlace(msgspec.Struct, frozen=True, array_like=True):
     """Where a buffer is.
 
     Attributes:
@@ -58,7 +58,7 @@ class SharedBlockFrame(msgspec.Struct, frozen=True, tag="block"):
 
     chunk: Chunk
     header: BlockHeader
-    places: tuple[Place, ...]
+    places: tuple[BufferPlace, ...]
     segments: tuple[tuple[int, _Size], ...] = ()
     forgotten: tuple[int, ...] = ()
 

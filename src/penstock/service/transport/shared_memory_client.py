@@ -12,9 +12,9 @@ from penstock.errors import LostDataWorkerError, ServiceError
 from penstock.runtime.memory import Memory
 from penstock.runtime.shared_memory import Mapping
 from penstock.service.transport.line import (
+    BufferPlace,
     Credit,
     FromConsumer,
-    Place,
     SharedBlockFrame,
     StopFetch,
     frame,
@@ -171,7 +171,7 @@ class _Line:
             else:
                 yield self._shared(place)
 
-    def _shared(self, place: Place) -> Buffer:
+    def _shared(self, place: BufferPlace) -> Buffer:
         mapping = self._mappings.get(place.segment)
         if mapping is None or not 0 <= place.offset <= place.offset + place.size <= mapping.size:
             raise WrongAnswerError(f"a worker names memory that it does not share: {place}")

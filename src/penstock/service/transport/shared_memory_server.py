@@ -22,8 +22,8 @@ from penstock.runtime.shared_memory import Arena, Segment, place_of
 from penstock.service.transport.entrance import Entrance
 from penstock.service.transport.line import (
     MOST_FILES,
+    BufferPlace,
     Credit,
-    Place,
     SharedBlockFrame,
     StopFetch,
     listen,
@@ -193,7 +193,7 @@ class _ServerLine:
         send(self._line, message, body, [segment.file for segment in new])
         self._credit -= 1
 
-    def _place(self, buffer: Buffer, new: list[Segment], body: list[Buffer]) -> Place:
+    def _place(self, buffer: Buffer, new: list[Segment], body: list[Buffer]) -> BufferPlace:
         # What cannot be written here somebody keeps, and consumers may write into what they get.
         place = place_of(buffer) if buffer.flags.writeable else None
         if place is None and buffer.size >= LARGE and (copy := self._arena.allocate(buffer.size)) is not None:
@@ -201,11 +201,11 @@ class _ServerLine:
             buffer, place = copy, place_of(copy)
         if place is None or len(new) >= MOST_FILES and place[0].number not in self._known:
             body.append(buffer)
-            return Place(buffer.size)
+            return BufferPlace(buffer.size)
         segment, offset = place
         if segment.number not in self._known:
             self._known[segment.number] = weakref.ref(segment)
             new.append(segment)
         token = next(self._tokens)
         self._held[token] = buffer
-        return Place(buffer.size, segment.number, offset, token)
+        return BufferPlace(buffer.size, segment.number, offset, token)

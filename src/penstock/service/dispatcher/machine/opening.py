@@ -86,7 +86,7 @@ class Opening:
             consumer_id=state.next_consumer,
             epoch_id=epoch_id,
             name=message.consumer,
-            index=message.consumer_index,
+            consumer_index=message.consumer_index,
             trainer=message.trainer,
             replaces=-1 if before is None else before.consumer_id,
             owed=resumed.owed,
@@ -109,12 +109,12 @@ class Opening:
                 "`penstock dispatcher --worker-address ...`, or use ShardingPolicy.DYNAMIC"
             )
         check_spans(message.resumed or ())
-        count, index = parameters.num_consumers, message.consumer_index
+        count, consumer_index = parameters.num_consumers, message.consumer_index
         if count and not message.job_name:
             raise InvalidArgumentError("coordinated reads need a job_name, by which the consumers find each other")
-        if not (0 <= index < count if count else index == -1):
+        if not (0 <= consumer_index < count if count else consumer_index == -1):
             raise InvalidArgumentError(
-                f"consumer_index must be from 0 to num_consumers - 1, got consumer_index={index}, num_consumers={count}"
+                f"consumer_index must be from 0 to num_consumers - 1, got {consumer_index=}, num_consumers={count}"
             )
 
     def _check_same(self, job: Job, message: OpenEpoch) -> None:
@@ -168,14 +168,14 @@ class Opening:
         if message.consumer_index < 0:
             return []
         for consumer in self._known.state.readers(epoch):
-            if consumer.index != message.consumer_index or consumer.name == message.consumer:
+            if consumer.consumer_index != message.consumer_index or consumer.name == message.consumer:
                 continue
             if not self._known.may_be_dead(consumer.consumer_id):
                 silence = self._known.consumer_silence(consumer.consumer_id)
                 raise ServiceError(
-                    f"the job {message.job_name!r} has a consumer with consumer_index={consumer.index}, which was "
-                    f"heard of {silence:.1f} s ago: give every consumer its own index; if it has just died, try again "
-                    f"when it was silent for {self._known.suspicious_seconds:g} s"
+                    f"the job {message.job_name!r} has a consumer with consumer_index={message.consumer_index}, which "
+                    f"was heard of {silence:.1f} s ago: give every consumer its own index; if it has just died, try "
+                    f"again when it was silent for {self._known.suspicious_seconds:g} s"
                 )
             return [consumer.consumer_id]
         return []
@@ -185,7 +185,7 @@ class Opening:
         others = [
             self._known.volatile.consumers[consumer.consumer_id].report
             for consumer in self._known.state.readers(epoch)
-            if consumer.index != message.consumer_index
+            if consumer.consumer_index != message.consumer_index
             and self._known.consumer_silence(consumer.consumer_id) <= self._known.config.lease_seconds
         ]
         reports = [report for report in others if report is not None]

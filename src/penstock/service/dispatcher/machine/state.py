@@ -78,11 +78,11 @@ class Worker(msgspec.Struct):
     leaving: bool = False
 
 
-class Consumer(msgspec.Struct):
+class Consumer(msgspec.Struct, rename={"consumer_index": "index"}):
     """A reader of an epoch.
 
     Attributes:
-        index: its consumer_index, of coordinated reads; -1 for others.
+        consumer_index: of coordinated reads; -1 for others. Journals call it `index`.
         alive: false once its lease has run out or it was released.
         leased: spans that it was granted and has not consumed.
         owed: spans that belong to it and were not granted yet: it had them before it was restored.
@@ -93,7 +93,7 @@ class Consumer(msgspec.Struct):
     consumer_id: int
     epoch_id: int
     name: str
-    index: int = -1
+    consumer_index: int = -1
     trainer: str = ""
     alive: bool = True
     leased: list[Span] = []

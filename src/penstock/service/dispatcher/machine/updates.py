@@ -98,10 +98,11 @@ class PassEnded(Message, frozen=True, tag="pass_ended"):
     length: int
 
 
-class ConsumerOpened(Message, frozen=True, tag="consumer_opened"):
+class ConsumerOpened(Message, frozen=True, tag="consumer_opened", rename={"consumer_index": "index"}):
     """A consumer reads an epoch.
 
     Attributes:
+        consumer_index: of coordinated reads; -1 for others. Journals call it `index`.
         replaces: the consumer that it replaces, which is forgotten; -1 for none.
         owed: spans that belong to it from the beginning.
         consumed: what it has consumed already.
@@ -111,7 +112,7 @@ class ConsumerOpened(Message, frozen=True, tag="consumer_opened"):
     consumer_id: int
     epoch_id: int
     name: str
-    index: int
+    consumer_index: int
     trainer: str
     replaces: int
     owed: list[Span]
@@ -288,7 +289,7 @@ def _(update: ConsumerOpened, state: State) -> None:
         consumer_id=update.consumer_id,
         epoch_id=update.epoch_id,
         name=update.name,
-        index=update.index,
+        consumer_index=update.consumer_index,
         trainer=update.trainer,
         owed=update.owed,
         consumed=list(update.consumed),
