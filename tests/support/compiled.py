@@ -30,6 +30,8 @@ def share_programs() -> None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(directory)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    # Otherwise options of programs, by which JAX finds them, hold the directory.
+    os.environ["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] = "none"
     atexit.register(_keep, directory)
 
 
