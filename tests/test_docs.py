@@ -32,6 +32,15 @@ jax.config.update("jax_num_cpu_devices", 4)
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SLOW = {
+    "docs/data-service.md",
+    "docs/guide/partial-batches.md",
+    "docs/guide/several-workers.md",
+    "docs/keras.md",
+    "docs/training/README.md",
+    "docs/training/jax-and-flax.md",
+}
+"""Documents whose examples train, or start several workers: `make check` leaves them out."""
 
 EXAMPLE = re.compile(
     r"^```(?P<kind>python|console)\n(?P<code>.*?)^```$(\n+```text\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE
@@ -114,7 +123,19 @@ def run_example(example: Example, names: dict[str, Any], document: Path) -> None
         run_program(example, names, document)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def name_of(document: Path) -> str:
+    return document.relative_to(ROOT).as_posix()
+
+
+def test_documents_that_are_slow_are_there() -> None:
+    assert set(map(name_of, DOCUMENTS)) >= SLOW
+
+
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(path, marks=pytest.mark.slow if name_of(path) in SLOW else ()) for path in DOCUMENTS],
+    ids=map(name_of, DOCUMENTS),
+)
 def test_examples_run_as_the_document_says(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -138,7 +159,7 @@ def test_the_files_that_contributing_names_are_there() -> None:
     ] == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_links_lead_somewhere(document: Path) -> None:
     for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", document.read_text()):
         page = document.parent / target if target else document

@@ -9,6 +9,8 @@ import pytest
 
 import penstock as ps
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 80
 """Until all have ended: far less than JAX waits for a worker that is lost, and enough for a machine with other work."""
 

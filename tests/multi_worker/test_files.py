@@ -8,6 +8,8 @@ import pytest
 
 import penstock as ps
 
+pytestmark = pytest.mark.slow
+
 NOTHING = [[]]
 
 

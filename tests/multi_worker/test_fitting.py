@@ -7,6 +7,8 @@ import pytest
 from tests.distribute.conftest import mirrored
 from tests.multi_worker.keras_training import trained
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def fitted(scenario) -> Any:

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 DATASETS = ["indexable", "unseeded", "streaming"]
 AFTER = [0, 3, None]
 """After how many steps the states were taken; None for the end."""

@@ -182,6 +182,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell which pages are shared")
 def test_two_processes_share_the_pages_of_a_large_vocabulary(tmp_path: Path) -> None:
     path = written(tmp_path / "v.txt", [f"token{number}" for number in range(1_000_000)])

@@ -310,6 +310,7 @@ def test_another_worker_that_takes_over_counts_nothing_twice(
     serving[-1].stop()
 
 
+@pytest.mark.slow
 def test_of_a_worker_that_is_killed_nothing_is_counted_twice_and_nothing_lost(tmp_path: Path) -> None:
     killed = tmp_path / "killed"
 

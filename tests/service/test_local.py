@@ -91,6 +91,7 @@ def test_a_service_that_is_forgotten_ends() -> None:
     until(lambda: children() == before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, None])
 def test_workers_end_with_their_program_however_that_ends(how: signal.Signals | None) -> None:
     program = subprocess.Popen(

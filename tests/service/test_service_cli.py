@@ -60,6 +60,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_service_of_processes_from_its_beginning_to_its_end() -> None:
     with running("dispatcher", "--port", "0", "--heartbeat-seconds", "0.2", start=started) as (dispatcher, line):
         address = re.fullmatch(r"penstock: dispatcher at grpc://(localhost:\d+)\n", line)[1]  # type: ignore[index]

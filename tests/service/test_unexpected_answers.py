@@ -110,6 +110,7 @@ def test_a_worker_whose_dispatcher_comes_back_in_another_version_ends(
     assert "this data worker ends: " in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job_name", [None, "shared"])
 @pytest.mark.parametrize(
     ("alter", "message"),

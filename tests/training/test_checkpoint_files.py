@@ -166,6 +166,7 @@ def killed_at(patch: pytest.MonkeyPatch, owners: dict[str, Any], number: int) ->
         patch.setattr(owner, name, fatal(getattr(owner, name)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remote", [False, True])
 def test_a_kill_while_a_checkpoint_is_replaced_leaves_the_old_or_the_new(tmp_path: Path, remote: bool) -> None:
     system = fsspec.filesystem("memory")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import orbax.checkpoint as ocp
+import pytest
 from forked_workers import run_workers
 
 import penstock as ps
@@ -129,6 +130,7 @@ with open(f"{directory}/worker-{worker}.json", "w") as file:
 """
 
 
+@pytest.mark.slow
 def test_two_workers_save_one_checkpoint_together(tmp_path: Path) -> None:
     program = tmp_path / "worker.py"
     program.write_text(WORKER)

@@ -126,6 +126,7 @@ def trained_on_arrays(optimizer: str) -> Trained:
     return Trained(model, history, evaluated, model.predict(FEATURES, batch_size=8, verbose=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["momentum", pytest.param("adam", marks=pytest.mark.long)])
 def test_the_numbers_are_those_of_arrays_without_penstock_on_any_number_of_devices(optimizer: str) -> None:
     """Momentum has a state of its own, and shows gradients of a wrong size, to which Adam is blind."""
@@ -233,6 +234,7 @@ def test_sample_weights_count() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [NUMBERS % 3, NUMBERS[:, None] % 3, np.eye(3)[NUMBERS % 3]], ids=np.shape)
 def test_classes_weigh_as_with_arrays(labels: Any) -> None:
     weights = {0: 2.0, 2: 0.25}

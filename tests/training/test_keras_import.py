@@ -42,6 +42,7 @@ print(float(metric.result()))
 """
 
 
+@pytest.mark.slow
 def test_keras_may_be_imported_first_and_strategies_come_from_any_path() -> None:
     assert run(KERAS_FIRST, KERAS_BACKEND="jax").split("\n") == ["(5, 1)", "10.0", ""]
     assert penstock.distribute.MirroredStrategy is ps.MirroredStrategy
@@ -69,6 +70,7 @@ print(keras.config.backend())
 """
 
 
+@pytest.mark.slow
 def test_another_backend_is_left_alone_and_refused_where_jax_is_needed() -> None:
     *refusals, backend = run(OTHER_BACKEND, KERAS_BACKEND="numpy").splitlines()
     assert backend == "numpy"

@@ -36,6 +36,7 @@ def assert_every_row_once_an_epoch(variables: list[Any]) -> None:
     assert epochs[0] != epochs[1] != epochs[2]
 
 
+@pytest.mark.slow
 def test_a_killed_fit_goes_on_with_the_next_batch_and_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
     killed = forked.run(str(PROGRAM), str(tmp_path / "killed"), "finite", "7", timeout=110, training=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

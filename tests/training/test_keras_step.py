@@ -63,6 +63,7 @@ class Training:
         return self
 
 
+@pytest.mark.slow
 def test_a_step_is_traced_once_more_for_its_variables_and_then_runs_compiled(four_replicas) -> None:
     training = Training(four_replicas).run(epochs=1)
     traced = training.traced
@@ -97,6 +98,7 @@ def test_moving_statistics_are_the_mean_of_the_replicas_that_have_rows(four_repl
     assert float(np.asarray(layer.moving_mean.value)[0]) == 1.0  # of 0, 1, 2
 
 
+@pytest.mark.slow
 def test_normalised_models_train_over_ragged_steps(four_replicas) -> None:
     training = Training(four_replicas, layers=(keras.layers.BatchNormalization(),)).run()
     assert np.isfinite(training.losses).all()
@@ -163,6 +165,7 @@ def train_with(optimizer: keras.optimizers.Optimizer, strategy: ps.Strategy, row
     return [np.asarray(weight.value) for weight in model.weights]
 
 
+@pytest.mark.slow
 def test_a_scaled_loss_gives_the_numbers_of_a_plain_one(four_replicas) -> None:
     """Over a ragged step too, whose loss the optimiser has scaled up by then."""
     rows = ROWS[:21]
