@@ -24,7 +24,7 @@ RESULT = (
 )
 EPOCH = re.compile(rf"(?P<result>{RESULT}) \(input: [\d.]+ % of the time, [\d.]+ steps/s\)")
 RESTORED = re.compile(r"Accuracy of (.+), restored without a strategy: ([\d.]+) % of the 360 test images\.")
-GOES_ON = re.compile(r"Goes on in epoch (\d+) after step (\d+), from (.+); --fresh starts anew\.")
+GOES_ON = re.compile(r"Resumes in epoch (\d+) after step (\d+), from (.+); --fresh starts anew\.")
 STEPS = 23
 """In an epoch: 1,437 images in batches of 64, of which the last holds 29."""
 EPOCHS = 12
@@ -159,7 +159,7 @@ def test_what_a_complete_run_leaves_can_be_gone_on_from_or_started_anew(undistur
     first, _, *begun, _, restored = undisturbed[1].stdout.splitlines()
     latest = ps.latest_checkpoint(run)
     again = demo(tmp_path, *SHORT).stdout.splitlines()
-    message = f"{latest} has had {EPOCHS} epochs already: more --epochs go on, --fresh starts anew."
+    message = f"{latest} has had {EPOCHS} epochs already: more --epochs continue it, --fresh starts anew."
     assert again == [first, message, restored.replace(str(undisturbed[0]), str(tmp_path))]
     for file in Path(latest, "arrays").rglob("*"):
         if file.is_file():
@@ -169,7 +169,7 @@ def test_what_a_complete_run_leaves_can_be_gone_on_from_or_started_anew(undistur
     assert damaged.stderr.startswith(f"penstock: the checkpoint {latest} is damaged: ")
     before = run / f"ckpt-{EPOCHS * STEPS // 50}"
     assert damaged.stderr.endswith(
-        f"; restore the one before, {before}. Delete it to go on from the one before, or start anew with --fresh\n"
+        f"; restore the one before, {before}. Delete it to resume from the one before, or start anew with --fresh\n"
     )
     anew = demo(tmp_path, "--epochs", "1", "--fresh").stdout.splitlines()
     assert results(anew) == results(begun[:1])

@@ -8,7 +8,7 @@
     ├── StateMismatchError     (ValueError)     a state or checkpoint of something else, or of an unknown version
     ├── ClosedError            (RuntimeError)   use after `close()`
     ├── WorkerError            (RuntimeError)   another worker was lost, has failed, or takes other steps
-    ├── ServiceError           (RuntimeError)   the data service cannot do what it is asked to
+    ├── ServiceError           (RuntimeError)   the data service cannot do what was requested
     │   ├── LostDataWorkerError                 a data worker cannot be reached, or no longer answers
     │   ├── PoisonError                         an element ends the process of every data worker that makes it
     │   └── LostLeaseError                      a reader was silent for so long that others got its remaining elements

@@ -1,4 +1,4 @@
-"""Names that need packages which an extra brings: what stands in their place where such a package is missing."""
+"""Names that need packages of an extra: what takes their place if such a package is missing."""
 
 import importlib
 from typing import Any, NoReturn
@@ -26,7 +26,7 @@ def load(module: str, extra: str | None, public: str, name: str | None = None) -
 
 
 class Missing:
-    """Stands for a name whose extra is missing: it can be looked up, and whatever uses it is told what to install."""
+    """Takes the place of a name whose extra is missing: it can be looked up, and using it says what to install."""
 
     def __init__(self, public: str, package: str, extra: str) -> None:
         self.__public = public

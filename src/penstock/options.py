@@ -54,8 +54,8 @@ class AutoShardPolicy(IntEnum):
     FILE_RANGE = 4
 
 
-_FIXED = NotHere("threads are asked for by num_parallel_calls and prefetch; explain() shows what runs")
-_ALWAYS_DONE = NotHere("what pays is always done, and explain() shows it")
+_FIXED = NotHere("num_parallel_calls and prefetch set the number of threads; explain() shows what runs")
+_ALWAYS_DONE = NotHere("useful optimisations are always on, and explain() shows them")
 _EXACT = NotHere("a state is always exact and holds positions, never elements")
 _TENSORFLOW: Names = {
     "autotune": _FIXED,
@@ -64,11 +64,11 @@ _TENSORFLOW: Names = {
     "experimental_distribute": "auto_shard_policy",
     "experimental_external_state_policy": _EXACT,
     "experimental_optimization": _ALWAYS_DONE,
-    "experimental_service": NotHere("the service moves arrays by the fastest way that there is"),
+    "experimental_service": NotHere("the service uses the fastest available transport"),
     "experimental_slack": _ALWAYS_DONE,
     "experimental_symbolic_checkpoint": _EXACT,
     "experimental_threading": _FIXED,
-    "experimental_warm_start": NotHere("the first element starts what runs ahead; prefetch goes on from there"),
+    "experimental_warm_start": NotHere("the first `next` starts prefetching"),
     "framework_type": NotHere("TensorFlow sets it for its own records"),
     "merge": NotHere("dataset.with_options(options) merges"),
     "threading": _FIXED,

@@ -24,9 +24,9 @@ _SECOND = 0x94D049BB133111EB
 _SORTED_LIMIT = 1 << 17
 _FEISTEL_ROUNDS = 6
 _TABLE_BITS = 32
-"""Of words of up to so many bits the hashes of all halves are kept: 3 MB at most."""
+"""Up to this many bits per word, the hashes of all halves are kept in a table: 3 MB at most."""
 _PIECE = 1 << 14
-"""So many positions at a time: their halves stay in the processor's cache."""
+"""How many positions are processed at a time, so that their halves stay in the processor's cache."""
 
 
 def draw_seed() -> int:
@@ -142,7 +142,7 @@ def _feistel(key: int, length: int, positions: Indices) -> Indices:
 
 
 class _Network:
-    """One permutation of the words of so many bits: each half is changed in turn by a hash of the other."""
+    """One permutation of the words of `bits` bits: each half is changed in turn by a hash of the other."""
 
     def __init__(self, key: int, bits: int) -> None:
         self._low_bits = bits // 2

@@ -23,9 +23,9 @@ _LOW_HALF = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _FACTORS = np.array([[0xD2E7470EE14C6C93], [0xCA5A826395121157]], np.uint64)
 _FACTORS_LOW, _FACTORS_HIGH = _FACTORS & _LOW_HALF, _FACTORS >> _HALF
-# Below so many rows NumPy's generators, set to one row after the other, are faster.
+# Below this number of rows, NumPy's generators, set to one row after the other, are faster.
 _MANY_ROWS = 40
-# So many rows that follow each other are computed together: a block of them asks for a part.
+# This many consecutive rows are computed together; a block usually needs some of them.
 _SPAN = 1024
 
 

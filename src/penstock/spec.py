@@ -371,7 +371,7 @@ def spec_of(element: Any) -> Any:
 
 
 def fitted(spec: LeafSpec, value: Any) -> Any:
-    """A value in the declared dtype, where that loses nothing; anything else as it is.
+    """A value in the declared dtype, if that loses nothing; anything else as it is.
 
     Python numbers, strings and lists get the declared dtype. NumPy strings, whose dtype tells their width, also fit a
     wider one, and `object`, the dtype of all strings. For a ragged specification a list is taken for the rows.

@@ -1,4 +1,4 @@
-"""TensorFlow's names where penstock has others: whoever uses one is told what it is called here, or why it is not here.
+"""TensorFlow's names where penstock has others: using one raises an error with the name here, or why there is none.
 
 The tables stand beside what they are about; `tests/test_tensorflow_names.py` holds them against TensorFlow's own lists.
 """

@@ -295,6 +295,6 @@ def test_another_process_knows_a_dataset_again():
 def test_a_state_of_the_version_before_is_refused_with_what_to_do():
     _, state = state_after(numbers(), 2)
     with pytest.raises(
-        ps.StateMismatchError, match="version 1, this penstock reads version 2: go on with the penstock"
+        ps.StateMismatchError, match="version 1, this penstock reads version 2: finish the epoch with the penstock"
     ):
         iter(numbers()).load_state_dict({**state, "version": 1})

@@ -1,4 +1,4 @@
-"""`penstock dispatcher` and `penstock worker`: servers that run until they are told to end."""
+"""`penstock dispatcher` and `penstock worker`: servers that run until they are stopped."""
 
 import argparse
 import logging
@@ -198,7 +198,7 @@ def _log(level: int) -> None:
 
 
 def _run(start: Callable[[], _Server], greeting: str) -> int:
-    """Run a server until it ends by itself or is told to; gives the exit status."""
+    """Run a server until it ends by itself or is stopped; returns the exit status."""
     signal.signal(signal.SIGTERM, _terminate)
     _allow_many_descriptors()
     server: _Server | None = None

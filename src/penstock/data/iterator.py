@@ -40,7 +40,7 @@ else:
 STATE_VERSION = 2
 
 _ALONE = 1024
-"""So many elements that come one by one are given until it is looked again whether the iterator was closed."""
+"""After this many elements that come one by one, the iterator checks again whether it was closed."""
 
 
 class Iterations:
@@ -202,7 +202,7 @@ class DatasetIterator(Iterator[Element]):
         return next(self._rows)
 
     def _next_alone(self, elements: Iterator[Element]) -> Element:
-        """The next of elements that come one by one: none is read before it is asked for."""
+        """The next of elements that come one by one: none is read before the caller wants it."""
         self._in_block = self._given = 0
         self._rows = islice(elements, _ALONE)
         try:
@@ -428,7 +428,7 @@ def _check_state(state: Any, identities: list[Identity]) -> None:
     if state["version"] != STATE_VERSION:
         raise StateMismatchError(
             f"the state has version {state['version']}, this penstock reads version {STATE_VERSION}: "
-            "go on with the penstock that saved it to the end of the epoch, or begin the epoch anew"
+            "finish the epoch with the penstock that saved it, or start the epoch again"
         )
     missing = {"epoch", "seed", "position", "nodes"} - state.keys()
     if missing:

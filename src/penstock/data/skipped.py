@@ -26,9 +26,9 @@ from penstock.runtime.channel import Closed
 _logger = logging.getLogger(__name__)
 
 KEPT_ROWS = 100
-"""Of so many skipped rows it is kept what they were; the others are counted."""
+"""How many skipped rows are kept with their errors; the others are only counted."""
 LOGGED_ROWS = 20
-"""So many skipped rows of an iteration get a line of the log each."""
+"""How many skipped rows of an iteration are logged one by one."""
 _NAMED_ROWS = 3
 _TEXT_LENGTH = 200
 # Only what a restored iterator may read again needs to be known: the passes that failed last.

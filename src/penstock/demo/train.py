@@ -1,7 +1,8 @@
 """TensorFlow's custom training tutorial with Keras 3 on JAX: model, optimizer, metrics and loop, over all replicas.
 
 Every image of an epoch counts exactly once, also those of its last, partial batch. A checkpoint holds the model, the
-optimizer, the metrics and the place in the data of one moment, so a run that was killed goes on as if it had not been.
+optimizer, the metrics and the position in the data of one moment, so a run that was killed continues as if nothing
+had happened.
 """
 
 import shutil
@@ -141,7 +142,7 @@ class Training:
         self.checkpoint.save(self.prefix, position=position)
 
     def restore(self, path: str) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         self.position = TrainingPosition(*self.checkpoint.restore(path)["position"])
 
     def close(self) -> None:
@@ -168,7 +169,7 @@ def run(settings: DemoSettings, say: Callable[[str], None]) -> None:
         f"{images.title}: {len(images.train[0]):,} images to train on, {len(images.test[0]):,} to test on. "
         f"{_counted(replicas, 'replica')} ({jax.default_backend()}), {per_replica} images per replica and step."
     )
-    # What must be the same for a run to go on is in the name; the number of replicas is not.
+    # The name holds what must be the same when a run resumes; the number of replicas is not part of it.
     directory = Path(settings.checkpoints, f"demo-{images.name}-batch-{global_batch_size}-seed-{settings.seed}")
     if settings.service:
         directory = directory.with_name(f"{directory.name}-service")
@@ -207,17 +208,17 @@ def _go_on(training: Training, directory: Path, epochs: int, say: Callable[[str]
     """Restore the newest checkpoint, where an earlier run has left one."""
     latest = ps.latest_checkpoint(directory)
     if latest is None:
-        say(f"Saves every {_STEPS_PER_SAVE} steps in {directory}: interrupt it, start it again, and it goes on.")
+        say(f"Saves every {_STEPS_PER_SAVE} steps in {directory}: interrupt it, start it again, and it resumes.")
         return
     try:
         training.restore(latest)
     except (ps.StorageError, ps.StateMismatchError) as error:
-        raise DemoError(f"{error}. Delete it to go on from the one before, or start anew with --fresh") from error
+        raise DemoError(f"{error}. Delete it to resume from the one before, or start anew with --fresh") from error
     epoch, step, _ = training.position
     if epoch < epochs:
-        say(f"Goes on in epoch {epoch + 1} after step {step}, from {latest}; --fresh starts anew.")
+        say(f"Resumes in epoch {epoch + 1} after step {step}, from {latest}; --fresh starts anew.")
     else:
-        say(f"{latest} has had {_counted(epoch, 'epoch')} already: more --epochs go on, --fresh starts anew.")
+        say(f"{latest} has had {_counted(epoch, 'epoch')} already: more --epochs continue it, --fresh starts anew.")
 
 
 def _evaluate(directory: Path, test: Labelled, batch_size: int, say: Callable[[str], None]) -> None:

@@ -51,7 +51,7 @@ class CheckedArrowWriter:
         self._pieces.append(self._sink.piece(batch.num_rows))
 
     def close(self) -> list[CheckedBytes]:
-        """End the file; gives its pieces. Where that fails, the file is closed all the same."""
+        """Complete the file; returns its pieces. If that fails, the file is closed all the same."""
         try:
             self._writer.close()
         finally:

@@ -64,7 +64,7 @@ def _matching(call: str, pattern: str) -> list[str]:
 
 
 def check_exists(call: str, name: str) -> None:
-    """Refuse a local name without a file; a name with a protocol is asked for only when it is read.
+    """Refuse a local name without a file; a name with a protocol is looked up only when it is read.
 
     Raises:
         StorageError: there is no file of that name, or it is a directory.
@@ -125,7 +125,7 @@ class ByteReader:
         """Go forward to `offset`; False if there are fewer bytes.
 
         Raises:
-            StorageError: what lies before cannot be read.
+            StorageError: the bytes before cannot be read.
         """
         if offset <= self._size:
             self._file.seek(offset)
@@ -139,7 +139,7 @@ class ByteReader:
 class Inflated(ByteReader):
     """The decompressed bytes of one file, which may hold several compressed parts one after the other.
 
-    What is decompressed at a time does not depend on how much is asked for, so damage is always met at the same byte.
+    The pieces that are decompressed do not depend on `count`, so damage is always found at the same byte.
     """
 
     def __init__(self, name: str, file: Any, window_bits: int) -> None:

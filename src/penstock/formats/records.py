@@ -18,7 +18,7 @@ _ALL = 1 << 62
 
 
 class RecordFormat(ABC):
-    """How records lie in a file. Formats are frozen and hold no files."""
+    """How records are stored in a file. Formats are frozen and hold no files."""
 
     @abstractmethod
     def open(self, name: str, compression: str, number: int = 0, offset: int = 0) -> "RecordReader":
@@ -44,7 +44,7 @@ class RecordFormat(ABC):
 class RecordReader(ABC):
     """One pass over the records of a file, a chunk of it at a time.
 
-    After an exception it goes on with the next record, unless `ended` says that nothing behind it can be trusted.
+    After an exception it continues with the next record, unless `ended` says that nothing after it can be trusted.
 
     Attributes:
         number: the number of the next record in its file.

@@ -204,9 +204,9 @@ class RowStore:
         return RowStore, (str(self.path.absolute()),)
 
     def pieces(self, indices: range | npt.NDArray[np.int64]) -> list[tuple[npt.NDArray[np.intp], Columns, Any]]:
-        """Where the rows at these positions lie, piece by piece.
+        """Where the rows at these positions are stored, piece by piece.
 
-        A piece says which of the positions it holds, the columns they lie in, and their rows there.
+        A piece says which of the positions it holds, its columns, and the rows in them.
 
         Raises:
             StorageError: they are not as they were written, or a file was cut since it was opened.

@@ -33,7 +33,7 @@ class TextLines(RecordFormat):
 
 
 class LineReader(RecordReader):
-    """Lines are told apart and decoded a chunk at a time."""
+    """Finds and decodes lines a chunk at a time."""
 
     def _load(self, skipping: bool) -> npt.NDArray[np.int64]:
         parts = [self._data]

@@ -31,7 +31,7 @@ _MAXIMUM_READ = 1 << 26
 
 
 def frame(data: bytes) -> bytes:
-    """The record of these bytes as it lies in a file."""
+    """The bytes of a record as a file holds them."""
     length = struct.pack("<Q", len(data))
     return b"".join((length, _CHECKSUM.pack(_checksum(length)), data, _CHECKSUM.pack(_checksum(data))))
 

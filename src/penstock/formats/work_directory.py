@@ -113,7 +113,7 @@ def _locked(file: int, *, without: bool) -> bool:
 
 
 def _process(directory: Path) -> int:
-    """Who writes there; 0 where that is not known."""
+    """The process that writes there; 0 if it is not known."""
     with suppress(OSError, ValueError):
         return int((directory / _OWNER).read_text())
     return 0

@@ -1,8 +1,8 @@
 """Ends the workers of a launcher that was killed outright and could not do so itself.
 
 `Guard` starts this file as a small process of its own, which reads a pipe that only the launcher can write to. When
-the launcher ends, in whatever way, the system closes the pipe: whoever is still listed then is killed. The file runs
-without the rest of penstock.
+the launcher ends, in whatever way, the system closes the pipe: the process then kills all that are still listed. The
+file runs without the rest of penstock.
 """
 
 import os

@@ -4,7 +4,7 @@ import secrets
 import socket
 
 _PORTS = range(20_000, 30_000)
-"""No system gives these to connections or to whoever asks for any port, so one stays free until it is used."""
+"""No system assigns these to connections or as any free port, so a free one stays free until it is used."""
 
 
 def free_port() -> int:

@@ -68,7 +68,7 @@ class _Events:
         self._wakeups.wake()
 
     def get(self, timeout: float | None) -> _WorkerEnded | _Signalled | None:
-        """The next one; None where none has come for so many seconds."""
+        """The next one; None if none comes within `timeout` seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         while not self._heard:
             if not self._wakeups.wait(None if until is None else max(0.0, until - time.monotonic())):

@@ -129,7 +129,7 @@ def _checked(boundaries: Sequence[float]) -> list[float]:
 
 
 def _summary(values: Floats, epsilon: float) -> Floats:
-    """Every so many of the sorted values, and how many each stands for: about 1 / epsilon of them."""
+    """About 1 / epsilon of the sorted values, at equal distances, and how many values each represents."""
     ordered = np.sort(values)
     step = max(len(ordered) * epsilon, 1)
     chosen = ordered[int(step - 1) :: int(step)]

@@ -23,7 +23,7 @@ _JOIN = np.uint64(0xC6A4A7935BD1E995)
 
 
 def spans(array: pa.LargeBinaryArray) -> tuple[Bytes, Positions, Positions]:
-    """Where the values of an Arrow array lie: its bytes, and the start and the length of each value."""
+    """The values of an Arrow array: its bytes, and the start and the length of each value."""
     _, offsets, content = array.buffers()
     if len(array) == 0 or offsets is None:
         return np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int64)

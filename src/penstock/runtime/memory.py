@@ -1,7 +1,7 @@
 """Arrays over memory that NumPy has not allocated, and where large arrays come from.
 
 A process may name another place for its large arrays (`allocate_from`): a data worker names memory that it shares with
-consumers, so that what operators gather, stack and compute lies there already when it is handed over.
+consumers, so that what operators gather, stack and compute is already there when it is handed over.
 """
 
 import math
@@ -20,7 +20,7 @@ LARGE = 1 << 16
 """Smaller arrays are not worth more than the plainest allocation."""
 
 Allocate = Callable[[int], Bytes | None]
-"""Gives so many bytes, aligned; None where it has no room."""
+"""Returns this many bytes, aligned; None if it has no room."""
 
 
 class Memory:

@@ -28,7 +28,7 @@ class Pace:
         self._grow_below_bytes = nbytes // 2
 
     def start(self) -> int:
-        """The rows to allow for the block that is asked for now."""
+        """The rows to allow for the next block."""
         self._started = time.perf_counter()
         return self._rows
 

@@ -26,7 +26,7 @@ _SEGMENT_BYTES = 16 << 20
 """Slots of up to a quarter of this share a segment."""
 _SMALLEST_SLOT = 1 << 16
 _IDLE_BYTES = 64 << 20
-"""So much may lie idle beyond as much as is in use."""
+"""How many bytes may be idle, in addition to as many as are in use."""
 _MOST_SEGMENTS = 128
 """Each takes two of the process's file descriptors, of which there may be 1024 (256 on macOS)."""
 
@@ -69,7 +69,7 @@ class Mapping:
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """Where a piece of memory lies."""
+    """A piece of memory: its segment and its place in it."""
 
     segment: Segment
     number: int
@@ -81,7 +81,7 @@ class Slot:
 
 
 class Arena:
-    """Gives arrays that lie in segments. Several threads may allocate at the same time."""
+    """Allocates arrays in segments. Several threads may allocate at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -92,7 +92,7 @@ class Arena:
         self._returned: deque[Slot] = deque()
 
     def allocate(self, size: int) -> Bytes | None:
-        """So many bytes; None where there is no room for more segments."""
+        """This many bytes; None if there is no room for more segments."""
         slot_size = slot_size_for(size)
         with self._lock:
             self._collect()
@@ -150,7 +150,7 @@ def slot_size_for(size: int) -> int:
 
 
 def place_of(array: Array) -> tuple[Segment, int] | None:
-    """The segment in which a contiguous array lies, and where it begins there; None for any other memory."""
+    """The segment that holds a contiguous array, and where it begins there; None for any other memory."""
     memory = memory_of(array)
     if memory is None or not isinstance(memory.owner, Slot):
         return None

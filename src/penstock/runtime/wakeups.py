@@ -40,7 +40,7 @@ class Wakeups:
         self._writer.close()
 
     def wake(self) -> None:
-        """End the wait that is going on, or else the next one."""
+        """End the current wait, or else the next one."""
         # A full buffer wakes as well; after the end nobody waits.
         with suppress(BlockingIOError, OSError):
             self._writer.send(b"\0")

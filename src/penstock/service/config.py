@@ -38,7 +38,9 @@ _WORKER = TensorFlowNames(
     keywords={
         "__init__": {
             "data_transfer_address": NotHere("worker_address is where consumers reach it"),
-            "data_transfer_protocol": NotHere("each consumer takes the fastest way that there is, or the one it names"),
+            "data_transfer_protocol": NotHere(
+                "each consumer uses the fastest available transport, or the one it names"
+            ),
             "dispatcher_timeout_ms": NotHere("say dispatcher_timeout_seconds=..."),
             "heartbeat_interval_ms": NotHere("say heartbeat_seconds=..."),
             "protocol": _FLIGHT,

@@ -1,4 +1,4 @@
-"""What needs Keras, which is imported when the first of it is asked for."""
+"""What needs Keras, which is imported at its first use."""
 
 from importlib import import_module
 from typing import Any
