@@ -31,14 +31,14 @@ class PerReplica:
         }
     """
 
-    __slots__ = ("__weakref__", "_parts", "_unlike_rows", "count", "stacked")
+    __slots__ = ("__weakref__", "_parts", "_ragged_row_counts", "count", "stacked")
 
     count: int
     """The number of local replicas."""
     stacked: Any
     """The global array of the stacked form; None in the form of one value per replica."""
 
-    _unlike_rows: Callable[[int], Collection[int]] | None
+    _ragged_row_counts: Callable[[int], Collection[int]] | None
     """For a leaf of a distributed batch: given the rows of a replica in a full step, the numbers of rows that replicas
     may have in one ragged step of the dataset; empty if there is none. None for anything else."""
 
@@ -54,7 +54,7 @@ class PerReplica:
         self._parts: tuple[Any, ...] | None = parts
         self.stacked = None
         self.count = len(parts)
-        self._unlike_rows = None
+        self._ragged_row_counts = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy belongs to no dataset, and takes none along.
@@ -88,12 +88,12 @@ class StackedPerReplica(PerReplica):
         self._parts = None
         self.stacked = stacked
         self.count = count
-        self._unlike_rows = None
+        self._ragged_row_counts = None
 
 
 def _copied(kind: type[PerReplica], parts: tuple[Any, ...] | None, stacked: Any, count: int) -> PerReplica:
     value = kind.__new__(kind)
-    value._parts, value.stacked, value.count, value._unlike_rows = parts, stacked, count, None
+    value._parts, value.stacked, value.count, value._ragged_row_counts = parts, stacked, count, None
     return value
 
 

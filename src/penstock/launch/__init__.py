@@ -1,3 +1,3 @@
-"""Several processes of one program on this machine, to try out and test what is to run on many."""
+"""Runs several processes of one program on this machine, to test what will run on many."""
 
 from penstock.launch.supervisor import launch as launch

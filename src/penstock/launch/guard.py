@@ -1,4 +1,4 @@
-"""Ends the workers of a launcher that was killed outright and could not do so itself.
+"""Ends the workers of a launcher that was killed and could not do so itself.
 
 `Guard` starts this file as a small process of its own, which reads a pipe that only the launcher can write to. When
 the launcher ends, in whatever way, the system closes the pipe: the process then kills all that are still listed. The
@@ -36,7 +36,7 @@ class Guard:
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # somebody killed the guard: the launcher can still do its work
+        with suppress(BrokenPipeError):  # the guard was killed: the launcher works without it
             self._process.stdin.write(line.encode())
 
 

@@ -1,4 +1,4 @@
-"""A port for a process that is to listen later."""
+"""A free port for a process that will listen later."""
 
 import secrets
 import socket
@@ -8,7 +8,7 @@ _PORTS = range(20_000, 30_000)
 
 
 def free_port() -> int:
-    """A port at which nobody listens on this machine, as a number."""
+    """A port on which no process of this machine listens."""
     while True:
         port = secrets.choice(_PORTS)
         with socket.socket() as listener:

@@ -1,6 +1,6 @@
 """`launch`: starts the workers, waits for them, and decides what happens when one fails or a signal comes.
 
-Threads and signal handlers only put what they hear of into a queue; the thread that called `launch` reads it.
+Threads and signal handlers only put events into a queue; the thread that called `launch` reads it.
 """
 
 import os
@@ -42,7 +42,7 @@ class _WorkerEnded:
 
 @dataclass(frozen=True)
 class _Signalled:
-    """The launcher is to end: a signal came, or nobody reads its output any longer, which is SIGPIPE."""
+    """The launcher has to end: a signal came, or its output is no longer read, which counts as SIGPIPE."""
 
     signal_number: int
 
@@ -57,7 +57,7 @@ class _Signalled:
 
 
 class _Events:
-    """What the launcher hears of, in order; it may be told from threads and from signal handlers."""
+    """A queue of events, into which threads and signal handlers may put."""
 
     def __init__(self, wakeups: Wakeups) -> None:
         self._heard: deque[_WorkerEnded | _Signalled] = deque()
@@ -165,7 +165,7 @@ def _launch(
 def _until_all_ended(
     workers: Sequence[WorkerProcess], events: _Events, grace_seconds: float
 ) -> _WorkerEnded | _Signalled | None:
-    """Wait for all workers, and end them when one fails or the launcher is to end; gives what came first of these."""
+    """Wait for all workers; end them when one fails or the launcher has to end. Gives the first such event."""
     running = {worker.number: worker for worker in workers}
     cause: _WorkerEnded | _Signalled | None = None
     steps: list[int] = []  # the signals that are still to come, one whenever the deadline has passed
@@ -209,7 +209,7 @@ def _check(command: Sequence[str], num_workers: int, devices_per_worker: int | N
 
 
 def _variables(environment: Mapping[str, str], num_workers: int, devices_per_worker: int | None) -> dict[str, str]:
-    """What all workers find in their environment."""
+    """The environment variables of all workers."""
     variables = {
         "PYTHONUNBUFFERED": "1",  # Python would hold back what it writes to a pipe
         **environment,

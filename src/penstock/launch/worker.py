@@ -1,4 +1,4 @@
-"""One worker process: its start, its output, and the end of everything it has started."""
+"""One worker process: its start, its output, and the end of everything that it has started."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Copies of many rows, made by several threads: NumPy lets go of Python's lock while it moves plain values."""
+"""Copies many rows with several threads: NumPy releases the interpreter's lock while it copies plain values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from penstock.runtime.threads import Threads
 
 _WORTH_SHARING = 1 << 20
-"""Handing a copy to other threads takes some 20 µs, in which one thread alone moves 100 kB or more."""
+"""Handing work to other threads takes about 20 µs, in which one thread copies 100 kB or more."""
 _CHUNKS_PER_THREAD = 4
 
 
 @dataclass(frozen=True)
 class Copiers:
-    """The threads that may copy rows together: all but the calling one are workers of `threads`."""
+    """The threads that copy rows together: the calling one, and workers of `threads`."""
 
     threads: Threads
     count: int = 1

@@ -1,7 +1,7 @@
-"""What the C library does with large pieces of memory that were freed.
+"""Settings of the C library for large blocks of memory that were freed.
 
-glibc returns them to the system, so every page of the next one has to be mapped and cleared again. Where gRPC takes
-fresh memory for each message of many megabytes, a process spends more time on that than on receiving them.
+glibc returns them to the system, so every page of the next block is mapped and cleared again. gRPC allocates memory for
+each message of many megabytes, and a process then spends more time on this than on receiving messages.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ _LARGEST_BYTES = 32 << 20
 def keep_freed_memory() -> None:
     """Let this process keep up to 256 MiB that it has freed for what it allocates next, in pieces of up to 32 MiB.
 
-    Once and for all; not where the C library is another one, or the environment says already what it is to keep.
+    It takes effect once; not with another C library, or if the environment already sets these thresholds.
     mallopt(3) describes the two thresholds.
     """
     said = any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get(

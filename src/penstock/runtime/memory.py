@@ -1,4 +1,4 @@
-"""Arrays over memory that NumPy has not allocated, and where large arrays come from.
+"""Arrays over memory that NumPy has not allocated, and the allocation of large arrays.
 
 A process may name another place for its large arrays (`allocate_from`): a data worker names memory that it shares with
 consumers, so that what operators gather, stack and compute is already there when it is handed over.
@@ -17,7 +17,7 @@ Bytes = npt.NDArray[np.uint8]
 ALIGNMENT = 64
 """Where an array on a CPU device must begin: https://github.com/openxla/xla, `cpu_function_runtime::MinAlign`."""
 LARGE = 1 << 16
-"""Smaller arrays are not worth more than the plainest allocation."""
+"""The smallest size for which a special allocation is worthwhile."""
 
 Allocate = Callable[[int], Bytes | None]
 """Returns this many bytes, aligned; None if it has no room."""
@@ -27,7 +27,7 @@ class Memory:
     """Bytes at an address, which arrays made by `array` keep alive.
 
     Args:
-        owner: what the bytes belong to; kept as long as this.
+        owner: the owner of the bytes, kept alive as long as this object.
         released: called when no array shows the bytes any more. It may be called in any thread, inside of almost any
             call, because that is where garbage is collected: it must not wait, and take no lock.
     """
@@ -60,23 +60,23 @@ _allocators: list[Allocate] = []
 
 
 def allocate_from(allocate: Allocate) -> None:
-    """Let `empty` take large arrays from here; of several, from the newest."""
+    """Let `empty` allocate large arrays by this function; of several, the newest is used."""
     _allocators.append(allocate)
 
 
 def no_longer_from(allocate: Allocate) -> None:
-    """End what `allocate_from` began."""
+    """Undo `allocate_from`."""
     _allocators.remove(allocate)
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array without values; a large one begins where JAX can take it over on a CPU device without a copy."""
+    """An uninitialised array; a large one is aligned so that JAX can use it on a CPU device without a copy."""
     array = output(shape, dtype)
     return np.empty(shape, dtype) if array is None else array
 
 
 def output(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array | None:
-    """What to give to NumPy as `out`: as `empty`, but None for what is not large."""
+    """An array for NumPy's argument `out`: as `empty`, but None for arrays that are not large."""
     size = dtype.itemsize * math.prod(shape)
     if size < LARGE or dtype.hasobject:
         return None

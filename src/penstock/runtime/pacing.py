@@ -1,4 +1,4 @@
-"""How many rows to ask for at a time: as many as pay, and no more."""
+"""Chooses how many rows to ask for at a time: as many as are worthwhile, and no more."""
 
 import time
 
@@ -9,11 +9,11 @@ _MAXIMUM_ROWS = 1 << 16
 
 
 class Pace:
-    """The size of the next block, from what the last one cost.
+    """The size of the next block, adapted to the cost of the last one.
 
     It starts at `minimum` rows, doubles while a block takes less than `seconds` and holds less than 512 KiB, and is
-    halved above twice as long: an element that takes long to make does not wait for a thousand others, and one that
-    takes none is not paid for one by one.
+    halved if a block takes more than twice as long. So a slow element does not wait for a thousand others, and the cost
+    per block does not dominate for fast ones.
     """
 
     def __init__(self, minimum: int = 1, seconds: float = _SECONDS) -> None:
@@ -33,10 +33,10 @@ class Pace:
         return self._rows
 
     def stop(self, nbytes: int, asked: int | None = None) -> None:
-        """Note that a block has come. It may have fewer rows than were allowed: what counts is what asking cost.
+        """Note that a block has come, possibly with fewer rows than were allowed.
 
         Args:
-            asked: how many rows were asked for, where that may be fewer than were allowed: then the price of a block
+            asked: how many rows were asked for, if that may be fewer than were allowed: the cost of a smaller block
                 says nothing about larger ones.
         """
         seconds = time.perf_counter() - self._started

@@ -1,4 +1,4 @@
-"""Memory that other processes can map: an arena of segments, whose files have no name and vanish with their last owner.
+"""Memory that other processes can map: segments of an arena, in nameless files that vanish with their last owner.
 
 A segment is a file in memory (`memfd_create`; elsewhere an unlinked temporary file) in slots of one size. An array that
 `Arena.allocate` gives takes one slot, until the array and everything that shows its memory is gone; the slot is then
@@ -88,7 +88,7 @@ class Arena:
         self._free: dict[int, list[Slot]] = defaultdict(list)
         self._segments: set[Segment] = set()
         self._works = True
-        # Arrays end where garbage is collected: they only put their slot here, which takes no lock.
+        # Arrays are freed by the garbage collector: it only appends their slot here, which takes no lock.
         self._returned: deque[Slot] = deque()
 
     def allocate(self, size: int) -> Bytes | None:

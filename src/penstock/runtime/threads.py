@@ -1,8 +1,8 @@
-"""The threads of one iteration: workers that share a piece of work, and whatever else runs beside the consumer.
+"""The threads of one iteration: workers that share a piece of work, and others that run beside the consumer.
 
-`stop` is safe where garbage is collected, which can happen in any thread and inside of almost any call: it only puts a
-word into queues made for that (`queue.SimpleQueue`) and waits for nothing. The threads then end by themselves. Waiting
-for them is a call of its own, `join`, for where somebody can wait.
+`stop` may be called by the garbage collector, which can run in any thread and inside almost any call: it only puts
+messages into queues that are safe for that (`queue.SimpleQueue`), and waits for nothing. The threads then end by
+themselves; `join` waits for them.
 """
 
 import itertools
@@ -19,7 +19,7 @@ _FAILURES: Final = (Exception, SystemExit, GeneratorExit)
 
 
 def failures() -> tuple[type[BaseException], ...]:
-    """What a user's function may raise in place of an element, for an `except`: anything but Ctrl-C.
+    """The exceptions that a user's function may raise in place of an element, for an `except`: all but Ctrl-C.
 
     Only the main thread is interrupted by Ctrl-C; in any other one a KeyboardInterrupt is a function's too.
     """
@@ -45,12 +45,12 @@ class Threads:
 
     @property
     def stopped(self) -> bool:
-        """Whether nobody wants any more what the threads do: long work should end early."""
+        """Whether the results of the threads are no longer needed, so that long work should end early."""
         return self._stopped
 
     def start(self, target: Callable[[], None], name: str) -> None:
         """Run `target` in a thread of its own. It must end by itself once what it waits for was closed."""
-        # A daemon, because the interpreter waits for other threads before anything is told that it ends.
+        # A daemon: the interpreter waits for all other threads before it calls what ends them.
         thread = threading.Thread(target=target, name=f"penstock-{name}", daemon=True)
         self._started.append(thread)
         thread.start()
@@ -69,10 +69,10 @@ class Threads:
         shared.finish()
 
     def submit(self, task: Callable[[], None], parallelism: int) -> None:
-        """Call `task` on one of at least `parallelism` workers, some time. It must not raise.
+        """Call `task` later, on one of at least `parallelism` workers. It must not raise.
 
         Raises:
-            Closed: the threads were stopped: nobody would call it.
+            Closed: the threads were stopped.
         """
         if not self._add(task, parallelism):
             raise Closed
@@ -92,7 +92,7 @@ class Threads:
             del task
 
     def stop(self) -> None:
-        """Let the workers end after the tasks that are waiting now."""
+        """Let the workers end after the tasks that are queued now."""
         with self._lock:
             self._stopped = True
             for _ in range(self._workers):
@@ -129,7 +129,7 @@ class _Shared:
                 self._failures.append((start, error))
 
     def help(self) -> None:
-        """Take part, unless all is done by the time a worker comes to it."""
+        """Take part, unless all work is done already."""
         with self._lock:
             if self._over.is_set():
                 return
@@ -141,7 +141,7 @@ class _Shared:
                 self._helped.release()
 
     def finish(self) -> None:
-        """Work along until nothing is left, wait for those who help, and raise what went wrong."""
+        """Work until nothing is left, wait for the helpers, and raise the first failure."""
         self._drain()
         with self._lock:
             self._over.set()
@@ -156,5 +156,5 @@ class _Shared:
             raise self._interrupted() or min(self._failures, key=lambda failure: failure[0])[1]
 
     def _interrupted(self) -> BaseException | None:
-        """Ctrl-C, or whatever else is no error of the work."""
+        """Ctrl-C, or another exception that is not an error of the work."""
         return next((error for _, error in self._failures if not isinstance(error, Exception)), None)

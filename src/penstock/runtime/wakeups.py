@@ -1,8 +1,8 @@
-"""A wait of the main thread that no signal can slip past.
+"""A wait of the main thread that no signal can miss.
 
-Python calls its signal handlers in the main thread, between two of its instructions. A signal that comes after the last
-such place, just before the thread begins to wait for a lock, wakes nobody: a queue or an event is waited for as long as
-before. A descriptor to which the system itself writes at every signal ends the wait, whenever the signal has come.
+Python calls its signal handlers in the main thread, between two instructions. If a signal comes after the last such
+point, just before the thread begins to wait for a lock, the wait for a queue or an event continues. A descriptor to
+which the system writes at every signal ends the wait, whenever the signal comes.
 """
 
 import select
@@ -15,7 +15,7 @@ from typing import Self
 
 
 class Wakeups:
-    """Something to wait for that other threads wake, and every signal that has a handler.
+    """A wait that other threads can end, and every signal that has a handler.
 
     A context manager. Signals take part where it is entered in the main thread.
     """
@@ -48,7 +48,7 @@ class Wakeups:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until woken, or as many seconds as `timeout`; whether it was woken.
 
-        What the wait was for is to be looked at before it and after it: one wait may end for several wakes.
+        Check the condition before and after the wait: one wait may end for several wakes.
         """
         if not select.select([self._reader], [], [], timeout)[0]:
             return False

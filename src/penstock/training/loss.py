@@ -1,4 +1,4 @@
-"""Losses of a step as each replica counts them: parts of one sum over all replicas.
+"""Losses of a step on each replica, scaled so that their sum over the replicas is the loss of the step.
 
 Formulas and defaults are those of TensorFlow's `tf.nn.compute_average_loss` and `tf.nn.scale_regularization_loss`
 (https://www.tensorflow.org/api_docs/python/tf/nn/compute_average_loss), `"actual"` apart.
@@ -61,7 +61,7 @@ def compute_average_loss(
 
 
 def scale_regularization_loss(regularization_loss: Any) -> Any:
-    """This replica's part of a regularisation loss that every replica computes whole: its sum by their number.
+    """This replica's part of a regularisation loss that every replica computes in full: its sum by their number.
 
     Args:
         regularization_loss: a number or an array of losses, or a list of such.

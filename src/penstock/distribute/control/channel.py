@@ -1,7 +1,7 @@
-"""The control channel: small messages between workers, by which they agree on steps and learn of each other's failures.
+"""The control channel: small messages with which workers agree on steps, and learn of each other's failures.
 
-Worker 0 runs a hub that passes every message on to all other workers. Device collectives are not used for this: JAX
-wants them in the same order in every process, and a thread that reads ahead has no place in that order.
+Worker 0 runs a hub that forwards every message to all other workers. Device collectives are not used for this: JAX
+needs them in the same order in every process, which a thread that reads ahead cannot keep.
 """
 
 import logging
@@ -37,7 +37,7 @@ from penstock.runtime.channel import Closed
 _logger = logging.getLogger(__name__)
 
 FAILURE_TIMEOUT_SECONDS = 30.0
-"""Seconds that a process may go on, blocked in a collective or in JAX's exit, after a worker was lost or has failed."""
+"""After a failure, the seconds that a process may stay blocked in a collective or in JAX's exit."""
 
 _BLAME_SECONDS = 2.0
 
@@ -45,16 +45,16 @@ _BLAME_SECONDS = 2.0
 class Control:
     """One worker's end of the control channel.
 
-    Every failure is final: the workers are no longer in step, so all that can be done is to start them again.
+    Every failure is final: the workers are no longer in step, and have to be started again.
 
     Args:
         address: where the hub listens.
         key: the secret that the hub knows its workers by.
         worker: the number of this worker.
         workers: the number of workers.
-        failure_timeout_seconds: how long after another worker's failure this process is ended if it was not told of it
-            in the meantime: it then waits in a collective for a worker that will never come. So long at most, too,
-            does it wait for the others at its own end.
+        failure_timeout_seconds: after another worker's failure, how long until this process is ended if its main
+            thread has not learned of it: it is then blocked in a collective that will never complete. It is also the
+            longest that the process waits for the others at its own end.
     """
 
     def __init__(
@@ -100,17 +100,17 @@ class Control:
         timeout: float | None = None,
         closed: Callable[[], bool] | None = None,
     ) -> list[Payload]:
-        """What each worker says at its next turn of a topic, in the workers' order; all must call it alike.
+        """The next message of each worker under a topic, in the workers' order; all workers must call this.
 
         Args:
-            topic: what is agreed on, in words that an error can show.
-            own: what this worker says.
-            kind: what every worker says: a message of `control_messages`, or plain data.
-            timeout: the seconds to wait for the others; for ever where None.
-            closed: asked after `wake`: whether to give up.
+            topic: what the messages are about; shown in errors.
+            own: this worker's message.
+            kind: the type of the messages: a struct of `messages.py`, or plain data.
+            timeout: the seconds to wait for the others; no limit if None.
+            closed: called after `wake`: whether to give up.
 
         Raises:
-            WorkerError: another worker failed, has left, did not come in time, or said something else.
+            WorkerError: another worker failed, has left, did not answer in time, or sent something else.
             Closed: `closed()` says so.
         """
         self.post(GatherItem.of(self.worker, topic, own))
@@ -152,12 +152,12 @@ class Control:
             ) from None
 
     def wake(self) -> None:
-        """Let every `gather` ask again whether to give up."""
+        """Make every waiting `gather` check again whether to give up."""
         with self._changed:
             self._changed.notify_all()
 
     def check(self, topic: str = "") -> None:
-        """Raise what is known of another worker's failure, unless it only ends this topic, which knows the step.
+        """Raise the failure of another worker, if any; not one that only ends this topic, which raises it at its step.
 
         Raises:
             WorkerError: a worker failed or was lost.
@@ -166,7 +166,7 @@ class Control:
             raise WorkerError(self._failure)
 
     def check_collective(self) -> None:
-        """As `check_in_main`, before something that all workers must take part in.
+        """As `check_in_main`, before a collective.
 
         Raises:
             WorkerError: a worker failed, was lost, or has ended its program.
@@ -181,7 +181,7 @@ class Control:
             )
 
     def check_in_main(self, topic: str = "") -> None:
-        """As `check`, for a caller whose own caller gets the error."""
+        """As `check`, in the main thread, which learns of the failure by the error."""
         self._last_call = time.monotonic()
         try:
             self.check(topic)
@@ -190,7 +190,7 @@ class Control:
             raise
 
     def raise_cause_of(self, error: Exception) -> None:
-        """Raise, from a collective's error, what is known of the worker that it failed for; wait a moment to learn it.
+        """After a collective has failed, wait a moment for the failure of the worker that caused it, and raise that.
 
         Raises:
             WorkerError: a worker failed or was lost.
@@ -202,11 +202,11 @@ class Control:
             raise WorkerError(self._failure) from error
 
     def acknowledge_failure(self) -> None:
-        """Note that the main thread learns of a failure: it can end by itself."""
+        """Note that the main thread knows of a failure, so that it can end by itself."""
         self._acknowledged.set()
 
     def check_step(self, topic: str, step: int) -> None:
-        """Raise what is known of another worker's failure in its input for this step of a topic, or for one before.
+        """Raise another worker's failure in its input for this step of a topic, or for an earlier one.
 
         Raises:
             WorkerError: another worker has no such step.
@@ -217,12 +217,12 @@ class Control:
             raise WorkerError(self._description_of(failed))
 
     def fail_step(self, topic: str, step: int, reason: str) -> None:
-        """Tell all other workers that this one will not have this step of a topic; both go on up to it."""
+        """Tell all other workers that this one has no such step of a topic; all may take the steps before it."""
         self._own_failed_topic = topic
         self.post(InputFailed(self.worker, topic, step, reason))
 
     def fail(self, reason: str, topic: str = "") -> None:
-        """Tell all workers that this one cannot go on; after `fail_step` the others may go on up to that step."""
+        """Tell all workers that this one has failed; after `fail_step` the others may take the earlier steps."""
         self._acknowledged.set()
         self.post(WorkerFailed(self.worker, reason, topic))
         self._note_failure(WorkerFailed(self.worker, reason))
@@ -233,7 +233,7 @@ class Control:
             with self._sending:
                 self._connection.send_bytes(msgspec.msgpack.encode(message))
                 self.sent += 1
-        except OSError as error:  # the receiving side says what became of the hub
+        except OSError as error:  # the receiving thread reports what happened to the hub
             _logger.debug("a message could not be sent: %r", error)
 
     def _receive(self) -> None:
@@ -271,9 +271,9 @@ class Control:
             _logger.error("%s", self._failure)
 
     def _end_if_stuck(self) -> None:
-        """After a failure, end the process where it waits for a worker that never comes.
+        """After a failure, end the process if it waits for a worker that will never answer.
 
-        That is in a collective, where nothing can tell its main thread, or at its end, where JAX waits for all others.
+        It does so in a collective, which blocks its main thread, or at its end, where JAX waits for all others.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None or self._closed)
@@ -304,17 +304,17 @@ class Control:
         return f"worker {worker} of {self.workers}"
 
     def _leave(self) -> None:
-        """At the interpreter's exit: say whether the program has ended as it should."""
+        """At the interpreter's exit: tell the others whether the program has succeeded."""
         error = getattr(sys, "last_value", None)
         self._exit_seconds = self._failure_timeout_seconds
         if error is not None and not isinstance(error, WorkerError) and self._failure is None:
             self.fail(f"ended with {type(error).__name__}: {error}")
-            if self.worker != 0:  # JAX ends all others with worker 0: they may have something to do yet
+            if self.worker != 0:  # JAX ends all other processes with worker 0, and they may still be working
                 self._exit_seconds = min(EXIT_SECONDS, self._failure_timeout_seconds / 2)
         self.close()
 
     def close(self) -> None:
-        """End this worker's part, which is no failure. What is received afterwards is not looked at."""
+        """Leave the channel, which is not a failure. Messages that are received afterwards are ignored."""
         forget(self)
         if self._failure is None and not self._closed:
             self.post(WorkerLeft(self.worker))
@@ -322,7 +322,7 @@ class Control:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        # A thread that waits for data is not woken by closing the connection under it.
+        # Closing the connection would not wake the thread that waits for data.
         with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as ending:
             ending.shutdown(socket.SHUT_RDWR)
         self._thread.join()

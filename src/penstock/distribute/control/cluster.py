@@ -1,4 +1,4 @@
-"""Which processes train together: from arguments, or from what the launcher of this process left in its environment."""
+"""Which processes train together: from arguments, or from the environment that a launcher has set."""
 
 import os
 import re
@@ -20,8 +20,8 @@ class Cluster:
         coordinator_address: HOST:PORT at which process 0 listens.
         num_workers: how many processes take part.
         worker_index: which of them this one is, from 0.
-        source: what says so, for messages. Where the three others are None, `jax.distributed.initialize()` finds them
-            by itself.
+        source: where this comes from, for messages. If the three others are None, `jax.distributed.initialize()`
+            finds them by itself.
     """
 
     coordinator_address: str | None
@@ -32,11 +32,11 @@ class Cluster:
 
 @dataclass(frozen=True)
 class _Variables:
-    """The names under which one family of launchers describes a cluster.
+    """The environment variables with which one family of launchers describes a cluster.
 
     Args:
-        signs: the variables of which one is enough to expect the others: names that nothing else uses.
-        port: where the port stands if the address has none.
+        signs: variables that nothing else uses: if one of them is set, the others are expected.
+        port: the variable with the port, if the address has none.
     """
 
     source: str
@@ -80,7 +80,7 @@ def find_cluster(
     worker_index: int | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Cluster | None:
-    """The cluster that this process belongs to; None where nothing says that there is one.
+    """The cluster that this process belongs to; None if neither arguments nor environment name one.
 
     The arguments, if given; otherwise the variables of `penstock launch`; of Kubeflow's JAX jobs; of torchrun, Ray
     Train and PyTorchJob; otherwise Open MPI, Slurm or an indexed Job of Kubernetes, whose details JAX finds by itself.
@@ -181,7 +181,7 @@ def _checked(cluster: Cluster, names: tuple[str, str, str]) -> Cluster:
 
 
 def _scheduler(environment: Mapping[str, str]) -> str | None:
-    """What started several processes in a way that JAX recognises, by the same variables as JAX (0.9 and 0.10)."""
+    """The scheduler that has started several processes, recognised by the same variables as in JAX (0.9 and 0.10)."""
     if _several(environment, "OMPI_COMM_WORLD_SIZE"):
         if environment.get("OMPI_MCA_orte_hnp_uri"):
             return "Open MPI"

@@ -1,4 +1,4 @@
-"""The middle of the control channel, in worker 0: passes every message on to all other workers."""
+"""The hub of the control channel, in worker 0: forwards every message to all other workers."""
 
 import logging
 import secrets
@@ -24,11 +24,11 @@ from penstock.distribute.control.messages import (
 _logger = logging.getLogger(__name__)
 
 _GREETING_SECONDS = 10.0
-"""How long a connection that stays silent can keep the workers behind it waiting, before all have come."""
+"""While workers connect, how long a silent connection may keep the next ones waiting."""
 
 
 class Hub:
-    """Passes the messages of each worker on to all others; runs in worker 0.
+    """Forwards the messages of each worker to all others; runs in worker 0.
 
     Args:
         host: the name or address at which the other workers reach this process.
@@ -74,11 +74,11 @@ class Hub:
                     self._first_ended.set()
 
     def finish(self) -> None:
-        """At the end of this process, after worker 0 has left: wait until the others were told so."""
+        """At the end of this process, after worker 0 has left: wait until the others know it."""
         self._first_ended.wait(EXIT_SECONDS)
 
     def _greeted(self, connection: Connection) -> int:
-        """The number of the worker that has connected: it knows the key, and says so within a time."""
+        """Authenticate a connection, within a time limit; the number of its worker."""
         send_at_once(connection)
         _limit_silence(connection, _GREETING_SECONDS)
         deliver_challenge(connection, self.key)
@@ -89,13 +89,13 @@ class Hub:
 
 
 def _limit_silence(connection: Connection, seconds: float) -> None:
-    """Let reading fail when nothing has come for so long; 0 for no limit."""
+    """Let reads fail after so many seconds without data; 0 for no limit."""
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
     set_option(connection, socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 def _received(connection: Connection, worker: int) -> tuple[Message, bytes]:
-    """A worker's next message; where none can come, that the worker was lost, and the connection is closed."""
+    """A worker's next message; if its connection has ended, close it and report that the worker was lost."""
     try:
         data = connection.recv_bytes(MAXIMUM_BYTES)
         return decoded(data), data
@@ -112,5 +112,5 @@ def _pass_on(data: bytes, connections: list[Connection]) -> None:
     for connection in connections:
         try:
             connection.send_bytes(data)
-        except OSError as error:  # it has gone, which its own connection will say
+        except OSError as error:  # it has ended, which reading from its own connection reports
             _logger.debug("a message could not be passed on: %r", error)

@@ -1,4 +1,4 @@
-"""What goes through the control channel: the messages, and how connections carry them."""
+"""The messages of the control channel, their encoding, and options of the connections."""
 
 import os
 import socket
@@ -10,13 +10,13 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 MAXIMUM_BYTES = 1 << 26
-"""The longest message: what claims to be longer is none."""
+"""The longest message: a longer one is treated as damaged."""
 EXIT_SECONDS = 2.0
-"""How long a program that has failed waits in JAX's exit for the others, who may be waiting for it in a collective."""
+"""How long a failed program waits in JAX's exit for the others, which may be waiting for it in a collective."""
 
 
 class GatherItem(msgspec.Struct, tag="item", array_like=True):
-    """One worker's part of a `gather`."""
+    """One worker's message in a `gather`."""
 
     worker: int
     topic: str
@@ -24,7 +24,7 @@ class GatherItem(msgspec.Struct, tag="item", array_like=True):
 
     @classmethod
     def of(cls, worker: int, topic: str, said: Any) -> "GatherItem":
-        """What a worker says."""
+        """A worker's message, encoded."""
         return cls(worker, topic, msgspec.Raw(msgspec.msgpack.encode(said)))
 
 
@@ -65,9 +65,9 @@ class WorkerInput(msgspec.Struct, frozen=True, array_like=True):
     """What a worker is going to read.
 
     Attributes:
-        labels: what must be the same on all workers.
-        seed: one that it has drawn for all; worker 0's is taken.
-        drawn: the seeds that were drawn when its nodes were made; worker 0's are taken.
+        labels: the operators and the policy, which must be the same on all workers.
+        seed: a seed that it has drawn; all use that of worker 0.
+        drawn: the seeds that were drawn when its nodes were made; all use those of worker 0.
         cardinality: the number of its steps.
         lengths: how many batches it has, their rows, and the rows of the last one, where that is known.
         leaves: the leaves of its steps, where these are known.
@@ -82,21 +82,21 @@ class WorkerInput(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Announced(msgspec.Struct, frozen=True, array_like=True):
-    """How many bytes a worker is going to send, or why it cannot."""
+    """The number of bytes that a worker is going to send, or why it cannot."""
 
     length: int
     refused: str | None = None
 
 
 class CallDone(msgspec.Struct, frozen=True, array_like=True):
-    """A worker has done its part of something that all do together: what it shares with all, or its error."""
+    """A worker has made a call that all make: what it shares with the others, or its error."""
 
     shared: Any = None
     error: str | None = None
 
 
 class WorkerFailed(msgspec.Struct, tag="failed", array_like=True):
-    """A worker cannot go on; where its input ended it, others can go on up to the same step of that topic."""
+    """A worker has failed. If its input failed, `topic` names the iteration: others may take its steps before that."""
 
     worker: int
     reason: str
@@ -104,7 +104,7 @@ class WorkerFailed(msgspec.Struct, tag="failed", array_like=True):
 
 
 class InputFailed(msgspec.Struct, tag="input", array_like=True):
-    """A worker's input has no step with this number; the steps before it are there."""
+    """A worker's input failed at the step of this number; the steps before it exist."""
 
     worker: int
     topic: str
@@ -113,7 +113,7 @@ class InputFailed(msgspec.Struct, tag="input", array_like=True):
 
 
 class WorkerLeft(msgspec.Struct, tag="left", array_like=True):
-    """A worker's program has ended as it should."""
+    """A worker's program has ended without failure."""
 
     worker: int
 
@@ -122,7 +122,7 @@ Message = GatherItem | WorkerFailed | InputFailed | WorkerLeft
 Payload = TypeVar("Payload")
 
 decoded = msgspec.msgpack.Decoder(Message).decode
-"""The message that some bytes are; raises `msgspec.DecodeError` where they are none."""
+"""Decodes a message; raises `msgspec.DecodeError` if it is damaged."""
 
 
 @cache
@@ -131,13 +131,13 @@ def _decoder_of(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 
 
 def decode_payload(said: msgspec.Raw, kind: type[Payload]) -> Payload:
-    """What a worker has said under a topic; raises `msgspec.DecodeError` where it is no such thing."""
+    """The content of a `GatherItem`; raises `msgspec.DecodeError` if it is of another type."""
     found: Payload = _decoder_of(cast(Hashable, kind)).decode(said)
     return found
 
 
 def send_at_once(connection: Connection) -> None:
-    """Let no message wait until the one before it was acknowledged, which can take 40 ms."""
+    """Turn off Nagle's algorithm, which delays a message by up to 40 ms until the one before is acknowledged."""
     set_option(connection, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 

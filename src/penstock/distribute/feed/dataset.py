@@ -144,7 +144,7 @@ class DistributedDataset:
         specs = [leaf.values[0] if isinstance(leaf, PerReplica) else leaf for leaf in leaves]
         return any(spec.shape[:1] == (None,) for spec in specs)
 
-    def _unlike_rows(self, full: int) -> set[int]:
+    def _ragged_row_counts(self, full: int) -> set[int]:
         """The numbers of rows that replicas may have in one ragged step; empty if there is no ragged step.
 
         Where they cannot be known, the answer is that of a full step and one fewer.
@@ -231,7 +231,7 @@ class DistributedDataset:
             inputs.workers.replicas_in_sync == 1,
             topic,
             self._control,
-            self._unlike_rows,
+            self._ragged_row_counts,
         )
 
     def _agreement(self, topic: str) -> Agreement:

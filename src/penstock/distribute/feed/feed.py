@@ -38,7 +38,7 @@ class StepFeed:
         bare: whether one replica is in sync, which gets bare values.
         topic: the name of this iteration on the control channel.
         control: the channel on which other workers learn of a failure.
-        unlike_rows: given the rows of a replica in a full step, the numbers of rows in one ragged step.
+        ragged_row_counts: given the rows of a replica in a full step, the numbers of rows in one ragged step.
     """
 
     source: StepSource
@@ -50,7 +50,7 @@ class StepFeed:
     bare: bool
     topic: str
     control: Control | None
-    unlike_rows: Callable[[int], Collection[int]]
+    ragged_row_counts: Callable[[int], Collection[int]]
     _seen: Template | None = field(default=None, init=False)
 
     def __call__(self) -> Outcome:
@@ -96,7 +96,7 @@ class StepFeed:
         placed = self.place(step.leaves, even)
         for leaf in placed:
             if isinstance(leaf, PerReplica):
-                leaf._unlike_rows = self.unlike_rows
+                leaf._ragged_row_counts = self.ragged_row_counts
         return step.structure.unflatten([leaf.values[0] for leaf in placed] if self.bare else placed)
 
     def _empty(self, facts: StepFacts) -> HostStep:

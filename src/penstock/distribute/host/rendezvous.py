@@ -1,4 +1,4 @@
-"""Where replicas that run in threads meet: each brings a value, all get what was made of all values."""
+"""Collectives between replicas that run in threads: each brings a value, and all get the combined result."""
 
 from collections.abc import Callable
 from threading import Condition
@@ -8,13 +8,13 @@ from penstock.errors import InvalidArgumentError
 
 
 class Abandoned(Exception):
-    """Another replica failed, so this one gives up; the error to show is the other one's."""
+    """Another replica failed, so this one gives up; the other one's error is shown."""
 
 
 class Rendezvous:
-    """A meeting place for a fixed number of replicas, used again and again.
+    """A rendezvous of a fixed number of replicas, which can be used again and again.
 
-    A replica that ends while others wait ends the wait of all of them: nobody is left hanging.
+    If a replica ends while others wait, their wait ends with an error.
     """
 
     def __init__(self, replicas: int) -> None:
@@ -27,10 +27,10 @@ class Rendezvous:
         self._returned: int | None = None
 
     def meet(self, replica: int, value: Any, combine: Callable[[list[Any]], list[Any]]) -> Any:
-        """Bring a value; wait until all have; get this replica's part of `combine(values in the replicas' order)`.
+        """Bring a value, wait for the other replicas, and get this one's entry of `combine(values in order)`.
 
         Raises:
-            InvalidArgumentError: another replica returned without coming.
+            InvalidArgumentError: another replica returned without calling this.
             Abandoned: another replica raised.
         """
         with self._changed:
@@ -53,7 +53,7 @@ class Rendezvous:
             )
 
     def leave(self, replica: int, failed: bool) -> None:
-        """A replica has ended, by returning or by an exception."""
+        """Note that a replica has ended, by returning or by an exception."""
         with self._changed:
             self._failed = self._failed or failed
             if self._returned is None and not failed:

@@ -114,7 +114,7 @@ class HostStrategy(Strategy):
         return joined(parts, axis)
 
     def _check_alone(self, call: str) -> None:
-        """Refuse what would need values of other workers."""
+        """Refuse a call that would need the values of other workers."""
         if self._workers.count > 1:
             raise InvalidArgumentError(
                 f"{call} needs the values of all {self._workers.count} workers, but HostStrategy exchanges nothing "
@@ -123,7 +123,7 @@ class HostStrategy(Strategy):
 
 
 def _say_who_else_there_is() -> None:
-    """Warn where the environment says that this process is one of several, each of which would read everything."""
+    """Warn if the environment says that this is one of several processes, each of which would read everything."""
     try:
         cluster = find_cluster()
     except InvalidArgumentError:  # the environment says too little of others
@@ -167,12 +167,12 @@ class _HostReplica(ReplicaContext):
 
 
 def _all_reduced(brought: list[tuple[ReduceOp, Any]]) -> list[Any]:
-    """What each replica gets of the (operation, value) of all."""
+    """The result for each replica, given the (operation, value) of all."""
     return _combined("all_reduce", "operations", lambda op, parts: reduced(op, parts, (), "all_reduce"), brought)
 
 
 def _all_gathered(brought: list[tuple[int, Any]]) -> list[Any]:
-    """What each replica gets of the (axis, value) of all."""
+    """The result for each replica, given the (axis, value) of all."""
     return _combined("all_gather", "axes", lambda axis, parts: joined(parts, axis, "all_gather"), brought)
 
 
@@ -189,7 +189,7 @@ def _combined(
 
 
 def _copies(results: list[Any], values: list[Any]) -> list[Any]:
-    """For each replica's value its structure with copies of the results."""
+    """For each replica's value a copy of the results in its structure."""
 
     def copied(value: Any) -> Any:
         remaining = iter(results)
@@ -247,7 +247,7 @@ class _Session:
 
 
 def _stacked(column: tuple[Any, ...]) -> Any:
-    """One leaf of the results of several steps, with a leading axis of steps; of different shapes an object column."""
+    """One leaf of the results of several steps, stacked; an array of objects where the shapes differ."""
     if isinstance(column[0], PerReplica):
         rows = zip(*(leaf.values for leaf in column), strict=True)
         return PerReplica([_stacked(row) for row in rows])

@@ -1,4 +1,4 @@
-"""What can enter a compiled program, and in which form; NumPy's and JAX's arrays, numbers, specifications."""
+"""Arguments of compiled programs: which values a program takes, and in which form."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ class Signature:
 
     Attributes:
         tree: their structure, with a leaf in place of each `PerReplica`.
-        stacked: for each leaf whether it is a `PerReplica`, which then is in the stacked form.
-        ready: whether all are, so that a program takes them as they come.
-        all_arrays: the modes where all are.
+        stacked: for each leaf whether it is a `PerReplica`, which is then in the stacked form.
+        ready: whether all leaves are, so that a program takes them without conversion.
+        all_arrays: the modes if all leaves are.
     """
 
     tree: Any
@@ -50,8 +50,8 @@ class Signature:
         return tuple(["array" if own else mode_of(leaf) for own, leaf in zip(self.stacked, leaves, strict=True)])
 
 
-def first_output(result: Any) -> Any:
-    """Some array of a result, or None; flattening all of it would cost more than the rest of a step's bookkeeping."""
+def any_output(result: Any) -> Any:
+    """One array of a result, or None. Flattening the whole result would cost more than the rest of the bookkeeping."""
     while isinstance(result, (tuple, dict)) and result:
         result = next(iter(result.values())) if isinstance(result, dict) else result[0]
     if isinstance(result, PerReplica):
@@ -79,15 +79,15 @@ def specified(spec: LeafSpec, shape: tuple[int | None, ...], sharding: Any) -> j
 
 
 def shape_of(part: Any) -> ArrayShape | None:
-    """Shape and dtype of a number or an array; None for what devices cannot hold."""
+    """Shape and dtype of a number or an array; None if devices cannot hold it."""
     if not isinstance(part, (*ARRAYS, int, float)):
         return None
     leaf = as_leaf(part)
     return ArrayShape(leaf.shape, str(leaf.dtype)) if fits_device(leaf) else None
 
 
-def check_not_given_away(args: Any, kwargs: Any = ()) -> None:
-    """Refuse arrays whose memory a program was given before.
+def check_not_donated(args: Any, kwargs: Any = ()) -> None:
+    """Refuse arrays that were donated to a program before.
 
     JAX itself ends the process when such an array comes to a program on several CPU devices.
 

@@ -1,4 +1,4 @@
-"""What `strategy.compile` was told that had only been assumed: a step that differs is refused when it is traced."""
+"""Assumed specifications that `strategy.compile` was given: a step that differs is refused when it is traced."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from penstock.spec import LeafSpec
 
 @dataclass(frozen=True)
 class Assumptions:
-    """The arguments that a step was compiled for.
+    """What was assumed about the arguments that a step was compiled for.
 
     Attributes:
         tree: the structure of (args, kwargs), with a leaf in place of each `PerReplica`.
@@ -32,7 +32,7 @@ class Assumptions:
         return Assumptions(tree, tuple(s if isinstance(s, LeafSpec) and s.assumed else None for s in specs))
 
     def broken_by(self, leaves: Sequence[Any]) -> tuple[LeafSpec, Any] | None:
-        """The first assumption that a replica's leaves do not fit, and the leaf; None if they fit all."""
+        """The first assumption that does not hold for a replica's leaves, and the leaf; None if all hold."""
         for spec, leaf in zip(self.specs, leaves, strict=True):
             if spec is None:
                 continue
@@ -42,7 +42,7 @@ class Assumptions:
 
 
 def check_assumptions(assumed: Sequence[Assumptions], tree: Any, leaves: Sequence[Any]) -> None:
-    """Refuse the leaves of one replica if they fit none of what a step of this structure was compiled for.
+    """Refuse the leaves of one replica if a step of this structure was compiled for others only.
 
     Raises:
         InvalidArgumentError: a leaf is not as it was assumed to be.

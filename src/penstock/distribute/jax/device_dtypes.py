@@ -1,4 +1,4 @@
-"""Which values devices can hold, and which integers they would cut."""
+"""Which dtypes devices can hold, and which integers they would truncate."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from penstock.errors import InvalidArgumentError
 
 
 def fits_device(array: Any) -> bool:
-    """Whether devices can hold values of this kind: not objects, strings and times."""
+    """Whether devices can hold values of this dtype: they cannot hold objects, strings and times."""
     return isinstance(array, (jax.Array, jax.ShapeDtypeStruct)) or holds_numbers(array)
 
 
 def check_width(holder: str, leaf: Any) -> None:
-    """Refuse integers that the devices would cut down to other numbers.
+    """Refuse integers that do not fit into the dtype that JAX would use.
 
-    To be called wherever an array of NumPy's is about to become one of JAX's, which says nothing.
+    To be called before every conversion from NumPy to JAX, which truncates silently.
 
     Raises:
         InvalidArgumentError: `holder` has such integers.

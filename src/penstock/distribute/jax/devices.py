@@ -9,7 +9,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 
 def checked_devices(devices: Sequence[Any] | None) -> list[jax.Device]:
-    """The devices meant by `devices`; all local ones of the default platform where it is None.
+    """The devices that `devices` names; all local ones of the default platform if it is None.
 
     Raises:
         InvalidTypeError: something that is no device.

@@ -1,4 +1,4 @@
-"""Arrays that devices cannot hold, such as strings, on their way to all workers: over the control channel."""
+"""Exchange arrays that devices cannot hold, such as strings, between workers, over the control channel."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from penstock.errors import InvalidTypeError
 Array = npt.NDArray[Any]
 
 _PIECE_BYTES = 1 << 24
-"""The most that one message carries: a longer one than the channel takes would end the connection."""
+"""The most bytes in one message; a message that is too long for the channel would end the connection."""
 _SENT = {str, bytes, bool, int, float, type(None), np.ndarray}
 _STRINGS = np.dtypes.StringDType()
 
@@ -67,7 +67,7 @@ _decoded = msgspec.msgpack.Decoder(list[HostArray]).decode
 
 
 def from_all_workers(control: Control, call: str, parts: Sequence[Array]) -> list[Array]:
-    """The parts of all workers, worker by worker; every worker must ask for them.
+    """The parts of all workers, worker by worker; every worker must call this.
 
     Raises:
         InvalidTypeError: on every worker alike, where one has objects that are no plain data.

@@ -1,4 +1,4 @@
-"""What stands in a compiled step for values that devices cannot hold, such as the strings of a batch."""
+"""A placeholder in compiled steps for values that devices cannot hold, such as the strings of a batch."""
 
 from dataclasses import dataclass, field
 from typing import Any, Never
@@ -12,11 +12,11 @@ from penstock.errors import InvalidTypeError
 
 @dataclass(frozen=True, repr=False)
 class HostPlaceholder:
-    """The place of an array that stays in host memory: a step may be given it, and nothing can be done with it there.
+    """Takes the place of an array that stays in host memory: a step may be given it, and any use of it is an error.
 
     Attributes:
         dtype: of the array.
-        path: where it stands in the arguments, if that is known.
+        path: where it is in the arguments, if that is known.
     """
 
     dtype: Any
@@ -47,7 +47,7 @@ for _name in _SPECIAL.split():
 
 
 def with_host_placeholder(leaf: Any, path: str) -> Any:
-    """A leaf of a step's arguments, or the place of one that devices cannot hold."""
+    """A leaf of a step's arguments, or a placeholder for one that devices cannot hold."""
     part = leaf.values[0] if isinstance(leaf, PerReplica) and leaf.stacked is None else leaf
     if isinstance(part, (np.ndarray, np.generic)) and not fits_device(part):
         return HostPlaceholder(part.dtype, path)

@@ -1,6 +1,6 @@
-"""All that penstock takes from JAX beyond what JAX promises to keep: equations of traces, and trees without a wrapper.
+"""Everything that penstock uses of JAX beyond its stable interface: equations of traces, and the fast `flatten`.
 
-`tests/distribute/test_jax_interface.py` looks at each of these, and names the version of JAX that has changed one.
+`tests/distribute/test_jax_interface.py` checks each of these, and names the version of JAX that has changed one.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,14 +15,14 @@ from jax.extend.core import Literal as Literal
 from jax.extend.core import jaxpr_as_fun, primitives
 
 flatten = jax.tree_util.default_registry.flatten
-"""`jax.tree.flatten` without its wrapper: a step of a small model takes little more time than some calls in Python."""
+"""`jax.tree.flatten` without its Python wrapper, whose cost shows in the steps of small models."""
 
 COMBINING: dict[Any, Callable[[Any, Any], Any]] = {
     primitives.psum_p: lax.add,
     primitives.pmax_p: lax.max,
     primitives.pmin_p: lax.min,
 }
-"""The primitives that combine the replicas' values, with what makes one of two of them."""
+"""The primitives that combine the replicas' values, each with the function that combines two values."""
 REPLICA_NUMBER = primitives.axis_index_p
 SCAN, LOOP, BRANCH = primitives.scan_p, primitives.while_p, primitives.cond_p
 _CALLS = (primitives.jit_p, primitives.remat_p, primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
@@ -66,7 +66,7 @@ def called_function(equation: Any) -> ClosedJaxpr | None:
 
 @dataclass(frozen=True)
 class ScanEquation:
-    """A loop over rows, or of a fixed number of turns: its inputs are constants, what is carried, and rows."""
+    """A loop over rows, or with a fixed number of iterations: its inputs are constants, the carry, and rows."""
 
     body: ClosedJaxpr
     constants: int
@@ -77,14 +77,14 @@ class ScanEquation:
 
     @staticmethod
     def of(equation: Any) -> "ScanEquation":
-        """What a scan's equation says."""
+        """The parameters of a scan's equation."""
         of = equation.params
         return ScanEquation(of["jaxpr"], of["num_consts"], of["num_carry"], of["length"], of["reverse"], of["unroll"])
 
 
 @dataclass(frozen=True)
 class LoopEquation:
-    """A loop with a condition: its inputs are constants of the condition, those of the body, and what is carried."""
+    """A loop with a condition: its inputs are constants of the condition, constants of the body, and the carry."""
 
     condition: ClosedJaxpr
     of_condition: int
@@ -93,13 +93,13 @@ class LoopEquation:
 
     @staticmethod
     def of(equation: Any) -> "LoopEquation":
-        """What a loop's equation says."""
+        """The parameters of a loop's equation."""
         of = equation.params
         return LoopEquation(of["cond_jaxpr"], of["cond_nconsts"], of["body_jaxpr"], of["body_nconsts"])
 
 
 def branches_of(equation: Any) -> Sequence[ClosedJaxpr]:
-    """The branches of an equation whose first input is the number of the one to take."""
+    """The branches of an equation whose first input is the number of the branch to take."""
     branches: Sequence[ClosedJaxpr] = equation.params["branches"]
     return branches
 

@@ -1,4 +1,4 @@
-"""The beginning of programs on devices that may have to wait for each other."""
+"""Launches programs on devices, one at a time where programs with collectives could block each other."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,21 +7,21 @@ from typing import Any
 import jax
 
 from penstock.distribute.control.channel import Control
-from penstock.distribute.jax.arguments import first_output
+from penstock.distribute.jax.arguments import any_output
 from penstock.distribute.jax.stateful_program import StatefulProgram
 
 _STATUS = re.compile("[A-Z_]+: ")
 
 
 class Launcher:
-    """Begins programs with collectives, on CPU devices one at a time.
+    """Launches programs with collectives; on CPU devices one at a time.
 
-    XLA's CPU devices share one pool of threads, in which programs with collectives that overlap wait for each other's
-    threads for ever. On a CPU, therefore, one such program ends before the next begins.
+    XLA's CPU devices share one pool of threads, in which overlapping programs with collectives can wait for each
+    other's threads for ever. So on CPUs one such program must end before the next begins.
 
     Args:
         devices: those of all workers.
-        control: tells which worker a program has failed for, if there are several.
+        control: says which worker made a collective fail, if there are several.
     """
 
     def __init__(self, devices: Sequence[jax.Device], control: Control | None) -> None:
@@ -30,7 +30,7 @@ class Launcher:
         self._running: Any = None
 
     def launch(self, program: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-        """The result of a program with collectives, which may still be under way."""
+        """The result of a program with collectives, which may still be running."""
         if not self.one_at_a_time:
             return program(*arguments)
         try:
@@ -41,17 +41,17 @@ class Launcher:
             if self._control is not None and _is_of_a_device(error):
                 self._control.raise_cause_of(error)
             raise
-        self._running = first_output(result)  # one output tells for all: they are there together
+        self._running = any_output(result)  # all outputs become ready together
         if self._running is None and isinstance(program, StatefulProgram):
             self._running = program.a_written_value()
         return result
 
     def wait(self) -> None:
-        """Wait for the program that is under way, before another one with collectives begins."""
+        """Wait for the running program, before another one with collectives begins."""
         if self.one_at_a_time and self._running is not None:
             self._running.block_until_ready()
 
 
 def _is_of_a_device(error: Exception) -> bool:
-    """Whether a program failed while it ran; JAX raises such an error, by its status, as a ValueError too."""
+    """Whether a program failed while it ran; JAX raises such errors as ValueError too, with a status in the message."""
     return isinstance(error, jax.errors.JaxRuntimeError) or _STATUS.match(str(error)) is not None

@@ -1,12 +1,12 @@
 """Ragged steps: replicas whose shares differ in size, run side by side in one compiled program on one device.
 
 An SPMD program has one shape for all replicas, so it cannot run such a step. Instead the user's function is traced once
-per replica with that replica's own shapes, as if it ran on the mesh: a sum over replicas then stands in the trace as
-one equation. The traces are evaluated equation by equation, each on its own, until every one has come to such an
-equation; there the values of all are put together, and all go on. The numbers are those of the SPMD program, in the
-time of one device doing the work of all.
+per replica with that replica's own shapes, as if it ran on the mesh: a collective, such as a sum over replicas, is one
+equation of the trace. Each trace is evaluated on its own, equation by equation, up to its next collective. When all
+have reached it, their values are combined, and the evaluation continues. The results are those of the SPMD program;
+the time is that of one device doing the work of all.
 
-A loop or a branch with a meeting inside is one that all come to: it runs once, for all replicas together.
+A loop or a branch with a collective inside is run once, for all replicas together.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -36,20 +36,20 @@ from penstock.errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class CollectiveCall:
-    """What one replica brings to an equation that all must come to."""
+    """A collective that one replica has reached, with that replica's values."""
 
     equation: Any
     values: list[Any]
 
     @property
     def call(self) -> str:
-        """What the user has called to come here."""
+        """The method that the user has called."""
         return "all_gather" if stands_under(GATHERING, self.equation) else "all_reduce"
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Those of the values that the user has given."""
-        gathered = self.call == "all_gather"  # whose values stand among zeros for the other replicas
+        """The shapes of the values that the user has given."""
+        gathered = self.call == "all_gather"  # whose values are padded with zeros for the other replicas
         return [value.shape[1:] if gathered else value.shape for value in self.values]
 
     def __str__(self) -> str:
@@ -126,7 +126,7 @@ def _joined(column: tuple[Any, ...]) -> PerReplica:
 
 
 def _run_in_lockstep(evaluations: list[Evaluation]) -> list[list[Any]]:
-    """Run all evaluations to their ends, from meeting to meeting; the outputs of each."""
+    """Run all evaluations to their ends, from one collective to the next; the outputs of each."""
     outputs: dict[int, list[Any]] = {}
     received: list[Any] = [None] * len(evaluations)
     while True:
@@ -149,7 +149,7 @@ def _run_in_lockstep(evaluations: list[Evaluation]) -> list[list[Any]]:
 
 
 def _combined(meetings: list[CollectiveCall]) -> list[list[Any]]:
-    """What each replica gets at a meeting of all."""
+    """The result of a collective for each replica."""
     first = meetings[0]
     kind = first.equation.primitive
     summed = combines_all(first.equation)
@@ -182,7 +182,7 @@ def _run_traces(traces: Sequence[ClosedJaxpr], inputs: list[list[Any]]) -> list[
 
 
 def _evaluate(trace: ClosedJaxpr, arguments: list[Any], replica: int) -> Evaluation:
-    """Evaluate a trace for one replica; yields what it brings to each meeting and is sent what all get there."""
+    """Evaluate a trace for one replica; yields each collective that it reaches, and is sent the result."""
     values: dict[Any, Any] = {}
     values.update(zip(trace.jaxpr.constvars, trace.consts, strict=True))
     values.update(zip(trace.jaxpr.invars, arguments, strict=True))
@@ -201,12 +201,12 @@ def _evaluate(trace: ClosedJaxpr, arguments: list[Any], replica: int) -> Evaluat
         else:
             outputs = yield CollectiveCall(equation, list(map(jnp.asarray, inputs)))
         values.update(zip(equation.outvars, outputs, strict=True))
-    # A constant stands in a trace as a bare number.
+    # Constants are bare numbers in a trace.
     return [jnp.asarray(read(variable), variable.aval.dtype) for variable in trace.jaxpr.outvars]
 
 
 def needs_other_replicas(equation: Any) -> bool:
-    """Whether an equation, or one inside it, needs to know of the other replicas."""
+    """Whether an equation, or one inside it, depends on the other replicas."""
     if AXIS in axes_of(equation):
         return True
     return any(needs_other_replicas(inner) for jaxpr in inner_traces(equation) for inner in jaxpr.eqns)

@@ -1,4 +1,4 @@
-"""Loops and branches in which replicas meet, in a ragged step: each runs once for all replicas, with own shapes."""
+"""Loops and branches with collectives in a ragged step: each runs once for all replicas, with their own shapes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,14 +10,14 @@ from penstock.errors import InvalidArgumentError
 
 Lists = list[list[Any]]
 RunInLockstep = Callable[[Sequence[ClosedJaxpr], Lists], Lists]
-"""Given each replica's trace and its inputs: each replica's outputs, when all have come to the end."""
+"""Takes each replica's trace and its inputs; gives each replica's outputs."""
 
 
 def run_loop(equations: Sequence[Any], inputs: Lists, run: RunInLockstep) -> Lists | None:
     """The outputs of one loop or branch per replica; None where the equations are something else.
 
     Raises:
-        InvalidArgumentError: loops that turn differently often.
+        InvalidArgumentError: the replicas' loops have different numbers of iterations.
     """
     kind = equations[0].primitive
     if kind is SCAN:
@@ -64,7 +64,9 @@ def _loop(loops: list[LoopEquation], inputs: Lists, run: RunInLockstep) -> Lists
 
     def turns(carries: Lists) -> Any:
         given = [[*own[: first.of_condition], *carry] for own, carry in zip(inputs, carries, strict=True)]
-        return run([loop.condition for loop in loops], given)[0][0]  # replicas that meet all turn or all do not
+        return run([loop.condition for loop in loops], given)[0][
+            0
+        ]  # replicas with a collective inside continue together
 
     def body(carries: Lists) -> Lists:
         given = [[*own[first.of_condition : start], *carry] for own, carry in zip(inputs, carries, strict=True)]
@@ -78,7 +80,7 @@ def _branch(branches: list[Sequence[ClosedJaxpr]], inputs: Lists, run: RunInLock
     def taken(number: int) -> Callable[[Lists], Lists]:
         return lambda given: run([own[number] for own in branches], given)
 
-    # Replicas that meet in a branch all take the same one.
+    # Replicas with a collective inside a branch take the same branch.
     result: Lists = lax.switch(
         inputs[0][0], [taken(number) for number in range(len(branches[0]))], [given[1:] for given in inputs]
     )
@@ -86,5 +88,5 @@ def _branch(branches: list[Sequence[ClosedJaxpr]], inputs: Lists, run: RunInLock
 
 
 def times(count: int) -> str:
-    """How often, in words."""
+    """A number of times, as text."""
     return "once" if count == 1 else f"{count} times"

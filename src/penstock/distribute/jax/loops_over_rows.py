@@ -1,4 +1,4 @@
-"""Loops over the rows of a share in which replicas meet: refused in a full step, where a ragged one may come."""
+"""Loops over rows with collectives inside: refused in a full step already, where a ragged step may come later."""
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
@@ -14,26 +14,28 @@ from penstock.distribute.jax.program import Call, Static
 from penstock.distribute.jax.stateful_program import StatefulProgram
 from penstock.errors import InvalidArgumentError
 
-UnlikeRows = Callable[[int], Collection[int]]
+RaggedRowCounts = Callable[[int], Collection[int]]
 
 
-def check_loops(call: Call, program: Any, arguments: list[Any], unlike_rows: Sequence[UnlikeRows | None]) -> None:
-    """Refuse a step that would fail when the first ragged one comes.
+def check_loops(
+    call: Call, program: Any, arguments: list[Any], ragged_row_counts: Sequence[RaggedRowCounts | None]
+) -> None:
+    """Refuse a step that would fail in the first ragged step.
 
     Args:
         call: the function of a full step, and how its arguments enter.
         program: that of the full step.
         arguments: what it takes.
-        unlike_rows: for each leaf of the call, what numbers of rows replicas may have together in a ragged step, given
-            that in this one; None where that is not known.
+        ragged_row_counts: for each leaf of the call, given the rows of a replica in this step, the numbers of rows that
+            replicas may have in one ragged step; None where that is not known.
 
     Raises:
-        InvalidArgumentError: a loop with a meeting in it turns differently often on replicas with such rows.
+        InvalidArgumentError: with such rows, a loop with a collective inside has other numbers of iterations.
     """
-    datasets = list(dict.fromkeys(filter(None, unlike_rows)))
+    datasets = list(dict.fromkeys(filter(None, ragged_row_counts)))
     if call.replicas == 1 or not datasets or not _turns(program.trace(*arguments).jaxpr.jaxpr):
         return
-    owners = [own for own, mode in zip(unlike_rows, call.modes, strict=True) if not isinstance(mode, Static)]
+    owners = [own for own, mode in zip(ragged_row_counts, call.modes, strict=True) if not isinstance(mode, Static)]
     shares = [
         # Only a number that all replicas get has no row for each.
         argument if np.ndim(argument) == 0 else struct(argument.shape[1:], argument.dtype)
@@ -48,7 +50,7 @@ def check_loops(call: Call, program: Any, arguments: list[Any], unlike_rows: Seq
 
 
 def _check_dataset(
-    call: Call, values: list[Any], shares: list[Any], batch: list[bool], unlike_rows: UnlikeRows
+    call: Call, values: list[Any], shares: list[Any], batch: list[bool], ragged_row_counts: RaggedRowCounts
 ) -> None:
     """As `check_loops`, for the ragged steps of one dataset; `batch` says which of the shares are of it."""
     if not any(batch):
@@ -62,10 +64,10 @@ def _check_dataset(
         ]
         return _turns(traced(call, values, leaves)[0].jaxpr)
 
-    rows_of_some = sorted(unlike_rows(full), reverse=True)
+    rows_of_some = sorted(ragged_row_counts(full), reverse=True)
     try:
         found = {rows: turns(rows) for rows in rows_of_some}
-    except Exception:  # a function that takes no other number of rows: if such a step comes, it says so
+    except Exception:  # the function takes no other number of rows, and says so itself if such a step comes
         return
     for more, fewer in pairwise(found):
         unequal = next((pair for pair in zip(found[more], found[fewer]) if pair[0] != pair[1]), None)
@@ -80,7 +82,7 @@ def _check_dataset(
 
 
 def _turns(trace: Jaxpr) -> list[int]:
-    """How often each loop turns that has a meeting in it, in order."""
+    """The number of iterations of each loop with a collective inside, in order."""
     found = []
     for equation in trace.eqns:
         if equation.primitive is SCAN and needs_other_replicas(equation):

@@ -60,7 +60,7 @@ def many_steps_program(call: Call, mesh: Mesh, local: int, loop: StepLoop, state
 
 @dataclass(frozen=True)
 class _TracedSteps:
-    """The steps of one replica, as they are traced; `many_steps_program` describes the fields."""
+    """The steps of one replica while they are traced; `many_steps_program` describes the fields."""
 
     call: Call
     replicas: int
@@ -146,18 +146,18 @@ def _split_state(call: Call, result: Any, leaves: list[Any], state: int | None) 
                 f"came, got {leaf.dtype}{list(leaf.shape)} for {old.dtype}{list(old.shape)} at "
                 f"state{jax.tree_util.keystr(path)}"
             )
-    # A number that was made inside the step has a weaker type, and a loop wants the very same.
+    # A number that was made inside the step is weakly typed, and a loop needs the exact dtype.
     return [jnp.asarray(leaf, old.dtype) for leaf, old in zip(new, leaves, strict=True)], result
 
 
 def layout_of(batch: Any, replicas: int) -> Any:
-    """What batches must have in common that one program takes; None for one that such a program cannot take."""
+    """A key that batches for one program have in common; None for a batch that such a program cannot take."""
     leaves, tree = jax.tree.flatten(batch)
     own = jax.tree.leaves(batch, is_leaf=is_per_replica)
     fits = [is_per_replica(leaf) if replicas > 1 else isinstance(leaf, (jax.Array, np.ndarray)) for leaf in own]
     return (tree, [(leaf.shape, leaf.dtype) for leaf in leaves]) if all(fits) else None
 
 
-def program_steps(count: int, steps: int) -> int:
-    """How many batches the program takes that is to run `count` of `steps` steps: one of a few numbers."""
+def compiled_steps(count: int, steps: int) -> int:
+    """The number of batches to compile a program for that runs `count` of `steps` steps: one of a few numbers."""
     return min(steps, 1 << (count - 1).bit_length())

@@ -1,4 +1,4 @@
-"""What all strategies on JAX devices share: one replica per device, run as one compiled SPMD program."""
+"""The base of all strategies on JAX devices: one replica per device, run as one compiled SPMD program."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from penstock.distribute.feed.steps import Shares
 from penstock.distribute.jax.arguments import (
     ARRAYS,
     Signature,
-    check_not_given_away,
+    check_not_donated,
     shape_of,
     specified,
     struct,
@@ -30,7 +30,7 @@ from penstock.distribute.jax.host_placeholder import HostPlaceholder, with_host_
 from penstock.distribute.jax.interface import flatten
 from penstock.distribute.jax.launcher import Launcher
 from penstock.distribute.jax.loops_over_rows import check_loops
-from penstock.distribute.jax.many_steps import layout_of, program_steps
+from penstock.distribute.jax.many_steps import compiled_steps, layout_of
 from penstock.distribute.jax.placement import Placement
 from penstock.distribute.jax.program import Call, is_per_replica
 from penstock.distribute.jax.programs import Programs
@@ -67,7 +67,7 @@ class MeshStrategy(Strategy):
         self._launcher = Launcher(devices, control)
         self._programs = Programs(self._placement, workers, self._launcher, check_weights)
         self._ragged = RaggedSteps(self._placement, workers, control, self._launcher, self._programs)
-        self._gives_away = False  # whether some call has given arrays to a program
+        self._donates = False  # whether some call has donated arrays
         self._reduce_rows = jax.jit(_reduced_rows, static_argnums=(0, 2), out_shardings=self._placement.same)
         self._join = StepResultsJoiner(workers.replicas_in_sync, self._placement.by_row)
 
@@ -83,17 +83,17 @@ class MeshStrategy(Strategy):
         given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
         leaves, tree = flatten(given)
         if donated:
-            self._gives_away = True
-        if self._gives_away:
-            check_not_given_away(*given)
-        # A program is kept by this key where all leaves are stacked: then the tree tells all.
+            self._donates = True
+        if self._donates:
+            check_not_donated(*given)
+        # Programs whose arguments are all stacked are kept by this key: the tree is enough to know them.
         program = self._programs.cache.of(fn)[1].get((tree, donated))
         if program is not None:
             return self._launcher.launch(program, leaves)
         return self._run_prepared(fn, given, leaves, tree, donated)
 
     def _run_prepared(self, fn: Callable[..., Any], given: Any, leaves: list[Any], tree: Any, donated: Any) -> Any:
-        """As `run`, where arguments must be brought into a program's form, or the program is not known yet."""
+        """As `_run`, where arguments must be converted, or the program is not known yet."""
         signature, marked = self._signatures.get(tree), given
         if signature is None:
             given = _with_places(given)
@@ -105,8 +105,8 @@ class MeshStrategy(Strategy):
 
         def check(call: Call, program: Any, arguments: list[Any]) -> None:
             tops = jax.tree.leaves(marked, is_leaf=is_per_replica)
-            unlike_rows = [top._unlike_rows if is_per_replica(top) else None for top in tops]
-            check_loops(call, program, arguments, unlike_rows)
+            ragged_row_counts = [top._ragged_row_counts if is_per_replica(top) else None for top in tops]
+            check_loops(call, program, arguments, ragged_row_counts)
 
         program, arguments = self._programs.of_step(fn, signature, leaves, donated, check)
         if signature.ready:
@@ -117,10 +117,10 @@ class MeshStrategy(Strategy):
         self._check_others()
         state = self._map(lambda leaf: as_leaf(leaf) if isinstance(leaf, (int, float, complex)) else leaf, state)
         pieces: list[StepResults] = []
-        for group in self._alike(batches):
+        for group in self._grouped_by_layout(batches):
             if len(group) > 1:
                 try:
-                    state, results = self._run_alike(loop, group, state)
+                    state, results = self._run_group(loop, group, state)
                 except RowsVaryError as error:
                     error.begun = sum(piece.count or 1 for piece in pieces)
                     raise
@@ -130,11 +130,11 @@ class MeshStrategy(Strategy):
                 given = self.run(loop.fn, (state, group[0]), donate_argnums=0 if loop.donate_state else ())
                 state, results = checked_pair(given)
             pieces.append(StepResults(results, len(group) if len(group) > 1 else None))
-        # The program of all these steps gave what is wanted.
+        # A program that ran all steps has given the result as it is wanted.
         return state, results if pieces[0].count == loop.steps else self._join(pieces)
 
-    def _alike(self, batches: list[Any]) -> list[list[Any]]:
-        """The batches, in order, where neighbours belong together that one program can take."""
+    def _grouped_by_layout(self, batches: list[Any]) -> list[list[Any]]:
+        """The batches, in order, in groups of neighbours that one program can take."""
         groups: list[list[Any]] = []
         last = None
         for batch in batches:
@@ -146,10 +146,10 @@ class MeshStrategy(Strategy):
             last = layout
         return groups
 
-    def _run_alike(self, loop: StepLoop, batches: list[Any], state: Any) -> tuple[Any, Any]:
-        """Run batches of one layout in one program."""
+    def _run_group(self, loop: StepLoop, batches: list[Any], state: Any) -> tuple[Any, Any]:
+        """Run a group of batches of one layout in one program."""
         count = len(batches)
-        taken = program_steps(count, loop.steps)
+        taken = compiled_steps(count, loop.steps)
         state, differing = self._stacked("strategy.run_steps", state)
         if differing:
             raise InvalidArgumentError("strategy.run_steps(state=...) got a state whose shapes differ between replicas")
@@ -157,8 +157,8 @@ class MeshStrategy(Strategy):
         signature = Signature.of((args, {}))
         leaves = jax.tree.leaves((args, {}))
         own = None if state is None else len(leaves) - len(jax.tree.leaves(batches[0]))
-        self._gives_away |= loop.donate_state
-        check_not_given_away(args)
+        self._donates |= loop.donate_state
+        check_not_donated(args)
         for leaf in jax.tree.leaves(batches[1:]):  # those of the first are checked on their way into the program
             check_width("a batch", leaf)
         program, entering = self._programs.of_many_steps(replace(loop, steps=taken), signature, leaves, own)
@@ -169,7 +169,7 @@ class MeshStrategy(Strategy):
         return result
 
     def _check_others(self) -> None:
-        """Refuse what all workers must take part in, where one cannot any more."""
+        """Refuse a call in which all workers must take part, if one of them has failed or left."""
         if self._control is not None:
             self._control.check_collective()
 
@@ -184,7 +184,7 @@ class MeshStrategy(Strategy):
         program.lower(*arguments).compile()
 
     def _specified(self, leaf: Any) -> Any:
-        """A specification as something to compile for; all else as it is."""
+        """A specification as an abstract array to compile for; anything else unchanged."""
         placement, total = self._placement, self.num_replicas_in_sync
         spec = leaf.values[0] if is_per_replica(leaf) else leaf
         if isinstance(spec, LeafSpec) and not fits_device(spec):
@@ -225,30 +225,30 @@ class MeshStrategy(Strategy):
         return self._stacked(call, values)[0]
 
     def _stacked(self, call: str, value: Any) -> tuple[Any, list[Shapes]]:
-        """A nested value with what can be in the stacked form in it, and the shapes of each `PerReplica` that cannot.
+        """A nested value with each `PerReplica` in the stacked form, and the shapes of each one that cannot be stacked.
 
-        Where there are several workers they tell each other the shapes, because all must do the same.
+        Several workers exchange the shapes, because all must do the same.
         """
-        loose = [leaf for leaf in jax.tree.leaves(value, is_leaf=is_per_replica) if self._is_loose(leaf)]
-        if not loose:
+        unstacked = [leaf for leaf in jax.tree.leaves(value, is_leaf=is_per_replica) if self._is_unstacked(leaf)]
+        if not unstacked:
             return jax.tree.map(self._bare_if_single, value, is_leaf=is_per_replica), []
-        own = [[shape_of(part) for part in leaf.values] for leaf in loose]
+        own = [[shape_of(part) for part in leaf.values] for leaf in unstacked]
         answers = self._gather(call, own, list[_Shapes])
         ragged: list[Shapes] = []
-        fates: dict[int, bool] = {}
-        for number, leaf in enumerate(loose):
+        stackable: dict[int, bool] = {}
+        for number, leaf in enumerate(unstacked):
             shapes = [worker[number] for worker in answers]
             distinct = {shape for worker in shapes for shape in worker}
-            fates[id(leaf)] = len(distinct) == 1 and shapes[0][0] is not None
-            if not fates[id(leaf)]:
+            stackable[id(leaf)] = len(distinct) == 1 and shapes[0][0] is not None
+            if not stackable[id(leaf)]:
                 ragged.append([[shape.shape if shape else None for shape in worker] for worker in shapes])
 
         def stack(leaf: Any) -> Any:
-            return self._of_parts(leaf) if fates.get(id(leaf)) else self._bare_if_single(leaf)
+            return self._of_parts(leaf) if stackable.get(id(leaf)) else self._bare_if_single(leaf)
 
         return jax.tree.map(stack, value, is_leaf=is_per_replica), ragged
 
-    def _is_loose(self, leaf: Any) -> bool:
+    def _is_unstacked(self, leaf: Any) -> bool:
         if not is_per_replica(leaf):
             return False
         self._checked(leaf)
@@ -286,7 +286,7 @@ class MeshStrategy(Strategy):
         check_equal_shapes("strategy.reduce", everyone, apart_from=axes)
         count = count_of(everyone, axes)
         if op is ReduceOp.MEAN and count == 0:
-            return reduced(op, parts, axes)  # which says so
+            return reduced(op, parts, axes)  # which raises the error
         # The sum of this worker's parts as one row, among rows of zeros.
         own = reduced(ReduceOp.SUM, parts, axes)
         rows = jnp.zeros((len(parts), *own.shape), own.dtype).at[0].set(own)
@@ -315,7 +315,7 @@ class MeshStrategy(Strategy):
         return jnp.concatenate(parts, axis=axis)
 
     def _gather(self, call: str, own: Payload, kind: type[Payload]) -> list[Payload]:
-        """What each worker says in a call that all make."""
+        """The message of each worker in a call that all make."""
         return [own] if self._control is None else self._control.gather(call, own, kind)
 
     def _on_first(self, call: str, leaf: Any) -> tuple[Any, ...]:
@@ -329,7 +329,7 @@ class MeshStrategy(Strategy):
 
 
 def _with_places(given: Any) -> Any:
-    """A step's arguments, with the places of what devices cannot hold."""
+    """A step's arguments, with placeholders for what devices cannot hold."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: with_host_placeholder(leaf, jax.tree_util.keystr(path)), given, is_leaf=is_per_replica
     )

@@ -27,25 +27,25 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
     """One replica on each device of every worker; each process is a worker and runs the same program.
 
     The processes find each other by the arguments or, without any, by the environment that `penstock launch`, Slurm,
-    Open MPI, Kubernetes, torchrun or Ray Train sets; where nothing says that there are others, this process is the only
-    worker. JAX must not have been used before, because its devices are fixed then; `jax.distributed` may have been
-    initialised already. Every worker must make the same calls in the same order.
+    Open MPI, Kubernetes, torchrun or Ray Train sets; without either, this process is the only worker. JAX must not have
+    been used before, because its devices are fixed then; `jax.distributed` may have been initialised already. Every
+    worker must make the same calls in the same order.
 
     A step whose slices are equal in size is one compiled program over all devices. If slices differ, every worker
     computes the step for all replicas, so that the numbers are the same; if that happens often,
     `ps.InputOptions(partial_batch="pad")` keeps every step in the one program.
 
-    A worker that fails or is lost makes the others raise `WorkerError` with its name and its error at their next call;
-    a process that cannot be told, because it waits in a collective, is ended after `failure_timeout_seconds`, and so
-    is one that has ended its program after a failure and waits for the others.
-    (JAX itself ends the others at once if the process of worker 0 is lost, and after 100 seconds for any other.)
+    If a worker fails or is lost, the next call on every other worker raises `WorkerError` with its name and its error.
+    A process that is blocked in a collective is ended after `failure_timeout_seconds`; so is one whose program has
+    ended after a failure and that waits for the others. (JAX itself ends the others at once if the process of worker 0
+    is lost, and after 100 seconds for any other.)
 
     Args:
         coordinator_address: HOST:PORT at which the process of worker 0 listens.
         num_workers: the number of workers.
         worker_index: the number of this worker, from 0.
         local_device_ids: which of this machine's devices belong to this process, where several share it.
-        failure_timeout_seconds: how long a process that waits on its devices lives after another worker failed.
+        failure_timeout_seconds: after another worker's failure, how long a process may stay blocked on its devices.
         check_weights: as of `MirroredStrategy`.
 
     Raises:
@@ -116,14 +116,14 @@ class TPUStrategy(MultiWorkerMirroredStrategy):
 
 
 def _join(cluster: Cluster, local_device_ids: Sequence[int] | None) -> None:
-    """Make this process one of the cluster's."""
+    """Let this process join the cluster."""
     known: dict[str, Any] = {}
     if cluster.coordinator_address is not None:
         known = {
             "coordinator_address": cluster.coordinator_address,
             "num_processes": cluster.num_workers,
             "process_id": cluster.worker_index,
-            # Everything is said: JAX must not look around for more.
+            # Nothing is missing: JAX must not look for a cluster itself.
             "cluster_detection_method": "deactivate",
         }
     try:

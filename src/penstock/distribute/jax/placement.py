@@ -1,4 +1,4 @@
-"""Where arrays lie on the devices of a strategy: a row on each, or the same on all, in one process or in many."""
+"""Puts arrays on the devices of a strategy: one row on each, or the same array on all, in one process or in many."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from penstock.errors import InvalidArgumentError
 
 
 class Placement:
-    """Puts arrays on devices. Nothing here talks to other processes, except `all_rows`.
+    """Puts arrays on devices. Only `from_worker_0`, `all_rows` and `all_parts` exchange data with other processes.
 
     Args:
         devices: those of all workers, worker by worker.
@@ -31,17 +31,17 @@ class Placement:
         self._replicate = jax.jit(lambda array: array, out_shardings=self.same)
 
     def rows(self, rows: Any) -> jax.Array:
-        """A stacked array, of which `rows` are those of this worker's replicas."""
+        """A stacked array; `rows` are the rows of this worker's replicas."""
         first = self._local.start
 
         def of_device(index: Any) -> Any:
             return rows[index[0].start - first : index[0].stop - first]
 
-        # Faster than `device_put`, which takes the array apart in Python.
+        # Faster than `device_put`, which slices the array in Python.
         return jax.make_array_from_callback((self.mesh.size, *rows.shape[1:]), self.by_row, of_device)
 
     def batch(self, rows: Any) -> jax.Array:
-        """An array of the rows of all workers, split evenly over the devices; `rows` are those of this worker."""
+        """An array of the rows of all workers, split evenly over the devices; `rows` are this worker's rows."""
         each = len(rows) // len(self._local)
         first = self._local.start * each
 
@@ -52,7 +52,7 @@ class Placement:
         return jax.make_array_from_callback((each * self.mesh.size, *rows.shape[1:]), self.by_row, of_device)
 
     def of_parts(self, parts: Sequence[Any]) -> jax.Array:
-        """A stacked array whose rows here are these, each brought to its replica's device."""
+        """A stacked array whose local rows are `parts`, each on its replica's device."""
         rows = [jax.device_put(part[None], device) for part, device in zip(parts, self.local_devices, strict=True)]
         return self._assembled(rows)
 
@@ -61,7 +61,7 @@ class Placement:
         return jax.make_array_from_single_device_arrays(shape, self.by_row, rows)
 
     def for_all(self, array: Any) -> jax.Array:
-        """An array that every device of every worker has; each worker gives the same one."""
+        """An array replicated on every device of every worker; each worker must give the same one."""
         if self._alone or (isinstance(array, jax.Array) and not array.is_fully_addressable):
             whole: jax.Array = jax.device_put(array, self.same)
             return whole
@@ -69,32 +69,32 @@ class Placement:
         return jax.make_array_from_single_device_arrays(np.shape(array), self.same, copies)
 
     def on_all(self, value: Any) -> jax.Array:
-        """A value that is the same on every worker, on all devices; itself if it is there."""
+        """As `for_all`, but unchanged if the value is there already."""
         if isinstance(value, jax.Array) and value.sharding == self.same:
             return value
         return self.for_all(value)
 
     def on_first(self, value: Any) -> jax.Array:
-        """A value that is the same on every worker, on this worker's first device."""
+        """A value, the same on every worker, on this worker's first device."""
         if isinstance(value, jax.Array) and value.sharding == self.same:
             value = value.addressable_data(0)
         on_first: jax.Array = jax.device_put(value, self.local_devices[0])
         return on_first
 
     def from_worker_0(self, value: Any) -> jax.Array:
-        """A value on all devices, as worker 0 has it; every worker must ask for it."""
+        """The value of worker 0, on all devices; every worker must call this."""
         if isinstance(value, jax.Array) and value.sharding == self.same:
             return value
         return self.for_all(value if self._alone else multihost_utils.broadcast_one_to_all(np.asarray(value)))
 
     def all_rows(self, stacked: jax.Array) -> jax.Array:
-        """All rows of a stacked array, on one device of this worker; every worker must ask for them."""
+        """All rows of a stacked array, on one device of this worker; every worker must call this."""
         rows: jax.Array = self._replicate(stacked)
         rows.block_until_ready()  # no other program with collectives may begin before
         return rows.addressable_data(0)
 
     def all_parts(self, parts: Sequence[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
-        """Every replica's part, on every worker: they travel filled up to one shape.
+        """Every replica's part, on every worker; the parts are exchanged padded to one shape.
 
         Args:
             parts: those of this worker.
@@ -111,10 +111,10 @@ class Placement:
 
 
 def without_aliases(values: Sequence[Any], others: Sequence[Any] = ()) -> list[Any]:
-    """Values as arrays that no other one of these values, nor of the others, has too.
+    """The values, copied where one array is used twice, in `values` or in `others`.
 
-    A variable that was assigned another one's value holds the same array. The memory of what a step writes is given to
-    the program, and what else had it would lose its value.
+    Two variables share an array if one was assigned the other's value. The arrays of variables that a step writes are
+    donated to the program, so a shared array would take the other variable's value with it.
     """
     seen = set(map(id, others))
     result = []

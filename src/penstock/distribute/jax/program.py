@@ -1,4 +1,4 @@
-"""What `MeshStrategy.run` compiles for a full step: one SPMD program per function and layout of its arguments.
+"""The SPMD program that `MeshStrategy.run` compiles for a full step, one per function and layout of its arguments.
 
 Also makes `PerReplica` a JAX pytree, so that compiled programs take it and give it.
 """
@@ -32,10 +32,10 @@ from penstock.errors import InvalidTypeError
 AXIS = "replica"
 """The mesh axis with one device per replica."""
 GATHERING = "penstock.all_gather"
-"""The name under which the sums of `all_gather` stand in traces and profiles."""
+"""The name of the sums of `all_gather` in traces and profiles."""
 
 
-# The count is part of the tree's identity: a program compiled for 4 replicas is never looked up for a value of 2.
+# The count is part of the tree, so a program that was compiled for 4 replicas is never used for a value of 2.
 jax.tree_util.register_dataclass(StackedPerReplica, data_fields=["stacked"], meta_fields=["count"])
 jax.tree_util.register_pytree_node(PerReplica, lambda value: (value.values, None), lambda _, parts: PerReplica(parts))
 
@@ -54,11 +54,11 @@ class Static:
 
 
 Mode = Literal["array", "number"] | Static
-"""How an argument enters a program: as an array with a row per replica, as one Python number for all, or not at all."""
+"""How a program takes an argument: as an array with a row per replica, as a Python number, or as a constant."""
 
 
 def mode_of(leaf: Any) -> Mode:
-    """How an argument enters a program.
+    """How a program takes an argument.
 
     Raises:
         InvalidTypeError: it cannot enter one.
@@ -86,7 +86,7 @@ def mode_of(leaf: Any) -> Mode:
 
 @REPLICA
 class MeshReplica(ReplicaContext):
-    """The replica that a program is traced for: all of them, told apart by their place on the mesh axis."""
+    """The replica context while a program is traced: one trace for all replicas, which differ in their mesh index."""
 
     def __init__(self, replicas: int, has_rows: bool) -> None:
         self._replicas = replicas
@@ -114,7 +114,7 @@ class MeshReplica(ReplicaContext):
         return jax.tree.map(lambda leaf: self._gathered(leaf, axis), value)
 
     def _gathered(self, leaf: Any, axis: int) -> Any:
-        """Each replica's own place among zeros, summed: a ragged step knows of no collectives but sums and extremes."""
+        """All gather as a sum of zero-padded values, because ragged steps support sums and extremes only."""
         wide = _widened("all_gather", leaf)
         check_axes("all_gather", (wide,), (axis,))
         places = jnp.zeros((self._replicas, *wide.shape), wide.dtype)
@@ -125,7 +125,7 @@ class MeshReplica(ReplicaContext):
 
 
 def _widened(call: str, leaf: Any) -> Any:
-    """Booleans and small integers as `sum` widens them, so that a sum over replicas does not wrap around."""
+    """Booleans and small integers, widened as by `sum`, so that a sum over replicas does not overflow."""
     if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)):
         raise InvalidTypeError(f"{call} takes numbers and arrays, got {leaf!r}")
     array = _as_array(f"the value given to {call}", leaf)
@@ -135,17 +135,17 @@ def _widened(call: str, leaf: Any) -> Any:
 
 @dataclass(frozen=True)
 class Call:
-    """A user's function with everything that it is called with but the values.
+    """A user's function and the layout of its arguments, without their values.
 
     Attributes:
         fn: gives the function; a reference, so that a cached program does not keep it alive.
         tree: the structure of its (args, kwargs), with a leaf in place of each `PerReplica`.
         modes: how each leaf enters.
         replicas: the number of replicas in sync.
-        framework: whose variables it touches, if any.
+        framework: whose variables it uses, if any.
         touched: these variables.
-        check_weights: whether to compare those of them that must be equal on all replicas.
-        assumed: what it was compiled for ahead of time on assumptions, which may become more.
+        check_weights: whether to compare the variables that must be equal on all replicas.
+        assumed: the assumptions under which it was compiled ahead of time; the list may grow.
     """
 
     fn: Callable[[], Callable[..., Any]]
@@ -158,15 +158,15 @@ class Call:
     assumed: Sequence[Assumptions] = field(default=(), compare=False)
 
     def on_replica(self, values: list[Any], leaves: list[Any]) -> tuple[Any, list[Any], Any]:
-        """Call the function, while tracing, for one replica.
+        """Call the function for one replica while it is traced.
 
         Args:
             values: those of the variables, written ones first.
             leaves: the leaves that are not static, as this replica has them.
 
         Returns:
-            The result, its leaves as arrays; the new values of the variables that were written; and by how much those
-            differ over the replicas that must be equal, or None where that is not asked for.
+            The result, its leaves as arrays; the new values of the variables that were written; and the largest
+            differences between replicas of those that must be equal, or None if `check_weights` is off.
         """
         remaining = iter(leaves)
         entries = [mode.value if isinstance(mode, Static) else next(remaining) for mode in self.modes]
@@ -197,12 +197,12 @@ class Call:
 
     @cached_property
     def replicated(self) -> list[int]:
-        """The places, among the variables that are written, of those that must be equal on all replicas."""
+        """The indices, among the variables that are written, of those that must be equal on all replicas."""
         return self.framework.replicated(self.touched.written) if self.framework and self.replicas > 1 else []
 
 
 def _difference(value: Any) -> Any:
-    """The largest difference between a value's elements on any replica and on the first; infinite for one NaN."""
+    """The largest difference between a value on any replica and on the first; infinite if one of the two is NaN."""
     value = jnp.asarray(value)
     largest: Any = lax.pmax
     total: Any = lax.psum
@@ -276,15 +276,15 @@ def spmd_program(call: Call, mesh: Mesh, local: int, donated: Sequence[int] = ()
 
 
 class ProgramCache:
-    """Programs by the function they were made of, for as long as that function lives."""
+    """Compiled programs of each user function, kept as long as the function lives."""
 
     def __init__(self) -> None:
         self._entries: dict[int | tuple[int, int], tuple[Callable[[], Any], dict[Any, Any]]] = {}
 
     def of(self, fn: Callable[..., Any]) -> tuple[Callable[[], Any], dict[Any, Any]]:
-        """A reference to `fn`, and its programs by whatever key the caller chooses.
+        """A reference to `fn`, and its programs, by keys that the caller chooses.
 
-        A bound method is a new object at every access: it is known by its object and its function.
+        A bound method is a new object at every access, so it is identified by its object and its function.
         """
         entry = self._entries.get(id(fn))
         if entry is not None:
@@ -300,7 +300,7 @@ class ProgramCache:
 
             try:
                 reference: Callable[[], Any] = weakref.WeakMethod(fn, forget) if method else weakref.ref(fn, forget)
-            except TypeError:  # it cannot be referred to weakly: it stays
+            except TypeError:  # it has no weak references: it is kept for ever
                 reference = lambda: fn  # noqa: E731
             entry = entries[key] = (reference, {})
         return entry

@@ -1,4 +1,4 @@
-"""The programs of a strategy on devices: compiled when first asked for, and kept as long as the user's function."""
+"""The programs of a strategy on devices: compiled at first use, and kept as long as the user's function lives."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -49,7 +49,7 @@ class Programs:
         donated: Sequence[int] = (),
         check: Callable[[Call, Any, list[Any]], None] | None = None,
     ) -> tuple[Any, list[Any]]:
-        """The program of a full step, and the arguments in the form in which it takes them.
+        """The program of a full step, and its arguments in the form that it takes.
 
         Args:
             fn: the user's function.
@@ -81,7 +81,7 @@ class Programs:
         leaves: list[Any],
         state: int | None,
     ) -> tuple[Any, list[Any]]:
-        """The program of up to `loop.steps` steps, and the arguments of the first in the form in which it takes them.
+        """The program of up to `loop.steps` steps, and the first step's arguments in the form that it takes.
 
         Args:
             loop: what the steps do.
@@ -101,19 +101,19 @@ class Programs:
         return program, arguments
 
     def rely_on(self, fn: Function, assumptions: Assumptions) -> None:
-        """Refuse steps of `fn` that are not as its arguments were assumed to be when it was compiled for them."""
+        """Refuse later steps of `fn` whose arguments differ from what was assumed when it was compiled."""
         if any(assumptions.specs):
             self.assumed_of(fn).append(assumptions)
 
     def assumed_of(self, fn: Function) -> list[Assumptions]:
-        """What `fn` was compiled for on assumptions; the list grows with `rely_on`."""
+        """The assumptions under which `fn` was compiled; the list grows with `rely_on`."""
         found: list[Assumptions] = self.cache.of(fn)[1].setdefault("assumed", [])
         return found
 
     def _call(
         self, fn: Function, signature: Signature, modes: tuple[Mode, ...], arguments: list[Any]
     ) -> tuple[Call, Any]:
-        """The user's function with the variables that it is found to touch, and its program if there are none."""
+        """The user's function with the variables that it uses, and its program if there are none."""
         reference, programs = self.cache.of(fn)
         key = ("call", signature.tree, modes)
         known: tuple[Call, Any] | None = programs.get(key)
@@ -140,7 +140,7 @@ class Programs:
         return StatefulProgram(program, call, call.framework, self._placement.on_all, _unchanged)
 
     def _entering(self, leaves: list[Any], modes: tuple[Mode, ...], stacked: tuple[bool, ...]) -> list[Any]:
-        """The leaves that a program takes, in the form and the place in which it takes them."""
+        """The leaves that a program takes, in the form that it takes, on the devices."""
         return [
             self._for_all(leaf) if mode == "array" and not own else leaf
             for leaf, mode, own in zip(leaves, modes, stacked, strict=True)
@@ -148,7 +148,7 @@ class Programs:
         ]
 
     def _for_all(self, array: Any) -> Any:
-        """An array that every replica gets, in the stacked form."""
+        """An array that is the same for every replica, in the stacked form."""
         replicas = self._workers.replicas_in_sync
         if isinstance(array, jax.ShapeDtypeStruct):
             shape = array.shape if replicas == 1 else (replicas, *array.shape)
@@ -156,12 +156,12 @@ class Programs:
         if not isinstance(array, jax.Array):
             check_width("an argument of strategy.run", as_leaf(array))
         array = self._placement.for_all(array)
-        # Stacked, because what becomes of it in a step comes back stacked and must fit the same program.
+        # Stacked, because a state that a step returns is stacked, and must fit the same program.
         return array if replicas == 1 else self._spread(array)
 
 
 def _donated_leaves(call: Call, places: Sequence[int]) -> list[int]:
-    """Which of the leaves that enter a program belong to the arguments at these places, and are arrays."""
+    """The indices of those leaves a program takes that are arrays of the arguments at these places."""
     args = call.tree.children()[0].children()
     donated = np.repeat([place in places for place in range(len(args))], [arg.num_leaves for arg in args])
     entering = [

@@ -1,4 +1,4 @@
-"""Steps whose shares differ in shape, as strategies on devices run them."""
+"""How strategies on devices run steps whose shares differ in shape."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,12 +19,12 @@ from penstock.distribute.values import PerReplica, StackedPerReplica, part_of
 from penstock.errors import InvalidTypeError
 
 Shapes = list[list[tuple[int, ...] | None]]
-"""Of one value the shapes of all replicas' parts, worker by worker; None for what devices cannot hold."""
+"""The shapes of all replicas' parts of one value, worker by worker; None for a part that devices cannot hold."""
 
 
 @dataclass(frozen=True)
 class RaggedSteps:
-    """Runs ragged steps: every worker computes all replicas' parts on its first device, and keeps its own.
+    """Runs ragged steps: every worker computes the step for all replicas on its first device, and keeps its own part.
 
     Attributes:
         placement: where arrays lie.
@@ -84,7 +84,7 @@ class RaggedSteps:
         return on_first
 
     def _bound(self, calls: list[Call], shares: list[list[Any]]) -> Any:
-        """The program of such a step, with the variables that the function is found to touch."""
+        """The program of such a step, with the variables that the function uses."""
         placement = self.placement
 
         def program_of(found: Call) -> Any:
@@ -96,7 +96,7 @@ class RaggedSteps:
         return StatefulProgram(program, found, found.framework, placement.on_first, placement.on_all)
 
     def _of_all_replicas(self, value: PerReplica, shapes: Iterator[Shapes]) -> PerReplica:
-        """The parts of all replicas of all workers; `shapes` gives those of the next value that is not stacked."""
+        """The parts of all replicas of all workers; `shapes` gives the shapes of the next value that is not stacked."""
         stacked = value.stacked is not None
         every = [] if stacked else [shape for worker in next(shapes) for shape in worker]
         if self.control is None:
@@ -113,7 +113,7 @@ class RaggedSteps:
         return PerReplica(self.placement.all_parts(value.values, known))
 
     def _spread_out(self, value: PerReplica) -> PerReplica:
-        """A value of all replicas computed on one device, of which each local replica's part is brought to its own."""
+        """The local replicas' parts of a value that was computed on one device, each moved to its replica's device."""
         local = self.workers.local
         if value.stacked is not None:
             rows = value.stacked[local.start : local.stop]

@@ -1,4 +1,4 @@
-"""Programs with the variables that they read and write: values in before each step, new values out after it."""
+"""Programs that read and write variables: values go in before each step, and new values come out after it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +21,8 @@ class StatefulProgram:
         program: takes the values of the variables that are written, of those that are read, and the arguments.
         call: what it was made of.
         framework: whose variables they are.
-        placed: brings a value to where the program wants it; gives it back where it is there already.
-        kept: brings a new value to where the variable keeps it.
+        placed: places a value for the program; returns it unchanged if it is there already.
+        kept: places a new value for the variable.
     """
 
     program: Any
@@ -39,7 +39,7 @@ class StatefulProgram:
         return result
 
     def _check_equal(self, differences: Any) -> None:
-        """Refuse weights that are no longer the same on all replicas."""
+        """Refuse weights that differ between the replicas."""
         for place, difference in zip(self.call.replicated, differences, strict=True):
             if difference:
                 name = self.framework.name(self.call.touched.written[place])
@@ -50,7 +50,7 @@ class StatefulProgram:
                 )
 
     def a_written_value(self) -> Any:
-        """What one of the variables holds that are written, if there are any."""
+        """The value of one variable that the program writes; None if it writes none."""
         return next(iter(self.framework.values(self.call.touched.written[:1])), None)
 
     def lower(self, *arguments: Any) -> Any:
@@ -62,7 +62,7 @@ class StatefulProgram:
         return self.program.trace(*self.values(), *arguments)
 
     def values(self) -> tuple[list[Any], list[Any]]:
-        """What the variables hold now: those that are written, and those that are read."""
+        """The current values of the variables that are written, and of those that are only read."""
         read = self.framework.values(self.call.touched.read)
         written = without_aliases(self.framework.values(self.call.touched.written), read)
         return [self.placed(value) for value in written], [self.placed(value) for value in read]
@@ -75,14 +75,14 @@ def with_variables(
     placement: Placement,
     wait: Callable[[], None],
 ) -> tuple[Call, Any]:
-    """A call with the variables that it is found to touch, which now have the values that worker 0 has; its program.
+    """Find the variables that a call uses, and give them the values of worker 0; the call with them, and its program.
 
     Args:
         call: so far without variables.
         program_of: gives the program of one step.
         arguments: what that takes.
         placement: where values lie.
-        wait: called before the workers meet to have the same values.
+        wait: called before the workers exchange values.
     """
     framework, program = active_framework(), program_of(call)
     touched = framework.touched(lambda: jax.eval_shape(program, *arguments)) if framework else NOTHING_TOUCHED

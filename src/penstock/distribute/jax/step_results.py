@@ -1,4 +1,4 @@
-"""The results of several steps on devices, joined into one with a leading axis of steps."""
+"""Results of several steps on devices, stacked along a leading axis of steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from penstock.distribute.values import StackedPerReplica, check_agreement
 
 @dataclass(frozen=True)
 class StepResults:
-    """What some steps gave.
+    """The results of one step, or of several steps in one program.
 
     Attributes:
         result: the result of one step, or of a program of many, whose values have an axis of steps.
@@ -28,7 +28,7 @@ class StepResults:
 
 
 class StepResultsJoiner:
-    """Joins results.
+    """Stacks the results of steps.
 
     Args:
         replicas: the number of replicas in sync.
@@ -62,7 +62,7 @@ class StepResultsJoiner:
 
 
 def _shape(leaf: Any, axis: int, count: int | None) -> Any:
-    """The shape of a leaf in one step on one replica; a list of all replicas' where they differ."""
+    """The shape of a leaf in one step on one replica; a list with all replicas' shapes where they differ."""
     if is_per_replica(leaf) and leaf.stacked is None:
         return [part.shape for part in leaf.values]
     shape = (leaf.stacked if is_per_replica(leaf) else leaf).shape

@@ -1,1 +1,1 @@
-"""Checkpoints: models, optimizers, values and places in the data, saved together and restored together."""
+"""Checkpoints: models, optimizers, values and positions in the data, saved and restored together."""

@@ -1,4 +1,4 @@
-"""Arrays on their way to a checkpoint and back: copies in host memory, and arrays that workers hold parts of."""
+"""Arrays of checkpoints: copies in host memory, and arrays of which several workers hold parts."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ Array = npt.NDArray[Any]
 
 
 def host_copy(path: str, value: Any) -> Any:
-    """An array in host memory, which nothing that is done to the value later can change.
+    """A copy of an array in host memory, which later changes of the value do not affect.
 
-    An array of which several workers hold different parts is given back as it is: each worker writes its own parts.
+    An array of which several workers hold different parts is returned unchanged: each worker writes its own parts.
 
     Raises:
-        InvalidArgumentError: the array is gone; or a number is too large.
+        InvalidArgumentError: the array was donated, or a number is too large.
     """
     if not isinstance(value, jax.Array):
         copy = np.array(value, order="C")
@@ -31,8 +31,8 @@ def host_copy(path: str, value: Any) -> Any:
         )
     if is_spread(value.sharding):
         return value
-    # An array of JAX's never changes, so a view of its memory is as good as a copy: while there is one, JAX gives the
-    # memory to nobody else. On other devices this is the copy into host memory.
+    # JAX arrays never change, so a view of their memory is as good as a copy: while it exists, JAX does not reuse the
+    # memory. On other devices this copies into host memory.
     return np.asarray(value)
 
 
@@ -42,12 +42,12 @@ def is_spread(sharding: Any) -> bool:
 
 
 def placed(array: Any, sharding: Any, committed: bool) -> Any:
-    """An array on devices, where an array with this sharding lies."""
-    if isinstance(array, jax.Array):  # read by parts, to where they belong
+    """An array on devices, with this sharding."""
+    if isinstance(array, jax.Array):  # each worker has read its own parts already
         return array
     if is_spread(sharding):
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
-    # What was not bound to a device must not be: it could not meet arrays on others any more.
+    # An uncommitted array stays so: a committed one could not be combined with arrays on other devices.
     return jax.device_put(array, sharding) if committed else jnp.asarray(array)
 
 

@@ -1,4 +1,4 @@
-"""`Checkpoint`: a model, its optimizer, metrics, values and the place in the data, in one atomic step."""
+"""`Checkpoint`: saves a model, its optimizer, metrics, values and the position in the data in one atomic step."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Checkpoint:
-    """Saves and restores named objects together: all of them appear on disk in one step, or none.
+    """Saves and restores named objects together: either all of them appear on disk, or none.
 
     An object is one of these, or a structure of them (tuples, lists, dictionaries, whatever JAX knows as a tree):
 
@@ -152,10 +152,10 @@ class Checkpoint:
     def _snapshot(
         self, prefix: str | os.PathLike[str], number: int | None, values: dict[str, Any]
     ) -> tuple[tuple[dict[str, list[Item]], dict[str, Any], Numbered | None], Any]:
-        """This worker's items and arrays, and, on worker 0, where they belong.
+        """This worker's items and arrays, and, on worker 0, where they are written.
 
-        For all workers the path of the checkpoint, that to which they write it together, a word that no other save
-        has, and states.
+        Shared with all workers: the path of the checkpoint, the path to which they write it together, a name that no
+        other save has, and states.
         """
         self._check_values(values)
         items: dict[str, list[Item]] = {}
@@ -173,7 +173,7 @@ class Checkpoint:
                     f"checkpoint.save({os.fspath(prefix)!r}): arrays of which several workers hold different parts are "
                     "written to a directory that is mounted by all of them, not to a remote one"
                 )
-            files.clear()  # the others write at once, too
+            files.clear()  # the other workers begin to write at once
             target = str(files.folder.target(name))
         return (items, arrays, files), [files.folder.place(name), target, secrets.token_hex(8), states_of(items)]
 
@@ -238,7 +238,7 @@ class Checkpoint:
         except Exception:
             self._under_way = False
             raise
-        self._under_way = False  # not after Ctrl-C, which the writing outlasts
+        self._under_way = False  # not after Ctrl-C, which does not end the writing
 
     def _finished(self) -> tuple[None, None]:
         self._writer.wait()
@@ -312,5 +312,5 @@ class Checkpoint:
 
 
 def _is_shared(arrays: dict[str, Any]) -> bool:
-    """Whether each of several workers has parts of some arrays: those stay arrays of JAX's."""
+    """Whether several workers have parts of the same arrays, which therefore stay JAX arrays."""
     return any(isinstance(array, jax.Array) for array in arrays.values())

@@ -12,12 +12,12 @@ from penstock.training.checkpoint.saveables import Saveable, SaveableArray
 
 
 def _nnx() -> Any:
-    """Flax NNX, where somebody has imported it: otherwise no object can be one of its."""
+    """Flax NNX, if it is imported; otherwise no object can be of its classes."""
     return sys.modules.get("flax.nnx")
 
 
 def is_flax(value: Any) -> bool:
-    """Whether an object is a module of Flax NNX's, or an optimizer, a metric or random numbers."""
+    """Whether an object is a Flax NNX module, optimizer, metric or random number generator."""
     nnx = _nnx()
     return nnx is not None and isinstance(value, nnx.Pytree)
 

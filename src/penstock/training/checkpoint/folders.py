@@ -1,4 +1,4 @@
-"""Directories in which checkpoints lie: local ones here, remote ones in `remote.py`."""
+"""Directories of checkpoints: local ones here, remote ones in `remote.py`."""
 
 import os
 import shutil
@@ -14,27 +14,27 @@ UNFINISHED = ".orbax-checkpoint-tmp"
 """What Orbax adds to the name of a checkpoint that is not complete."""
 
 REPLACEMENT = ".penstock-replacement"
-"""What is added to the name of a complete checkpoint that is to take the place of another one of that name.
+"""What is added to the name of a complete checkpoint that replaces another one of that name.
 
-It is that checkpoint as soon as the other one is gone."""
+It counts as that checkpoint as soon as the other one is deleted."""
 
 INDEX = "index"
-"""The part of every checkpoint of penstock's that says what is in it."""
+"""The item of every checkpoint that lists its content."""
 
 INDEX_FILE = "index/metadata"
-"""The file of that part."""
+"""The file of that item."""
 
 
 class Folder(ABC):
-    """A directory; names are those of checkpoints in it, whether they stand there or under that of a replacement."""
+    """A directory of checkpoints, by their names; a replacement counts under the name of what it replaces."""
 
     @abstractmethod
     def split(self) -> tuple["Folder", str]:
-        """The directory above, and the name in it."""
+        """The parent directory, and the name in it."""
 
     @abstractmethod
     def place(self, name: str) -> str:
-        """The whole path of a name."""
+        """The full path of a name."""
 
     @abstractmethod
     def make(self) -> None:
@@ -50,7 +50,7 @@ class Folder(ABC):
 
     @abstractmethod
     def changed(self) -> int:
-        """A number that is another one when names were added or removed; 0 where that is not known."""
+        """A number that changes when names are added or removed; 0 where that is not known."""
 
     @abstractmethod
     def exists(self, name: str) -> bool:
@@ -66,15 +66,15 @@ class Folder(ABC):
 
     @abstractmethod
     def is_taken(self, name: str) -> bool:
-        """Whether something has this name that is no checkpoint, and that nobody but its owner may delete."""
+        """Whether something of this name is not a checkpoint, so that it must not be deleted."""
 
     @abstractmethod
     def current_path(self, name: str) -> str:
-        """The path of what stands for a name at this moment: that, or its replacement."""
+        """The path that a name refers to at this moment: its own, or that of its replacement."""
 
     @abstractmethod
     def written(self, name: str) -> float:
-        """When it was written."""
+        """When it was written, as a number that can be compared."""
 
     @abstractmethod
     def index(self, name: str) -> bytes:
@@ -91,9 +91,9 @@ class Folder(ABC):
 
     @abstractmethod
     def writing(self, name: str) -> AbstractContextManager[Path]:
-        """A local directory to write a checkpoint to, all at once; afterwards it is there under its name.
+        """A local directory to write a checkpoint to; afterwards it is stored under its name.
 
-        It takes the place of another one of that name: at any moment there is the one or the other.
+        It replaces another one of that name; at any moment one of the two exists.
         """
 
     @abstractmethod
@@ -106,10 +106,10 @@ class Folder(ABC):
 
     @abstractmethod
     def clear(self, own: Callable[[str], bool]) -> None:
-        """Delete what is left of checkpoints that were being written, replaced or deleted.
+        """Delete the remains of checkpoints whose writing, replacing or deleting was interrupted.
 
         Args:
-            own: whether a name is one of those to look at.
+            own: whether a name belongs to the caller.
 
         Raises:
             StorageError: it cannot be deleted.
@@ -186,7 +186,7 @@ class LocalFolder(Folder):
         return self._path / (f"{name}{REPLACEMENT}" if os.path.lexists(self._path / name) else name)
 
     def put_in_place(self, name: str) -> None:
-        """Let a checkpoint that was written to its `target` take the place of the one that was there before.
+        """Replace the checkpoint of a name by the one that was written to its `target`.
 
         Raises:
             StorageError: it cannot.
@@ -221,7 +221,7 @@ class LocalFolder(Folder):
     def _remove(self, path: Path) -> None:
         try:
             if path.is_symlink():
-                path.unlink()  # who moved a checkpoint elsewhere keeps it there
+                path.unlink()  # only the link is deleted: the user has moved the checkpoint elsewhere
             else:
                 shutil.rmtree(path if path.name.endswith(UNFINISHED) else path.rename(f"{path}{UNFINISHED}"))
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What is in a checkpoint, as data: one entry for each array, and the states of iterators.
+"""The index of a checkpoint: an entry for each array, and the states of iterators.
 
 It is written beside the arrays, in the same atomic step, as JSON with a checksum of its own.
 """
@@ -43,12 +43,12 @@ class Item(msgspec.Struct, frozen=True):
 
     Attributes:
         path: where it is: "model", "model/optimizer", "state/params/w".
-        kind: which of these, as errors say it.
+        kind: which of these, as text for errors.
         entries: its arrays.
-        states: of an object with a state the state of each worker's.
-        text: of a string the string.
-        build: what a Keras object can be built from that is not built yet.
-        orders: of layers that Keras may have numbered the order of the numbers, where they do not grow.
+        states: for an object with a state, the state on each worker.
+        text: for a string, the string.
+        build: for a Keras object, the configuration from which it can be built.
+        orders: for layers that Keras may have numbered, the order of their numbers, where it is not ascending.
     """
 
     path: str
@@ -66,8 +66,8 @@ class Index(msgspec.Struct, frozen=True):
     Attributes:
         objects: the leaves of each named object.
         checksums: the CRC32C of each array, by its name; none of an array that several workers wrote.
-        metric: how good the checkpoint is, if that was said.
-        version: of this form.
+        metric: how good the checkpoint is, if that was given.
+        version: the version of this format.
     """
 
     objects: dict[str, list[Item]]
@@ -105,7 +105,7 @@ def decoded(data: Any, path: str) -> Index:
 
 
 def read_index(path: str) -> Index:
-    """What is in the checkpoint at a path.
+    """The index of the checkpoint at a path.
 
     Raises:
         StorageError: there is none, or it is damaged.
@@ -120,7 +120,7 @@ def read_index(path: str) -> Index:
 
 
 def index_at(folder: Folder, name: str) -> Index:
-    """What is in a complete checkpoint.
+    """The index of a complete checkpoint.
 
     Raises:
         StorageError: it is damaged.
@@ -142,7 +142,7 @@ def _checksum(content: Any) -> int:
 
 
 def check_names(path: str, stored: Index, here: Iterable[str], *, partial: bool) -> None:
-    """Refuse a checkpoint of other objects than those that are here.
+    """Refuse a checkpoint whose objects are not those of this `Checkpoint`.
 
     Raises:
         StateMismatchError: one is missing, or, unless `partial`, the checkpoint has one more.
@@ -166,7 +166,7 @@ def check_names(path: str, stored: Index, here: Iterable[str], *, partial: bool)
 
 
 def difference(expected: list[Item], got: list[Item], *, partial: bool = False) -> str | None:
-    """What an object and what is stored of it differ in, array by array, as words for an error; None where they agree.
+    """How an object differs from what is stored of it, array by array, as text for an error; None where they agree.
 
     Args:
         partial: what is stored may have more items.

@@ -35,11 +35,11 @@ class Keep:
             )
 
     def of(self, names: Mapping[int, str], metric: Callable[[str], float | None]) -> set[int]:
-        """The numbers of those that are kept.
+        """The numbers of the checkpoints to keep.
 
         Args:
             names: of all complete ones, by their numbers.
-            metric: how good one is, by its name; None if that was not said.
+            metric: gives the metric of a checkpoint by its name; None if it has none.
         """
         if self.max_to_keep is None:
             return set(names)
@@ -48,7 +48,7 @@ class Keep:
         if self.best is None:
             return every | set(order[-self.max_to_keep :])
         scores = {number: _score(metric(names[number]), self.best) for number in order}
-        # Of two that are as good the newer one; and the newest, from which training goes on.
+        # Of two with the same metric the newer one; and the newest, from which training resumes.
         ranked = sorted(order, key=lambda number: (scores[number], number))
         return every | set(ranked[-self.max_to_keep :]) | set(order[-1:])
 
@@ -56,7 +56,7 @@ class Keep:
 def best_checkpoint(directory: str | os.PathLike[str], mode: str) -> str | None:
     """The path of the checkpoint with the best `metric` of those that were saved with one; None where there is none.
 
-    Of two that are as good it is the newer one.
+    Of two with the same metric it is the newer one.
 
     Args:
         directory: a directory or a prefix in one, as for `ps.latest_checkpoint`.
@@ -90,7 +90,7 @@ def _check_mode(call: str, mode: str | None) -> None:
 
 
 def _score(metric: float | None, mode: str) -> float:
-    """More is better."""
+    """The metric, negated for "min", so that higher is better."""
     if metric is None or math.isnan(metric):
         return -math.inf
     return metric if mode.lower() == "max" else -metric

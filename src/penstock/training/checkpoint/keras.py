@@ -1,4 +1,4 @@
-"""Keras objects in a checkpoint: a model with its optimizer and metrics, each variable restored where it lies."""
+"""Keras objects in a checkpoint: a model with its optimizer and metrics; variables are restored on their devices."""
 
 import logging
 import warnings
@@ -31,8 +31,8 @@ class SaveableKeras(Saveable):
     Args:
         path: where it is.
         target: the object.
-        others: the Keras objects of the checkpoint, this one among them. What is one of these itself is no part of a
-            model. The variables of an optimizer are named after those that it optimizes.
+        others: all Keras objects of the checkpoint, this one included. A model's optimizer or metric that is one of
+            them is not saved with the model again. Variables of an optimizer are named after those that it optimizes.
     """
 
     def __init__(self, path: str, target: Any, others: "list[SaveableKeras]") -> None:
@@ -88,10 +88,10 @@ class SaveableKeras(Saveable):
             )
 
     def prepare(self, stored: Mapping[str, Item]) -> None:
-        """Build what is not built yet as the object was that is stored.
+        """Build the object as the stored one was built, if it is not built yet.
 
         Raises:
-            InvalidArgumentError: what is stored does not say how.
+            InvalidArgumentError: the checkpoint does not say how.
         """
         item = stored.get(self.path)
         if item is None:
@@ -121,7 +121,7 @@ class SaveableKeras(Saveable):
     def _build_layer(self, item: Item) -> None:
         if item.build is not None:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Keras's word that it could not: said below
+                warnings.simplefilter("ignore")  # Keras warns if it cannot; the error below says so
                 self.target.build_from_config(item.build)
         if not _has_variables(self.target) and item.entries:
             raise self._not_built("no variables to restore")
@@ -149,7 +149,7 @@ class SaveableKeras(Saveable):
         return None if any(other.target is optimizer for other in self._others) else optimizer
 
     def _sections(self) -> list[tuple[Item, list[Any]]]:
-        """What there is of the object, each with its variables."""
+        """The sections of the object: itself, its optimizer, its metrics; each with its variables."""
         target = self.target
         if isinstance(target, keras().Variable):
             return [self._section(self.path, "Keras object", {id(target): self.path}, [target])]
@@ -177,7 +177,7 @@ class SaveableKeras(Saveable):
         return Item(path, kind, entries, **more), variables
 
     def _naming(self, path: str, roots: Sequence[Any], variables: list[Any]) -> Naming:
-        """The names of variables, which are looked for again when there are others."""
+        """The names of variables, cached until the variables change."""
         key = list(map(id, variables))
         if path not in self._named or self._named[path][0] != key:
             self._named[path] = key, Naming(path, roots, variables)
@@ -202,7 +202,7 @@ class SaveableKeras(Saveable):
         return self._section(path, "optimizer", names, optimizer.variables, build=build)
 
     def _references(self) -> list[tuple[str, str, Any]]:
-        """The variables that an optimizer can belong to: how its own ones begin, their names, themselves."""
+        """The variables that an optimizer may have: the prefix of its own variables' names, the name, the variable."""
         layers = [other for other in self._others if other._is_layer()]
         return [
             (

@@ -1,8 +1,8 @@
 """Names of arrays in a checkpoint: the same in every process, and unique within the checkpoint.
 
 A name is a path with "/" between its steps: "state/params/w", "model/tower_1/kernel". Names that Keras gives to layers
-hold numbers that differ from one process, or one copy of a model, to the next; here these are replaced by the place
-among the neighbours of that kind. Names that the user gave stay as they are.
+contain numbers that differ between processes and between copies of a model; they are replaced by the position among
+the neighbours of that kind. Names that the user gave are not changed.
 """
 
 import re
@@ -19,12 +19,12 @@ _WRAPPED = ("forward_", "backward_")  # what keras.layers.Bidirectional puts bef
 
 
 def keras() -> Any:
-    """Keras, where somebody has imported it: otherwise no object can be one of its."""
+    """Keras, if it is imported; otherwise no object can be of its classes."""
     return sys.modules.get("keras")
 
 
 def of_keys(name: str, keys: Iterable[Any]) -> str:
-    """The name of a leaf that is reached by keys of a tree, indices or attributes.
+    """The name of a leaf, from its path in a tree: keys, indices or attributes.
 
     A "/" within a key is written "~1", and "~" is written "~0", as in JSON pointers (RFC 6901).
     """
@@ -60,7 +60,7 @@ class Naming:
         if len(roots) != 1 or not isinstance(roots[0], keras().Layer):
             places = list(zip(roots, self._steps(name, roots), strict=True))
         seen = {id(root) for root in roots}
-        for owner, place in places:  # grows as it goes: the shortest way to a layer names it
+        for owner, place in places:  # the list grows meanwhile: the shortest path to a layer names it
             children = _children(owner)
             new = [child for child in children if id(child) not in seen]
             seen |= set(map(id, new))
@@ -95,18 +95,18 @@ class Naming:
 
 
 def unique(name: str, taken: "Counter[str]") -> str:
-    """A name that nothing else has: the second of its kind gets "#2"."""
+    """A unique name: the second of the same name gets "#2"."""
     taken[name] += 1
     return name if taken[name] == 1 else unique(f"{name}#{taken[name]}", taken)
 
 
 def without_numbers(name: str) -> str:
-    """A name of Keras's without its numbers, where nothing says which of them the user gave."""
+    """A Keras name without numbers, where it is unknown which of them the user gave."""
     return _NUMBERS.sub("", name)
 
 
 def flat(variable: Any) -> str:
-    """How the optimizer's variables of a variable begin."""
+    """The prefix of the names of an optimizer's variables that belong to a variable."""
     return str(variable.path).replace("/", "_")
 
 

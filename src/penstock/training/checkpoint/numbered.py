@@ -4,8 +4,8 @@ A local checkpoint is written under a name with a suffix and renamed when it is 
 suffix again first. So a directory whose name is only a prefix and a number is complete, whenever a process was killed.
 In a remote directory, where nothing can be renamed, a checkpoint's index is written last and deleted first.
 
-One that replaces another is first complete beside it, under a name with another suffix, and is that checkpoint from the
-moment at which the other one goes.
+A checkpoint that replaces another is first completed beside it, under a name with another suffix, and counts as that
+checkpoint from the moment the other one is deleted.
 """
 
 import logging
@@ -34,8 +34,8 @@ class FoundCheckpoint(NamedTuple):
 def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
     """The path of the newest complete checkpoint in a directory; None where there is none.
 
-    Of checkpoints with one prefix that is the one with the highest number; of several prefixes' newest ones, the one
-    that was written last.
+    Of checkpoints with one prefix it is the one with the highest number; with several prefixes, the one of these that
+    was written last.
 
     Args:
         directory: a directory, or a prefix in one, as `save` takes it: then only checkpoints of that prefix count. It
@@ -97,7 +97,7 @@ def complete(folder: Folder) -> list[FoundCheckpoint]:
             if folder.is_complete(name)
         ]
         gone = any(not folder.exists(name) for name, _ in numbered)
-        # Another process may put a new one in the place of the only one while this one looks.
+        # Another process may replace the only checkpoint meanwhile.
         if found or not gone and folder.changed() == before:
             return found
 
@@ -108,19 +108,19 @@ def folder_and_name(path: str | os.PathLike[str]) -> tuple[Folder, str]:
 
 
 def version_at(path: str) -> tuple[str, float]:
-    """What is another one when a checkpoint has taken the place of the one that was at a path."""
+    """A value that changes when the checkpoint at a path is replaced."""
     folder, name = folder_and_name(path)
     return folder.current_path(name), folder.written(name)
 
 
 def is_replaced(path: str, version: tuple[str, float]) -> bool:
-    """Whether another checkpoint has taken the place of the one at a path since that had this version."""
+    """Whether the checkpoint at a path was replaced since it had this version."""
     folder, name = folder_and_name(path)
     return folder.exists(name) and version_at(path) != version
 
 
 def damaged(path: str, why: str) -> StorageError:
-    """The error for a checkpoint that cannot be read; it names the one before, which nothing has happened to."""
+    """The error for a checkpoint that cannot be read; it names the previous one, which can be restored."""
     folder, name = folder_and_name(path)
     if not folder.exists(name):
         return StorageError(
@@ -163,7 +163,7 @@ class Numbered:
         """The name of the next one.
 
         Args:
-            number: its number; if None, that after the highest there is.
+            number: its number; if None, one more than the highest.
 
         Raises:
             StorageError: something else has this name.
@@ -186,15 +186,15 @@ class Numbered:
         return name
 
     def clear(self) -> None:
-        """Delete what a killed process has left unfinished."""
+        """Delete unfinished checkpoints that a killed process has left."""
         self.folder.clear(self._is_own)
 
     def keep(self, saved: str, kept: Callable[[dict[int, str]], set[int]]) -> None:
-        """Delete what is not to be kept.
+        """Delete the checkpoints that are not kept.
 
         Args:
-            saved: the name of the newest one, which stays, whatever its number.
-            kept: is given the names of all complete ones by their numbers, and gives the numbers that stay.
+            saved: the name of the one that was just saved, which is kept, whatever its number.
+            kept: takes the names of all complete ones by their numbers, and gives the numbers to keep.
         """
         names = {one.number: one.name for one in complete(self.folder) if one.prefix == self._name}
         for number in names.keys() - kept(names):

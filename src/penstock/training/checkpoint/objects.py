@@ -1,4 +1,4 @@
-"""One named object of a checkpoint: its parts together."""
+"""One named object of a checkpoint, as a tree of saveable leaves."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,10 +27,10 @@ from penstock.training.checkpoint.workers import WorkerGroup
 
 
 class NamedObject:
-    """A named object; of values only the template is kept.
+    """A named object; for values only the template is kept.
 
     Attributes:
-        in_place: whether nothing in it is a value.
+        in_place: whether it is restored in place: it contains no values.
 
     Args:
         name: its name.
@@ -44,37 +44,38 @@ class NamedObject:
     def __init__(self, name: str, value: Any, keras: list[SaveableKeras]) -> None:
         self._name = name
         leaves, self._tree = _flattened(value)
-        self._parts = [_part(of_keys(name, path), leaf, keras) for path, leaf in leaves]
-        keras += [part for part in self._parts if isinstance(part, SaveableKeras)]
-        self.in_place = bool(leaves) and all(part.in_place for part in self._parts)
+        self._saveables = [_saveable_of(of_keys(name, path), leaf, keras) for path, leaf in leaves]
+        keras += [saveable for saveable in self._saveables if isinstance(saveable, SaveableKeras)]
+        self.in_place = bool(leaves) and all(saveable.in_place for saveable in self._saveables)
 
     def snapshot(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
-        """What a checkpoint holds of it, with this worker's states, and its arrays, copied into host memory.
+        """Its items with this worker's states, and its arrays, copied into host memory.
 
         Args:
-            value: the present value where it is made of values.
+            value: the present value, if it contains values.
 
         Raises:
             InvalidArgumentError: the value does not fit the template.
         """
-        leaves = [None] * len(self._parts) if self.in_place else self._leaves(value)
+        leaves = [None] * len(self._saveables) if self.in_place else self._leaves(value)
         items: list[Item] = []
         arrays: dict[str, Any] = {}
         for leaf in leaves:
             if isinstance(leaf, jax.Array) and not leaf.is_deleted():
                 leaf.copy_to_host_async()  # all at once, before the first is waited for
-        for part, leaf in zip(self._parts, leaves, strict=True):
-            of_part, own = part.snapshot(leaf)
-            items += of_part
+        for saveable, leaf in zip(self._saveables, leaves, strict=True):
+            saved, own = saveable.snapshot(leaf)
+            items += saved
             arrays |= own
         return items, arrays
 
     def _leaves(self, value: Any) -> list[Any]:
         """The leaves of a value, which must fit the template."""
         leaves, tree = _flattened(value)
-        there = [_part(of_keys(self._name, path), leaf, []) for path, leaf in leaves]
+        there = [_saveable_of(of_keys(self._name, path), leaf, []) for path, leaf in leaves]
         here, got = (
-            [item for part in parts if not part.in_place for item in part.items()] for parts in (self._parts, there)
+            [item for saveable in saveables if not saveable.in_place for item in saveable.items()]
+            for saveables in (self._saveables, there)
         )
         differs = difference(here, got)
         if differs is None and tree != self._tree:
@@ -86,18 +87,18 @@ class NamedObject:
         return [leaf for _, leaf in leaves]
 
     def prepare(self, stored: list[Item]) -> None:
-        """Build what is not built yet as it was in what is stored."""
+        """Build Keras objects that are not built yet, as the stored ones were."""
         by_path = {item.path: item for item in stored}
-        for part in self._parts:
-            part.prepare(by_path)
+        for saveable in self._saveables:
+            saveable.prepare(by_path)
 
     def difference(self, stored: list[Item], *, partial: bool) -> str | None:
-        """What it and what is stored differ in, as words for an error; None where they agree."""
-        return difference([item for part in self._parts for item in part.items()], stored, partial=partial)
+        """How it differs from what is stored, as text for an error; None where they agree."""
+        return difference([item for saveable in self._saveables for item in saveable.items()], stored, partial=partial)
 
     def needed(self, stored: list[Item]) -> list[Entry]:
-        """The arrays that it needs of what is stored."""
-        paths = {item.path: item for part in self._parts for item in part.items()}
+        """The stored arrays that it needs."""
+        paths = {item.path: item for saveable in self._saveables for item in saveable.items()}
         here = {entry.name for item in paths.values() for entry in item.entries}
         return [
             entry
@@ -108,35 +109,35 @@ class NamedObject:
         ]
 
     def shardings(self) -> dict[str, Any]:
-        """Where the arrays belong of which several workers read different parts."""
-        return {name: sharding for part in self._parts for name, sharding in part.shardings().items()}
+        """The shardings of arrays of which several workers read different parts."""
+        return {name: sharding for saveable in self._saveables for name, sharding in saveable.shardings().items()}
 
     def with_states(
         self, stored: list[Item], arrays: Mapping[str, Any], worker: int
     ) -> list[tuple[SaveableState, Any]]:
-        """Its objects with states, each with the state that this worker continues from."""
+        """Its objects with states, each with the state that this worker resumes from."""
         by_path = {item.path: item for item in stored}
         pairs = []
-        for part in self._parts:
-            if isinstance(part, SaveableState):
-                states = by_path[part.path].states
-                # With another number of workers it is another's: an iterator that cannot continue from it says so.
-                pairs.append((part, join_state(states[worker if worker < len(states) else 0], arrays)))
+        for saveable in self._saveables:
+            if isinstance(saveable, SaveableState):
+                states = by_path[saveable.path].states
+                # With another number of workers it may be another worker's, which an iterator refuses if it has to.
+                pairs.append((saveable, join_state(states[worker if worker < len(states) else 0], arrays)))
         return pairs
 
     def restored(self, stored: list[Item], arrays: Mapping[str, Any]) -> Any:
         """The object with the values of a checkpoint."""
         by_path = {item.path: item for item in stored}
-        return jax.tree.unflatten(self._tree, [part.restored(by_path, arrays) for part in self._parts])
+        return jax.tree.unflatten(self._tree, [saveable.restored(by_path, arrays) for saveable in self._saveables])
 
     def controls(self) -> list[Control | None]:
-        """Where the workers talk to each other that its distributed iterators belong to."""
-        targets = [part.target for part in self._parts if isinstance(part, SaveableState)]
+        """The control channels of its distributed iterators."""
+        targets = [saveable.target for saveable in self._saveables if isinstance(saveable, SaveableState)]
         return [control_channel(target) for target in targets if isinstance(target, DistributedIterator)]
 
     def check_alike_everywhere(self) -> None:
         """Refuse values that differ from worker to worker."""
-        if any(isinstance(part, SaveablePerReplica) for part in self._parts):
+        if any(isinstance(saveable, SaveablePerReplica) for saveable in self._saveables):
             raise InvalidArgumentError(
                 f"{self._name} holds a PerReplica, of which each of several workers has only its own part: give "
                 "strategy.local_results(value)[0] where all replicas are alike, or else strategy.gather(value, axis)"
@@ -156,7 +157,7 @@ def _is_stateful(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 
-def _part(path: str, leaf: Any, keras: list[SaveableKeras]) -> Saveable:
+def _saveable_of(path: str, leaf: Any, keras: list[SaveableKeras]) -> Saveable:
     if is_keras(leaf):
         return SaveableKeras(path, leaf, keras)
     if is_flax(leaf):
@@ -173,8 +174,8 @@ def index_of(items: dict[str, list[Item]], states: list[list[Any]], metric: floa
 
     Args:
         items: those of worker 0, by the names of the objects.
-        states: those of each worker, as `states_of` gives them.
-        metric: how good it is.
+        states: the states of each worker, from `states_of`.
+        metric: how good the checkpoint is.
     """
     of_each: Iterator[tuple[Any, ...]] = zip(*states, strict=True)
     objects = {
@@ -190,9 +191,9 @@ def states_of(items: dict[str, list[Item]]) -> list[Any]:
 
 
 def load_states(place: str, pairs: list[tuple[SaveableState, Any]], workers: WorkerGroup) -> None:
-    """Let iterators continue from the states of a checkpoint: all of them on all workers, or none."""
+    """Restore the states of iterators: all of them on all workers, or none."""
     # Copies: what `state_dict()` gives may be the arrays themselves, which `load_state_dict()` overwrites.
-    copies = [SplitState(part.path, part.target.state_dict()) for part, _ in pairs]
+    copies = [SplitState(saveable.path, saveable.target.state_dict()) for saveable, _ in pairs]
     before = [join_state(state.plain, state.arrays) for state in copies]
 
     def load() -> tuple[None, None]:
@@ -204,17 +205,17 @@ def load_states(place: str, pairs: list[tuple[SaveableState, Any]], workers: Wor
     try:
         workers.call("checkpoint.restore", load)
     except Exception:
-        # All of them: iterators of several workers count how often they begin, and must agree on that.
-        for (part, _), old in zip(pairs, before, strict=True):
-            part.target.load_state_dict(old)
+        # All of them: iterators of several workers count how often they begin, and the counts must agree.
+        for (saveable, _), old in zip(pairs, before, strict=True):
+            saveable.target.load_state_dict(old)
         raise
 
 
-def _refusal(place: str, part: SaveableState, state: Any) -> Exception | None:
-    """The error with which an object refuses a state, None where it continues from it."""
+def _refusal(place: str, saveable: SaveableState, state: Any) -> Exception | None:
+    """The error with which an object refuses a state; None if it accepts it."""
     try:
-        part.target.load_state_dict(state)
+        saveable.target.load_state_dict(state)
     except Exception as error:
-        error.add_note(f"{part.path} was being restored from the checkpoint {place}")
+        error.add_note(f"{saveable.path} was being restored from the checkpoint {place}")
         return error
     return None

@@ -16,8 +16,8 @@ def check_asynchronous(asynchronous: bool) -> None:
 
     Raises:
         InvalidTypeError: no flag.
-        InvalidArgumentError: a Python that starts no thread any more once its main program has ended, though it waits
-            for threads: Orbax needs new ones for what is still under way.
+        InvalidArgumentError: a Python version that cannot start threads after the main program has ended, which Orbax
+            needs to finish writing.
     """
     if check_flag("Checkpoint", "asynchronous", asynchronous) and (3, 12, 0) <= sys.version_info[:3] < (3, 12, 3):
         version = ".".join(map(str, sys.version_info[:3]))
@@ -46,7 +46,7 @@ def check_no_options(objects: dict[str, Any]) -> None:
 
 
 def step_of(step: Any, is_value: bool) -> int | None:
-    """The number that a step gives a checkpoint; None if there is none.
+    """The number of a checkpoint from `step`; None if there is none.
 
     Args:
         step: what `save` was given.
@@ -72,7 +72,7 @@ def step_of(step: Any, is_value: bool) -> int | None:
 
 
 def metric_of(metric: Any, is_value: bool) -> float | None:
-    """How good a checkpoint is, as a number; None if that was not said.
+    """The metric of a checkpoint as a number; None if there is none.
 
     Args:
         metric: what `save` was given.

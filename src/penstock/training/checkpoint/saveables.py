@@ -1,7 +1,7 @@
-"""The leaves of what a checkpoint is made of: how each is taken into host memory, and how it comes back.
+"""The leaves of the objects of a checkpoint: how each is copied to host memory, and how it is restored.
 
 Keras objects, Flax modules and what has a state of its own are restored in place; arrays, numbers and strings are
-values, which come back as new ones.
+values, of which `restore` returns new ones.
 """
 
 from abc import ABC, abstractmethod
@@ -23,27 +23,27 @@ from penstock.training.checkpoint.states import SplitState
 
 
 class Saveable(ABC):
-    """One leaf, without its value where it is an array: a checkpoint must not keep that alive."""
+    """One leaf; without its value if it is an array, which a checkpoint must not keep alive."""
 
     in_place: ClassVar[bool] = True
 
     @abstractmethod
     def items(self) -> list[Item]:
-        """What a checkpoint must hold for it."""
+        """The items that a checkpoint must have for it."""
 
     @abstractmethod
     def snapshot(self, value: Any) -> tuple[list[Item], dict[str, Any]]:
-        """What a checkpoint holds for it, and its arrays in host memory, by their names; `value` is the leaf."""
+        """The items that are saved, and the arrays in host memory, by their names; `value` is the leaf."""
 
     @abstractmethod
     def restored(self, stored: Mapping[str, Item], arrays: Mapping[str, Any]) -> Any:
-        """The leaf with the values that were stored. Nothing can fail any more: all was checked before."""
+        """The leaf with the stored values. It cannot fail: everything was checked before."""
 
     def prepare(self, stored: Mapping[str, Item]) -> None:  # noqa: B027  # most parts have nothing to build
-        """Build what is not built yet, as it was in what is stored, by path."""
+        """Build the leaf if it is not built yet; `stored` are the items by their paths."""
 
     def shardings(self) -> dict[str, Any]:
-        """Where the arrays belong of which several workers read different parts, by their names."""
+        """The shardings of arrays of which several workers read different parts, by their names."""
         return {}
 
 
@@ -66,7 +66,7 @@ class SaveableState(Saveable):
 
 
 class SaveableArray(Saveable):
-    """An array or a number. It comes back as what the template is, and where the template lies."""
+    """An array or a number. It is restored with the type and the devices of the template."""
 
     in_place = False
 
@@ -126,7 +126,7 @@ def _advice(leaf: Any) -> str:
 
 
 class SaveableText(Saveable):
-    """A string, which is kept in the index."""
+    """A string, which is stored in the index."""
 
     in_place = False
 
@@ -171,5 +171,5 @@ class SaveablePerReplica(Saveable):
 
 
 def with_states(item: Item, states: list[Any]) -> Item:
-    """What is stored of an object with a state, with that of each worker's."""
+    """The item of an object with a state, with the state of each worker."""
     return msgspec.structs.replace(item, states=states)

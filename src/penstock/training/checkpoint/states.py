@@ -21,19 +21,19 @@ _ARRAY, _PAIRS = "__array__", "__pairs__"
 
 
 class SplitState:
-    """A state, taken apart.
+    """A state, split into plain data and arrays.
 
     Attributes:
-        plain: the state, with the names of its arrays in their places. Tuples have become lists.
+        plain: the state, with names in place of its arrays, and lists in place of tuples.
         arrays: copies of its arrays in host memory, by their names.
-        entries: what a checkpoint says of each of them.
+        entries: their entries in the index.
 
     Args:
-        path: whose state it is.
-        state: what `state_dict()` gave.
+        path: the path of the object.
+        state: the result of its `state_dict()`.
 
     Raises:
-        InvalidTypeError: there is something else in it.
+        InvalidTypeError: it contains values of other types.
     """
 
     def __init__(self, path: str, state: Any) -> None:
@@ -67,7 +67,7 @@ class SplitState:
 
 
 def join_state(plain: Any, arrays: Mapping[str, Array]) -> Any:
-    """The state that was taken apart, each array as what it was."""
+    """The state that was split, each array of the type that it had."""
     if isinstance(plain, list):
         return [join_state(value, arrays) for value in plain]
     if not isinstance(plain, dict):
@@ -83,7 +83,7 @@ def join_state(plain: Any, arrays: Mapping[str, Array]) -> Any:
 
 
 def _torch() -> Any:
-    """PyTorch, where somebody has imported it: otherwise no array can be one of its."""
+    """PyTorch, if it is imported; otherwise no array can be a tensor."""
     return sys.modules.get("torch")
 
 

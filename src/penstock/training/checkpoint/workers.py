@@ -1,4 +1,4 @@
-"""Workers that save and restore together: none goes on before all are done, and an error of one is an error of all."""
+"""Workers that save and restore together: each waits for all others, and an error of one is raised on all."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ class WorkerGroup:
         count: the number of workers.
 
     Args:
-        control: where they talk to each other; None for a worker alone.
+        control: the channel between them; None for a single worker.
     """
 
     def __init__(self, control: Control | None) -> None:
@@ -36,14 +36,14 @@ class WorkerGroup:
         return WriteBarrier(self._control, topic)
 
     def call(self, name: str, work: Callable[[], tuple[Own, Any]]) -> tuple[Own, list[Any]]:
-        """Do a piece of work, and go on when all workers have done it.
+        """Do a piece of work, and return when all workers have done it.
 
         Args:
-            name: the call, as errors say it.
-            work: gives something for this worker, and plain data for all.
+            name: the call, for errors.
+            work: returns something for this worker, and plain data for all workers.
 
         Returns:
-            What it gave for this worker, and what each worker's gave for all.
+            What `work` returned for this worker, and what each worker returned for all.
 
         Raises:
             WorkerError: it failed on another worker, or one was lost.

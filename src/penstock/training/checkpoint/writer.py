@@ -1,4 +1,4 @@
-"""One piece of writing in a background thread, whose error is raised in the next call of the caller's."""
+"""Writes in a background thread; an error is raised by the caller's next call."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Mistakes of a Keras step that would give wrong numbers in silence, found while the step is traced."""
+"""Finds mistakes in Keras steps, while they are traced, that would silently give wrong numbers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ _refusing: ContextVar[bool] = ContextVar("penstock_refuses_averages", default=Fa
 
 @contextmanager
 def averaging_losses_refused() -> Iterator[None]:
-    """Within it a Keras loss that takes a mean over its batch is refused when it is called."""
+    """A context in which calls of Keras losses that take a mean over their batch are refused."""
     token = _refusing.set(True)
     try:
         yield
@@ -26,7 +26,7 @@ def averaging_losses_refused() -> Iterator[None]:
 
 
 def refusing_averages(call: Callable[..., Any]) -> Callable[..., Any]:
-    """What takes the place of `keras.losses.Loss.__call__`."""
+    """Replaces `keras.losses.Loss.__call__`."""
 
     @wraps(call)
     def checked(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`model.fit(dataset, class_weight=...)`: the rows weighed by the classes of their labels, as Keras does for arrays."""
+"""`model.fit(dataset, class_weight=...)`: weights rows by the classes of their labels, as Keras does for arrays."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -16,7 +16,7 @@ class ClassWeight:
     """Adds sample weights to batches of (x, y).
 
     Args:
-        weights: the weight of each class; a class that is not named has 1.
+        weights: the weight of each class; classes that are not named have weight 1.
 
     Raises:
         InvalidTypeError: no dictionary of numbers.

@@ -1,4 +1,4 @@
-"""What happens once penstock and Keras have both been imported; see `import_hook.py`."""
+"""Connects penstock with Keras when both are imported; see `import_hook.py`."""
 
 from collections.abc import Callable
 from functools import wraps

@@ -1,4 +1,4 @@
-"""How one of Keras's models reads a dataset: pass by pass, with batches and variables on a strategy's devices.
+"""Feeds a dataset to a Keras model: pass by pass, with batches and variables on a strategy's devices.
 
 Each batch is one global JAX array per leaf, split over the strategy's devices where they divide its rows, and whole
 on every device where they do not. Keras's compiled step follows the data: see docs/design/0012.
@@ -63,10 +63,10 @@ class ModelFeed:
         """Get ready for a model that is going to read.
 
         Args:
-            model: its variables will be on the devices when the first batch is.
-            strategy: as the attribute.
-            whole: whether every worker is to get all rows of every batch: Keras fetches what it predicts, and a
-                worker can fetch only what is on its own devices.
+            model: its variables are placed on the devices before the first batch.
+            strategy: the attribute `strategy`.
+            whole: whether every worker gets all rows of every batch: Keras fetches predictions, and a worker can
+                fetch only what is on its own devices.
             class_weight: adds weights to each batch.
         """
         self._model, self._whole, self._class_weight = model, whole, class_weight
@@ -82,10 +82,10 @@ class ModelFeed:
         return self._model is model
 
     def resume(self, state: Any, skip: int) -> bool:
-        """Resume a number of batches after a state: with the rest of its pass, or if nothing is left, with the next.
+        """Resume a number of batches after a state: with the rest of that pass, or, if nothing is left, with the next.
 
         Returns:
-            Whether there is a rest.
+            Whether the pass has more batches.
         """
         with self._opened() as iterator:
             iterator.load_state_dict(state)
@@ -103,7 +103,7 @@ class ModelFeed:
         self._agreed = self._in_use
 
     def place_variables(self) -> None:
-        """Bring the model's variables to all devices, those of worker 0 to those of all workers."""
+        """Put the model's variables on all devices, with the values of worker 0."""
         assert self.strategy is not None
         self._wait()
         model = self._model
@@ -124,7 +124,7 @@ class ModelFeed:
             if self._next_pass is not None:
                 iterator.load_state_dict(self._next_pass)
             if not self._in_use:
-                # Keras looks at a batch to build the model. That is no epoch: the next pass begins here again.
+                # Keras reads a batch to build the model. This is not an epoch: the next pass begins here again.
                 self._next_pass = iterator.state_dict()
                 yield from map(self._batch, iterator)
                 return
@@ -136,13 +136,13 @@ class ModelFeed:
                 self.on_take(self.taken, False, iterator.state_dict)
 
     def _opened(self) -> DatasetIterator | DistributedIterator:
-        """A new pass, in place of the one before."""
+        """Open a new pass, and close the previous one."""
         self.close()
         self._iterator = cast(DatasetIterator | DistributedIterator, iter(self._steps))
         return self._iterator
 
     def close(self) -> None:
-        """End a pass that Keras has left in the middle."""
+        """End a pass that Keras has not read to its end."""
         if self._iterator is not None:
             self._iterator.close()
             self._iterator = None
@@ -162,7 +162,7 @@ class ModelFeed:
         return [self._placed(shares, even) for shares in leaves]
 
     def _placed(self, shares: Shares, even: bool) -> Any:
-        """A leaf of a step on the devices; where several workers have to exchange rows first, this worker's."""
+        """A leaf of a step on the devices; if several workers have to exchange rows first, this worker's rows."""
         assert self.strategy is not None
         rows = np.concatenate(shares.parts) if shares.whole is None else shares.whole
         _check(rows)
@@ -173,7 +173,7 @@ class ModelFeed:
         return PerReplica([array]) if workers.replicas_in_sync == 1 else array
 
     def _batch(self, step: Any) -> Any:
-        """A step as Keras takes it."""
+        """A step in the form that Keras takes."""
         leaves, structure = flatten(step)
         batch = structure.unflatten([self._leaf(leaf) for leaf in leaves])
         return batch if self._class_weight is None else self._class_weight(batch)
@@ -188,7 +188,7 @@ class ModelFeed:
         return leaf
 
     def _wait(self) -> None:
-        """Let Keras's last step end, before workers meet elsewhere, where one program must end before the next."""
+        """Wait for Keras's last step before the next collective, where one program must end before the next begins."""
         assert self.strategy is not None
         if workers_of(self.strategy).count > 1 and runs_one_program_at_a_time(self.strategy):
             for array in jax.live_arrays():  # type: ignore[no-untyped-call]

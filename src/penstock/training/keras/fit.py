@@ -1,9 +1,9 @@
 """`model.fit(dataset)`: what Keras's models do with a `ps.Dataset`.
 
-Keras takes adapters for data of other kinds, but has no place to announce them. So some methods of Keras's models are
-wrapped: `compile` notes whose scope it was called in; `fit`, `evaluate` and `predict` turn datasets into adapters;
-those that make the compiled steps do it under Keras's own distribution over the strategy's devices; and what reads an
-adapter leaves batches on those devices. All go on in Keras.
+Keras accepts data adapters, but has no way to register them. So some methods of Keras's models are wrapped: `compile`
+remembers the strategy in whose scope it was called; `fit`, `evaluate` and `predict` turn datasets into adapters; the
+methods that compile steps do so under Keras's own distribution over the strategy's devices; and the iterator over an
+adapter leaves batches on these devices. All of them then call Keras's own method.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,47 +26,47 @@ from penstock.training.keras.feed import ModelFeed
 from penstock.training.keras.input import DatasetInput, as_input, feed_of
 from penstock.training.keras.interface import jax_epoch_iterator, replace_method
 
-_compiled_under: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""The strategies of models, as in TensorFlow: `fit` may be called when the scope has been left."""
+_compiled_for: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""The strategies in whose scopes models were compiled, for calls of `fit` outside of the scope, as in TensorFlow."""
 
 _reading: WeakKeyDictionary[Any, ModelFeed] = WeakKeyDictionary()
-"""What the models are reading at this moment."""
-_made_under: WeakKeyDictionary[Any, MeshStrategy | None] = WeakKeyDictionary()
-"""For which strategies the compiled steps of models were made."""
+"""The feeds from which models are reading at this moment."""
+_steps_made_for: WeakKeyDictionary[Any, MeshStrategy | None] = WeakKeyDictionary()
+"""The strategies for which the compiled steps of models were made."""
 
 _STEPS = ("train", "test", "predict")
 _DATA = {"fit": "steps_per_epoch", "evaluate": "steps", "predict": "steps"}
-"""The methods that take data, and what limits each to a number of batches."""
+"""The methods that take data, each with its argument for the number of batches."""
 _INSIDE = {
     "y": "make elements of (x, y)",
     "sample_weight": "make elements of (x, y, sample_weight)",
     "batch_size": "use dataset.batch(batch_size)",
     "validation_batch_size": "use dataset.batch(batch_size)",
 }
-"""What a dataset brings itself."""
+"""Arguments that a dataset makes superfluous, and what to do instead."""
 
 
 def accept_datasets() -> None:
     """Let `fit`, `evaluate` and `predict` of Keras's models take a `ps.Dataset`; called once."""
-    replace_method(keras.Model, "compile", _noting)
+    replace_method(keras.Model, "compile", _remembering_strategy)
     for name, steps in _DATA.items():
-        replace_method(keras.Model, name, partial(_taking, name=name, steps=steps))
+        replace_method(keras.Model, name, partial(_taking_datasets, name=name, steps=steps))
     for step in _STEPS:
-        replace_method(keras.Model, f"make_{step}_function", _making)
-    replace_method(jax_epoch_iterator(), "_get_iterator", _as_placed)
+        replace_method(keras.Model, f"make_{step}_function", _compiling_for_strategy)
+    replace_method(jax_epoch_iterator(), "_get_iterator", _leaving_batches_in_place)
 
 
-def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
+def _remembering_strategy(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def compile(self: Any, *args: Any, **kwargs: Any) -> Any:
         if get_strategy() is not None:
-            _compiled_under[self] = get_strategy()
+            _compiled_for[self] = get_strategy()
         return original(self, *args, **kwargs)
 
     return compile
 
 
-def _taking(original: Callable[..., Any], name: str, steps: str) -> Callable[..., Any]:
+def _taking_datasets(original: Callable[..., Any], name: str, steps: str) -> Callable[..., Any]:
     @wraps(original)
     def method(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         if not _is_ours(x):
@@ -96,12 +96,12 @@ def _taking(original: Callable[..., Any], name: str, steps: str) -> Callable[...
 
 @contextmanager
 def _read_by(model: Any, feeds: list[ModelFeed]) -> Iterator[None]:
-    """Within it a model reads these, the first one first; afterwards all of them are closed."""
+    """A context in which a model reads these feeds, beginning with the first; at its end all are closed."""
     outer, strategy = _reading.get(model), feeds[0].strategy
-    if _made_under.get(model) is not strategy:
+    if _steps_made_for.get(model) is not strategy:
         for step in _STEPS:
             setattr(model, f"{step}_function", None)
-    _made_under[model] = strategy
+    _steps_made_for[model] = strategy
     _reading[model] = feeds[0]
     try:
         yield
@@ -114,13 +114,13 @@ def _read_by(model: Any, feeds: list[ModelFeed]) -> Iterator[None]:
             _reading[model] = outer
 
 
-def _making(original: Callable[..., Any]) -> Callable[..., Any]:
+def _compiling_for_strategy(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def make(self: Any, force: bool = False) -> Any:
         feed = _reading.get(self)
         if feed is None or feed.strategy is None:
             return original(self, force)
-        # What Keras compiles under a distribution leaves every variable as it lies: whole, on every device.
+        # Steps that Keras compiles under a distribution leave every variable replicated on all devices.
         feed.place_variables()
         devices = placement_of(feed.strategy).mesh.devices
         mesh = keras.distribution.DeviceMesh(devices.shape, [AXIS], devices)
@@ -130,7 +130,7 @@ def _making(original: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def _as_placed(original: Callable[..., Any]) -> Callable[..., Any]:
+def _leaving_batches_in_place(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def _get_iterator(self: Any) -> Any:
         # Keras puts batches on a device some steps ahead. Those of a strategy are on its devices already, and JAX
@@ -150,7 +150,7 @@ def _is_ours(data: Any) -> bool:
 def _prepared(
     model: Any, data: Any, name: str, steps: str, given: Mapping[str, Any], class_weight: Any = None
 ) -> DatasetInput:
-    """The adapter of some data, ready for a model."""
+    """The adapter for some data, prepared for a model."""
     for argument, instead in _INSIDE.items():
         if given.get(argument) is not None:
             raise InvalidArgumentError(f"a Keras model got a dataset and {argument}=...: leave it out, and {instead}")
@@ -165,7 +165,7 @@ def _prepared(
 
 def _strategy_of(model: Any) -> MeshStrategy | None:
     """The strategy whose devices a model is trained on: that in scope, or whose scope it was compiled in."""
-    strategy = get_strategy() or _compiled_under.get(model)
+    strategy = get_strategy() or _compiled_for.get(model)
     if strategy is None:
         return None
     if keras.distribution.distribution() is not None:

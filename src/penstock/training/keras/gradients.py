@@ -17,19 +17,19 @@ check_backend("ps.keras")
 def value_and_grad(
     fn: Callable[..., Any], variables: Sequence[Any], has_aux: bool = False
 ) -> Callable[..., tuple[Any, list[Any]]]:
-    """A function that gives what `fn` gives, and its gradients with respect to Keras variables.
+    """A function that returns the result of `fn`, and its gradients with respect to Keras variables.
 
     Inside `strategy.run` the gradients are summed over all replicas, so that every replica applies the same update:
     losses are to be scaled accordingly, as `ps.compute_average_loss` does. What `fn` writes to other variables
     (metrics, moving statistics, seeds) is kept.
 
     Args:
-        fn: gives a scalar loss, or with `has_aux` a pair of the loss and anything else.
+        fn: returns a scalar loss, or with `has_aux` a pair of the loss and anything else.
         variables: the variables, usually `model.trainable_variables`.
-        has_aux: whether `fn` gives such a pair.
+        has_aux: whether `fn` returns such a pair.
 
     Returns:
-        A function of the arguments of `fn` that gives (result of `fn`, list of gradients in the variables' order).
+        A function of the arguments of `fn` that returns (result of `fn`, list of gradients in the variables' order).
 
     Raises:
         InvalidTypeError: something that is no Keras variable.
@@ -75,7 +75,7 @@ def value_and_grad(
 
 
 class _NestedScope(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
-    """A scope in which some variables have other values, and all others those of the scope around it."""
+    """A scope in which some variables have other values, and all others the values of the surrounding scope."""
 
     def __init__(self, mapping: Any) -> None:
         super().__init__(list(mapping), initialize_variables=False)

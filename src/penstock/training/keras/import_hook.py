@@ -1,4 +1,4 @@
-"""Lets penstock know when Keras is imported, without importing it."""
+"""Connects penstock with Keras when Keras is imported, without importing it."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def connect_when_imported() -> None:
 
 
 class _Watch(MetaPathFinder):
-    """Stands before the other finders until Keras has been imported. Python asks it where a module is, too."""
+    """The first finder until Keras is imported. `importlib.util.find_spec` calls it too."""
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != "keras":
@@ -50,10 +50,10 @@ class _Watch(MetaPathFinder):
 
 
 def chosen_backend() -> str:
-    """The backend of Keras, if it is imported now: that of KERAS_BACKEND, otherwise that of the file keras.json.
+    """The backend that Keras would choose: that of KERAS_BACKEND, otherwise that of the file keras.json.
 
-    JAX where that is TensorFlow, which could not be imported: Keras takes it where nobody has chosen, and then writes
-    it into its file of settings by itself.
+    JAX where that is TensorFlow and TensorFlow is not installed: Keras writes TensorFlow into its file of settings if
+    nobody has chosen.
     """
     named = os.environ.get("KERAS_BACKEND")
     if named:

@@ -1,6 +1,6 @@
-"""All that penstock takes from Keras beyond what Keras documents.
+"""Everything that penstock uses of Keras beyond its documented interface.
 
-`tests/training/test_keras_interface.py` looks at each of these, and names the version of Keras that has changed one.
+`tests/training/test_keras_interface.py` checks each of these, and names the version of Keras that has changed one.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ def values_of(variables: Sequence[Any]) -> list[Any]:
 
 
 def set_values(variables: Sequence[Any], values: Sequence[Any]) -> None:
-    """Let variables hold these very arrays: `Variable.assign` converts each, at some microseconds for every step."""
+    """Set the arrays of variables without the conversion of `Variable.assign`, which costs microseconds for each."""
     for variable, value in zip(variables, values, strict=True):
         variable._value = value
 

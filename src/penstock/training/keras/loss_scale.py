@@ -13,7 +13,7 @@ from penstock.errors import InvalidArgumentError
 
 
 def applying_without_state(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """What takes the place of `LossScaleOptimizer.apply`; outside of `strategy.run` it does the same."""
+    """Replaces `LossScaleOptimizer.apply`; outside of `strategy.run` it does the same."""
 
     @wraps(apply)
     def method(self: Any, grads: Any, trainable_variables: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""What Keras's variables are for, which says how the replicas' new values of one become one."""
+"""How the replicas' new values of a Keras variable are merged, by what the variable is for."""
 
 import weakref
 from collections.abc import Sequence
@@ -13,28 +13,28 @@ from penstock.training.keras.objects import owner_kinds
 
 
 class MergeRule(Enum):
-    """How the replicas' new values of a variable become one."""
+    """How the replicas' new values of a variable are merged into one."""
 
     SUM = auto()
-    """What each replica adds is added up."""
+    """The increments of all replicas are summed."""
     MEAN = auto()
     """Their mean, over the replicas that have rows."""
     FIRST = auto()
-    """That of replica 0."""
+    """The value of replica 0."""
     SEED = auto()
-    """A seed advances as on one replica."""
+    """The seed advances as on one replica."""
     REPLICATED = auto()
     """They are equal."""
 
 
 _owners: dict[int, tuple[weakref.ref[Any], Any]] = {}
-"""For each variable that was asked for, by its id and for as long as it lives, the class of its owner or None."""
+"""The class of a variable's owner, or None, by the variable's id; cached as long as the variable lives."""
 
 _BY_AGGREGATION = {"sum": MergeRule.SUM, "mean": MergeRule.MEAN, "only_first_replica": MergeRule.FIRST}
 
 
 def merge_rules_of(variables: Sequence[Any]) -> list[MergeRule]:
-    """The kinds of variables, found by whose they are."""
+    """The merge rules of variables, which follow from their owners."""
     new = [variable for variable in variables if id(variable) not in _owners]
     if new:
         _find_owners(new)

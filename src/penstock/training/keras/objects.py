@@ -1,6 +1,6 @@
-"""Keras's objects in this process: whose a variable is, and what was made inside a strategy's scope.
+"""Records Keras's objects when they are made: the owner of a variable, and whether it was made in a strategy's scope.
 
-A variable knows neither, so each object is noted when it is made. None is kept alive by that.
+A variable knows neither. The records keep no object alive.
 """
 
 import weakref
@@ -13,19 +13,19 @@ import keras
 from penstock.distribute.framework import scope_is_open
 
 OWNERS = (keras.optimizers.Optimizer, keras.random.SeedGenerator, keras.Metric)
-"""The kinds of objects whose variables become one in ways of their own; of several owners the last has the say."""
+"""The classes whose variables are merged by rules of their own; of several owners the last class counts."""
 NOTED = (keras.Variable, keras.Layer, *OWNERS)
 
 _seen: dict[int, weakref.ref[Any]] = {}
-"""What was seen being made, by its id, for as long as it lives."""
+"""All recorded objects, by their ids, as long as they live."""
 _owners: dict[int, weakref.ref[Any]] = {}
-"""Those of the kinds that own variables."""
+"""The recorded objects that own variables."""
 _inside: dict[int, weakref.ref[Any]] = {}
-"""Those that were made inside a scope."""
+"""The recorded objects that were made inside a scope."""
 
 
 def note(made: Any) -> None:
-    """Note an object that is being made."""
+    """Record an object that is being made."""
     for noted, concerned in ((_seen, True), (_owners, isinstance(made, OWNERS)), (_inside, scope_is_open())):
         if concerned:
             noted[id(made)] = weakref.ref(made, partial(_forget, noted, id(made)))
@@ -45,7 +45,7 @@ def made_inside(variables: Sequence[Any]) -> set[int]:
 
 
 def owner_kinds() -> dict[int, Any]:
-    """For the id of each variable that has an owner of a kind in `OWNERS` that kind."""
+    """The class in `OWNERS` that owns a variable, by the variable's id."""
     living = _living(_owners)
     found: dict[int, Any] = {}
     for kind in OWNERS:
@@ -56,13 +56,13 @@ def owner_kinds() -> dict[int, Any]:
 
 
 def is_of_keras(variable: Any) -> bool:
-    """Whether a variable belongs to one of Keras's own metrics, rather than to one that somebody wrote."""
+    """Whether a variable belongs to one of Keras's own metrics, rather than to a user's."""
     owners = [one for one in _living(_owners) if any(variable is other for other in _variables_of(one))]
     return bool(owners) and all(type(owner).__module__.startswith("keras.") for owner in owners)
 
 
 def _variables_of(owner: Any) -> Sequence[Any]:
-    # One whose making has failed may lack its variables.
+    # An object whose constructor has failed may lack its variables.
     if isinstance(owner, keras.random.SeedGenerator):
         return [owner.state] if hasattr(owner, "state") else []
     return getattr(owner, "variables", ())

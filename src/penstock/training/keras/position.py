@@ -1,4 +1,4 @@
-"""`KeepPosition`: the place in the data of a `fit`, so that one that was killed goes on with the very next batch."""
+"""`KeepPosition`: keeps the position in the data during `fit`, so that a killed run resumes with the next batch."""
 
 import json
 import os
@@ -22,16 +22,16 @@ _REST = "the rest of an epoch is done"
 class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
     """Keeps the position in the data, next to `keras.callbacks.BackupAndRestore`, which keeps the weights.
 
-    A `fit` that was killed and is called again goes on with the batch after the last one that the restored weights
-    have seen, in the same epoch: no example is left out, and none counts twice. Position and weights are never saved
-    at one moment. They find each other by `model.optimizer.iterations`: the number of the batch is in the weights, and
-    this callback keeps from which positions batches of which numbers come.
+    A `fit` that was killed and is called again resumes after the last batch that the restored weights were trained on,
+    in the same epoch: no example is skipped, and none counts twice. Position and weights are not saved at the same
+    moment, but `model.optimizer.iterations`, which is saved with the weights, is the number of the batch, and this
+    callback records the positions of batches by their numbers.
 
     Args:
         data: what `ps.keras.as_input` gave, and `fit` is given.
-        directory: where the position is kept until `fit` has ended; on several workers, one for each.
-        every: how often a position is noted, in batches, besides at the beginning of each epoch. So many batches at
-            most are read again, and thrown away, when `fit` goes on.
+        directory: where the position is kept until `fit` has ended; each worker needs its own.
+        every: the number of batches between two records of the position; one is also made at the beginning of each
+            epoch. When `fit` resumes, at most this many batches are read again and discarded.
 
     Raises:
         InvalidTypeError: other data, or `every` is no integer.
@@ -78,7 +78,7 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         self._write(marks)
         self._feed.taken = seen
         if marks:
-            self._go_on(marks, seen)
+            self._resume_after(marks, seen)
         self._feed.on_take = self._note
 
     def _check_data(self) -> None:
@@ -95,7 +95,7 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
             )
 
     def _batches_seen(self) -> int:
-        """How many batches the weights have been trained with: worker 0's, which all others will take."""
+        """The number of batches that the weights were trained on, on worker 0, whose weights all workers use."""
         own = self._iterations()
         strategy = self._feed.strategy
         control = None if strategy is None else control_channel(strategy)
@@ -104,8 +104,8 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
     def _iterations(self) -> int:
         return int(self.model.optimizer.iterations.value)
 
-    def _go_on(self, marks: list[dict[str, Any]], seen: int) -> None:
-        """Let the data and Keras's epochs go on behind the batches seen."""
+    def _resume_after(self, marks: list[dict[str, Any]], seen: int) -> None:
+        """Resume the data and Keras's epochs after the batches that were seen."""
         begun = [mark for mark in marks if "epoch" in mark][-1]
         state = next((mark for mark in reversed(marks) if "state" in mark), None)
         epoch, done, steps = begun["epoch"], seen - begun["batch"], self.params.get("steps")
@@ -118,14 +118,14 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         set_first_epoch(self.model, epoch)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Note where an epoch begins; called by Keras."""
+        """Record where an epoch begins; called by Keras."""
         if self._restored is not None and self._iterations() != self._restored:
             raise InvalidArgumentError(
                 "weights were restored behind KeepPosition's back: give fit callbacks=[BackupAndRestore(...), "
                 "KeepPosition(...)], in this order"
             )
         if not self._entered:
-            # At first another worker's weights may still be its own.
+            # In the first epoch the weights of other workers may not have those of worker 0 yet.
             batch = self._iterations() if self._restored is None else self._feed.taken
             self._append({"batch": batch, "epoch": epoch})
         self._entered, self._restored = False, None
@@ -136,7 +136,7 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
             self.model.stop_training = _REST
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Let training go on after such an epoch; called by Keras."""
+        """Let training continue after such an epoch; called by Keras."""
         self._rest = None
         if self.model.stop_training == _REST:
             self.model.stop_training = False
@@ -155,7 +155,7 @@ class KeepPosition(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has
         return self._directory / "position.jsonl"
 
     def _read(self) -> list[dict[str, Any]]:
-        """What was noted; a last line that a kill has cut off is not."""
+        """The records; without a last line that was cut off when the process was killed."""
         if not self._file.exists():
             return []
         lines = self._file.read_text().splitlines(keepends=True)

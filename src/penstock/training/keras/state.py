@@ -1,4 +1,4 @@
-"""Keras's variables in `strategy.run`: found by tracing the step, lent to it, and merged by what they are for."""
+"""Keras variables in `strategy.run`: found by tracing the step, given values for each replica, and merged."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,10 +22,9 @@ from penstock.training.keras.sums import only_added_to
 class KerasFramework(Framework):
     """The variables of Keras models, optimisers, metrics and random seeds, on Keras's JAX backend.
 
-    A metric's variables grow by the sum of what all replicas add, or become what their `aggregation` says. Moving
-    statistics become the mean of the replicas'. A seed advances as on one replica, and every replica draws from a seed
-    of its own. Trainable weights and the optimiser's variables are the same on all replicas, because summed gradients
-    are.
+    A metric's variables grow by the sum of all replicas' increments, or are merged as their `aggregation` says. Moving
+    statistics become the mean over the replicas. A seed advances as on one replica, and every replica draws from its
+    own seed. Trainable weights and the optimiser's variables are equal on all replicas, because summed gradients are.
     """
 
     def touched(self, trace: Callable[[], object]) -> Touched:
@@ -101,7 +100,7 @@ class KerasFramework(Framework):
 
 
 class _Recording(keras.StatelessScope):  # type: ignore[misc]  # Keras has no types
-    """A Keras scope that notes every variable read or written within it."""
+    """A Keras scope that records every variable that is read or written within it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whether a step only adds to a variable: only then is the sum of what the replicas add the variable's new value."""
+"""Checks that a step only adds to a variable: only then can the replicas' increments be summed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from penstock.distribute.jax.interface import ClosedJaxpr, Jaxpr, Literal, called_function, inner_traces
 
 Origin = int | str | None
-"""What a value in a trace is made of: no watched input (None), input n and something added (n), or _OTHER."""
+"""How a value in a trace depends on watched inputs: not at all (None), as input n plus something (n), or _OTHER."""
 
 _OTHER = "other"
 _KEEPING = ("convert_element_type", "copy", "copy_p", "optimization_barrier", "reshape", "sharding_constraint")
 
 
 def only_added_to(trace: ClosedJaxpr, watched: Sequence[int]) -> list[bool]:
-    """For each watched input whether the step gives it back with something added that depends on no watched input.
+    """For each watched input whether the step returns it plus something that depends on no watched input.
 
     Args:
         trace: gives new values at the end of its outputs, in the order of its first inputs.
@@ -27,7 +27,7 @@ def only_added_to(trace: ClosedJaxpr, watched: Sequence[int]) -> list[bool]:
 
 
 def _origins_of(jaxpr: Jaxpr, inputs: Sequence[Origin]) -> list[Origin]:
-    """What the outputs of a trace are made of."""
+    """The origins of the outputs of a trace."""
     origins: dict[Any, Origin] = dict(zip(jaxpr.invars, inputs, strict=True))
 
     def of(variables: Sequence[Any]) -> list[Origin]:
@@ -41,7 +41,7 @@ def _origins_of(jaxpr: Jaxpr, inputs: Sequence[Origin]) -> list[Origin]:
 
 
 def _after(equation: Any, given: list[Origin]) -> list[Origin]:
-    """What the outputs of one equation are made of, some of whose inputs are made of watched ones."""
+    """The origins of the outputs of one equation, given those of its inputs."""
     name = equation.primitive.name
     called = called_function(equation)
     if called is not None:
@@ -71,6 +71,6 @@ def _keeps_shape(equation: Any, number: int) -> bool:
 
 
 def _keeps_kind(equation: Any) -> bool:
-    """Whether floating point stays so: a sum that is rounded to integers is no sum."""
+    """Whether floating-point values stay so: a sum that is rounded to integers is not a sum."""
     before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
     return bool(jnp.issubdtype(before, jnp.inexact) == jnp.issubdtype(after, jnp.inexact))
