@@ -17,27 +17,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 Thing = TypeVar("Thing")
+_End = Callable[[Any], None]
 
-
-@dataclass(frozen=True)
-class _Ending:
-    thing: weakref.ref[Any]
-    end: Callable[[Any], None]
-    last: bool = False
-
-    def run(self) -> None:
-        thing = self.thing()
-        if thing is not None:
-            self.end(thing)
-
-
-_at_exit: dict[int, _Ending] = {}
-_before_libraries: dict[int, _Ending] = {}
+_at_exit: weakref.WeakKeyDictionary[Any, tuple[_End, bool]] = weakref.WeakKeyDictionary()
+_before_libraries: weakref.WeakKeyDictionary[Any, _End] = weakref.WeakKeyDictionary()
 _unfinished: dict[int, Callable[[], None]] = {}
 _hooked: set[Callable[[], None]] = set()
 """Which functions of this file the interpreter was told to call."""
@@ -54,13 +40,13 @@ def end_at_exit(thing: Thing, end: Callable[[Thing], None], *, last: bool = Fals
     if _end_all not in _hooked:  # in a process that was forked
         atexit.register(_end_all)
         _hooked.add(_end_all)
-    _add(_at_exit, thing, end, last)
+    _at_exit[thing] = end, last
 
 
 def end_before_libraries(thing: Thing, end: Callable[[Thing], None]) -> None:
     """As `end_at_exit`, before what libraries that are imported by now have registered with `atexit`."""
-    _add(_before_libraries, thing, end, False)
-    atexit.register(_end_one, id(thing))
+    _before_libraries[thing] = end
+    atexit.register(_end_one, weakref.ref(thing))
 
 
 def finish_before_pools_close(thing: object, finish: Callable[[], None]) -> None:
@@ -80,35 +66,24 @@ def finish_before_pools_close(thing: object, finish: Callable[[], None]) -> None
 
 def forget(thing: object) -> None:
     """Undo what was registered for an object: it has ended. Takes no lock and waits for nothing."""
-    _at_exit.pop(id(thing), None)
-    _before_libraries.pop(id(thing), None)
-    _unfinished.pop(id(thing), None)
-
-
-def _add(endings: dict[int, _Ending], thing: Thing, end: Callable[[Thing], None], last: bool) -> None:
-    key = id(thing)
-    endings[key] = _Ending(weakref.ref(thing, partial(_gone, endings, key)), end, last)
-
-
-def _gone(endings: dict[int, _Ending], key: int, reference: weakref.ref[Any]) -> None:
-    found = endings.get(key)
-    if found is not None and found.thing is reference:
-        del endings[key]
+    if _at_exit.pop(thing, None) is None and _before_libraries.pop(thing, None) is None:
+        _unfinished.pop(id(thing), None)
 
 
 def _end_all() -> None:
-    endings = list(_at_exit.values())
+    endings = sorted(_at_exit.items(), key=lambda ending: not ending[1][1])
     _at_exit.clear()
     # It calls the newest first, and all of them, whatever one raises.
     with ExitStack() as stack:
-        for ending in sorted(endings, key=lambda ending: not ending.last):
-            stack.callback(ending.run)
+        for thing, (end, _) in endings:
+            stack.callback(end, thing)
 
 
-def _end_one(key: int) -> None:
-    ending = _before_libraries.pop(key, None)
-    if ending is not None:
-        ending.run()
+def _end_one(reference: weakref.ref[Any]) -> None:
+    thing = reference()
+    end = None if thing is None else _before_libraries.pop(thing, None)
+    if end is not None:
+        end(thing)
 
 
 def _finish_all() -> None:
