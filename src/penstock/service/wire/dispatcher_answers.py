@@ -1,7 +1,7 @@
-"""Answers compared with what was asked: those of the dispatcher.
+"""Checks the dispatcher's answers against the messages that they answer.
 
-A dispatcher of this version gives no others. One that does has lost its mind, or is somebody else's, and what it says
-would be met far from here: as a loop without an end, or an index that is not there.
+A dispatcher of this version gives valid answers only. Without these checks, an invalid one would cause a failure far
+from here: an endless loop, or an index that does not exist.
 """
 
 from collections.abc import Callable, Iterable
@@ -52,17 +52,17 @@ _KINDS: Final[dict[type[Message], type[Message]]] = {
 
 
 class _Wrong(Exception):
-    """What is wrong with an answer, in words."""
+    """What is wrong with an answer."""
 
 
 def check_answer(message: Message, reply: object, dispatcher: str) -> None:
-    """Compare the dispatcher's answer with the message.
+    """Check the dispatcher's answer to a message.
 
     Args:
-        dispatcher: where it is.
+        dispatcher: its address.
 
     Raises:
-        ProtocolError: it is no answer to that.
+        ProtocolError: it is not a valid answer to that message.
     """
     expected = _KINDS[type(message)]
     try:

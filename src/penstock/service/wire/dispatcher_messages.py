@@ -1,4 +1,4 @@
-"""What is said to the dispatcher, and what it answers: typed messages, never pickles.
+"""The messages to the dispatcher, and its answers: typed data, never pickles.
 
 A request and its reply are msgspec structs in MessagePack; a message is known by its tag. Seconds are those of the
 dispatcher's clock unless a name says otherwise.
@@ -53,14 +53,13 @@ class OpenEpoch(Message, frozen=True, tag="open_epoch"):
     """Begin to read an epoch of a job; answered by `EpochOpened`.
 
     Attributes:
-        job_name: "" for a job that this consumer has for itself.
-        epoch: of a named job, its n-th epoch, which is the same for all consumers; else the dataset's.
-        seed: what all randomness without a seed comes from. Of a named job the first consumer's counts.
-        consumer: a name of this reader's own, which it keeps when it is restored from a state.
+        job_name: "" for a job of this consumer alone.
+        epoch: the number of the epoch: of a named job, which all consumers share, or of the dataset.
+        seed: the seed of all randomness that has none of its own. In a named job the first consumer's counts.
+        consumer: the name of this reader, which a restored one keeps.
         consumer_index: of coordinated reads; -1 for others.
         trainer: the id of a CrossTrainerCache; "" for others.
-        resumed: what this consumer had of each pass when its state was taken, where it is restored: these spans
-            and no others are its own past.
+        resumed: for a restored consumer, the spans that it had consumed when its state was taken; None for others.
     """
 
     job_name: Name
@@ -77,11 +76,11 @@ class EpochOpened(Message, frozen=True, tag="epoch_opened"):
     """The answer to `OpenEpoch`.
 
     Attributes:
-        consumer_id: to be named in every further message of this reader.
+        consumer_id: the id to use in all further messages of this reader.
         leased: whether spans must be leased from the dispatcher; otherwise all positions are this consumer's.
         version: as in `ConsumerNews`; `passes` and `workers` are all that there are.
-        rounds: of coordinated reads, where the consumer goes on that takes the place of one that died, as in
-            `ConsumerHeartbeat`: where the others are.
+        rounds: for a consumer of coordinated reads that replaces a dead one, the rounds to continue with, as in
+            `ConsumerHeartbeat`.
     """
 
     consumer_id: int
@@ -99,13 +98,13 @@ class Lease(Message, frozen=True, tag="lease"):
     """Ask for spans of a shared job; answered by `Leased`.
 
     Attributes:
-        positions: how many positions are wanted at most, all spans together; 0 only acknowledges.
-        consumed: spans of which this consumer has handed all elements on.
-        returned: spans that it will not read.
+        positions: the most positions that are wanted, all spans together; 0 only acknowledges.
+        consumed: spans of which this consumer has delivered all elements.
+        returned: spans that it gives back.
         ended: passes of unknown length that have ended, with their length as `stop`.
-        number: counts this consumer's requests for positions, from 1: one that is sent again, because its answer was
-            lost, is answered again. 0 is carried out anew every time.
-        unread: about how many of its positions it has not handed on, and could give back; -1 where it cannot tell.
+        number: counts this consumer's requests for positions, from 1. A request that is sent again, because its answer
+            was lost, gets the same answer. 0 is carried out anew every time.
+        unread: about how many of its positions it has not delivered, and could give back; -1 if it does not know.
         waiting: whether its caller waits for an element.
     """
 
@@ -123,10 +122,10 @@ class Leased(Message, frozen=True, tag="leased"):
     """The answer to `Lease`.
 
     Attributes:
-        spans: are this consumer's from now on.
+        spans: belong to this consumer from now on.
         ended: nothing is left for this consumer in this epoch.
-        retry_after: seconds after which to ask again, where there are neither spans nor an end.
-        wanted: another reader has nothing to hand on: this one is to give back what it does not need soon.
+        retry_after: the seconds after which to ask again, if there are neither spans nor an end.
+        wanted: another reader has nothing: this one should give back what it does not need soon.
         near_end: little of the epoch is free, so that somebody may soon want what this consumer has.
     """
 
@@ -141,13 +140,13 @@ class ConsumerHeartbeat(Message, frozen=True, tag="consumer_heartbeat"):
     """A consumer is alive; answered by `ConsumerNews`.
 
     Attributes:
-        rounds: of coordinated reads, how many rounds of each pass its caller is done with.
-        turn: the pass of the round that it is at.
-        rows_per_second: what it hands on.
-        waiting_fraction: the part of the time since the last message in which its caller waited for it.
+        rounds: for coordinated reads, how many rounds of each pass its caller has completed.
+        turn: the pass that is next.
+        rows_per_second: the rate at which it delivers elements.
+        waiting_fraction: the fraction of the time since the last heartbeat in which its caller waited.
         lost_workers: workers that it cannot reach.
-        skipped: elements that it has left out because workers were lost over them.
-        version: up to which change it knows the workers and passes: that of the last `ConsumerNews`; -1 for none.
+        skipped: how many elements it left out because workers were lost over them.
+        version: the `version` of the last `ConsumerNews`; -1 for none.
     """
 
     consumer_id: int
@@ -164,13 +163,13 @@ class ConsumerNews(Message, frozen=True, tag="consumer_news"):
     """The answer to `ConsumerHeartbeat`: what has changed since the version that it names.
 
     Attributes:
-        version: to be named in the next heartbeat.
-        workers: those that have come; all of them where `whole`.
-        gone: those that are not to be asked any more.
-        whole: whether the dispatcher cannot tell what has changed, and says all that there is.
-        passes: all that there are; None where none has changed.
+        version: the version to send in the next heartbeat.
+        workers: the workers that joined; all of them if `whole`.
+        gone: the workers that must not be asked any more.
+        whole: whether this is everything, because the dispatcher no longer knows what has changed.
+        passes: all passes; None if none has changed.
         wanted: that of `Leased`.
-        left: those of the workers that could not be reached that had said that they end.
+        left: those of the unreachable workers that had announced their end.
     """
 
     version: int
@@ -184,7 +183,7 @@ class ConsumerNews(Message, frozen=True, tag="consumer_news"):
 
 
 class ReleaseConsumer(Message, frozen=True, tag="release_consumer"):
-    """A consumer reads no further; what it has not consumed goes to others. Answered by `Done`."""
+    """A consumer stops reading; what it has not consumed goes to others. Answered by `Done`."""
 
     consumer_id: int
     consumed: list[Span] = msgspec.field(default_factory=list)
@@ -209,10 +208,10 @@ class WorkerWelcome(Message, frozen=True, tag="worker_welcome"):
 
 
 class WorkerHeartbeat(Message, frozen=True, tag="worker_heartbeat"):
-    """A worker is alive; answered by `WorkerNews`. What it reports is since its last message.
+    """A worker is alive; answered by `WorkerNews`. Its figures count from its last message.
 
     Attributes:
-        leaving: it ends once it has answered what it was asked: nobody is to ask it anything more.
+        leaving: it ends after its requests: nobody should send it new ones.
         left: it has ended.
     """
 
@@ -231,9 +230,9 @@ class WorkerNews(Message, frozen=True, tag="worker_news"):
     """The answer to `WorkerHeartbeat`.
 
     Attributes:
-        known: whether the dispatcher knows this worker; otherwise it must say hello again.
+        known: whether the dispatcher knows this worker; otherwise it must send `WorkerHello` again.
         datasets: those that somebody may still ask for.
-        stopping: the worker is to end when what it is doing is done.
+        stopping: the worker should complete its requests, and end.
     """
 
     known: bool
@@ -245,7 +244,7 @@ class WorkerNews(Message, frozen=True, tag="worker_news"):
 
 
 class GetStatus(Message, frozen=True, tag="get_status"):
-    """Ask what goes on; answered by `Status`."""
+    """Ask for the state of the service; answered by `Status`."""
 
 
 class WorkerStatus(Message, frozen=True):
@@ -285,8 +284,8 @@ class EpochStatus(Message, frozen=True):
 
     Attributes:
         positions: how many there are in all passes; -1 infinite, -2 unknown.
-        leased: how many are with consumers.
-        consumed: how many are done.
+        leased: how many are leased to consumers.
+        consumed: how many are consumed.
     """
 
     job: str

@@ -1,8 +1,8 @@
-"""What goes around every message between a dispatcher and those who ask it: who speaks, and how far its journal was.
+"""The envelope of every message between a dispatcher and its peers: the sender's version, and the last journal entry.
 
-The protocol has a number, which both sides compare before anything else: the first value of an envelope stays where it
-is for ever. With a dispatcher's answer comes the number of its journal's last entry, and its peers say it back: a
-dispatcher whose journal knows less has lost some of it.
+The protocol has a number, which both sides compare first; so the first value of an envelope never moves. A dispatcher's
+answer brings the number of its journal's last entry, and its peers send it back: a dispatcher whose journal ends before
+that has lost entries.
 """
 
 import functools
@@ -19,7 +19,7 @@ PROTOCOL: Final = 4
 
 
 class ProtocolError(ServiceError):
-    """The other side speaks another protocol, or says what no message is: asking again is of no use."""
+    """The peer uses another protocol, or sent something that is no message: asking again is of no use."""
 
 
 class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -38,7 +38,7 @@ NO_ENTRY: Final = JournalEntry()
 
 
 class _Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """`version`: of the speaker's penstock."""
+    """`version`: the sender's version of penstock."""
 
     protocol: int
     version: str
@@ -69,7 +69,7 @@ def sealed(message: msgspec.Struct, entry: JournalEntry) -> bytes:
 
 
 def unsealed(body: bytes, decoder: "msgspec.msgpack.Decoder[Any]", ours: str, theirs: str) -> tuple[JournalEntry, Any]:
-    """What is in an envelope: the journal's entry and the message.
+    """The content of an envelope: the journal entry and the message.
 
     Args:
         ours: who this process is, for errors.

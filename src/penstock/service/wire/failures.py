@@ -1,4 +1,4 @@
-"""Exceptions of the user's functions on their way from a data worker to the trainer: as words and plain values."""
+"""Carries exceptions of the user's functions from a data worker to the trainer, as text and plain values."""
 
 import builtins
 import os
@@ -19,11 +19,11 @@ def failed_of(error: Exception, following: Span, left_out: LeftOut | None = None
     """The message for an exception.
 
     Args:
-        following: what of the span comes after the element that failed.
+        following: the rest of the span after the element that failed.
         left_out: what was left out before it.
     """
     told = traceback.TracebackException.from_exception(error)
-    told.__notes__ = None  # they travel by themselves
+    told.__notes__ = None  # they are sent separately
     where = f"penstock: raised on the data worker with process id {os.getpid()} on {socket.gethostname()}:"
     return Failed(
         next=following,
@@ -37,11 +37,11 @@ def failed_of(error: Exception, following: Span, left_out: LeftOut | None = None
 
 
 def to_exception(failed: Failed) -> Exception:
-    """The exception that a worker met: of its own class where this process knows it, else a `ServiceError`.
+    """The exception of a worker: of its own class if this process knows that, else a `ServiceError`.
 
-    One that cannot be shown any more, as its arguments were not plain, becomes one of the class above that is Python's.
-    It is one of Python's or penstock's own errors, or one that is defined in a module that this process has imported:
-    to find it nothing is imported, and no attribute is computed. Its notes are those of the worker's, with the worker's
+    If it can no longer be printed, because its arguments were not plain, it becomes its nearest built-in base class.
+    Its class is one of Python's or penstock's, or from a module that this process has imported: finding it imports
+    nothing, and computes no attribute. Its notes are those of the worker's, with the worker's
     traceback last.
     """
     found = _class_of(failed)
@@ -72,7 +72,7 @@ def _class_of(failed: Failed) -> type[Exception] | None:
 
 
 def _shown(error: Exception) -> str | None:
-    """An exception as text; None where its class fails at that."""
+    """An exception as text; None if its class fails at that."""
     try:
         return str(error)
     except Exception:
@@ -80,13 +80,13 @@ def _shown(error: Exception) -> str | None:
 
 
 def _of_python(found: type[Exception]) -> type[Exception]:
-    """The nearest class above that Python itself has."""
+    """The nearest base class that is built into Python."""
     return next(above for above in found.__mro__ if above.__module__ == "builtins")
 
 
 def _made(found: type[Exception], arguments: list[Any]) -> Exception | None:
-    """An exception of this class with these arguments; made without its `__init__` where that takes others."""
-    with suppress(Exception):  # whatever a class of the user's does when it is given what it does not expect
+    """An exception of this class with these arguments, made without `__init__` if that takes others."""
+    with suppress(Exception):  # whatever a user's class does with arguments that it does not expect
         error = found(*arguments)
         if list(error.args) == arguments:
             return error

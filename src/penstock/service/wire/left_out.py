@@ -1,4 +1,4 @@
-"""What a stream of a data worker leaves out, until the reader is told of it with the element that comes next."""
+"""The rows that a stream of a data worker leaves out, until they are sent with the next element."""
 
 from collections.abc import Iterable
 
@@ -9,10 +9,10 @@ from penstock.service.wire.worker_messages import LeftOut, RowLeftOut
 
 
 class Noted:
-    """Takes what one stream leaves out; the reader counts it, and the reader's limit is for all of it.
+    """Collects the rows that one stream leaves out. The reader counts them, and applies its limit to all of them.
 
     Args:
-        limit: of what is left out before one element, at which the stream ends its search for that; None for none.
+        limit: the most rows left out before one element, at which the stream gives up; None for no limit.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -37,7 +37,7 @@ class Noted:
             raise too_many(self.limit, [skipped_row(row) for row in self._rows])
 
     def taken(self) -> LeftOut | None:
-        """What was left out since this was called last; None if nothing was."""
+        """The rows left out since the last call; None if there were none."""
         if not self._count:
             return None
         left_out = LeftOut(count=self._count, rows=self._rows)
@@ -45,16 +45,16 @@ class Noted:
         return left_out
 
     def state(self) -> State:
-        """What a stream that goes on from here must not note again."""
+        """What a stream that continues from here must not note again."""
         return self._known.snapshot()
 
     def restore(self, state: State) -> None:
-        """Go on as after `state`."""
+        """Continue as after `state`."""
         self._known = KnownPasses.of(state)
 
 
 def together(parts: Iterable[LeftOut | None]) -> LeftOut | None:
-    """What was left out at several places."""
+    """Several counts of left-out rows as one."""
     there = [part for part in parts if part is not None]
     if not there:
         return None
@@ -63,10 +63,10 @@ def together(parts: Iterable[LeftOut | None]) -> LeftOut | None:
 
 
 def skipped_row(row: RowLeftOut) -> SkippedRow:
-    """What a message says of a row."""
+    """A row in a message as a `SkippedRow`."""
     return SkippedRow(row.node, row.site, row.position, row.error)
 
 
 def _row(row: SkippedRow, log: bool) -> RowLeftOut:
-    # The end of a path says most of it.
+    # The end of a path is its most useful part.
     return RowLeftOut(node=row.node, site=row.site[-LONGEST_NAME:], position=row.position, error=row.error, log=log)

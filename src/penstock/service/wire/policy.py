@@ -1,4 +1,4 @@
-"""How a job's data is divided over workers and consumers: what `ps.service.distribute` is told, checked at the call."""
+"""How a job's data is divided over workers and consumers: arguments of `ps.service.distribute`, checked at the call."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum

@@ -1,4 +1,4 @@
-"""Refusals: how an error of penstock's in a worker becomes the same error in the consumer."""
+"""Carries errors of penstock's from a dispatcher or worker to the peer whose request met them."""
 
 import traceback
 from typing import NoReturn
@@ -11,9 +11,9 @@ from penstock.service.wire.subjects import Refused
 
 
 def refusal_of(error: BaseException) -> Refused:
-    """What a consumer is told of an error that its request met in a worker."""
+    """The answer to a request that met an error."""
     if isinstance(error, PenstockError):
-        # A class of our own that consumers do not know goes as the nearest above it.
+        # A private class goes as its nearest base class in `penstock.errors`.
         kind = next(base.__name__ for base in type(error).__mro__ if vars(errors).get(base.__name__) is base)
         return Refused(kind=kind, reason=str(error))
     where = "".join(traceback.format_exception(error)).rstrip()
@@ -21,9 +21,9 @@ def refusal_of(error: BaseException) -> Refused:
 
 
 def raise_refused(refused: Refused) -> NoReturn:
-    """Raise the error that was refused with: one of `penstock.errors`, no other."""
+    """Raise the error of a refusal, which is always one of `penstock.errors`."""
     kind = getattr(errors, refused.kind, None)
-    if kind is LostDataWorkerError:  # who says so itself has not ended over what it was asked
+    if kind is LostDataWorkerError:  # a worker that says so itself has not died over the request
         raise UnreachedDataWorkerError(many_lines(refused.reason))
     if not (isinstance(kind, type) and issubclass(kind, PenstockError)):
         raise ServiceError(f"{one_line(refused.kind)}: {many_lines(refused.reason)}")

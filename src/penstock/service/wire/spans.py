@@ -1,7 +1,7 @@
-"""Arithmetic of spans: what is left of some when others are taken out of them.
+"""Set arithmetic of spans.
 
-Places are compared by their numbers. How many elements a position has is not known here, so two places may be the same
-one under two names; but where a span ends and the next one begins, both have the same name for it.
+Places are compared as pairs of numbers. How many elements a position has is not known here, so two different pairs may
+mean the same place; but a span and the one that follows it use the same pair for their border.
 """
 
 from bisect import bisect_left
@@ -11,7 +11,7 @@ from penstock.service.wire.subjects import Place, Span
 
 
 def count(spans: Iterable[Span]) -> int:
-    """How many positions they touch, but for those of which an earlier span has the beginning."""
+    """How many positions the spans touch, except those of which an earlier span has the beginning."""
     return sum(span.stop - span.start + (span.more > 0) for span in spans)
 
 
@@ -31,7 +31,7 @@ def without(spans: Iterable[Span], taken: Span) -> list[Span]:
 
 
 def overlap(spans: Iterable[Span], other: Span) -> list[Span]:
-    """The part of `spans` that is in `other` too."""
+    """The part of `spans` that is also in `other`."""
     first, end = other.first, other.end
     return [
         Span.between(span.pass_number, max(span.first, first), min(span.end, end))
@@ -41,7 +41,7 @@ def overlap(spans: Iterable[Span], other: Span) -> list[Span]:
 
 
 def clipped(spans: Iterable[Span], pass_number: int, length: int) -> list[Span]:
-    """`spans` without positions of that pass from `length` on."""
+    """`spans` without the positions of a pass from `length` on."""
     return without(spans, Span(pass_number=pass_number, start=length, stop=1 << 63))
 
 
@@ -59,7 +59,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def insert(spans: list[Span], span: Span) -> None:
-    """Put a span among others that are in order and do not overlap it; spans that touch become one."""
+    """Insert a span into sorted ones that do not overlap it; adjacent spans are joined."""
     index = bisect_left(spans, _place(span), key=_place)
     if index < len(spans) and joins(span, spans[index]):
         span = Span.between(span.pass_number, span.first, spans.pop(index).end)
@@ -74,5 +74,5 @@ def _place(span: Span) -> tuple[int, Place]:
 
 
 def joins(first: Span, second: Span) -> bool:
-    """Whether `second` goes on where `first` ends, with nothing left out between."""
+    """Whether `second` begins exactly where `first` ends."""
     return first.pass_number == second.pass_number and first.end == second.first

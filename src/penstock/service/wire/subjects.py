@@ -11,20 +11,20 @@ import msgspec
 from penstock.service.wire.policy import ShardingPolicy
 
 UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises where the bytes are no message."""
+"""What decoding raises if the bytes are no message."""
 
 LONGEST_NAME: Final = 256
 """Of jobs, datasets, trainers, tags and addresses, in characters."""
 
 Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
 Address = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME, pattern=r"^[!-~]*\Z")]
-"""It goes into logs and errors as it is."""
+"""It is written into logs and errors as it is."""
 
 PassKind = Literal["rows", "groups", "sequence"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all messages and of what they hold."""
+    """The base of all messages and of their parts."""
 
 
 class Endpoint(Message, frozen=True):
@@ -65,7 +65,7 @@ class Pass(Message, frozen=True):
 
     Attributes:
         number: its number in the epoch.
-        worker_id: the worker that it is best asked of; -1 where any will do.
+        worker_id: the worker to ask for it; -1 for any.
         shard_index: which of `num_shards` shards of the dataset it is, under a static policy.
         num_shards: 1 where the dataset is not divided.
         length: the number of positions; -1 infinite, -2 unknown.
@@ -83,10 +83,10 @@ Place = tuple[int, int]
 
 
 class Span(Message, frozen=True):
-    """Elements of a pass, from one place to another: what begins at `first` and ends before `end`.
+    """The elements of a pass from `first` up to, not including, `end`.
 
-    Positions start to stop - 1, of whose elements the first `skip` are left out; and of what comes from position `stop`
-    on, the first `more` elements besides.
+    These are the elements of the positions start to stop - 1 without the first `skip` ones, and the first `more`
+    elements from position `stop` on.
     """
 
     pass_number: int
@@ -107,7 +107,7 @@ class Span(Message, frozen=True):
 
     @property
     def end(self) -> Place:
-        """Where what follows it begins."""
+        """Where the next span begins."""
         return self.stop, self.more
 
 
@@ -130,21 +130,21 @@ class JobParameters(Message, frozen=True):
 
     @property
     def fixed_passes(self) -> bool:
-        """Whether an epoch keeps as many passes as there are workers when it begins, which divide the dataset."""
+        """Whether the number of passes is fixed when an epoch begins, one for each worker."""
         return self.num_consumers > 0 or (self.cross_trainer and self.policy == ShardingPolicy.DYNAMIC)
 
 
 class DatasetInfo(Message, frozen=True):
-    """What is known of a registered dataset without opening it.
+    """Information on a registered dataset that can be had without loading it.
 
     Attributes:
-        kind: of its pass under DYNAMIC.
+        kind: the kind of its pass under DYNAMIC.
         length: the number of positions of that pass; -1 infinite, -2 unknown.
         cardinality: the number of elements of an epoch; -1 infinite, -2 unknown.
-        element_spec: as `wire.spec_to_data` writes it; None where it is not known.
+        element_spec: as `wire.blocks.spec_to_data` writes it; None if it is not known.
         compression: as it was registered.
         explanation: `explain()` of it.
-        fingerprint: by which it is known again, from whatever process it comes; "" where only its bytes tell.
+        fingerprint: identifies the dataset in all processes; "" if only its bytes can.
     """
 
     kind: PassKind
@@ -157,14 +157,14 @@ class DatasetInfo(Message, frozen=True):
 
 
 def content_id(definition: bytes, info: DatasetInfo) -> str:
-    """What a dataset is called that its user gave no name: the same for the same content."""
+    """The id of a dataset that its user gave no name: the same for the same content."""
     digest = hashlib.blake2b(b"" if info.fingerprint else definition, digest_size=8)
     digest.update(msgspec.msgpack.encode(msgspec.structs.replace(info, explanation="")))
     return digest.hexdigest()
 
 
 class Refused(Message, frozen=True, tag="refused"):
-    """The answer to what cannot be done: `kind` is the name of a class in `penstock.errors`."""
+    """The answer to a request that cannot be carried out: `kind` is the name of a class in `penstock.errors`."""
 
     kind: str
     reason: str

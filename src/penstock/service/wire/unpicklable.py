@@ -1,4 +1,4 @@
-"""Which object of a dataset cannot be sent to another process, and where it hangs."""
+"""Finds the object of a dataset that cannot be sent to another process, and what holds it."""
 
 import types
 from collections.abc import Iterator
@@ -42,11 +42,11 @@ def _ships(value: Any) -> bool:
 
 
 def _dropped(buffer: Any) -> None:
-    """Nobody needs the arrays of a trial."""
+    """Discard an array of a trial."""
 
 
 def _deepest(value: Any) -> tuple[list[str], Any]:
-    """The way from a value that cannot be sent to the part of it that is to blame, and that part."""
+    """The path from a value that cannot be sent to the part of it that is to blame, and that part."""
     steps: list[str] = []
     seen = {id(value)}
     while len(steps) < _MAXIMUM_DEPTH:
@@ -61,7 +61,7 @@ def _deepest(value: Any) -> tuple[list[str], Any]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value takes along, each with how it is reached."""
+    """The objects that a value holds, each with how it is reached."""
     if isinstance(value, types.MethodType):
         yield f"the object of {value.__name__}", value.__self__
     elif isinstance(value, types.FunctionType):

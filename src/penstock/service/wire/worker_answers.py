@@ -1,7 +1,7 @@
-"""Answers compared with what was asked: those of a data worker.
+"""Checks a data worker's answers against the requests.
 
-A worker answers a `Fetch` with the elements of its span, each once and in order. One that answers anything else is as
-good as lost: what it should have given is asked of another one.
+A worker answers a `Fetch` with the elements of its span, each once and in order. One that answers anything else counts
+as lost, and another worker is asked.
 """
 
 import time
@@ -19,14 +19,14 @@ _FARTHEST: Final = 1 << 62
 
 
 def checked(answers: Answers, request: Fetch, kind: PassKind, length: int) -> Generator[Answer, None, None]:
-    """A worker's answers to a request, as long as they are.
+    """A worker's answers to a request, each checked before it is given.
 
     Args:
-        kind: what the positions of the pass are.
-        length: how many there are, if that is known; less than 0 otherwise.
+        kind: the kind of the pass.
+        length: the number of its positions; less than 0 if unknown.
 
     Raises:
-        WrongAnswerError: they are not.
+        WrongAnswerError: an answer does not fit the request.
     """
     asked = _Asked(request, kind, length)
     with closing(answers):
@@ -44,7 +44,7 @@ def checked(answers: Answers, request: Fetch, kind: PassKind, length: int) -> Ge
 
 
 class _Asked:
-    """What is to come of a request."""
+    """What is still expected in answer to a request."""
 
     def __init__(self, request: Fetch, kind: PassKind, length: int) -> None:
         self._span = request.span
@@ -60,7 +60,7 @@ class _Asked:
         self._begun = time.monotonic()
 
     def check_block(self, chunk: Chunk, block: Block) -> None:
-        """Compare a block with what was to come."""
+        """Check a block."""
         rows, place = chunk.rows, (chunk.position, chunk.skip)
         if not 1 <= rows == len(block):
             raise WrongAnswerError(f"a block of {len(block)} rows came that is said to have {rows}")
@@ -78,12 +78,12 @@ class _Asked:
         self._next = (chunk.position, skip) if self._by_place else (last + self._stride, 0)
 
     def _is_next(self, place: Place) -> bool:
-        if self._by_place or self._may_jump:  # a place may have several names where positions have any number of rows
+        if self._by_place or self._may_jump:  # several pairs may mean one place
             return place == self._next or (place[0] > self._next[0] and 0 <= place[1] <= _FARTHEST)
         return place == self._next
 
     def check_end(self, end: End) -> None:
-        """Compare an end with what has come."""
+        """Check an end against what has arrived."""
         position, stop = self._next[0], self._span.stop
         whole = self._by_place or self._may_jump
         if not 0 <= end.skip <= self._span.skip or not 0 <= end.seconds < inf:
@@ -103,24 +103,24 @@ class _Asked:
             )
 
     def _check_left_out_behind(self, end: End) -> None:
-        """Compare what was left out behind the last element with where that can be."""
+        """Check whether rows can be left out after the last element here."""
         if end.left_out is None:
             return
         _check_left_out(end.left_out)
         position = self._next[0]
-        # Where positions are those of elements it stands at one more.
+        # If positions count elements, left-out rows take one more.
         if end.skip or (not self._by_place and not position < end.length <= position + self._stride):
             raise WrongAnswerError(f"rows are said to be left out at the end of {end.length} positions")
 
     def check_failure(self, failed: Failed) -> None:
-        """Compare what stands in place of an element with what was to come."""
+        """Check a failure in place of an element."""
         _check_left_out(failed.left_out)
         after, last = failed.next.first, max(self._span.stop, self._next[0] + self._stride)
         if not self._next < after or after[0] > last or after[1] < 0 or after[1] > _FARTHEST:
             raise WrongAnswerError(f"an element that failed at {self._next} is said to be followed by {after}")
 
     def check_pause(self) -> None:
-        """Compare a pause with what was asked: a worker that never waits would be asked without a pause."""
+        """Check a pause: without this, a worker that never waits would be asked in a busy loop."""
         waited = time.monotonic() - self._begun
         if self._wait_seconds == 0:
             raise WrongAnswerError("a pause came where the whole answer was asked for")

@@ -1,6 +1,6 @@
-"""What consumers ask data workers for, and what these answer: typed messages, as those of `dispatcher_messages.py`.
+"""The requests of readers to data workers, and their answers: typed messages, as those of `dispatcher_messages.py`.
 
-The answer to a `Fetch` is a stream of blocks, each after a `Chunk`, and last an `End`, a `Failed` or a `Refused`.
+The answer to a `Fetch` is a stream of blocks, each after a `Chunk`, and finally an `End`, a `Failed` or a `Refused`.
 """
 
 from typing import Annotated, Any, Final
@@ -21,19 +21,19 @@ class Fetch(Message, frozen=True, tag="fetch"):
 
     Attributes:
         policy: the number of a ShardingPolicy: what `part` divides by.
-        by_element: positions are the numbers of elements even where they could be those of rows: with coordinated
-            reads and with a trainer's window.
-        stride: of coordinated reads: only every `stride`-th position from `span.start` on.
+        by_element: positions count elements even if rows could be read by index: for coordinated reads and windows.
+        stride: only every `stride`-th position from `span.start` on is wanted: for coordinated reads, the number of
+            consumers.
         trainer: reads through the worker's window of a CrossTrainerCache: from `span.start`, or where the window
             begins if that is later. "" for others.
         consumer: the reader's own name: those of one trainer share what it gets.
-        alone: may well end the worker's process, and is refused while another such request is under way: who loses the
-            worker over it can take its own element for the reason.
+        alone: the request may kill the worker's process. It is refused while another such request is under way, so that
+            a reader that loses the worker can blame its own element.
         block_bytes: about how large the largest block should be.
         codec: a name of `compression.CODECS`, or "AUTO" for what the worker finds to pay; "" for none.
-        wait_seconds: one piece is wanted, a `Chunk` or what comes in place of one, if it comes within this time. Then
-            follows a `Pause`, and the worker goes on making the rest. 0 for everything, however long it takes.
-        looks_in: nothing is wanted now: the reader says that it is still there.
+        wait_seconds: return one piece if it is ready within this time, then a `Pause`, and go on making the rest. 0 for
+            the whole answer, however long it takes.
+        looks_in: nothing is wanted now: the reader only reports that it is alive.
     """
 
     dataset_id: str
@@ -55,10 +55,10 @@ class Fetch(Message, frozen=True, tag="fetch"):
 
 
 def check_fetch(request: Fetch) -> None:
-    """Refuse a request that is none.
+    """Refuse an invalid request.
 
     Raises:
-        InvalidArgumentError: it names a policy, a part, a span or sizes that cannot be.
+        InvalidArgumentError: its policy, pass, span or a size is impossible.
     """
     part, span = request.part, request.span
     if not (
@@ -75,10 +75,10 @@ def check_fetch(request: Fetch) -> None:
 
 
 class RowLeftOut(Message, frozen=True):
-    """A row that the worker has left out: what a `SkippedRow` says of it.
+    """A row that the worker has left out: the content of a `SkippedRow`.
 
     Attributes:
-        log: whether the trainer's log should tell.
+        log: whether the trainer should log it.
     """
 
     node: Name
@@ -89,9 +89,9 @@ class RowLeftOut(Message, frozen=True):
 
 
 class LeftOut(Message, frozen=True):
-    """What the worker has left out before an element, since the one before that.
+    """The rows that the worker has left out between an element and the one before it.
 
-    It belongs to the element as its place does: whoever makes it, with whatever blocks, leaves out the same.
+    They belong to the element as its position does: every worker leaves out the same, in blocks of any size.
 
     Attributes:
         count: how many rows.
@@ -124,10 +124,10 @@ class End(Message, frozen=True, tag="end"):
     """The span is complete, or the pass ended before it: then `length` is the number of positions of the pass.
 
     Attributes:
-        skip: how many of the elements that were to be left out come after the span.
+        skip: how many of the elements to skip come after the span.
         seconds: how long it took the worker to find the end after the last element.
-        left_out: what was left out after the last element of the span. Where positions are those of elements, it
-            stands at a position of its own, the last one of the pass, as a failure would.
+        left_out: the rows left out after the last element of the span. If positions count elements, they take a
+            position of their own, the last one of the pass, as a failure would.
     """
 
     length: int = -2
@@ -158,7 +158,7 @@ class Failed(Message, frozen=True, tag="failed"):
 
 
 class Pause(Message, frozen=True, tag="pause"):
-    """What was waited for has come, or did not come in time: the reader asks again for what is missing."""
+    """The end of one turn: the reader asks again for what is missing."""
 
 
 FromWorker = Chunk | End | Failed | Pause | Refused

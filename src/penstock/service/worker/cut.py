@@ -1,4 +1,4 @@
-"""Which part of a pipeline the data workers run under DYNAMIC, and which part the trainer: a function of its nodes.
+"""Divides a pipeline under DYNAMIC: the part that data workers run, and the part that the trainer runs.
 
 `docs/design/0014-workers-are-functions.md` says what the kinds of passes are. From the source up, the workers get
 everything that can be read by index, then the operators that treat each of its rows by itself: these give the same
@@ -68,7 +68,7 @@ def _chain(node: Node) -> list[str]:
 
 
 def base_of(node: Node) -> tuple[Node | None, list[OneInput]]:
-    """What is read by index under a pipeline, and the nodes above it, the lowest first; None where nothing is."""
+    """The highest node that is read by index, None if there is none; and the nodes above it, the lowest first."""
     above: list[OneInput] = []
     while not node.indexable:
         if not isinstance(node, OneInput):
@@ -79,11 +79,11 @@ def base_of(node: Node) -> tuple[Node | None, list[OneInput]]:
 
 
 def cut(node: Node, *, ordered: bool = False) -> Cut:
-    """A pipeline cut for "distributed_epoch": its elements are those of `over` the elements of the workers' part.
+    """Divide a pipeline for "distributed_epoch": `over` the elements of the workers' part gives the same elements.
 
-    One thing differs: where a function above a shuffle of a stream fails, the failure takes no place in the shuffle's
-    buffer. Its exception comes before the elements of that buffer, and these come in another order than in process;
-    the order changes too where `ignore_errors` leaves the failure out.
+    With one exception: if a function above a shuffle of a stream fails, the failure takes no slot in the shuffle's
+    buffer. Its exception then comes before the elements of that buffer, and these come in another order than in
+    process; also if `ignore_errors` leaves the failure out.
 
     Args:
         node: the pipeline.
@@ -120,7 +120,7 @@ def cut(node: Node, *, ordered: bool = False) -> Cut:
 def without_last_guards(node: Node) -> tuple[Node, list[OneInput]]:
     """The pipeline without the `ignore_errors` at its end, and those, the lowest first.
 
-    Exceptions travel to the trainer in their places. What leaves them out there counts them where users look.
+    Exceptions are sent to the trainer in place of elements, so that `ignore_errors` counts them where users look.
     """
     above: list[OneInput] = []
     below = node
@@ -144,7 +144,7 @@ def kind_of(node: Node) -> tuple[PassKind, int]:
 
 
 def check_shared(cut: Cut) -> None:
-    """Refuse what several consumers of one job cannot have: each would count, or compare, its own elements only.
+    """Refuse operators that a shared job cannot have: each consumer would count, or compare, only its own elements.
 
     Raises:
         InvalidArgumentError: an operator above the cut must see the whole stream; the message names it.
@@ -159,7 +159,7 @@ def check_shared(cut: Cut) -> None:
 
 
 def without_prefetch(node: Node) -> Node:
-    """The pipeline without what only reads ahead, and with maps that keep their order: the same elements."""
+    """The pipeline without prefetching, and with maps that keep their order: the same elements."""
     inputs = [without_prefetch(below) for below in node.inputs]
     if isinstance(node, Prefetch):
         return inputs[0]
@@ -172,27 +172,27 @@ def _whole(node: Node, reason: str) -> Cut:
 
 
 def _length_of(node: Node) -> int:
-    """The number of positions of a sequence; unknown where rows may be left out behind its last element.
+    """The number of positions of a sequence; unknown if rows may be left out after its last element.
 
-    These stand at one position more. What can leave rows out has an unknown number of elements, and only a promise of
-    the user's makes that known again above it.
+    Such rows take one more position. Operators that can leave rows out have an unknown number of elements, unless the
+    user asserts it above them.
     """
     open_ended = any(below.cardinality == UNKNOWN_CARDINALITY for below in node.walk())
     return UNKNOWN_CARDINALITY if open_ended else node.cardinality
 
 
 def _works(*nodes: Node) -> bool:
-    """Whether any of these nodes does what is worth another process."""
+    """Whether any of these nodes is worth another process."""
     return any(node.worth_a_worker for node in nodes)
 
 
 def _shared_caches(node: Node) -> list[Cache]:
-    """The caches in directories, each of which one process alone can write."""
+    """The caches in directories, each of which only one process can write."""
     return [below for below in node.walk() if isinstance(below, Cache) and below.filename]
 
 
 def _maps_below(above: list[OneInput]) -> tuple[list[OneInput], list[OneInput]]:
-    """The maps that can as well stand below all of these nodes, and the other nodes: workers get the work."""
+    """The maps that can be moved below all of these nodes, so that workers run them, and the other nodes."""
     moved: list[OneInput] = []
     rest: list[OneInput] = []
     for step in above:
@@ -205,7 +205,7 @@ def _maps_below(above: list[OneInput]) -> tuple[list[OneInput], list[OneInput]]:
 
 
 def _below_cache(node: Node, shared: list[Cache]) -> tuple[Node | None, list[OneInput]]:
-    """As `base_of`, but below every one of these caches; None if it cannot be."""
+    """As `base_of`, but below all of these caches; None if there is no such node."""
     above: list[OneInput] = []
     left = len(shared)
     while left or not node.indexable:
@@ -218,12 +218,12 @@ def _below_cache(node: Node, shared: list[Cache]) -> tuple[Node | None, list[One
 
 
 def _groups(above: list[OneInput], *, ordered: bool, probing: bool) -> tuple[list[OneInput], str]:
-    """The first of the nodes over what is read by index, which treat each of its rows by itself; why there are no more.
+    """The first of the nodes above the base, which treat each row by itself, and why there are no more.
 
-    Without `probing` no function of the user's is called.
+    Without `probing`, no user function is called.
     """
     groups: list[OneInput] = []
-    exact = True  # whether the numbers of the elements are those of the rows
+    exact = True  # whether elements have the same numbers as the rows
     for step in above:
         why = _why_not(step, exact, ordered, probing)
         if why:
@@ -234,7 +234,7 @@ def _groups(above: list[OneInput], *, ordered: bool, probing: bool) -> tuple[lis
 
 
 def _by_row(step: Interleave, exact: bool) -> Interleave:
-    """One dataset after the other. The random keys belong to the node's name, which stays."""
+    """An `interleave` that reads one dataset after the other. Random keys depend on the node's name, which stays."""
     kind = Interleave if exact else DrawsNothing
     return kind(step.input, step.method, step.function, num_parallel_calls=step.num_parallel_calls, site=step.site)
 
@@ -256,7 +256,7 @@ def _why_not(step: OneInput, exact: bool, ordered: bool, probing: bool) -> str:
 
 
 def _may_draw(step: Interleave) -> bool:
-    """Whether what it makes of its first element draws random numbers by the place in the stream."""
+    """Whether the dataset made of its first element draws random numbers by the position in the stream."""
     try:
         with iter(Dataset(step.input)) as elements:
             element = next(elements)

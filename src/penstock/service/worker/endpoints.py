@@ -1,4 +1,4 @@
-"""The ways to a data worker: over the network, through shared memory, and from within its process."""
+"""The servers of a data worker: over the network, through shared memory, and within its process."""
 
 import logging
 import threading
@@ -21,16 +21,16 @@ _logger = logging.getLogger(__name__)
 
 
 class Endpoints:
-    """Lets consumers reach what a worker produces.
+    """Serves what a worker produces.
 
     Args:
         host: the address to listen at.
         port: 0 for one that the system chooses.
-        advertised: what others are to call it by, given the port.
-        credentials: what they must show over the network.
+        advertised: returns the address to advertise, given the port.
+        credentials: what readers must show over the network.
 
     Attributes:
-        endpoint: what the dispatcher tells consumers.
+        endpoint: how readers reach the worker, as the dispatcher tells them.
 
     Raises:
         ServiceError: it cannot listen there.
@@ -80,12 +80,12 @@ class Endpoints:
                 self._idle.notify_all()
 
     def wait_until_idle(self, seconds: float) -> bool:
-        """Wait for the requests that are under way; gives whether there are none any more."""
+        """Wait for the requests that are under way; returns whether all have ended."""
         with self._idle:
             return self._idle.wait_for(lambda: self._running == 0, seconds)
 
     def stop(self) -> None:
-        """Stop listening: what is under way ends."""
+        """Stop listening, and end requests under way."""
         self._local.stop()
         self._stop_outside()
 

@@ -1,4 +1,4 @@
-"""Spans of a pass whose positions are rows that are read by index, each of which stands for any number of elements.
+"""Reads spans of a pass whose positions are rows read by index, each of which gives any number of elements.
 
 The operators over these rows ask for the next ones only when they have given everything that they made of those before.
 So what comes is counted from the last time that rows were asked for: `position` is the first of these rows, and `skip`
@@ -24,7 +24,7 @@ from penstock.service.worker.spans import Piece, SpanReader, pulled
 
 @dataclass(frozen=True, eq=False)
 class SpanRows(OneInput):
-    """The rows that a `SpanRun` is about, of what is read by index."""
+    """The rows of one `SpanRun`, of a node that is read by index."""
 
     name: ClassVar[str] = "rows"
 
@@ -43,7 +43,7 @@ class SpanRows(OneInput):
 
 
 def over_rows(node: Node) -> Node:
-    """The nodes of a pass of kind "groups" with `SpanRows` put on what is read by index."""
+    """The nodes of a pass of kind "groups", with `SpanRows` inserted above the node that is read by index."""
     base, above = base_of(node)
     assert base is not None
     node = SpanRows(base)
@@ -53,10 +53,10 @@ def over_rows(node: Node) -> Node:
 
 
 class SpanRun(Run):
-    """The run of a pass, for one span: the numbers of the rows are those of the whole epoch.
+    """The run of a pass for one span; rows keep their numbers of the whole epoch.
 
     Attributes:
-        feed: the rows, when they are open.
+        feed: the open rows.
     """
 
     feed: "Feed"
@@ -78,7 +78,7 @@ class SpanRun(Run):
 
 
 class Feed(IndexStream):
-    """The rows of a span. `position` is where they were asked for last, `met` what the reader has met since."""
+    """The rows of a span. `position` is where rows were read last, `met` how many elements and failures came since."""
 
     def __init__(self, base: Node, run: SpanRun, epoch: int) -> None:
         length, stop = base.cardinality, run.span.stop
@@ -146,7 +146,7 @@ class GroupsReader(SpanReader):
 
     @property
     def left_out(self) -> LeftOut | None:
-        # What comes before an element that is passed over belongs to that.
+        # Rows left out before a skipped element belong to that element.
         return self._last_left_out if self.skip == 0 else None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A pass that a worker has open: its plan, its threads, and what its readers share."""
+"""An open pass of a worker: its plan, its threads, and what its readers share."""
 
 import time
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ _WITHOUT_END = 1 << 62
 
 @dataclass(frozen=True)
 class PassKey:
-    """What the elements of a pass are a function of."""
+    """Everything that determines the elements of a pass."""
 
     dataset_id: str
     policy: ShardingPolicy
@@ -53,12 +53,12 @@ class PassKey:
 
 
 class OpenPass:
-    """A pass, held by those who read it; when it was closed it ends with the last of them."""
+    """An open pass with a count of its readers; after `close` it ends with the last of them."""
 
     def __init__(self, node: Node, options: Options, key: PassKey, recent_bytes: int, window_bytes: int) -> None:
         part = nodes_of_pass(node, key.policy, key.part)
         self.kind, self._length = kind_of(part)
-        # Elements must come in the same order whoever makes them, and whenever.
+        # Elements must always come in the same order, on every worker.
         options = replace(options, deterministic=None)
         plan = make_plan(part if self.kind == "sequence" else without_prefetch(part), options)
         self._epoch = key.epoch
@@ -79,7 +79,7 @@ class OpenPass:
         self._paces: list[Pace] = []
 
     def _from_beginning(self) -> tuple[Cursor, Noted]:
-        """All elements of the pass, as one stream, and what that leaves out."""
+        """A stream of all elements of the pass, and the rows that it leaves out."""
         whole = Span(pass_number=0, start=0, stop=_WITHOUT_END)
         noted = Noted(self._run.skips.limit)
         run = (SpanRun(self._run, whole) if self.kind == "groups" else self._run).leaving_to(noted)
@@ -99,14 +99,14 @@ class OpenPass:
         return SequenceReader(self._sequence, span)
 
     def take_pace(self, block_bytes: int) -> Pace:
-        """A pace that knows what the rows of this pass cost, if somebody has read some."""
+        """A pace, which knows the cost of this pass's rows if some were read before."""
         with self._lock:
             pace = self._paces.pop() if self._paces else Pace(self._parallelism, BLOCK_SECONDS)
         pace.aim(block_bytes)
         return pace
 
     def give_pace_back(self, pace: Pace) -> None:
-        """Let the next request begin with the same pace."""
+        """Let a later request use this pace."""
         with self._lock:
             self._paces.append(pace)
 
@@ -116,12 +116,12 @@ class OpenPass:
             self._held += 1
 
     def idle_since(self) -> float | None:
-        """When it was released last, by `time.monotonic`; None while somebody holds it."""
+        """When it was released last, by `time.monotonic`; None while it is held."""
         with self._lock:
             return None if self._held else self._released
 
     def release(self) -> None:
-        """One reader less."""
+        """Undo one `hold`."""
         with self._lock:
             self._held -= 1
             self._released = time.monotonic()
@@ -140,7 +140,7 @@ class OpenPass:
             self.end()
 
     def end(self) -> None:
-        """Let everything end that runs for it, whoever holds it."""
+        """End its streams and threads, even if it is held."""
         self._sequence.close()
         self._shared.close()
         self._threads.stop()

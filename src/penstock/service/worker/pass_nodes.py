@@ -1,4 +1,4 @@
-"""What a worker runs for a pass: the pipeline or its part under a policy, and the seed."""
+"""The nodes and the seed that a worker runs for a pass, by its policy."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from penstock.service.worker.cut import base_of, without_prefetch
 
 @dataclass(frozen=True, eq=False)
 class Share(Shard):
-    """A pass's share of elements that all passes make: the first alone tells what is left out among them."""
+    """A pass's share of elements that every pass makes: only the first reports rows left out among them."""
 
     def stream(self, run: Run, epoch: int) -> ShardStream:
         return super().stream(run if self.index == 0 else run.leaving_to(Noted(run.skips.limit)), epoch)
@@ -30,10 +30,11 @@ class OnePass(OneOf):
 
 
 def nodes_of_pass(node: Node, policy: ShardingPolicy, description: Pass) -> Node:
-    """The nodes of a pass. Its kind depends on the policy, and not on the number of parts or the part.
+    """The nodes of a pass. Its kind depends on the policy, not on the number of passes.
 
     Raises:
-        InvalidArgumentError: the policy does not fit the pipeline; with more parts than files, for these parts only.
+        InvalidArgumentError: the policy does not fit the pipeline; if there are more passes than files, only for passes
+            without one.
     """
     one = OnePass(description.num_shards, description.shard_index)
     if policy is ShardingPolicy.HINT:
@@ -67,12 +68,12 @@ def check_policy(node: Node, policy: ShardingPolicy) -> None:
 
 
 def seed_of(seed: int, policy: ShardingPolicy, description: Pass) -> int:
-    """The seed of a pass: under OFF each has its own, and the first that of the job."""
+    """The seed of a pass: under OFF each has its own, the first one the job's."""
     return mix(seed, description.number) if policy is ShardingPolicy.OFF and description.number else seed
 
 
 def sharded_at_base(node: Node, one: OneOf) -> Node:
-    """The pipeline over every n-th row of what it reads by index; where it reads nothing so, of its elements."""
+    """The pipeline over every n-th row of its base; if nothing is read by index, over every n-th element."""
     base, above = base_of(without_prefetch(node))
     node = one.of(node if base is None else base)
     for step in above if base is not None else ():

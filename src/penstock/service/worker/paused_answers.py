@@ -1,7 +1,7 @@
-"""Answers of a data worker that are taken a piece at a time, by readers that ask many workers in turn.
+"""Answers that are taken a piece at a time, by readers that ask many workers in turn.
 
-Each is made by a thread of its own, which goes on while its reader asks others. Any of them may be dropped at any time:
-what it had made is made again.
+Each is made by a thread of its own, which continues while its reader asks others. Any of them may be dropped at any
+time: its pieces are made again.
 """
 
 import time
@@ -17,7 +17,7 @@ from penstock.service.worker.open_pass import PassKey
 from penstock.service.worker.spans import STOPPED
 
 IDLE_SECONDS = 30.0
-"""How long an answer is kept that nobody asks for: a reader that is there looks in more often."""
+"""How long an answer is kept without requests: readers that are alive report more often."""
 
 _Key = tuple[PassKey, str, str, int, int, Place]
 
@@ -26,17 +26,17 @@ class PausedAnswers:
     """The paused answers of one worker.
 
     Args:
-        answer: gives the whole answer to a request.
+        answer: returns the whole answer to a request.
     """
 
     def __init__(self, answer: Callable[[Fetch], Answers]) -> None:
         self._answer = answer
         self._lock = Lock()
-        self._idle: dict[_Key, _PausedAnswer] = {}  # by who asks, and from where on; nobody is taking these
+        self._idle: dict[_Key, _PausedAnswer] = {}  # those from which no piece is being taken now
         self._closed = False
 
     def turn(self, request: Fetch) -> Answers:
-        """The next piece of an answer if it comes in time, and a `Pause` where more may follow.
+        """The next piece of an answer if it is ready in time, and a `Pause` if more may follow.
 
         Raises:
             PenstockError: as the whole answer does.
@@ -58,7 +58,7 @@ class PausedAnswers:
             yield Pause()
 
     def _taken(self, key: _Key) -> "_PausedAnswer | None":
-        """The answer that goes on there, which is nobody else's until it is kept again."""
+        """The paused answer that continues there, removed so that no other request takes it."""
         with self._lock:
             if self._closed:
                 raise LostDataWorkerError(STOPPED)
@@ -74,7 +74,7 @@ class PausedAnswers:
             replaced.close()
 
     def close_idle(self) -> None:
-        """Drop what nobody has asked for lately."""
+        """Drop answers that were not requested lately."""
         limit = time.monotonic() - IDLE_SECONDS
         with self._lock:
             old = [key for key, paused in self._idle.items() if paused.idle_since < limit]
@@ -83,7 +83,7 @@ class PausedAnswers:
             paused.close()
 
     def close(self) -> None:
-        """Drop all; who waits for one meets a `LostDataWorkerError`."""
+        """Drop all; requests that wait for one raise `LostDataWorkerError`."""
         with self._lock:
             self._closed = True
             gone = list(self._idle.values())
@@ -93,7 +93,7 @@ class PausedAnswers:
 
 
 def _key(request: Fetch, place: Place) -> _Key:
-    """Who asks for what: up to another stop it is another answer."""
+    """The key of a request: another stop is another answer."""
     return PassKey.of(request), request.consumer, request.trainer, request.stride, request.span.stop, place
 
 
@@ -107,7 +107,7 @@ class _PausedAnswer:
 
     Args:
         answers: what it gives, in order.
-        ahead: make the next piece as soon as one was taken. What trainers share is made when one of them asks.
+        ahead: whether to make the next piece as soon as one was taken. What trainers share is made on request only.
     """
 
     def __init__(self, answers: Answers, *, ahead: bool) -> None:
@@ -122,7 +122,7 @@ class _PausedAnswer:
         Thread(target=self._make, name="penstock-answer", daemon=True).start()
 
     def take(self, seconds: float) -> Answer | None:
-        """The next piece; None if it does not come in time.
+        """The next piece; None if it is not ready in time.
 
         Raises:
             Exception: what the answer raises.
@@ -156,7 +156,7 @@ class _PausedAnswer:
                 self._answers.close()
 
     def _is_wanted(self) -> bool:
-        """Wait until another piece is wanted; gives whether it is."""
+        """Wait until another piece is wanted; returns False if none will be."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or (self._wanted and self._piece is None))
             return not self._closed

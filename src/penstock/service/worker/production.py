@@ -1,7 +1,7 @@
-"""What a data worker does: it computes the answer to a `Fetch`.
+"""Computes the answer to a `Fetch`, which is what a data worker does.
 
-Everything it keeps only makes the next answer quick: definitions that were loaded, passes that are open, and windows of
-what they gave. Any of it may be dropped at any time.
+What it keeps only makes the next answer faster: loaded definitions, open passes, and windows of their elements. All of
+that may be dropped at any time.
 """
 
 import time
@@ -30,10 +30,10 @@ _END_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Statistics:
-    """What was produced since the statistics were taken last.
+    """What was produced since the last call of `statistics`.
 
     Attributes:
-        rows: elements, each as often as it was answered.
+        rows: elements, counted as often as they were sent.
         bytes: of them.
         busy_seconds: spent on computing answers, of all requests together.
         window_hits: rows that were in a cross-trainer window.
@@ -51,7 +51,7 @@ class Production:
     """A worker's `Produce`; several threads may fetch at the same time.
 
     Args:
-        get_definition: gives the definition of a dataset by its id.
+        get_definition: returns the definition of a dataset, given its id.
         recent_bytes: how much of a pass in order is kept for consumers that are behind.
         window_bytes: how much of a pass is kept for trainers that share it.
     """
@@ -66,18 +66,18 @@ class Production:
         self._datasets: dict[str, tuple[Node, Options]] = {}
         self._passes: OrderedDict[PassKey, OpenPass] = OrderedDict()
         self._statistics = Statistics()
-        self._dangerous = Lock()  # held by a request that may well end this process
+        self._dangerous = Lock()  # held by a request that may kill this process
         self._paused = PausedAnswers(self._answer)
         self._closed = False
 
     def fetch(self, request: Fetch) -> Answers:
-        """The answer to a request, made while it is taken. Closing the iterator ends it.
+        """The answer to a request, computed as it is taken. Closing the iterator ends it.
 
         Raises:
             ServiceError: the dataset's definition cannot be loaded here.
             LostDataWorkerError: the production was closed.
-            UnreachedDataWorkerError: it is to be asked alone, and so is another one that is under way.
-            InvalidArgumentError: it is no request.
+            UnreachedDataWorkerError: the request must run alone, and another such request is under way.
+            InvalidArgumentError: the request is invalid.
         """
         check_fetch(request)
         answer = self._paused.turn if request.wait_seconds else self._answer
@@ -100,7 +100,7 @@ class Production:
             yield from self._answers(opened, reader, request)
         except PenstockError:
             raise
-        except (Exception, SystemExit) as error:  # what opening something met: there is nothing behind it
+        except (Exception, SystemExit) as error:  # an error of opening something: nothing follows it
             span = request.span
             yield failed_of(as_exception(error), Span(pass_number=span.pass_number, start=span.stop, stop=span.stop))
         finally:
@@ -195,7 +195,7 @@ class Production:
         self._close_idle()
 
     def close(self) -> None:
-        """Close everything and wait for it; whoever takes an answer meets a `LostDataWorkerError`."""
+        """Close everything, and wait for it; answers under way raise `LostDataWorkerError`."""
         with self._lock:
             self._closed = True
             old = list(self._passes.values())

@@ -1,4 +1,4 @@
-"""What one of several consumers in step gets of a sequence: of every round, an element for each of them, its own."""
+"""The elements of a sequence for one consumer of coordinated reads: one of every round."""
 
 from dataclasses import dataclass
 
@@ -16,8 +16,9 @@ class _Round:
     """A round of a sequence.
 
     Attributes:
-        whole: whether there is something for each consumer.
-        left_out: what was left out before any of it, and behind it where the sequence ends: each consumer counts it.
+        whole: whether there is an element for each consumer.
+        left_out: the rows left out before any of its elements, and after them if the sequence ends: each consumer
+            counts all.
     """
 
     whole: bool
@@ -25,7 +26,7 @@ class _Round:
 
 
 class RoundsReader(SequenceReader):
-    """Every `stride`-th position of a sequence from the beginning of a span on; what fills no round is left out."""
+    """Every `stride`-th position of a sequence, from the start of a span on; an incomplete last round is dropped."""
 
     def __init__(self, sequence: Sequence, span: Span, stride: int) -> None:
         super().__init__(sequence, span)
@@ -50,7 +51,7 @@ class RoundsReader(SequenceReader):
         return Piece(position, 0, found, read.kept, current.left_out)
 
     def _alike(self, first: int, stop: int, most: int) -> int:
-        """How many rounds can come in a block that ends before `stop`: those before which nothing was left out."""
+        """How many rounds fit into a block that ends before `stop`: up to the first with rows left out before it."""
         count = 1
         while count < most:
             start = first + count * self._stride

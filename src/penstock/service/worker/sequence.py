@@ -1,7 +1,6 @@
-"""A pass that one worker produces in order, for consumers at different positions of it.
+"""A pass that a worker produces in order, for readers at different positions of it.
 
-Position p is the p-th thing that comes: an element, or a failure in place of one. Where rows were left out behind the
-last of them, these stand at one position more.
+Position p is the p-th element, or a failure in place of one. Rows left out after the last one take one more position.
 """
 
 from collections.abc import Callable
@@ -26,17 +25,17 @@ Opened = tuple[Cursor, Noted]
 
 
 class Gone(Exception):
-    """What was asked for has left the window."""
+    """The requested position has left the window."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """What stands at a position.
+    """What is at a position.
 
     Attributes:
-        position: behind the end the length of the pass.
-        found: with what follows in its block; None behind the end.
-        kept: whether it was there already.
+        position: the position; after the end, the length of the pass.
+        found: the element, with what follows in its block; None after the end.
+        kept: whether it had been made before.
         left_out: what was left out before it.
     """
 
@@ -47,13 +46,13 @@ class Read:
 
 
 class Head:
-    """One stream through a pass, and the newest of what it gave, up to `window_bytes`.
+    """One stream through a pass, and its newest elements, up to `window_bytes`.
 
     Args:
-        open: opens the stream, at its beginning, with what that leaves out.
+        open: opens the stream at its beginning, and returns with it what it leaves out.
         saved: (position, state) to continue from.
         window_bytes: how much is kept; the newest block always is.
-        passed: told each (position, state) that could be continued from.
+        passed: called with each (position, state) from which the stream can be continued.
         parallelism: the number of rows that are worth asking for at least.
     """
 
@@ -83,11 +82,11 @@ class Head:
 
     @property
     def next(self) -> int:
-        """The position that is made next."""
+        """The next position to make."""
         return self._window.next
 
     def read(self, position: int, rows: int) -> "Read":
-        """What stands at `position`, with what follows, up to `rows` rows.
+        """What is at `position`, with what follows, up to `rows` rows.
 
         Raises:
             Gone: it has left the window, or this head was retired.
@@ -135,7 +134,7 @@ class Head:
         stream.restore(state)
 
     def retire(self) -> None:
-        """Close the stream, after the block that is being made."""
+        """Close the stream, once the current block is made."""
         self._retired = True
         if self._lock.acquire(blocking=False):
             try:
@@ -149,14 +148,14 @@ class Head:
 
 
 class Sequence:
-    """A pass in order, from wherever it is asked for.
+    """A pass in order, readable from any position.
 
-    Requests near each other share one stream and compute nothing twice. One for what has left the window is served by a
-    further stream, from the nearest state that was saved on the way.
+    Requests for near positions share one stream and compute nothing twice. A request for a position that has left the
+    window opens another stream, from the nearest saved state before it.
 
     Args:
-        open: opens a stream at the beginning of the pass, with what that leaves out.
-        window_bytes: how much of what it gave is kept for each of its streams.
+        open: opens a stream at the beginning of the pass, and returns with it what it leaves out.
+        window_bytes: how much is kept of the elements of each stream.
         parallelism: the number of rows that are worth asking for at least.
     """
 
@@ -171,7 +170,7 @@ class Sequence:
         self._between = 1  # positions from one saved state to the next
 
     def read(self, position: int, rows: int) -> Read:
-        """What stands at `position`, as `Head.read` gives it."""
+        """What is at `position`, as `Head.read` returns it."""
         while True:
             head = self._head_for(position)
             try:
@@ -198,7 +197,7 @@ class Sequence:
         return head
 
     def _save(self, position: int, stream: Opened) -> None:
-        """Note the state of a stream at a position, every so often."""
+        """Save the state of a stream at regular positions."""
         with self._lock:
             if position < max(self._states) + self._between:
                 return
@@ -252,4 +251,4 @@ class SequenceReader(SpanReader):
         return self._left_out
 
     def close(self) -> None:
-        """The sequence stays open for others."""
+        """Does nothing: the sequence stays open for other readers."""

@@ -22,7 +22,7 @@ from penstock.service.worker.production import Production
 _logger = logging.getLogger(__name__)
 
 _DRAIN_SECONDS: Final = 30.0
-"""How long a worker that leaves goes on with what it was asked."""
+"""How long a leaving worker continues with its requests."""
 
 _PATIENCE_SECONDS: Final = 60.0
 """How long a reader's request waits for a dispatcher that cannot be reached."""
@@ -108,17 +108,17 @@ class _RunningWorker:
         return self._config.worker_address.replace(PORT_WILDCARD, str(port))
 
     def _definition(self, dataset_id: str) -> bytes:
-        self._dispatcher.connect_anew()  # what comes will be run
+        self._dispatcher.connect_anew()  # its answer contains code to run, so check who listens there
         try:
             found = self._dispatcher.ask(GetDataset(dataset_id=dataset_id), patience_seconds=_PATIENCE_SECONDS)
         except PenstockError as error:
-            # Not the reader's trouble: its own dispatcher may be another one, or be back by then. Where this one has
-            # forgotten the dataset, the reader will hear so, and register it anew.
+            # The reader should ask again: its own dispatcher may be another one, or be back by then. If the dataset was
+            # forgotten here, the reader's dispatcher tells it, and it registers the dataset again.
             raise UnreachedDataWorkerError(f"this data worker cannot get the dataset: {error}") from error
         return bytes(found.definition)
 
     def _register(self) -> float:
-        """Say hello; gives how often to report."""
+        """Register at the dispatcher; returns the seconds between two reports."""
         hello = WorkerHello(endpoint=self._endpoints.endpoint, tags=list(self._config.tags))
         welcome = self._dispatcher.ask(hello)
         self._worker_id: int = welcome.worker_id
@@ -137,7 +137,7 @@ class _RunningWorker:
             self.ended.set()
 
     def _keep_in_touch(self) -> Ending:
-        """Report to the dispatcher until this worker is to end; gives how."""
+        """Report to the dispatcher until this worker has to end; returns how."""
         heard = time.monotonic()
         while True:
             with suppress(Empty):
@@ -149,7 +149,7 @@ class _RunningWorker:
                 heard = time.monotonic()
                 continue
             except PenstockError as error:
-                # It is gone, or cannot write its journal; others will not have this worker any more.
+                # It is gone, or cannot write its journal. After other errors it will not accept this worker again.
                 may_pass = isinstance(error, (ServiceError, StorageError)) and not isinstance(error, ProtocolError)
                 if may_pass and time.monotonic() - heard <= self._config.dispatcher_timeout_seconds:
                     continue
@@ -158,7 +158,7 @@ class _RunningWorker:
                 return "stop"
 
     def _beat(self) -> Ending | None:
-        """Report, and do what the answer says; gives how to end, if that is what it says."""
+        """Report, and act on the answer; returns how to end, if the answer says so."""
         made = self._production.statistics()
         now = time.monotonic()
         seconds, self._reported = now - self._reported, now
@@ -184,13 +184,13 @@ class _RunningWorker:
         return None
 
     def _leave(self) -> None:
-        """Let others be asked, and go on with what was asked already."""
+        """Announce that this worker leaves, and complete its requests."""
         self._say(WorkerHeartbeat(worker_id=self._worker_id, leaving=True))
         if not self._endpoints.wait_until_idle(_DRAIN_SECONDS):
             _logger.warning("this data worker ends with requests under way, after %.0f s", _DRAIN_SECONDS)
 
     def _say(self, message: WorkerHeartbeat) -> None:
-        with suppress(PenstockError):  # a dispatcher that does not hear it misses the next heartbeats
+        with suppress(PenstockError):  # without it, the dispatcher notices missing heartbeats
             self._dispatcher.ask(message, patience_seconds=0)
 
     def _close(self) -> None:

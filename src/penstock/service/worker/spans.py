@@ -1,4 +1,4 @@
-"""Reading a span of a pass, piece by piece, whatever the kind of the pass."""
+"""Reads a span of a pass, piece by piece."""
 
 import time
 from abc import ABC, abstractmethod
@@ -16,19 +16,19 @@ from penstock.service.wire.worker_messages import LeftOut
 
 STOPPED = "this data worker has stopped"
 BLOCK_SECONDS = 0.016
-"""A worker makes a block for so long, up to twice: each costs its trainer about a quarter of a millisecond."""
+"""A block takes a worker this long, at most twice: each costs its trainer about a quarter of a millisecond."""
 _GATHERING_SECONDS = 0.001
-_SMALL_BYTES = 1 << 18  # above this a copy costs more than another piece
+_SMALL_BYTES = 1 << 18  # a copy of more bytes costs more than another piece
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Elements that follow each other, or what was raised in place of one.
+    """Consecutive elements, or an exception in place of one.
 
     Attributes:
         position: of the first.
         skip: how many elements and failures came since the beginning of that position.
-        kept: whether it was there already.
+        kept: whether it had been made before.
         left_out: what was left out before the first of them.
     """
 
@@ -43,27 +43,27 @@ class SpanReader(ABC):
     """One span of a pass, from its beginning to its end.
 
     Attributes:
-        gathers: whether each piece begins where the one before it ends.
+        gathers: whether each piece begins where the previous one ends.
     """
 
     gathers = True
 
     @abstractmethod
     def next(self, rows: int) -> Piece | None:
-        """What comes next, at most about `rows` elements; None at the end of the span or of the pass."""
+        """The next piece, at most about `rows` elements; None at the end of the span or of the pass."""
 
     @abstractmethod
     def rest(self) -> Span:
-        """What of the span has not been given yet."""
+        """The rest of the span."""
 
     @property
     @abstractmethod
     def length(self) -> int:
-        """The number of positions of the pass, if its end was met; -2 otherwise."""
+        """The number of positions of the pass, if its end was reached; otherwise -2."""
 
     @property
     def skip(self) -> int:
-        """At the end of the span, how many of the elements to be left out come after it."""
+        """At the end of the span, how many of the elements to skip come after it."""
         return 0
 
     @property
@@ -73,11 +73,11 @@ class SpanReader(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what was opened for this span alone."""
+        """Close what was opened for this span alone."""
 
 
 class Gathered:
-    """What a reader gives, with small blocks put together: each piece has a price on its way."""
+    """Joins small blocks of a reader, because each piece has a cost on its way."""
 
     def __init__(self, reader: SpanReader) -> None:
         self._reader = reader
@@ -106,7 +106,7 @@ class Gathered:
 
 
 def _fits(piece: Piece, first: Block) -> bool:
-    """Whether the rows of a piece fit into one block with others as they are, and nothing was left out before them."""
+    """Whether a piece can be joined with others: its rows have their layout, and nothing was left out before it."""
     one, other = piece.found, first
     assert isinstance(one, Block)
     if piece.left_out is not None:
@@ -118,14 +118,14 @@ def _fits(piece: Piece, first: Block) -> bool:
 
 
 class RowsReader(SpanReader):
-    """A span of what is read by index.
+    """A span of a node that is read by index.
 
     Args:
         node: the indexable nodes.
         run: their run.
         epoch: the epoch.
         span: the positions.
-        stride: only every `stride`-th of them, from the first; what fills no group of `stride` is left out.
+        stride: only every `stride`-th of them, from the first; an incomplete last group of `stride` is dropped.
     """
 
     def __init__(self, node: Node, run: Run, epoch: int, span: Span, stride: int) -> None:
@@ -159,11 +159,11 @@ class RowsReader(SpanReader):
         return self._cardinality if 0 <= self._cardinality <= self._span.stop else -2
 
     def close(self) -> None:
-        """Reading by index leaves nothing open."""
+        """Does nothing: reading by index leaves nothing open."""
 
 
 def pulled(stream: Stream, rows: int) -> Block | Exception | None:
-    """The next rows of a stream, or what it raises.
+    """The next rows of a stream, or the exception that it raises.
 
     Raises:
         LostDataWorkerError: the stream was closed meanwhile.
@@ -172,14 +172,14 @@ def pulled(stream: Stream, rows: int) -> Block | Exception | None:
         return stream.pull(rows, rows)
     except Closed:
         raise LostDataWorkerError(STOPPED) from None
-    except StopIteration:  # it comes from a function, and would end the loop in silence
+    except StopIteration:  # it comes from a user function, and would end the loop silently
         return InvalidTypeError("a function of this dataset raised StopIteration: return a value instead")
     except failures() as error:
         return as_exception(error)
 
 
 def as_exception(error: BaseException) -> Exception:
-    """What a function raised, as an exception: it ends neither this process nor that of the trainer."""
+    """What a function raised, as an `Exception`, so that it ends neither this process nor the trainer's."""
     if isinstance(error, Exception):
         return error
     said = ServiceError(f"a function of this dataset raised {error!r}, which ends no process here: raise an exception")

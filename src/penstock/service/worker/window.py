@@ -1,4 +1,4 @@
-"""The newest of what a stream gave, up to so many bytes, by position; and a window that several trainers read."""
+"""The newest elements of a stream by position, up to a number of bytes; and a window that trainers share."""
 
 import time
 from bisect import bisect_right
@@ -18,9 +18,9 @@ from penstock.service.worker.spans import BLOCK_SECONDS, STOPPED, Piece, SpanRea
 _BLOCK_BYTES = 1 << 22
 _OVERHEAD_BYTES = 256
 _ABSENCE_SECONDS = 10.0
-"""How long a trainer that reads nothing is waited for."""
+"""How long to wait for a trainer that reads nothing."""
 _ARRIVAL_SECONDS = 0.5
-"""Within which time those who have lost a worker come to another one."""
+"""How soon readers that have lost a worker ask another one."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Behind:
 
 
 Found = Block | Exception | Behind
-"""What stands at a position of a pass."""
+"""What is at a position of a pass."""
 
 
 class ProducedWindow:
-    """What stands at the positions from `first` to `next` - 1, and what was left out before these."""
+    """What is at the positions `first` to `next` - 1, and the rows left out before them."""
 
     def __init__(self, position: int) -> None:
         self.first = self.next = position
@@ -43,14 +43,14 @@ class ProducedWindow:
         self._starts: list[int] = []
         self._found: list[Found] = []
         self._left_out: dict[int, LeftOut] = {}
-        self._gone = 0  # pieces at the beginning of the lists that were dropped
+        self._gone = 0  # dropped pieces at the beginning of the lists
 
     def __len__(self) -> int:
         """The number of pieces."""
         return len(self._starts) - self._gone
 
     def add(self, found: Found, left_out: LeftOut | None) -> None:
-        """Put what stands at `next`, and behind it, into the window, with what was left out before it."""
+        """Add what is at `next` and after it to the window, with the rows left out before it."""
         if left_out is not None:
             self._left_out[self.next] = left_out
         self._starts.append(self.next)
@@ -59,11 +59,11 @@ class ProducedWindow:
         self.nbytes += _bytes_of(found)
 
     def left_out(self, position: int) -> LeftOut | None:
-        """What was left out before a position."""
+        """The rows left out before a position."""
         return self._left_out.get(position)
 
     def at(self, position: int, rows: int) -> Found:
-        """What stands at a position, and up to `rows` rows of its block: read-only, for others see them too."""
+        """What is at a position, up to `rows` rows of its block: read-only, because other readers share them."""
         number = bisect_right(self._starts, position) - 1
         found = self._found[number]
         if not isinstance(found, Block):
@@ -91,7 +91,7 @@ _DROPPED = Exception()
 
 
 def rows_of(found: Found) -> int:
-    """How many positions it takes."""
+    """How many positions this takes."""
     return len(found) if isinstance(found, Block) else 1
 
 
@@ -101,7 +101,7 @@ def _bytes_of(found: Found) -> int:
 
 @dataclass(eq=False)
 class _Place:
-    """How far a reader is, or was when it was last seen, and up to where it waits for elements, if it does."""
+    """How far a reader is, or was last, and up to where it waits for elements."""
 
     trainer: str
     consumer: str
@@ -124,7 +124,7 @@ class SharedWindow:
     not be lost over what another one wants.
 
     Args:
-        open: opens the stream.
+        open: opens the stream of the pass.
         window_bytes: how much is kept.
         parallelism: the number of rows that are worth asking for at least.
         clock: gives seconds.
@@ -149,11 +149,11 @@ class SharedWindow:
         self._producing = False
         self._ended = self._closed = False
         self._places: list[_Place] = []
-        self._given: dict[str, int] = {}  # up to where readers of a trainer have had what it gets
+        self._given: dict[str, int] = {}  # up to where the readers of a trainer have taken its elements
         self._awaits_until = float("-inf")
 
     def enter(self, trainer: str, consumer: str, position: int, holds_back: bool) -> _Place:
-        """A reader of a trainer reads from a position on; gives its place, which `read` moves on."""
+        """Let a reader of a trainer read from a position on; returns its place, which `read` advances."""
         place = _Place(trainer, consumer, position, holds_back)
         with self._changed:
             if position > 0 and not self._places:
@@ -165,22 +165,22 @@ class SharedWindow:
         return place
 
     def _replaces(self, place: _Place, other: _Place) -> bool:
-        """Whether a reader has come in place of another one: of itself, or of one of its trainer that has gone."""
+        """Whether a reader replaces another one: itself, or one of its trainer that is gone."""
         return other.trainer == place.trainer and (other.left is not None or other.consumer == place.consumer)
 
     def _shares(self, place: _Place) -> bool:
-        """Whether other readers of the same trainer read too."""
+        """Whether other readers of the same trainer are reading."""
         others = (other for other in self._places if other.trainer == place.trainer and other is not place)
         return any(other.left is None and other.consumer != place.consumer for other in others)
 
     def leave(self, place: _Place) -> None:
-        """A reader reads no further for now."""
+        """Note that a reader stops reading for now."""
         with self._changed:
             place.left = self._clock()
             self._changed.notify_all()
 
     def read(self, place: _Place, rows: int) -> tuple[Piece | None, int]:
-        """What comes next for a reader, and the position behind it; no piece at the end of the pass.
+        """The next piece for a reader, and the position after it; no piece at the end of the pass.
 
         Raises:
             LostDataWorkerError: the window was closed.
@@ -209,12 +209,12 @@ class SharedWindow:
                     place.wanted = 0
 
     def _wait_or_produce(self) -> bool:
-        """Whether others may have made what is wanted."""
+        """Wait for other readers, and return whether they may have made what is wanted; or make the next block."""
         if self._producing:
             self._changed.wait()
             return True
         if self._held_back():
-            return self._changed.wait(1.0)  # whoever holds back may have gone
+            return self._changed.wait(1.0)  # readers that hold others back may be gone
         awaited = self._awaits_until - self._clock()
         if awaited > 0 and self._window.next >= self._had_until():
             return self._changed.wait(awaited)
@@ -222,11 +222,11 @@ class SharedWindow:
         return False
 
     def _had_until(self) -> int:
-        """What comes before this position somebody has had, here or elsewhere."""
+        """All elements before this position were taken by some reader, here or at another worker."""
         return max(place.position for place in self._places)
 
     def moved(self, place: _Place, position: int) -> None:
-        """A reader has handed on everything before this position."""
+        """Note that a reader has delivered everything before this position."""
         with self._changed:
             place.position = position
             self._changed.notify_all()
@@ -236,20 +236,20 @@ class SharedWindow:
         return full and self._needed_from() < self._window.first_stop()
 
     def _needed_from(self) -> int:
-        """The first position that somebody who holds back has not had."""
+        """The first position that some reader that holds others back has not taken."""
         now = self._clock()
         places = [place for place in self._places if place.holds_back]
         there = [place.position for place in places if place.left is None or now - place.left < _ABSENCE_SECONDS]
         return min(there, default=self._window.next)
 
     def _rows(self) -> int:
-        """How many rows to make: no more than all that wait have asked for, nor beyond what somebody has had."""
+        """How many rows to make: no more than all waiting readers want, nor beyond what some reader has taken."""
         stops = [place.wanted for place in self._places]
         rows = [stop - self._window.next for stop in (*stops, self._had_until()) if stop > self._window.next]
         return min(self._pace.start(), *rows)
 
     def _produce(self) -> None:
-        """Make the next block, while others may read what there is."""
+        """Make the next block, while others read from the window."""
         rows = self._rows()
         self._producing = True
         self._changed.release()
@@ -286,7 +286,7 @@ class SharedWindow:
         )
 
     def close(self) -> None:
-        """Close the stream; whoever reads is told."""
+        """Close the stream; readers get an error."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -299,9 +299,9 @@ class SharedWindow:
 
 
 class SharedReader(SpanReader):
-    """A trainer's way through a shared window."""
+    """One reader of a shared window."""
 
-    gathers = False  # it may jump
+    gathers = False  # it may skip what has left the window
 
     def __init__(self, window: SharedWindow, span: Span, trainer: str, consumer: str, holds_back: bool) -> None:
         self._window = window
