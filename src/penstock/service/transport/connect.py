@@ -1,4 +1,4 @@
-"""The best way to a worker, or the one that was asked for."""
+"""Connects to a worker by the best protocol, or by a given one."""
 
 import logging
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from penstock.service.wire.subjects import Endpoint
 _logger = logging.getLogger(__name__)
 
 PROTOCOLS: Final = ("in_process", "shared_memory", "flight")
-"""The best first."""
+"""The protocols, the best first."""
 
 _OTHER_NAMES = {"grpc": "flight"}
 
@@ -43,21 +43,21 @@ def as_protocol(data_transfer_protocol: object) -> str | None:
 def connect(
     endpoint: Endpoint, protocol: str | None = None, credentials: ClientCredentials | None = None
 ) -> Connection:
-    """A line to a worker. Over the network nothing is sent yet: that it cannot be reached is known at the first fetch.
+    """Connect to a worker. Over the network nothing is sent yet: whether it can be reached shows at the first fetch.
 
     Args:
         protocol: as `as_protocol` gives it.
-        credentials: what is shown over the network; None takes those of this process.
+        credentials: the credentials for the network; None takes those of this process.
 
     Raises:
-        ServiceError: the worker does not offer that protocol here, has no address, or must not be shown the token.
+        ServiceError: the worker does not offer that protocol here, has no address, or must not get the token.
         LostDataWorkerError: it does, and is gone.
     """
     offered = offered_protocols(endpoint)
     if protocol is None:
         return _best(endpoint, offered, credentials)
     if protocol == "shared_memory" and endpoint.socket and endpoint.machine == this_machine():
-        return SharedMemoryConnection(endpoint)  # its socket goes away with it: that it is gone must be said
+        return SharedMemoryConnection(endpoint)  # its socket disappears with it, so its loss must be reported here
     if protocol not in offered:
         names = ", ".join(f'"{name}"' for name in offered)
         raise ServiceError(
@@ -68,7 +68,7 @@ def connect(
 
 
 def offered_protocols(endpoint: Endpoint) -> list[str]:
-    """By which protocols this process can reach that worker, the best first."""
+    """The protocols by which this process can reach a worker, the best first."""
     offered = ["flight"]
     if endpoint.machine == this_machine() and endpoint.socket and Path(endpoint.socket).exists():
         offered.insert(0, "shared_memory")
@@ -81,15 +81,15 @@ def _best(endpoint: Endpoint, offered: Sequence[str], credentials: ClientCredent
     for protocol in offered[:-1]:
         try:
             return _open(protocol, endpoint, credentials)
-        except LostDataWorkerError as error:  # a socket can be there and not be ours, as between containers
+        except LostDataWorkerError as error:  # between containers a socket can exist and belong to another machine
             _logger.info('data_transfer_protocol="%s" is not possible: %s', protocol, error)
     return _open(offered[-1], endpoint, credentials)
 
 
 def _open(protocol: str, endpoint: Endpoint, credentials: ClientCredentials | None) -> Connection:
     if protocol == "flight":
-        if not is_address(endpoint.address):  # Flight would say so only by errors of its own
+        if not is_address(endpoint.address):  # Flight would report it only by errors of its own
             raise ServiceError(f'the address {endpoint.address!r:.300} of a data worker is no "host:port"')
         return FlightConnection(endpoint, credentials)
-    # Nobody but this user comes this way.
+    # Only this user can connect this way.
     return in_process.InProcessConnection(endpoint) if protocol == "in_process" else SharedMemoryConnection(endpoint)

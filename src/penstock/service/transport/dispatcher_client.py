@@ -1,4 +1,4 @@
-"""A line to the dispatcher."""
+"""The connection to the dispatcher."""
 
 import logging
 import threading
@@ -26,9 +26,9 @@ ACTION: Final = "penstock"
 """The name of the Flight action that carries messages."""
 
 PATIENCE_SECONDS: Final = 300.0
-"""For how long a reader tries a dispatcher that does not answer any more, unless it is told otherwise."""
+"""How long a reader keeps trying a dispatcher that no longer answers, by default."""
 FIRST_PATIENCE_SECONDS: Final = 60.0
-"""The same for one that has never answered: the address may be wrong."""
+"""The same for a dispatcher that has never answered: the address may be wrong."""
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 _WARN_SECONDS: Final = 1.0
@@ -51,23 +51,23 @@ class _NoAnswer(Exception):
         self._advice = advice
 
     def error(self, seconds: float) -> PenstockError:
-        """What is raised when it was tried for so many seconds."""
+        """The error to raise after trying for so many seconds."""
         return self._kind(f"{self.reason}. It was tried for {seconds:.1f} s.{self._advice}")
 
 
 class DispatcherClient:
     """Asks a dispatcher, and asks again while it cannot be reached. Several threads may ask at the same time.
 
-    A message that is sent again may have been carried out before: all of them bear that. Nothing is sent before the
+    A message that is sent again may have been carried out before; all messages allow that. Nothing is sent before the
     first call of `ask`.
 
     Args:
         service: as `distribute` takes it.
-        patience_seconds: for how long a dispatcher is tried that cannot be reached, or cannot write its journal.
-        credentials: what it is shown; None takes those of this process.
+        patience_seconds: how long to keep trying a dispatcher that cannot be reached, or cannot write its journal.
+        credentials: the credentials to show; None takes those of this process.
 
     Attributes:
-        trouble: what has kept the dispatcher from answering since some time; "" while it answers.
+        trouble: why the dispatcher has not answered for some time; "" while it answers.
 
     Raises:
         InvalidTypeError: a `service` that is neither a string nor a tuple.
@@ -92,16 +92,16 @@ class DispatcherClient:
         self.trouble = ""
 
     def ask(self, message: Message, patience_seconds: float | None = None) -> Any:
-        """The answer to a message: a message too.
+        """Send a message, and return the answer.
 
         Args:
-            patience_seconds: taken instead of the client's own; 0 tries once.
+            patience_seconds: replaces the client's own; 0 tries once.
 
         Raises:
-            ServiceError: the dispatcher could not be reached for as long, or does not take this process's token.
-            ProtocolError: it has another version of penstock, or what it answers is no answer to this message.
-            StorageError: it could not write its journal for as long.
-            PenstockError: it refused; as what it says.
+            ServiceError: the dispatcher could not be reached for that long, or does not accept this process's token.
+            ProtocolError: it has another version of penstock, or its answer does not fit the message.
+            StorageError: it could not write its journal for that long.
+            PenstockError: it refused; the class is that of its error.
             ClosedError: the client was closed.
         """
         patience = self._patience if patience_seconds is None else patience_seconds
@@ -128,11 +128,11 @@ class DispatcherClient:
             return reply
 
     def _reached(self, message: Message, seconds: float) -> Any:
-        """The answer to a message, if one comes within so many seconds.
+        """Send a message once, and return the answer if it comes in time.
 
         Raises:
-            _NoAnswer: none came, or the dispatcher cannot do now what it is asked.
-            ServiceError: it does not take this process's token, or answers what is no answer.
+            _NoAnswer: none came, or the dispatcher cannot carry it out now.
+            ServiceError: it does not accept this process's token, or its answer does not fit.
             ClosedError: the client was closed.
         """
         line = self._opened()
@@ -161,7 +161,7 @@ class DispatcherClient:
         return reply
 
     def _no_handshake(self, wrong: str) -> Exception:
-        """What a mistake in somebody's certificate is: an end, or to be waited for where it has worked before."""
+        """The error for a failed TLS handshake: final, or to be tried again if a connection has worked before."""
         reason = f"the dispatcher at {self.address} cannot be reached: {wrong}"
         return _NoAnswer(reason, ServiceError) if self._reached_before else ServiceError(reason)
 
@@ -175,18 +175,18 @@ class DispatcherClient:
             return self._line
 
     def _drop(self, line: Line) -> None:
-        """Connect anew at the next attempt. Other threads may still be using the line: they will do the same."""
+        """Reconnect at the next attempt. Other threads that still use the connection will do the same."""
         with self._lock:
             if self._line is line:
                 self._line = None
 
     def connect_anew(self) -> None:
-        """At the next message, look again at who listens there: lines reconnect by themselves, to whoever does."""
+        """Reconnect at the next message, and check who listens there; gRPC itself would reconnect to anybody."""
         with self._lock:
             self._line = None
 
     def close(self) -> None:
-        """Let go of the line; who waits for the dispatcher gets a `ClosedError`. Twice does no harm."""
+        """Close the connection; waiting threads get a `ClosedError`. A second call does nothing."""
         with self._lock:
             self._closed.set()
             self._line = None

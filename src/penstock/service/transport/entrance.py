@@ -1,4 +1,4 @@
-"""The door of a Unix socket: lines wait there until they say something, without a thread each and not too many."""
+"""Accepts connections at a Unix socket, and keeps them without a thread each until they send something."""
 
 import logging
 import selectors
@@ -12,16 +12,16 @@ from penstock.service.transport.line import peer_is_this_user
 _logger = logging.getLogger(__name__)
 
 MOST_SILENT: Final = 256
-"""So many lines may say nothing; if more come, the one that is silent for longest is closed."""
+"""The most silent connections; if more come, the one that has been silent for longest is closed."""
 _RETRY_SECONDS: Final = 0.1
 
 
 class Entrance:
-    """Takes lines of this user's from a listener, and hands on those that have something to say.
+    """Accepts connections of this user from a listener, and passes on those at which something can be read.
 
     Args:
-        hand_on: takes a line at which something can be read.
-        stopped: ends it, as soon as another line comes.
+        hand_on: called with a connection at which something can be read.
+        stopped: whether to end, looked at when another connection comes.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class Entrance:
         self._selector.register(listener, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Until it is stopped."""
+        """Accept connections until it is stopped."""
         while not self._stopped.is_set():
             for key, _ in self._selector.select():
                 line = key.fileobj
                 assert isinstance(line, socket.socket)
                 if line is self._listener:
                     self._take()
-                elif line in self._silent:  # not closed by what came before it
+                elif line in self._silent:  # not closed by an earlier connection of this round
                     self._let_go(line)
                     self._hand_on(line)
         while self._silent:
@@ -53,7 +53,7 @@ class Entrance:
     def _take(self) -> None:
         try:
             line, _ = self._listener.accept()
-        except BlockingIOError:  # whoever came has left
+        except BlockingIOError:  # the peer has left already
             return
         except OSError as error:
             _logger.warning("a line from a consumer was not taken: %s", error)

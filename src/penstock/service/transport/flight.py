@@ -1,8 +1,8 @@
-"""A worker's end of Arrow Flight, which reaches consumers on any host.
+"""A worker's Arrow Flight server, for readers on any host.
 
 The ticket of a `do_get` is an encoded `Fetch`. Every record batch of the stream is a block: one row, whose columns are
-the block's buffers (`wire/blocks.py`), and beside it the frame that says what they hold. An end, a failure and a
-refusal are a frame beside a batch without rows, the last of the stream.
+the block's buffers (`wire/blocks.py`), with a frame as metadata that describes them. An end, a failure or a refusal is
+a frame with an empty batch, the last of the stream.
 """
 
 import threading
@@ -30,7 +30,7 @@ from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pau
 
 
 class BlockFrame(msgspec.Struct, frozen=True, tag="block"):
-    """Goes with a block. A buffer that is smaller than its size here is compressed with `codec`."""
+    """The metadata of a block. A buffer that is smaller than its size here is compressed with `codec`."""
 
     chunk: Chunk
     header: BlockHeader
@@ -49,12 +49,12 @@ _Stream = Generator[tuple[pa.RecordBatch, bytes], None, None]
 
 
 class FlightServer(GuardedServer):
-    """Serves a worker's blocks to consumers on any host.
+    """Serves a worker's blocks to readers on any host.
 
     Args:
         host: the address to listen at.
         port: 0 for one that the system chooses; the attribute `port` says which.
-        credentials: what consumers must show; None asks for this user's token.
+        credentials: what readers must show; None requires this user's token.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class FlightServer(GuardedServer):
             automatic.sent(buffers, time.perf_counter() - start)
 
     def stop(self) -> None:
-        """End all streams; a call that is in a user's function is waited for only so long."""
+        """End all streams; wait a limited time for calls that are in a user's function."""
         self._stopped = True
         thread = threading.Thread(target=self.shutdown, name="penstock-flight-stop", daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""A consumer's end of Arrow Flight; `flight.py` says what goes through it."""
+"""A reader's Arrow Flight client; `flight.py` describes the messages."""
 
 import threading
 import time
@@ -35,17 +35,17 @@ from penstock.service.wire.worker_messages import End, Failed, Fetch, Pause
 
 _QUIET_SECONDS = 2.0
 _ANSWER_SECONDS = 8.0
-"""Long, because a user's function may keep Python's lock for as long in the worker."""
+"""Long, because a user's function may hold Python's lock in the worker for that long."""
 _OFFSET_BYTES = 8
 
 _decoder = msgspec.msgpack.Decoder(BlockFrame | End | Failed | Pause | Refused)
 
 
 class FlightConnection:
-    """A line to a worker on any host.
+    """A connection to a worker on any host.
 
-    A host that is cut off says nothing, like a worker that computes. So the worker is asked whether it is there when
-    nothing has come for a while; one that does not answer in time is lost.
+    A host that is cut off is as silent as a worker that computes. So after some silence the worker is asked whether it
+    is alive; one that does not answer in time is lost.
     """
 
     protocol = "flight"
@@ -110,7 +110,7 @@ class FlightConnection:
 
     @contextmanager
     def _watched(self, call: "flight.FlightStreamReader | OpeningCall") -> Iterator[None]:
-        """Let a call end if the worker is silent meanwhile, or the connection is closed."""
+        """End a call if the worker is silent during it, or the connection is closed."""
         with self._lock:
             if self._closed.is_set():
                 call.cancel()
@@ -125,7 +125,7 @@ class FlightConnection:
 
     @contextmanager
     def _explained(self, kind: type[LostDataWorkerError]) -> Iterator[None]:
-        """Turn what Flight raises into errors of the service: `kind`, where the worker may have ended."""
+        """Turn errors of Flight into errors of the service: `kind`, if the worker may have died."""
         try:
             yield
         except flight.FlightUnauthenticatedError as error:
@@ -177,7 +177,7 @@ class FlightConnection:
         list(self._line.client.do_action(ALIVE, self._line.options(_ANSWER_SECONDS)))
 
     def close(self) -> None:
-        """As `Connection.close`. A worker that is being asked whether it is there is not waited for."""
+        """As `Connection.close`. It does not wait for a worker that is being asked whether it is alive."""
         with self._lock:
             self._closed.set()
             calls = list(self._waiting)
@@ -197,7 +197,7 @@ def _buffers(batch: pa.RecordBatch, frame: BlockFrame) -> Iterator[Buffer]:
 
 
 def _content(column: pa.Array) -> Buffer:
-    """The bytes of a column's one value where they lie: a scalar of Arrow's would be a copy."""
+    """The bytes of a column's only value, without a copy, which an Arrow scalar would make."""
     _, offsets, content = column.buffers()
     if len(column) != 1 or offsets is None or content is None or offsets.size < (column.offset + 2) * _OFFSET_BYTES:
         raise WrongAnswerError(f"a block has a column of {len(column)} values, expected one")

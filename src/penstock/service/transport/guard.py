@@ -1,6 +1,6 @@
-"""Arrow Flight with its door: who may come in, and how others are reached.
+"""Arrow Flight with tokens: servers that check them, and clients that show them.
 
-Every call brings the token in a header. It is looked at before the call's body, of which a stranger's is never decoded.
+Every call has the token in a header. It is checked before the call's body, which is not decoded without a token.
 """
 
 import os
@@ -19,12 +19,12 @@ from penstock.service.security.listeners import users_listening
 
 HEADER: Final = "authorization"
 ALIVE: Final = "alive"
-"""The action that is answered with nothing: it shows the token, and that somebody is there."""
+"""The action with an empty answer: it shows the token, and tests whether the server is alive."""
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
-    """Refuses calls that do not bring the token."""
+    """Refuses calls without the token."""
 
     def __init__(self, credentials: ServerCredentials) -> None:
         self._credentials = credentials
@@ -39,7 +39,7 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyar
 
 
 class GuardedServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    """A Flight server that lets in whom its credentials admit.
+    """A Flight server that accepts only clients that its credentials admit.
 
     Args:
         host: the address to listen at.
@@ -62,7 +62,7 @@ class GuardedServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
         weakref.finalize(self, self._doorkeeper.stop)
 
     def let_in(self, context: flight.ServerCallContext) -> None:
-        """A call has come in by the token: its connection may last, and bring more. To be said first in every call."""
+        """Admit the connection of a call that has shown the token. Call this first in every call."""
         self._doorkeeper.admit(context.peer())
 
     def shutdown(self) -> None:
@@ -72,7 +72,7 @@ class GuardedServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
 
 
 def _try_to_listen(host: str, port: int) -> None:
-    """Raise what the system says where nothing can listen there: Flight would print, and not say why."""
+    """Raise the system's error if nothing can listen there: Flight would print, and not say why."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -80,12 +80,12 @@ def _try_to_listen(host: str, port: int) -> None:
 
 
 class Line:
-    """A way to the Flight server at "host:port", with what has to be shown there. Nothing is sent yet.
+    """A Flight client for the server at "host:port", with credentials. Nothing is sent yet.
 
-    It closes when nobody holds it any more, and no call does: Flight's own `close` during a call ends the process.
+    It closes when neither an owner nor a call refers to it any more: Flight's own `close` during a call crashes.
 
     Attributes:
-        client: carries the calls; each of them needs `options`.
+        client: the Flight client; each call needs `options`.
 
     Raises:
         ServiceError: the token would go over the network in the clear, or to another user of this machine.
@@ -106,27 +106,27 @@ class Line:
         self.client = flight.FlightClient(f"grpc+{'tls' if tls else 'tcp'}://{address}", **(trusted if tls else {}))
 
     def options(self, seconds: float | None = None) -> flight.FlightCallOptions:
-        """For a call that may take so long."""
+        """The options of a call with this timeout."""
         return flight.FlightCallOptions(timeout=seconds, headers=self._headers)
 
     def show_token(self, size: int, seconds: float) -> None:
-        """Before a message of so many bytes: servers take little from those who have not shown the token."""
+        """Show the token before a large message: servers accept little from connections that have not shown it."""
         if not self._shown and size > MOST_BYTES // 2:
             list(self.client.do_action(ALIVE, self.options(seconds)))
         self._shown = True
 
     def tls_trouble(self, error: Exception) -> str:
-        """What is wrong with TLS where a call could not be made, in words; "" where TLS is not the reason."""
+        """Why TLS made a call fail, as text; "" if TLS is not the reason."""
         if not isinstance(error, flight.FlightUnavailableError):
             return ""
         return tls_trouble(self._address, self._credentials, tls=self._tls)
 
 
 def _away_from_strangers(address: str) -> str:
-    """Where to connect so that no other user of this machine gets the token.
+    """The address to connect to, so that no other user of this machine gets the token.
 
-    A name can stand for several addresses of this machine, as localhost does. Of these the one is taken at which this
-    user listens, so that nobody can keep this user from its service by listening at another one.
+    A name can stand for several addresses of this machine, as localhost does. The one is taken at which this user
+    listens, so that another user cannot block the service by listening at another one.
 
     Raises:
         ServiceError: other users listen at all of them.
@@ -154,22 +154,22 @@ def _away_from_strangers(address: str) -> str:
 
 
 def _of_this_machine(host: str) -> list[str]:
-    """The addresses of this machine that a name or an address stands for; none for another machine's."""
+    """The addresses of this machine that a host name stands for; none if it is another machine's."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
-    except OSError:  # the connection will say so
+    except OSError:  # the connection will report that
         return []
     ours = []
     for family, kind, _, _, address in found:
         with suppress(OSError), socket.socket(family, kind) as trial:
-            trial.bind(address)  # which is refused for addresses of others
+            trial.bind(address)  # which fails for addresses of other machines
             # Connecting to "any address" is connecting to this machine.
             ours.append(_LOOPBACK.get(str(address[0]), str(address[0])))
     return ours
 
 
 def refused_at_the_door(what: str, address: str, error: Exception) -> str:
-    """What a user is told whose token a server did not take."""
+    """The text of the error if a server does not accept the token."""
     reason = str(error).partition(". Detail:")[0].partition(". gRPC client")[0]
     return (
         f"the {what} at {address} does not let this process in: {reason}. It must be of the same user on the same "

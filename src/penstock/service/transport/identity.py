@@ -1,4 +1,4 @@
-"""Where this process is: what an endpoint says of a worker, and what a consumer compares with it."""
+"""Identifies this machine and this process: endpoints carry it, and readers compare it with their own."""
 
 import functools
 import os
@@ -12,14 +12,14 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @functools.cache
 def this_machine() -> str:
-    """Tells this machine, since it was started, apart from all others."""
+    """The identity of this machine since its last boot."""
     if _BOOT_ID.exists():
         return _BOOT_ID.read_text().strip()
     return f"{socket.gethostname()}-{uuid.getnode():x}"
 
 
 def this_process() -> str:
-    """Tells this process apart from all others, also from those that it was forked from."""
+    """The identity of this process; a forked process has another one."""
     return _process_name(os.getpid())
 
 

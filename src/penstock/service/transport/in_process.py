@@ -1,4 +1,4 @@
-"""Consumers in the worker's own process: blocks go by reference."""
+"""Connections within the worker's own process: blocks are passed by reference."""
 
 import threading
 from contextlib import closing
@@ -13,7 +13,7 @@ _lock = threading.Lock()
 
 
 class InProcessServer:
-    """Lets consumers of this process reach a worker that is in it too, under the address that others reach it by.
+    """Lets readers of this process reach a worker in it, under the address that it advertises.
 
     Raises:
         InvalidArgumentError: another worker of this process has that address.
@@ -29,7 +29,7 @@ class InProcessServer:
             _servers[address] = self
 
     def stop(self) -> None:
-        """Take the worker away: what is being fetched from it ends with `LostDataWorkerError`."""
+        """Remove the worker; requests under way raise `LostDataWorkerError`."""
         self.stopped = True
         with _lock:
             if _servers.get(self.address) is self:
@@ -37,12 +37,12 @@ class InProcessServer:
 
 
 def find(address: str) -> InProcessServer | None:
-    """The worker of this process with that address, if there is one."""
+    """The worker of this process with that address; None if there is none."""
     return _servers.get(address)
 
 
 class InProcessConnection:
-    """A line to a worker of this process: `fetch` computes in the thread that asks.
+    """A connection to a worker of this process: `fetch` computes in the calling thread.
 
     Raises:
         LostDataWorkerError: no worker of this process has that address.

@@ -1,7 +1,7 @@
-"""A line between a consumer and a worker of one machine: frames over a Unix socket, and the files of segments.
+"""The protocol between a reader and a worker of one machine: frames over a Unix socket, and the files of segments.
 
-A frame is the length of its message and of its body, the message in MessagePack, and the body: bytes as they are. Only
-blocks have a body, as long as their places without a segment say. Only workers send files.
+A frame has the lengths of its message and its body, the message in MessagePack, and the body as raw bytes. Only blocks
+have a body: their buffers that are not in a segment. Only workers send files.
 """
 
 import os
@@ -25,9 +25,9 @@ _LENGTHS = struct.Struct("<IQ")
 _LONGEST_MESSAGE = 1 << 26
 _LONGEST_REQUEST = 1 << 20
 _PIECE = 1 << 26
-"""How much memory is taken for bytes that have not come yet."""
+"""How much memory is allocated at once for bytes that have not arrived yet."""
 MOST_FILES = 64
-"""How many files one frame can bring; Linux allows 253."""
+"""How many files a frame can carry; Linux allows 253."""
 _KEEP_PRIVATE = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
@@ -38,8 +38,8 @@ class BufferPlace(msgspec.Struct, frozen=True, array_like=True):
     """Where a buffer is.
 
     Attributes:
-        segment: the number of the segment that it lies in; -1 where the body of the frame brings it.
-        token: what the consumer gives back when it needs the memory no more.
+        segment: the number of its segment; -1 if it is in the body of the frame.
+        token: what the reader returns when it no longer needs the memory.
     """
 
     size: _Size
@@ -52,7 +52,7 @@ class SharedBlockFrame(msgspec.Struct, frozen=True, tag="block"):
     """A block from a worker.
 
     Attributes:
-        segments: the number and the size of each segment whose file comes with this frame.
+        segments: the number and the size of each segment whose file is sent with this frame.
         forgotten: segments that the worker will not use again.
     """
 
@@ -64,19 +64,19 @@ class SharedBlockFrame(msgspec.Struct, frozen=True, tag="block"):
 
     @property
     def body_size(self) -> int:
-        """How long the body is that comes with it."""
+        """The length of the body."""
         return sum(place.size for place in self.places if place.segment < 0)
 
 
 class Credit(msgspec.Struct, frozen=True, tag="credit"):
-    """A consumer takes `blocks` more, and gives memory back."""
+    """A reader accepts `blocks` more, and gives memory back."""
 
     blocks: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)] = 0
     returned: tuple[int, ...] = ()
 
 
 class StopFetch(msgspec.Struct, frozen=True, tag="stop"):
-    """A consumer wants nothing more of what it has fetched."""
+    """A reader wants nothing more of its request."""
 
 
 FromConsumer = Fetch | Credit | StopFetch
@@ -86,13 +86,13 @@ from_worker = msgspec.msgpack.Decoder(FromWorker)
 
 
 def frame(message: FromConsumer | FromWorker, body_size: int = 0) -> bytes:
-    """The beginning of a frame: all but the body."""
+    """The beginning of a frame, without the body."""
     content = msgspec.msgpack.encode(message)
     return _LENGTHS.pack(len(content), body_size) + content
 
 
 def send(line: socket.socket, message: FromWorker, body: Sequence[Buffer] = (), files: Sequence[int] = ()) -> None:
-    """Send a frame, with open files beside it."""
+    """Send a frame, and open files with it."""
     content = frame(message, sum(part.size for part in body))
     sent = socket.send_fds(line, [content], files) if files else 0
     line.sendall(memoryview(content)[sent:])
@@ -101,23 +101,23 @@ def send(line: socket.socket, message: FromWorker, body: Sequence[Buffer] = (), 
 
 
 def receive_request(line: socket.socket) -> FromConsumer | None:
-    """A consumer's next message; None where it has closed the line.
+    """A reader's next message; None if it has closed the connection.
 
     Raises:
-        WrongAnswerError: what came is no frame of a consumer's.
+        WrongAnswerError: what arrived is no frame of a reader's.
         OSError: the line is broken.
     """
-    lengths = line.recv(_LENGTHS.size)  # files that come with it are closed by the system
+    lengths = line.recv(_LENGTHS.size)  # the system closes files that come with it
     if not lengths:
         return None
     return _message(line, lengths, from_consumer, _LONGEST_REQUEST)[0]  # type: ignore[no-any-return]
 
 
 def receive(line: socket.socket) -> tuple[FromWorker, Buffer, list[int]] | None:
-    """A worker's next message, its body and its files; None where the worker has closed the line.
+    """A worker's next message, its body and its files; None if the worker has closed the connection.
 
     Raises:
-        WrongAnswerError: what came is no frame of a worker's.
+        WrongAnswerError: what arrived is no frame of a worker's.
         OSError: the line is broken.
     """
     lengths, files, _, _ = socket.recv_fds(line, _LENGTHS.size, MOST_FILES, _KEEP_PRIVATE)
@@ -135,7 +135,7 @@ def receive(line: socket.socket) -> tuple[FromWorker, Buffer, list[int]] | None:
 def _message(
     line: socket.socket, begun: bytes, decoder: "msgspec.msgpack.Decoder[Any]", longest: int
 ) -> tuple[Any, int]:
-    """The message of a frame of which some bytes were read, and how long its body is."""
+    """The message of a frame of which some bytes were read, and the length of its body."""
     lengths = begun + bytes(_exactly(line, _LENGTHS.size - len(begun)))
     message_size, body_size = _LENGTHS.unpack(lengths)
     if message_size > longest:
@@ -154,7 +154,7 @@ def _exactly(line: socket.socket, size: int) -> Buffer:
     content = np.empty(min(size, _PIECE), np.uint8)
     received = 0
     while received < size:
-        if received == content.size:  # what is claimed takes no memory before it comes
+        if received == content.size:  # memory is not allocated for what is only announced
             content = np.resize(content, min(size, 2 * received))
         count = line.recv_into(content.data[received:])
         if count == 0:
@@ -164,7 +164,7 @@ def _exactly(line: socket.socket, size: int) -> Buffer:
 
 
 def peer_is_this_user(line: socket.socket) -> bool:
-    """Whether the other end belongs to this process's user, where the system tells; the directory keeps others out."""
+    """Whether the peer is of this process's user, if the system can tell; the directory keeps others out anyway."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     size = struct.calcsize("3i")
@@ -174,7 +174,7 @@ def peer_is_this_user(line: socket.socket) -> bool:
 
 def listen() -> tuple[socket.socket, Path]:
     """A socket that listens, and its path, in a directory that only this user can enter."""
-    # Where somebody else has taken the name, one that nobody could know.
+    # If another user has taken the name, use one that nobody could guess.
     directory = private_directory() or Path(tempfile.mkdtemp(prefix="penstock-", dir="/tmp"))
     _remove_dead(directory)
     name = f"{os.getpid()}-{os.urandom(6).hex()}"
@@ -182,12 +182,12 @@ def listen() -> tuple[socket.socket, Path]:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(hidden))
     listener.listen()
-    hidden.rename(path)  # only now, so that whoever finds it can connect
+    hidden.rename(path)  # only now, so that every process that finds it can connect
     return listener, path
 
 
 def _remove_dead(directory: Path) -> None:
-    """Remove what workers that were killed have left: sockets at which nobody listens."""
+    """Remove sockets at which nobody listens, left by workers that were killed."""
     for path in directory.glob("[!.]*"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             line.setblocking(False)
@@ -195,5 +195,5 @@ def _remove_dead(directory: Path) -> None:
                 line.connect(str(path))
             except ConnectionRefusedError:
                 path.unlink(missing_ok=True)
-            except OSError:  # a full backlog: somebody does listen
+            except OSError:  # a full backlog: a process does listen
                 continue

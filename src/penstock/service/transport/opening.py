@@ -1,4 +1,4 @@
-"""Calls of Arrow Flight's that can be given up: by itself `do_get` waits for a worker's first block without a limit."""
+"""Flight calls that can be cancelled: by itself `do_get` waits for a worker's first block without a limit."""
 
 import threading
 from collections.abc import Callable
@@ -9,10 +9,10 @@ from pyarrow import flight
 
 
 class OpeningCall:
-    """A call in a thread of its own, which goes on without anybody if it was given up.
+    """A call in a thread of its own, which continues unobserved if it was cancelled.
 
     Args:
-        call: gives the stream.
+        call: returns the stream.
     """
 
     def __init__(self, call: Callable[[], flight.FlightStreamReader]) -> None:
@@ -38,10 +38,10 @@ class OpeningCall:
         self._over.set()
 
     def reader(self) -> flight.FlightStreamReader:
-        """The stream, when it is there.
+        """Wait for the stream.
 
         Raises:
-            FlightCancelledError: it was given up.
+            FlightCancelledError: it was cancelled.
             Exception: what the call raised.
         """
         self._over.wait()
@@ -53,7 +53,7 @@ class OpeningCall:
             return self._reader
 
     def cancel(self) -> None:
-        """Give it up. Where the stream is there already, that ends."""
+        """Cancel the call, or the stream if that has begun."""
         with self._lock:
             self._cancelled = True
             reader = self._reader

@@ -1,4 +1,4 @@
-"""A consumer's end of shared memory: lines to one worker, and the arrays over what it shares."""
+"""A reader's end of shared memory: connections to one worker, and arrays over its memory."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ from penstock.service.wire.worker_messages import Fetch
 
 
 class SharedMemoryConnection:
-    """A line to a worker on this machine.
+    """A connection to a worker on this machine.
 
     Raises:
         UnreachedDataWorkerError: nobody answers at its socket.
@@ -116,9 +116,9 @@ class SharedMemoryConnection:
 
 
 class _Line:
-    """One socket. It stays open for as long as anything shows memory that came through it: its end frees that memory.
+    """One socket. It stays open while any array uses memory that came through it, because closing it frees that memory.
 
-    So arrays keep the line, and the line closes itself when it is collected.
+    So arrays refer to the line, and the line closes when it is garbage-collected.
     """
 
     def __init__(self, line: socket.socket) -> None:
@@ -133,7 +133,7 @@ class _Line:
             self._line.sendall(frame(message))
 
     def next(self) -> Answer | Refused:
-        """The next part of the answer, after which the worker may send one more."""
+        """The next piece of the answer; the worker may then send one more."""
         received = receive(self._line)
         if received is None:
             raise ConnectionResetError("its process has ended")
@@ -179,8 +179,8 @@ class _Line:
         return Memory(mapping.address + place.offset, place.size, mapping, released).array()
 
     def _give_back(self, token: int) -> None:
-        """Tell the worker that no array shows this memory any more: at once if nothing waits for that."""
-        if os.getpid() != self._process:  # a fork has copies of the arrays; the line is its parent's
+        """Tell the worker that no array uses this memory any more."""
+        if os.getpid() != self._process:  # a forked process has copies of the arrays; the line belongs to its parent
             return
         self._returned.append(token)
         if not self._sending.acquire(blocking=False):
@@ -202,7 +202,7 @@ class _Line:
         return tuple(tokens)
 
     def stop(self) -> None:
-        """Want nothing more of what was fetched; whoever waits for it meets the end of the line."""
+        """Stop the request under way; a thread that waits for it gets the end of the line."""
         with suppress(OSError):
             self.send(StopFetch())
         with suppress(OSError):

@@ -1,8 +1,8 @@
-"""A worker's end of shared memory: a thread for each line with requests, which answers one after another.
+"""A worker's end of shared memory: one thread for each line with requests, which answers them in order.
 
-Columns that lie in the arena go without a copy, unless they are read-only: those belong to somebody in the worker too.
-While a consumer holds memory, so does this end. It comes back with its token, or with the end of the line, which
-consumers keep open for as long as they hold any of it.
+Columns in the arena are sent without a copy, unless they are read-only: those are also used in the worker.
+Memory stays allocated while a reader uses it. It is freed when its token comes back, or at the end of the line, which
+readers keep open while they use any of it.
 """
 
 import itertools
@@ -39,15 +39,15 @@ _logger = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 5.0
 MOST_LINES = 512
-"""So many consumers are answered at the same time, each by a thread; lines of others are closed."""
+"""How many readers are answered at the same time, each by a thread; lines of others are closed."""
 
 
 class SharedMemoryServer:
-    """Serves a worker's blocks to consumers on this machine. While it lives, large arrays lie in its arena.
+    """Serves a worker's blocks to readers on this machine. While it runs, large arrays are allocated in its arena.
 
     Attributes:
         path: of its socket, for `Endpoint.socket`.
-        arena: where large arrays lie.
+        arena: the memory of large arrays.
     """
 
     def __init__(self, produce: Produce) -> None:
@@ -64,7 +64,7 @@ class SharedMemoryServer:
         self._thread.start()
 
     def _begin(self, line: socket.socket) -> None:
-        """Answer what comes over a line, in a thread of its own."""
+        """Answer the requests of a line, in a thread of its own."""
         with self._lock:
             if self._stopped.is_set() or len(self._lines) >= MOST_LINES:
                 line.close()
@@ -73,7 +73,7 @@ class SharedMemoryServer:
             self._lines[line] = thread
             try:
                 thread.start()
-            except RuntimeError as error:  # the system has no more threads now; those who come later may have one
+            except RuntimeError as error:  # no thread can be started now; later lines may get one
                 _logger.warning("a line from a consumer was not taken: %s", error)
                 del self._lines[line]
                 line.close()
@@ -84,7 +84,7 @@ class SharedMemoryServer:
             while (message := server_line.next()) is not None:
                 if isinstance(message, Fetch):
                     self._answer(server_line, message)
-        except ConnectionError:  # the consumer has ended
+        except ConnectionError:  # the reader has ended
             return
         except (OSError, ServiceError) as error:
             _logger.warning("a line to a consumer has ended: %s", error)
@@ -104,13 +104,13 @@ class SharedMemoryServer:
                         line.send(answer)
                         return
                     line.send_block(*answer)
-        except BrokenPipeError:  # nobody listens; what was sent may still be held
+        except BrokenPipeError:  # nobody listens; sent memory may still be in use
             return
         except Exception as error:
             line.refuse(error)
 
     def stop(self) -> None:
-        """End all lines. Memory that consumers hold stays theirs."""
+        """End all lines. Memory that readers use stays theirs."""
         with self._lock:
             self._stopped.set()
             lines = dict(self._lines)
@@ -128,12 +128,12 @@ class SharedMemoryServer:
 def _shut(line: socket.socket) -> None:
     try:
         line.shutdown(socket.SHUT_RDWR)
-    except OSError as error:  # it has ended by itself
+    except OSError as error:  # it had ended by itself
         _logger.debug("a line was closed already: %s", error)
 
 
 class _ServerLine:
-    """What a worker remembers of one line."""
+    """The state of one line."""
 
     def __init__(self, line: socket.socket, arena: Arena) -> None:
         self._line = line
@@ -147,12 +147,12 @@ class _ServerLine:
         self._poll.register(line, select.POLLIN)
 
     def begin(self) -> None:
-        """A request has come: its first block may go at once."""
+        """Note a request: its first block may be sent at once."""
         self._credit = 1
         self._stopped = False
 
     def next(self) -> Fetch | Credit | StopFetch | None:
-        """The consumer's next message, after noting what it says; None at the end of the line."""
+        """The reader's next message, once it is noted; None at the end of the line."""
         message = receive_request(self._line)
         if isinstance(message, Credit):
             self._credit += message.blocks
@@ -163,25 +163,25 @@ class _ServerLine:
         return message
 
     def wants_more(self) -> bool:
-        """Whether the consumer takes another block; waits until it says so."""
+        """Wait until the reader accepts another block; returns whether it does."""
         while not self._stopped and (self._credit == 0 or self._poll.poll(0)):
             if self.next() is None:
                 return False
         return not self._stopped
 
     def send(self, message: End | Failed | Pause) -> None:
-        """Send what is no block."""
+        """Send a message other than a block."""
         send(self._line, message)
 
     def refuse(self, error: Exception) -> None:
-        """Say why there is no answer, if anybody listens."""
+        """Send a refusal, if anybody listens."""
         try:
             send(self._line, refusal_of(error))
         except BrokenPipeError:
             return
 
     def send_block(self, chunk: Chunk, block: Block) -> None:
-        """Send a block, where it lies or where it was copied to."""
+        """Send a block: its columns in the arena, or copies of them."""
         header, buffers = pack(block)
         new: list[Segment] = []
         body: list[Buffer] = []
@@ -194,7 +194,7 @@ class _ServerLine:
         self._credit -= 1
 
     def _place(self, buffer: Buffer, new: list[Segment], body: list[Buffer]) -> BufferPlace:
-        # What cannot be written here somebody keeps, and consumers may write into what they get.
+        # Read-only arrays are used here too, and readers may write into what they get, so these are copied.
         place = place_of(buffer) if buffer.flags.writeable else None
         if place is None and buffer.size >= LARGE and (copy := self._arena.allocate(buffer.size)) is not None:
             np.copyto(copy, buffer)

@@ -1,4 +1,4 @@
-"""One thread of this process that looks after all lines over which nothing has come for a while."""
+"""One thread of this process that checks all connections over which nothing has come for a while."""
 
 from collections.abc import Callable
 from threading import Condition, Thread
@@ -7,20 +7,20 @@ from weakref import WeakSet
 
 
 class WatchedLine(Protocol):
-    """A line that can tell whether its other end should be asked if it is there, and then ask it."""
+    """A connection that knows whether its peer should be asked if it is alive, and can ask."""
 
     def is_quiet(self) -> bool:
-        """Whether somebody waits, nothing has come for a while, and the other end is not being asked."""
+        """Whether a thread waits, nothing has come for a while, and the peer is not being asked yet."""
 
     def begin_asking(self) -> None:
-        """Ask, in a thread that ends with the answer."""
+        """Ask the peer, in a thread that ends with the answer."""
 
 
 class Watch:
-    """Looks after the lines that were added, until each was removed or forgotten; without lines there is no thread.
+    """Checks connections from `add` until they are removed or collected; without any there is no thread.
 
     Args:
-        every: gives how many seconds lie between two looks.
+        every: returns the seconds between two checks.
     """
 
     def __init__(self, every: Callable[[], float]) -> None:
@@ -30,7 +30,7 @@ class Watch:
         self._runs = False
 
     def add(self, line: WatchedLine) -> None:
-        """Look after a line."""
+        """Begin to check a connection."""
         with self._changed:
             self._lines.add(line)
             if not self._runs:
@@ -38,7 +38,7 @@ class Watch:
                 Thread(target=self._run, name="penstock-watch", daemon=True).start()
 
     def remove(self, line: WatchedLine) -> None:
-        """Look after it no more."""
+        """Stop checking a connection."""
         with self._changed:
             self._lines.discard(line)
             self._changed.notify_all()
