@@ -1,4 +1,4 @@
-"""Whether a pipeline gives the same elements through a data service as in process, whatever happens to its workers."""
+"""Checks that a pipeline gives the same elements through a data service as in process, even if workers are lost."""
 
 import hashlib
 import json
@@ -28,13 +28,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Difference:
-    """The first element that is not as it is in process.
+    """The first element that differs from that in process.
 
     Attributes:
         run: what was done to the service.
         position: the number of the element.
-        expected: the element in process; "the end" behind the last one.
-        found: the one that came.
+        expected: the element in process; "the end" after the last one.
+        found: the element from the service.
     """
 
     run: str
@@ -60,20 +60,20 @@ def check(
     kills: int = 2,
     say: Say = lambda line: None,
 ) -> list[Difference]:
-    """Read a dataset in process and through data services on this machine, and compare digests of the elements.
+    """Read a dataset in process and through data services on this machine, and compare the elements by digests.
 
     It is read a second time in process, because what is not the same there cannot be the same anywhere; with each
     number of workers; while workers are killed; and by an iterator that is restored from its state at every quarter.
     Randomness without a seed gets one.
 
     Args:
-        limit: how many elements are read.
+        limit: how many elements to read.
         worker_counts: of the services.
-        kills: how many workers are killed while the elements are read.
-        say: told what is done, and how far it is.
+        kills: how many workers to kill while the elements are read.
+        say: called with lines about the progress.
 
     Returns:
-        The first difference of each run; nothing where all is the same.
+        The first difference of each run; an empty list if all are equal.
 
     Raises:
         InvalidArgumentError: the dataset is distributed already; a number that is too small.
@@ -121,7 +121,7 @@ class _Check:
         return self._differences
 
     def _anew(self) -> Dataset:
-        """The dataset, before its first epoch."""
+        """The dataset as before its first epoch."""
         return self._dataset.with_options(Options())
 
     def _through(self, service: LocalService) -> Dataset:
@@ -164,7 +164,7 @@ class _Check:
         self._say(f"{run}: DIFFERENT from element {position} on")
 
     def _counted(self, elements: Iterator[Any], run: str, position: int = 0) -> Iterator[Any]:
-        """The elements up to the limit, with a word on how far it is every few seconds."""
+        """The elements up to the limit, reporting progress every few seconds."""
         said = time.monotonic()
         for element in islice(elements, self._limit - position):
             position += 1
@@ -182,7 +182,7 @@ def _killing(elements: DatasetIterator, service: LocalService, at: set[int]) -> 
 
 
 def _digest(element: Any) -> bytes:
-    """What tells an element apart from others: of structure, dtypes, shapes and values."""
+    """A digest of an element's structure, dtypes, shapes and values."""
     leaves, structure = flatten(element)
     digest = hashlib.blake2b(repr(structure).encode(), digest_size=16)
     for leaf in leaves:

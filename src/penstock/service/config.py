@@ -1,4 +1,4 @@
-"""What a dispatcher and a worker are told when they are made, checked at the call."""
+"""The configurations of dispatchers and workers, checked when they are made."""
 
 import os
 from collections.abc import Iterable
@@ -134,16 +134,16 @@ class DispatcherConfig:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """`worker_addresses`, as it is kept."""
+        """`worker_addresses` as a tuple."""
         return tuple(self.worker_addresses)
 
     @property
     def worker_timeout_seconds(self) -> float:
-        """How long a worker may say nothing before it is lost."""
+        """How long a worker may be silent before it counts as lost."""
         return self.heartbeat_seconds * self.missed_heartbeats
 
     def credentials(self) -> ServerCredentials:
-        """What it asks of those who come: reads the files."""
+        """Read the files of its credentials."""
         return _server_credentials("DispatcherConfig", self)
 
 
@@ -215,11 +215,11 @@ class WorkerConfig:
         check_seconds("WorkerConfig", "dispatcher_timeout_seconds", self.dispatcher_timeout_seconds)
 
     def credentials(self) -> ServerCredentials:
-        """What it asks of consumers: reads the files."""
+        """Read the files of its credentials for readers."""
         return _server_credentials("WorkerConfig", self)
 
     def credentials_for_dispatcher(self, own: ServerCredentials) -> ClientCredentials:
-        """What it shows to its dispatcher, where it asks for `own` itself: reads the files."""
+        """Read the files of what it shows to its dispatcher, given its credentials as a server."""
         return client_credentials(
             token=own.token,
             token_file=self.token_file,
@@ -264,7 +264,7 @@ def _number(call: str, name: str, value: object) -> float:
 
 
 def check_seconds(call: str, name: str, seconds: object) -> float:
-    """A number of seconds greater than 0."""
+    """Check that an argument is a number of seconds greater than 0."""
     if not 0 < _number(call, name, seconds) < float("inf"):
         raise InvalidArgumentError(f"{call}({name}=...) must be a number of seconds greater than 0, got {seconds!r}")
     return _number(call, name, seconds)

@@ -1,4 +1,4 @@
-"""`ps.service.distribute` and what belongs to it: datasets that the workers of a service produce."""
+"""`ps.service.distribute` and related functions: datasets that the workers of a service produce."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -127,12 +127,12 @@ def _distributed(
     if ordered is None:
         ordered = settings.can_be_ordered and options.deterministic is not False
     check_policy(node, settings.policy)
-    # Readers in step, or each with everything, get whole elements from a worker that sees its whole stream.
+    # Coordinated reads and shared caches get whole elements, from a worker that sees the whole stream.
     cutting = settings.policy is ShardingPolicy.DYNAMIC and not settings.by_element
     part = cut(node, ordered=ordered) if cutting else None
     if part is not None and not settings.alone:
         check_shared(part)
-    # Readers in step must each have an element in every round, so there the workers leave out what fails.
+    # Coordinated readers need an element each in every round, so there the workers leave out failures.
     produced, counted = (node, []) if settings.by_element else without_last_guards(node)
     if part is not None:
         produced, counted = part.worker, list(part.above)
@@ -162,7 +162,7 @@ def _distributed(
 def _defined(
     node: Node, options: Options, compression: str | None, element_spec: Any = None
 ) -> tuple[bytes, DatasetInfo]:
-    """A dataset as it is sent to a dispatcher, and what that needs to know of it."""
+    """The definition of a dataset, and the information on it for the dispatcher."""
     kind, length = kind_of(node)
     definition = to_bytes(node, options)
     info = DatasetInfo(
@@ -204,7 +204,7 @@ def register_dataset(
         check_name("register_dataset", "dataset_id", dataset_id)
     try:
         spec = spec_to_data(dataset.element_spec)
-    except ElementError:  # it is empty, and nothing tells
+    except ElementError:  # it is empty, so nothing tells
         spec = None
     definition, info = _defined(node, dataset.options(), compression, spec)
     reply = _asked(

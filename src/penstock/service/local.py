@@ -1,4 +1,4 @@
-"""A service for one machine: a dispatcher in this process, and worker processes that end with it."""
+"""A service on one machine: a dispatcher in this process, and worker processes that end with it."""
 
 import logging
 import os
@@ -27,11 +27,11 @@ _STOP_SECONDS: Final = 5.0
 _CHECK_SECONDS: Final = 0.1
 _QUICK_RESTARTS: Final = 10
 _RESTART_SECONDS: Final = 5.0
-"""From the tenth on, how long after a worker was replaced the next one is: what ends them may be the machine."""
+"""The pause between replacements from the tenth on: the machine itself may be what kills the workers."""
 
 
 class LocalService:
-    """A data service of this process's own, with worker processes on this machine; `local` makes it.
+    """A data service that this process has started, with worker processes on this machine; `local` makes it.
 
     Attributes:
         target: what `distribute` takes as its `service`.
@@ -48,11 +48,11 @@ class LocalService:
             raise
 
     def kill_worker(self) -> None:
-        """Kill a worker, to see that nothing is lost with it. Another one takes its place."""
+        """Kill a worker, for testing that nothing is lost with it. Another one replaces it."""
         self._running.kill_worker()
 
     def stop(self) -> None:
-        """End the workers and the dispatcher, and wait until they have ended. Twice does no harm."""
+        """End the workers and the dispatcher, and wait until they have ended. A second call does nothing."""
         self._running.stop()
 
     def __enter__(self) -> "LocalService":
@@ -110,7 +110,7 @@ class _RunningService:
         return False
 
     def _replace_one(self) -> float:
-        """Start a worker in place of one whose process has ended; gives after how many seconds to look again."""
+        """Replace a worker whose process has ended; returns after how many seconds to look again."""
         for number, process in enumerate(self._processes):
             status = process.poll()
             if status is not None:
@@ -119,7 +119,7 @@ class _RunningService:
                 _wait_until_ended(process)
                 try:
                     self._processes[number] = _start(self._address, self._token)
-                except OSError as error:  # the one that has ended keeps its place until this works
+                except OSError as error:  # the ended one stays in the list until this works
                     _logger.error("no local data worker could be started in its place: %s", error)
                     return _RESTART_SECONDS
                 self._restarts += 1
@@ -157,7 +157,7 @@ def local(num_workers: int = 2) -> LocalService:
 
 @contextmanager
 def _handed_over(token: str) -> Iterator[str]:
-    """A token as a file of which nobody else knows: the end of a pipe."""
+    """A token as a file that no other process can open: the end of a pipe."""
     reading, writing = os.pipe()
     try:
         os.write(writing, token.encode())
@@ -202,7 +202,7 @@ def _wait_until_registered(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _close_input(process: "subprocess.Popen[bytes]") -> None:
-    """Let a worker end."""
+    """Close a worker's standard input, which ends it."""
     assert process.stdin is not None
     process.stdin.close()
 
@@ -210,7 +210,7 @@ def _close_input(process: "subprocess.Popen[bytes]") -> None:
 def _wait_until_ended(process: "subprocess.Popen[bytes]") -> None:
     try:
         process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:  # it hangs in somebody's function
+    except subprocess.TimeoutExpired:  # it hangs in a user's function
         process.kill()
         process.wait()
     assert process.stdout is not None

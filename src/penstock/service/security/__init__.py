@@ -1,1 +1,1 @@
-"""Who may talk to a service: tokens, certificates, and the doors that ask for them."""
+"""Who may connect to a service: tokens, certificates, and the checks of both."""

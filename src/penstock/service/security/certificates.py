@@ -1,6 +1,7 @@
-"""Certificates with their keys, looked at before they are shown.
+"""Checks certificates and their keys before they are used.
 
-Of a certificate that nobody can take gRPC says only that there is no connection. So each is shown to oneself first.
+If nobody can accept a certificate, gRPC reports only that there is no connection. So each is tried in a handshake with
+itself first.
 """
 
 import ssl
@@ -16,17 +17,17 @@ _MOST_TURNS: Final = 8
 
 
 def check_pair(certificate: bytes, key: bytes, path: str, key_path: str) -> str:
-    """Whom a certificate is of and who has signed it, in words.
+    """The subject and the issuer of a certificate, as text.
 
     Args:
-        certificate: in PEM, with those of the authorities between it and the root, if there are any.
-        path: where it comes from, for errors; `key_path` likewise.
+        certificate: in PEM, followed by intermediate certificates, if there are any.
+        path: where it was read from, for errors; `key_path` likewise.
 
     Raises:
         ServiceError: the key is another certificate's, or the certificate is not valid now.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.TemporaryFile() as file:  # it has no name, so that nothing of the key is left behind
+    with tempfile.TemporaryFile() as file:  # it has no name, so that no copy of the key remains
         file.write(certificate + b"\n" + key)
         file.flush()
         file.seek(0)
@@ -38,7 +39,7 @@ def check_pair(certificate: bytes, key: bytes, path: str, key_path: str) -> str:
             raise ServiceError(f"the certificate {path} cannot be used with the key {key_path}: {error}") from error
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # who has signed it is not known here
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # its issuer is not known here
     client.load_verify_locations(cadata=certificate.decode())
     try:
         shown = _shown(server, client)
@@ -49,7 +50,7 @@ def check_pair(certificate: bytes, key: bytes, path: str, key_path: str) -> str:
                 f"the certificate {path} {when}: have a new one signed, and name it in PENSTOCK_TLS_CERT (of a server: "
                 "--tls-cert)"
             ) from None
-        return path  # as one that is for clients alone
+        return path  # such as one for clients only
     subject, issuer = shown.get("subject"), shown.get("issuer")
     if subject == issuer:
         return f"{_name(subject)}, which signed itself"
@@ -57,7 +58,7 @@ def check_pair(certificate: bytes, key: bytes, path: str, key_path: str) -> str:
 
 
 def _shown(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
-    """What the client comes to know of the server's certificate, in a handshake without a network."""
+    """What a client learns of a server's certificate, in a handshake without a network."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     near = client.wrap_bio(to_client, to_server)
     far = server.wrap_bio(to_server, to_client, server_side=True)
@@ -69,7 +70,7 @@ def _shown(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
 
 
 def _name(parts: Any) -> str:
-    """The common name in a distinguished one, or all of it."""
+    """The common name of a distinguished name, or all of it."""
     pairs = [pair for part in parts or () for pair in part]
     common = [value for name, value in pairs if name == "commonName"]
     return repr(common[-1] if common else ", ".join(f"{name}={value}" for name, value in pairs))

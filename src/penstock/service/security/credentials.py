@@ -1,7 +1,7 @@
-"""Who may talk to a service: the tokens, certificates and keys that its servers ask for and its clients show.
+"""Credentials of a service: the tokens, certificates and keys that servers require and clients show.
 
-A token is what a client must know. Without any settings it lies in a file of the user's that no other user can read;
-whoever is this user on this machine has it, and nobody else. `SECURITY.md` says what that protects against.
+A token is a secret that clients must know. By default it is in a file of the user's that no other user can read, so
+that only processes of this user on this machine have it. `SECURITY.md` says what that protects against.
 """
 
 import hmac
@@ -34,12 +34,12 @@ _LARGEST_PEM: Final = 1 << 20
 
 @dataclass(frozen=True)
 class ServerCredentials:
-    """What a server asks of those who come, and shows to them.
+    """What a server requires of its clients, and shows to them.
 
     Attributes:
-        token: what clients must know; "" lets everybody in.
-        certificate: with `key`, what TLS shows; b"" serves without TLS.
-        client_roots: who must have signed the certificates of clients; b"" asks for none.
+        token: the token that clients must show; "" admits everybody.
+        certificate: the certificate for TLS, with `key`; b"" serves without TLS.
+        client_roots: the issuers of clients' certificates; b"" requires no certificates.
     """
 
     token: str = field(repr=False)
@@ -49,25 +49,25 @@ class ServerCredentials:
 
     @property
     def tls(self) -> bool:
-        """Whether it is reached by TLS."""
+        """Whether it serves TLS."""
         return bool(self.certificate)
 
     def admits(self, authorization: str) -> bool:
-        """Whether a call with this header may go on; it takes as long for any wrong one."""
+        """Whether a call with this header is admitted; the check takes equally long for all wrong ones."""
         return not self.token or hmac.compare_digest(authorization.encode(), _authorization(self.token).encode())
 
 
 @dataclass(frozen=True)
 class ClientCredentials:
-    """What a client shows, and whom it trusts.
+    """What a client shows, and which servers it trusts.
 
     Attributes:
-        token: goes with every call; "" where there is none.
-        own: whether the token is the user's own, which never leaves this machine.
-        roots: who must have signed a server's certificate; b"" for those that the system trusts.
-        certificate: with `key`, what is shown to servers that ask for one.
-        holder: whose that is, in words.
-        insecure: whether a token may be sent over the network where everybody can read it.
+        token: the token of every call; "" for none.
+        own: whether the token is the user's default one, which never leaves this machine.
+        roots: the issuers of servers' certificates; b"" for those that the system trusts.
+        certificate: the certificate for servers that require one, with `key`.
+        holder: its subject, as text.
+        insecure: whether the token may be sent over the network without encryption.
     """
 
     token: str = field(repr=False)
@@ -82,7 +82,7 @@ class ClientCredentials:
         """The header for a server at "host:port"; "" for none.
 
         Raises:
-            ServiceError: it would go over the network in the clear.
+            ServiceError: the token would go over the network without encryption.
         """
         if is_loopback(address.rpartition(":")[0]):
             return _authorization(self.token) if self.token else ""
@@ -101,7 +101,7 @@ def _authorization(token: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, as it is written, stands for this machine and cannot be reached from others."""
+    """Whether an address, as it is written, is a loopback address, which other machines cannot reach."""
     host = host.strip("[]")
     if host == "localhost":
         return True
@@ -120,10 +120,10 @@ def client_credentials(
     key: str | None = None,
     insecure: bool = False,
 ) -> ClientCredentials:
-    """What this process shows to servers. What is not given is taken from the environment.
+    """The credentials that this process shows to servers. What is not given is taken from the environment.
 
     Args:
-        token: what was read from the token file already; "" and None read it.
+        token: the token, if it was read already; "" and None read the file.
 
     Raises:
         ServiceError: a file that cannot be read, or that other users can read, or a certificate without its key.
@@ -146,26 +146,26 @@ def client_credentials(
 
 
 def given_token_file(token_file: str | None) -> str | None:
-    """The file that was named as an argument or in the environment."""
+    """The token file that was named as an argument or in the environment."""
     return token_file or os.environ.get(TOKEN_FILE) or None
 
 
 _of_services: dict[str, ClientCredentials] = {}
-"""What services of this process's own ask for, by their address."""
+"""The credentials of services that this process itself has started, by address."""
 
 
 def remember(address: str, credentials: ClientCredentials) -> None:
-    """Let this process reach a service that has a token of its own, until `forget`."""
+    """Use these credentials for a service that this process has started, until `forget`."""
     _of_services[address] = credentials
 
 
 def forget(address: str) -> None:
-    """The service is gone."""
+    """Remove the credentials of a service that has ended."""
     _of_services.pop(address, None)
 
 
 def credentials_for(address: str) -> ClientCredentials:
-    """What is shown to the service whose dispatcher is at that address.
+    """The credentials for the service whose dispatcher has that address.
 
     Raises:
         ServiceError: a file that cannot be read, or that other users can read.
@@ -182,7 +182,7 @@ def read_token(path: str) -> str:
     """The token in a file: its only line.
 
     Raises:
-        ServiceError: it cannot be read, other users can read it, or it holds no token.
+        ServiceError: it cannot be read, other users can read it, or it contains no token.
     """
     try:
         content = read_private(Path(local_path(path)), most=_LONGEST_TOKEN, group=True)
@@ -202,10 +202,10 @@ def _checked(content: bytes, path: object) -> str:
 
 
 def token_of_user() -> str:
-    """The token of this user on this machine, which is made where there is none.
+    """The token of this user on this machine, which is created if there is none.
 
     Raises:
-        ServiceError: other users can read or write the file, or it can be written nowhere.
+        ServiceError: other users can read or write the file, or there is no place to write it.
     """
     tried = []
     for path in _places():
@@ -225,7 +225,7 @@ def _places() -> list[Path]:
     home = os.environ.get("XDG_STATE_HOME", "")
     state = Path(home) if os.path.isabs(home) else Path(os.path.expanduser("~")) / ".local" / "state"
     places = [state / "penstock" / "token"]
-    directory = private_directory()  # users without a home, as in containers
+    directory = private_directory()  # users without a home directory, as in containers
     if directory is not None:
         places.append(directory / ".token")
     return places
@@ -241,11 +241,11 @@ def server_credentials(
     client_roots: str | None = None,
     insecure: bool = False,
 ) -> ServerCredentials:
-    """What a server asks for: the token of the file, else of the user; nothing where it is insecure by its own will.
+    """A server's credentials: the token of the file, else of the user; none if it is explicitly insecure.
 
     Raises:
         ServiceError: a file that cannot be read, or that other users can read, or a certificate that is not valid.
-        InvalidArgumentError: others could reach it, and there is no token or no TLS.
+        InvalidArgumentError: other machines could reach it, and there is no token or no TLS.
     """
     check_open_to(call, host, given_token_file(token_file), certificate, insecure)
     everybody = given_token_file(token_file) is None and not is_loopback(host)
@@ -266,7 +266,7 @@ def server_credentials(
 
 
 def check_open_to(call: str, host: str, token_file: str | None, certificate: str | None, insecure: bool) -> None:
-    """Refuse to let other machines come without a token and TLS."""
+    """Refuse to serve other machines without a token and TLS."""
     if insecure or is_loopback(host) or (token_file and certificate):
         return
     missing = " and ".join(
@@ -279,7 +279,7 @@ def check_open_to(call: str, host: str, token_file: str | None, certificate: str
 
 
 def _pair(certificate: str | None, key: str | None) -> tuple[bytes, bytes, str]:
-    """A certificate, its key, and whose it is; nothing where none is given."""
+    """A certificate, its key, and its subject; empty values if none is given."""
     shown, secret = read_pem(certificate), read_key(key)
     return shown, secret, check_pair(shown, secret, str(certificate), str(key)) if shown else ""
 
@@ -288,7 +288,7 @@ def read_pem(path: str | None) -> bytes:
     """Certificates; b"" without a path.
 
     Raises:
-        ServiceError: they cannot be read, or are none.
+        ServiceError: they cannot be read, or are no certificates.
     """
     if not path:
         return b""
@@ -306,7 +306,7 @@ def read_key(path: str | None) -> bytes:
     """A private key; b"" without a path.
 
     Raises:
-        ServiceError: it cannot be read, other users can read it, or it is none.
+        ServiceError: it cannot be read, other users can read it, or it is no key.
     """
     if not path:
         return b""

@@ -1,7 +1,7 @@
-"""Ends connections that do not show the token: gRPC itself takes what they send, and lets handshakes take their time.
+"""Closes connections that do not show the token: gRPC itself buffers what they send, and does not time out handshakes.
 
-gRPC hands its connections to nobody, so they are found among the files that this process has open. Memory that grows is
-what tells that somebody sends much, which is cheaper to look at than all connections.
+gRPC gives no access to its connections, so they are found among the open files of this process. A growing memory shows
+that a client sends much, which is cheaper to check than all connections.
 """
 
 import ipaddress
@@ -18,9 +18,9 @@ from typing import BinaryIO, Final
 from urllib.parse import unquote
 
 MOST_BYTES: Final = 1 << 20
-"""So much may come from a connection that has not shown the token."""
+"""The most bytes from a connection that has not shown the token."""
 MOST_SECONDS: Final = 60.0
-"""So long it may last."""
+"""The longest time without the token."""
 _PAUSE_SECONDS: Final = 0.02
 _LOOK_SECONDS: Final = 1.0
 _GROWTH_BYTES: Final = 1 << 24
@@ -39,7 +39,7 @@ class _Visitor:
     """A connection to the server.
 
     Attributes:
-        seconds: for how long it has been seen.
+        seconds: how long it has been open.
     """
 
     peer: _Peer
@@ -57,12 +57,12 @@ class Doorkeeper:
     def __init__(self, port: int) -> None:
         self._port = port
         self._over = threading.Event()
-        self._visitors: dict[int, _Visitor | None] = {}  # by inode; None for what is no connection to the server
+        self._visitors: dict[int, _Visitor | None] = {}  # by inode; None for other files
         self._shown: set[str] = set()
         threading.Thread(target=self._run, name="penstock-door", daemon=True).start()
 
     def admit(self, peer: str) -> None:
-        """A call came with the token from there, as gRPC writes it."""
+        """Admit a peer, as gRPC writes it, whose call has shown the token."""
         self._shown.add(peer)
 
     def stop(self) -> None:
@@ -74,14 +74,14 @@ class Doorkeeper:
             memory, waited, before = _resident_bytes(told), 0.0, time.monotonic()
             while not self._over.wait(_PAUSE_SECONDS):
                 now = time.monotonic()
-                # A process that was stopped for a while has seen nobody meanwhile, and answered no call.
+                # Do not count a time in which this process was suspended, and could not answer calls.
                 waited, before = waited + min(now - before, _LOOK_SECONDS), now
                 if waited >= _LOOK_SECONDS or _resident_bytes(told) > memory + _GROWTH_BYTES:
                     self._look(waited)
                     memory, waited = _resident_bytes(told), 0.0
 
     def _look(self, seconds: float) -> None:
-        """Look at all connections, of which the known ones are older by so many seconds."""
+        """Check all connections; known ones are older by so many seconds."""
         shown, self._shown = self._shown, set()
         peers = {peer_of(peer) for peer in shown}
         found: dict[int, _Visitor | None] = {}
@@ -100,7 +100,7 @@ class Doorkeeper:
                 visitor.seconds += seconds if known else 0.0
                 if not visitor.admitted:
                     _end_if_too_much(file, status.st_ino, visitor)
-            except OSError:  # it was closed meanwhile
+            except OSError:  # it has been closed meanwhile
                 continue
         self._visitors = found
 
@@ -116,14 +116,14 @@ class Doorkeeper:
 
 def _end_if_too_much(file: int, inode: int, visitor: _Visitor) -> None:
     with socket.socket(fileno=os.dup(file)) as line:
-        if os.fstat(line.fileno()).st_ino != inode:  # another one has its number now
+        if os.fstat(line.fileno()).st_ino != inode:  # another file has its number now
             return
         if visitor.seconds >= MOST_SECONDS or _received_bytes(line) > MOST_BYTES:
             line.shutdown(socket.SHUT_RDWR)
 
 
 def _received_bytes(line: socket.socket) -> int:
-    """How much has come over a connection; 0 where the system does not tell."""
+    """How many bytes have arrived over a connection; 0 if the system does not tell."""
     if not hasattr(socket, "TCP_INFO"):
         return 0
     told = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
@@ -131,18 +131,18 @@ def _received_bytes(line: socket.socket) -> int:
 
 
 def _resident_bytes(told: BinaryIO | None) -> int:
-    """The memory of this process; 0 where the system does not tell."""
+    """The memory of this process; 0 if the system does not tell."""
     return int(os.pread(told.fileno(), 100, 0).split()[1]) * _PAGE if told is not None else 0
 
 
 def peer_of(peer: str) -> _Peer:
-    """An address and a port, from "ipv4:127.0.0.1:5000" or "ipv6:[::1]:5000"."""
+    """The address and the port in "ipv4:127.0.0.1:5000" or "ipv6:[::1]:5000"."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     return (_plain(host.strip("[]")), int(port)) if port.isdecimal() else ("", 0)
 
 
 def _plain(host: str) -> str:
-    """IPv4 also where it is written as IPv6, and without the name of a network card."""
+    """The address as IPv4 if it is a mapped one, and without the name of a network interface."""
     address = ipaddress.ip_address(host.partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)

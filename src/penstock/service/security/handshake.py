@@ -1,4 +1,4 @@
-"""Why no TLS connection comes about: a handshake of one's own says it, where gRPC says that there is no connection."""
+"""Explains failed TLS connections by a handshake of its own: gRPC reports only that there is no connection."""
 
 import socket
 import ssl
@@ -19,13 +19,13 @@ _PLAIN: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RE
 
 
 def tls_trouble(address: str, credentials: ClientCredentials, *, tls: bool) -> str:
-    """What is wrong with TLS, and the remedy, in words; "" where something else is, or nothing.
+    """What is wrong with TLS, and what to do, as text; "" if TLS is not the problem.
 
     Args:
         address: "host:port" of a server that could not be reached.
-        tls: whether it was tried by TLS.
+        tls: whether TLS was used.
     """
-    # Twice, as a server that is just ending hangs up too.
+    # Try twice, because a server that is just ending hangs up too.
     return _look(address, credentials, tls) and _look(address, credentials, tls)
 
 
@@ -35,13 +35,13 @@ def _look(address: str, credentials: ClientCredentials, tls: bool) -> str:
     try:
         with socket.create_connection((host, int(port)), _SECONDS) as line:
             return _of_line(line, host, address, credentials, tls)
-    except OSError:  # nobody is there: gRPC says so
+    except OSError:  # nobody is there, which gRPC reports itself
         return ""
 
 
 def _of_line(line: socket.socket, host: str, address: str, credentials: ClientCredentials, tls: bool) -> str:
     context = ssl.create_default_context(cadata=credentials.roots.decode() or None)
-    context.verify_flags = ssl.VERIFY_X509_TRUSTED_FIRST  # newer Pythons ask for more than gRPC does
+    context.verify_flags = ssl.VERIFY_X509_TRUSTED_FIRST  # newer Pythons check more than gRPC does
     context.set_alpn_protocols(["h2"])
     if not tls:
         context.check_hostname = False
@@ -62,7 +62,7 @@ def _of_line(line: socket.socket, host: str, address: str, credentials: ClientCr
 
 
 class _Secured:
-    """A line on which the TLS handshake is done. Python's own leaks a socket that is reset before its handshake."""
+    """Make the TLS handshake on a socket. Python's own leaks a socket that is reset before its handshake."""
 
     def __init__(self, line: socket.socket, context: ssl.SSLContext, host: str) -> None:
         self._line = line
@@ -71,7 +71,7 @@ class _Secured:
         self._carried(self._tls.do_handshake)
 
     def _carried(self, step: Callable[[], T]) -> T:
-        """What a step of TLS gives, with all that both sides have to say for it carried over the line."""
+        """Complete a step of TLS, exchanging all bytes that it needs; returns its result."""
         while True:
             try:
                 result = step()
@@ -84,7 +84,7 @@ class _Secured:
             return result
 
     def goes_on(self) -> bool:
-        """Whether the server says something: one that does not take the client's certificate hangs up."""
+        """Whether the server sends anything: one that does not accept the client's certificate hangs up."""
         try:
             return bool(self._carried(lambda: self._tls.read(1)))
         except TimeoutError:

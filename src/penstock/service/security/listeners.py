@@ -1,4 +1,4 @@
-"""Who listens at a TCP port of this machine. Linux tells: by netlink at once, in a file after a look at all sockets.
+"""Finds which users listen at a TCP port of this machine, on Linux: by netlink, or more slowly from /proc.
 
 The messages of netlink are those of netlink(7) and sock_diag(7), in the byte order of the machine.
 """
@@ -35,7 +35,7 @@ _ANY: Final = (ipaddress.IPv4Address("0.0.0.0"), ipaddress.IPv6Address("::"))
 
 
 class Listener(NamedTuple):
-    """A socket that listens: at an address of this machine, or at all of them."""
+    """A listening socket, at an address of this machine or at all of them."""
 
     address: Address
     port: int
@@ -43,17 +43,18 @@ class Listener(NamedTuple):
 
 
 def users_listening(host: str, port: int) -> set[int]:
-    """The ids of the users who get what connects to a port at an address of this machine; none where it does not tell.
+    """The ids of the users who receive connections to a port at an address of this machine; none if it cannot tell.
 
     Args:
-        host: a numeric address. One socket at it gets all; without any those that listen at every address do.
+        host: a numeric address. A socket at it gets all connections; without one, sockets at the wildcard address get
+            them.
     """
     wanted = _plain(ipaddress.ip_address(host.partition("%")[0]))
     found: dict[Address, set[int]] = {}
     for listener in _all_listeners():
         if listener.port == port:
             found.setdefault(listener.address, set()).add(listener.user)
-    # One for all of IPv6 gets what comes by IPv4 too, unless another one is there for all of that.
+    # A wildcard socket of IPv6 also gets IPv4 connections, unless there is one of IPv4.
     for address in (wanted, *_ANY[wanted.version == 6 :]):
         if address in found:
             return found[address]
@@ -63,18 +64,18 @@ def users_listening(host: str, port: int) -> set[int]:
 def _all_listeners() -> list[Listener]:
     try:
         return list(ask_netlink())
-    except (OSError, AttributeError):  # not of Linux, or kept from this process
+    except (OSError, AttributeError):  # not Linux, or not permitted to this process
         return list(read_tables())
 
 
 def _plain(address: Address) -> Address:
-    """IPv4 also where it is written as IPv6."""
+    """The address as IPv4 if it is a mapped one."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return address if mapped is None else mapped
 
 
 def ask_netlink() -> Iterator[Listener]:
-    """Each socket that listens.
+    """All listening sockets, from netlink.
 
     Raises:
         OSError: the system does not answer.
@@ -91,7 +92,7 @@ def ask_netlink() -> Iterator[Listener]:
                 answer = line.recv(_MOST_BYTES)
                 while answer:
                     size, kind, *_ = _HEADER.unpack_from(answer)
-                    if kind in (_ERROR, _DONE):  # where a dump cannot be made, its end says so
+                    if kind in (_ERROR, _DONE):  # a dump that cannot be made ends with an error
                         (number,) = _NUMBER.unpack_from(answer, _HEADER.size)
                         if number:
                             raise OSError(-number, os.strerror(-number))
@@ -104,7 +105,7 @@ def ask_netlink() -> Iterator[Listener]:
 
 
 def read_tables() -> Iterator[Listener]:
-    """The same, from the files of /proc; nothing where there are none."""
+    """All listening sockets, from the files of /proc; none if these do not exist."""
     for table in _TABLES:
         if table.exists():
             for line in table.read_text().splitlines()[1:]:
@@ -115,6 +116,6 @@ def read_tables() -> Iterator[Listener]:
 
 
 def _in_order(where: str) -> bytes:
-    """The bytes of an address that is written in words of the machine's byte order."""
+    """The bytes of an address that is written as 32-bit words in the machine's byte order."""
     words = [int(where[i : i + 8], 16) for i in range(0, len(where), 8)]
     return b"".join(word.to_bytes(4, sys.byteorder) for word in words)

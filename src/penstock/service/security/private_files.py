@@ -1,4 +1,4 @@
-"""Files that no other user of this machine can read or have put there."""
+"""Files that no other user of this machine can read or replace."""
 
 import os
 import secrets
@@ -14,8 +14,8 @@ _GROUP_AND_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def private_directory() -> Path | None:
-    """A directory under /tmp that only this user can enter; None where somebody else has taken its name."""
-    # Not $TMPDIR, which can be longer than the 104 bytes that the path of a socket in it may have.
+    """A directory under /tmp that only this user can enter; None if another user has taken its name."""
+    # Not $TMPDIR: the path of a socket may have only 104 bytes.
     directory = Path("/tmp") / f"penstock-{os.getuid()}"
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
@@ -25,7 +25,7 @@ def private_directory() -> Path | None:
 
 
 def who_may_write(path: Path) -> str:
-    """Which other users may change a file or directory, and the remedy, in words; "" where there are none.
+    """Which other users may change a file or directory, and what to do, as text; "" if none can.
 
     Raises:
         OSError: there is none.
@@ -42,11 +42,11 @@ def read_private(path: Path, *, most: int, group: bool = False) -> bytes:
     """The content of a small file, if other users cannot read it.
 
     Args:
-        most: how many bytes it may have.
+        most: the most bytes that it may have.
         group: whether its group may read it too.
 
     Raises:
-        ServiceError: others can read it, somebody else has written it or decides where it is, or it is larger.
+        ServiceError: others can read it, another user owns it or controls its path, or it is too large.
         OSError: it cannot be read.
     """
     if link := link_of_others(path):
@@ -65,7 +65,7 @@ def read_private(path: Path, *, most: int, group: bool = False) -> bytes:
 
 
 def create_private(path: Path, content: bytes) -> None:
-    """Write a file that only this user can read, whole or not at all; one that is there already stays as it is.
+    """Write a file that only this user can read, atomically; an existing file is left as it is.
 
     Raises:
         OSError: it cannot be written.
