@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 import penstock as ps
-from benchmarks.timing import Figure, processor_ratio
+from benchmarks.timing import Figure, processor_ratio, processor_seconds
 
 
 def measure() -> list[Figure]:
     """The figures of this file."""
-    return [*generators(), restored_generator(), *shuffles(), ragged_text()]
+    return [*generators(), restored_generator(), *shuffles(), ragged_text(), *windows()]
 
 
 def exhaust(items: Iterable[object]) -> None:
@@ -111,6 +111,16 @@ def ragged_text() -> Figure:
     return processor_ratio(
         "ragged text: filter, split, padded_batch(64) / loop", lambda: exhaust(dataset), by_hand, 0.7
     )
+
+
+def windows() -> Iterator[Figure]:
+    """Windows that begin at every row, over an index and over a stream."""
+    rows = 20_000
+    for source, word in ((ps.Dataset.range(rows), "an index"), (ps.Dataset.range(rows).filter(bool), "a stream")):
+        dataset = source.window(8, shift=1, drop_remainder=True)
+        exhaust(dataset)
+        times = sorted(processor_seconds(lambda dataset=dataset: exhaust(dataset)) / rows * 1e6 for _ in range(5))  # type: ignore[misc]
+        yield Figure(f"window(8, shift=1) over {word}", times[2], 20, False, "µs a window", (times[0], times[-1]))
 
 
 if __name__ == "__main__":

@@ -30,10 +30,11 @@ from penstock.data.operators.order import EVERYTHING, Enumerate, Repeat, Shard, 
 from penstock.data.operators.rebatching import Rebatch, Unbatch
 from penstock.data.operators.reducing import GroupByReducer, Reducer
 from penstock.data.operators.resample import RejectionResample
-from penstock.data.operators.sequence import Scan, TakeWhile, Unique, Window
+from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.source import Source, rows_of
 from penstock.data.operators.sources import Choices, Counter, Random, Range, Slices
+from penstock.data.operators.window import Window
 from penstock.data.plan import explain, make_plan
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index

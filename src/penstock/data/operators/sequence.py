@@ -1,4 +1,4 @@
-"""Operators that see the elements one after the other: scan, take_while, unique, window, rejection_resample."""
+"""Operators that see the elements one after the other: scan, take_while and unique."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,17 +7,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.data.block import Block, object_column, own
+from penstock.data.block import Block, own
 from penstock.data.functions.apply import Layout, checked_rows, note
 from penstock.data.functions.promise import Promise
-from penstock.data.node import DependsOn, OneInput, Run, scaled
+from penstock.data.node import OneInput, Run
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.values import decode_value, encode_value
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import failures
-from penstock.spec import TensorSpec, as_leaf
-from penstock.structure import LEAF, map_structure
+from penstock.spec import as_leaf
+from penstock.structure import map_structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,111 +247,3 @@ def _identity(leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray):
         return (leaf.shape, leaf.tobytes() if leaf.dtype != object else tuple(map(_identity, leaf.flat)))
     return leaf
-
-
-@dataclass(frozen=True, eq=False)
-class Window(OneInput):
-    """Datasets of `size` elements each, `stride` apart; a new one begins every `shift` elements."""
-
-    name: ClassVar[str] = "window"
-    depends_on = DependsOn.NEIGHBOURS
-    size: int
-    shift: int
-    stride: int
-    drop_remainder: bool
-    dataset_of: Callable[[Block], Any] = field(repr=False)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return self._arguments_without("dataset_of")
-
-    @property
-    def span(self) -> int:
-        """How many elements of the input a full window reaches over."""
-        return (self.size - 1) * self.stride + 1
-
-    @property
-    def cardinality(self) -> int:
-        if self.drop_remainder:
-            return scaled(self.input.cardinality, lambda n: max(0, (n - self.span) // self.shift + 1))
-        return scaled(self.input.cardinality, lambda n: -(-n // self.shift))
-
-    @property
-    def fails(self) -> bool:
-        return False
-
-    def spec_over(self, *inputs: Any) -> Any:
-        return map_structure(lambda leaf: TensorSpec((), object), inputs[0])  # a dataset in the place of each leaf
-
-    def stream(self, run: Run, epoch: int) -> "WindowStream":
-        return WindowStream(self, run, epoch)
-
-
-@dataclass(frozen=True)
-class _HeldRows:
-    """Rows that were read: the place in the input before them, and how many of them were dropped."""
-
-    place: State
-    dropped: int
-    rows: Block
-
-
-class WindowStream(OneInputStream):
-    """The state is where the next window begins in the input: its rows are read again."""
-
-    _input: CountingCursor
-
-    def __init__(self, node: Window, run: Run, epoch: int) -> None:
-        self._node = node
-        self._input = node.input.counting_cursor(run, epoch)
-        self._held: list[_HeldRows] = []
-        self._gap = 0
-
-    def pull(self, need: int, allow: int) -> Block | None:
-        node = self._node
-        while self._gap:
-            passed = self._input.pull(self._gap, self._gap)
-            if passed is None:
-                return None
-            self._gap -= len(passed)
-        self._read(node.span)
-        if not self._held or (node.drop_remainder and self._length() < node.span):
-            return None
-        rows = Block.concatenate([held.rows for held in self._held])
-        window = rows.take(range(0, min(node.span, len(rows)), node.stride))
-        self._drop(node.shift)
-        leaves = [object_column([node.dataset_of(Block((column,), LEAF, len(window)))]) for column in window.columns]
-        return Block(tuple(leaves), window.structure, 1)
-
-    def _length(self) -> int:
-        return sum(len(held.rows) for held in self._held)
-
-    def _read(self, rows: int) -> None:
-        while self._length() < rows:
-            before = self._input.state()
-            left = rows - self._length()
-            block = self._input.pull(left, left)
-            if block is None:
-                return
-            self._held.append(_HeldRows(before, 0, block))
-
-    def _drop(self, rows: int) -> None:
-        while rows and self._held:
-            held = self._held.pop(0)
-            count = len(held.rows)
-            if count > rows:
-                rest = held.rows.slice(rows, count)
-                self._held.insert(0, _HeldRows(held.place, held.dropped + rows, rest))
-                return
-            rows -= count
-        self._gap = rows
-
-    def state(self) -> State:
-        if self._held:
-            first = self._held[0]
-            return [first.place, self._input.known, first.dropped]
-        return [self._input.state(), self._input.known, self._gap]
-
-    def restore(self, state: State) -> None:
-        place, known, self._gap = state
-        self._input.restore_at(place, known)

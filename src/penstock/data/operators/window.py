@@ -1,0 +1,165 @@
+"""window: datasets of neighbouring elements."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.data.block import Block, Indices, object_column
+from penstock.data.node import DependsOn, OneInput, Run, scaled
+from penstock.data.streams.stream import CountingCursor, OneInputStream, State
+from penstock.options import INFINITE_CARDINALITY
+from penstock.rng import as_positions
+from penstock.spec import TensorSpec
+from penstock.structure import LEAF, map_structure
+
+_TOGETHER = 256
+"""So many windows of a stream are made together at most: a block of datasets does not tell how large their rows are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Window(OneInput):
+    """Datasets of `size` elements each, `stride` apart; a new one begins every `shift` elements.
+
+    The rows of many windows are read together, and each window is a view of them.
+    """
+
+    name: ClassVar[str] = "window"
+    depends_on = DependsOn.NEIGHBOURS
+    size: int
+    shift: int
+    stride: int
+    drop_remainder: bool
+    dataset_of: Callable[[Block], Any] = field(repr=False)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return self._arguments_without("dataset_of")
+
+    @property
+    def span(self) -> int:
+        """How many elements of the input a full window reaches over."""
+        return (self.size - 1) * self.stride + 1
+
+    @property
+    def cardinality(self) -> int:
+        if self.drop_remainder:
+            return scaled(self.input.cardinality, lambda n: max(0, (n - self.span) // self.shift + 1))
+        return scaled(self.input.cardinality, lambda n: -(-n // self.shift))
+
+    @property
+    def indexable(self) -> bool:
+        return self.input.indexable
+
+    @property
+    def keeps_places(self) -> bool:
+        return self.indexable
+
+    @property
+    def fails(self) -> bool:
+        return False
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return map_structure(lambda leaf: TensorSpec((), object), inputs[0])  # a dataset in the place of each leaf
+
+    def windows(self, rows: Block, starts: Sequence[int], stride: int) -> Block:
+        """The windows that begin at these rows of a block, in which their elements are `stride` rows apart."""
+        reach = (self.size - 1) * stride + 1
+        parts = [rows.take(range(start, min(start + reach, len(rows)), stride)) for start in starts]
+        leaves = [
+            object_column([self.dataset_of(Block((part.columns[number],), LEAF, len(part))) for part in parts])
+            for number in range(len(rows.columns))
+        ]
+        return Block(tuple(leaves), rows.structure, len(parts))
+
+    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+        length = self.input.cardinality
+        begins = (as_positions(indices) * self.shift).tolist()
+        if not begins:
+            return self.windows(self.input.read(run, epoch, range(0)), [], 1)
+        first, last = min(begins), max(begins) + self.span
+        stop = last if length == INFINITE_CARDINALITY else min(last, length)
+        if stop - first <= 2 * self.size * len(begins):  # few rows are read that are in none of them
+            rows = self.input.read(run, epoch, range(first, stop))
+            return self.windows(rows, [begin - first for begin in begins], self.stride)
+        ranges = [range(begin, min(begin + self.span, stop), self.stride) for begin in begins]
+        rows = self.input.read(run, epoch, np.concatenate([as_positions(places) for places in ranges]))
+        ends = np.cumsum([len(places) for places in ranges]).tolist()
+        blocks = [rows.slice(end - len(places), end) for places, end in zip(ranges, ends, strict=True)]
+        return Block.concatenate([self.windows(block, [0], 1) for block in blocks])
+
+    def stream(self, run: Run, epoch: int) -> "WindowStream":
+        return WindowStream(self, run, epoch)
+
+
+class WindowStream(OneInputStream):
+    """The state is where the next window begins in the input: its rows are read again."""
+
+    _input: CountingCursor
+
+    def __init__(self, node: Window, run: Run, epoch: int) -> None:
+        self._node = node
+        self._input = node.input.counting_cursor(run, epoch)
+        # The rows from the beginning of the next window on, and of which blocks these are the rest: the places before
+        # them and how many rows they had. Of the first block some rows may be dropped already.
+        self._rows: Block | None = None
+        self._blocks: deque[tuple[State, int]] = deque()
+        self._dropped = 0
+        # How many rows lie between the last row that was read and the next window.
+        self._gap = 0
+
+    @property
+    def _left(self) -> int:
+        return 0 if self._rows is None else len(self._rows)
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        node, allow = self._node, min(allow, _TOGETHER)
+        while self._gap:
+            passed = self._input.pull(self._gap, self._gap)
+            if passed is None:
+                return None
+            self._gap -= len(passed)
+        while self._left < node.span and self._read((min(need, allow) - 1) * node.shift, (allow - 1) * node.shift):
+            pass
+        if self._rows is None or (node.drop_remainder and self._left < node.span):
+            return None
+        full = 1 + (self._left - node.span) // node.shift
+        # At the end of the input the windows are not full, and each is given alone.
+        starts = range(0, max(1, min(full, allow)) * node.shift, node.shift)
+        windows = node.windows(self._rows, starts, node.stride)
+        self._drop(len(starts) * node.shift)
+        return windows
+
+    def _read(self, needed: int, allowed: int) -> bool:
+        """Read on, for one window and for so many rows more; False at the end of the input."""
+        missing = self._node.span - self._left
+        before = self._input.state()
+        block = self._input.pull(missing + needed, missing + allowed)
+        if block is None:
+            return False
+        self._blocks.append((before, len(block)))
+        self._rows = block if self._rows is None else Block.concatenate([self._rows, block])
+        return True
+
+    def _drop(self, rows: int) -> None:
+        assert self._rows is not None
+        self._gap = max(0, rows - self._left)
+        self._rows = self._rows.slice(rows, self._left) if rows < self._left else None
+        if self._rows is None:
+            self._blocks.clear()
+            self._dropped = 0
+            return
+        self._dropped += rows
+        while self._dropped >= self._blocks[0][1]:
+            self._dropped -= self._blocks.popleft()[1]
+
+    def state(self) -> State:
+        if self._blocks:
+            return [self._blocks[0][0], self._input.known, self._dropped]
+        return [self._input.state(), self._input.known, self._gap]
+
+    def restore(self, state: State) -> None:
+        place, known, self._gap = state
+        self._input.restore_at(place, known)
