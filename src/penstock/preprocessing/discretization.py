@@ -24,10 +24,10 @@ class Discretization(LearningLayer):
     """Numbers to the bins between boundaries: int32, as in Keras.
 
     Args:
-        bin_boundaries: boundaries in ascending order. A bin holds its lower boundary, not its upper one; the first and
-            the last bin have no end.
-        num_bins: the number of bins, whose boundaries `adapt` learns. Either this or `bin_boundaries`.
-        epsilon: how far off the learned boundaries may be, as a share of the values.
+        bin_boundaries: boundaries in ascending order. A bin includes its lower boundary and excludes its upper one; the
+            first and the last bin are open-ended.
+        num_bins: the number of bins, whose boundaries `adapt` learns. Give either this or `bin_boundaries`.
+        epsilon: how far off the learned boundaries may be, as a fraction of the values.
         output_mode: "int", or a vector: "one_hot" for each number, "multi_hot" or "count" for all along the last axis.
 
     Raises:

@@ -47,8 +47,8 @@ class FeatureSpace(Layer):
             a dictionary.
         crosses: tuples of names of features, or what `FeatureSpace.cross` returns, to be hashed together.
         crossing_dim: the number of bins of a cross.
-        hashing_dim: that of "integer_hashed" and "string_hashed".
-        num_discretization_bins: that of "float_discretized".
+        hashing_dim: the number of bins of "integer_hashed" and "string_hashed".
+        num_discretization_bins: the number of bins of "float_discretized".
 
     Raises:
         InvalidArgumentError: no features, an unknown type, or a cross of features that are not there.

@@ -88,7 +88,7 @@ class RandomImageLayer(Layer):
 
 
 class RandomCrop(RandomImageLayer):
-    """A part of an image, at a place drawn at random; that of a batch is the same for all its images, as in Keras.
+    """A part of an image at a random position, which is the same for all images of a batch, as in Keras.
 
     Args:
         height: of the result, at most that of the images.
@@ -130,8 +130,8 @@ class RandomFlip(RandomImageLayer):
     """Images, each flipped with probability one half.
 
     Args:
-        mode: "horizontal" (left to right), "vertical" (top to bottom), or "horizontal_and_vertical", which decides on
-            each of the two by itself.
+        mode: "horizontal" (left to right), "vertical" (top to bottom), or "horizontal_and_vertical", which decides
+            separately for each direction.
         data_format: "channels_last", (height, width, channels), or "channels_first"; also with an axis for a batch.
 
     Raises:

@@ -24,15 +24,15 @@ class StringLookup(IndexLookup):
             FarmHash fingerprint; with 0 such a token is an error.
         mask_token: the token for missing values; it gets index 0, and is left out of vectors.
         oov_token: the token for all unknown ones, in the vocabulary and in the results of `invert=True`.
-        vocabulary: the tokens in order, as a list or an array, or the path of a text file with one in each line, which
-            is then read by memory map. Without it, call `adapt`.
+        vocabulary: the tokens in order, as a list or an array, or the path of a text file with one token in each line,
+            which is then read by memory map. Without it, call `adapt`.
         idf_weights: the weight of each token, for "tf_idf".
         invert: indices to strings.
         output_mode: "int", or a vector: "one_hot" for each token, "multi_hot", "count" or "tf_idf" for all tokens along
             the last axis.
         pad_to_max_tokens: make vectors as long as `max_tokens`, however small the vocabulary is.
-        encoding: how strings are written as bytes, and how `get_vocabulary` and `invert=True` read bytes. Tokens that
-            are bytes already are looked up as they are.
+        encoding: how strings become bytes, and how `get_vocabulary` and `invert=True` decode bytes. Tokens that are
+            bytes are looked up unchanged.
         cache_dir: where the index of a vocabulary file is kept; next to the file by default.
 
     Raises:

@@ -11,13 +11,13 @@ from penstock.preprocessing import convert
 def random(layer: Any) -> "RandomLayer":
     """A layer of Keras that draws random numbers, as a function for `dataset.map(..., seed=...)`.
 
-    The layer itself draws from a hidden state that changes with every call. The function draws by the generator of the
-    element instead, so that an element gets the same numbers on any number of threads, in any process and after a
-    restore. Inside a function of yours, call it with the generator that `map` hands out as the last argument.
+    The layer itself draws from a hidden state that changes with every call. The function draws from the generator of
+    the element instead, so that an element gets the same numbers on any number of threads, in any process and after a
+    restore. Inside your own function, call it with the generator that `map` passes as the last argument.
 
     Args:
-        layer: any layer or model of Keras with a `keras.random.SeedGenerator`, its own or one of a layer inside of it.
-            It is called with `training=True`. Its weights are not changed.
+        layer: any layer or model of Keras with a `keras.random.SeedGenerator`, its own or that of a layer inside it. It
+            is called with `training=True`. Its weights do not change.
 
     Raises:
         InvalidTypeError: not a layer of Keras, or one that draws no random numbers.

@@ -56,9 +56,9 @@ class Normalization(LearningLayer):
     """(inputs - mean) / deviation, as float32.
 
     Args:
-        axis: the axis or axes along which every place has a mean of its own; None for one mean of all values.
-        mean: the mean of each place; given together with `variance`, or learned by `adapt`.
-        variance: the variance of each place.
+        axis: the axis or axes whose positions each have their own mean; None for one mean of all values.
+        mean: the mean of each position; give it together with `variance`, or let `adapt` learn both.
+        variance: the variance of each position.
         invert: inputs * deviation + mean.
 
     Raises:

@@ -31,8 +31,8 @@ class TextVectorization(LearningLayer):
     Args:
         max_tokens: the largest number of indices, including those of padding and of unknown words.
         standardize: "lower_and_strip_punctuation", "lower", "strip_punctuation", None, or a function from an array of
-            texts to another. It gets as many texts as there are, with dtype `numpy.dtypes.StringDType`; what becomes of
-            a text must not depend on the others.
+            texts to another. It gets one text or many, with dtype `numpy.dtypes.StringDType`; the result for a text
+            must not depend on the others.
         split: "whitespace", "character", None (the inputs are words already), or a function from an array of texts, as
             above, to a list of lists.
         ngrams: also use runs of up to this many words; a tuple lists the lengths to use.
@@ -43,7 +43,7 @@ class TextVectorization(LearningLayer):
         vocabulary: the words in order, as a list or an array, or the path of a text file with one in each line. Without
             it, call `adapt`.
         idf_weights: the weight of each word, for "tf_idf".
-        encoding: how strings are written as bytes, and bytes are read by functions and by `get_vocabulary`.
+        encoding: how strings become bytes, and how bytes are decoded for functions and in `get_vocabulary`.
         cache_dir: where the index of a vocabulary file is kept; next to the file by default.
 
     Raises:
