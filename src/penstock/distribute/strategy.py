@@ -285,7 +285,7 @@ class Strategy(ABC):
                 "strategy.run_steps(iterator) takes an iterator of batches, such as "
                 f"iter(distributed_dataset), got {type(iterator).__name__}"
             )
-        # With other workers a failure is final: they cannot go on without this one.
+        # With other workers a failure is final: they cannot continue without this one.
         with iterator._returning_unused() if isinstance(iterator, DistributedIterator) else nullcontext():
             batches, failure = take_batches(iterator, steps, at_once=self._control is not None)
             rows_vary = (lambda: iterator._rows_vary) if isinstance(iterator, DistributedIterator) else (lambda: False)

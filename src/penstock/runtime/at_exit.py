@@ -1,7 +1,7 @@
 """What has to end before the process does: one registry for the whole package.
 
-An object that runs something registers how it is ended. Nothing is kept alive by that, and what a process was forked
-with is its parent's. The moments of Python's exit at which things end, in their order:
+An object that runs something registers how it is ended. The registry keeps no object alive, and a forked process begins
+with an empty one. During Python's exit things end in this order:
 
 1. The main program has ended; pools of threads still take work: `finish_before_pools_close`.
 2. `atexit` calls its functions, the newest first. What is registered by `end_before_libraries` ends in a call of its
@@ -54,7 +54,7 @@ def finish_before_pools_close(thing: object, finish: Callable[[], None]) -> None
 
     It is called also if nothing refers to the object any more; `forget` prevents it. Threads of the user's may still
     run then. No public means comes in time: `atexit` calls its functions when `concurrent.futures` has closed all pools
-    of threads, and a thread that waits for the main one, as by `main_thread().join()`, goes on only then too.
+    of threads, and a thread that waits for the main one, as by `main_thread().join()`, continues only then too.
     `concurrent.futures` closes them by this very function of `threading`, and what was registered later is called
     earlier. `tests/runtime/test_at_exit.py` names the version of Python that has changed this.
     """

@@ -49,7 +49,7 @@ class Threads:
         return self._stopped
 
     def start(self, target: Callable[[], None], name: str) -> None:
-        """Run `target` in a thread of its own. It must end by itself once what it waits for was closed."""
+        """Run `target` in a thread of its own. It must return when what it waits for is closed."""
         # A daemon: the interpreter waits for all other threads before it calls what ends them.
         thread = threading.Thread(target=target, name=f"penstock-{name}", daemon=True)
         self._started.append(thread)

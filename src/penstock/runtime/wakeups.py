@@ -41,7 +41,7 @@ class Wakeups:
 
     def wake(self) -> None:
         """End the current wait, or else the next one."""
-        # A full buffer wakes as well; after the end nobody waits.
+        # A full buffer ends the wait as well, and after the end there is no wait.
         with suppress(BlockingIOError, OSError):
             self._writer.send(b"\0")
 

@@ -89,7 +89,7 @@ class Hub:
 
 
 def _limit_silence(connection: Connection, seconds: float) -> None:
-    """Let reads fail after so many seconds without data; 0 for no limit."""
+    """Let reads fail after `seconds` without data; 0 for no limit."""
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
     set_option(connection, socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 

@@ -27,7 +27,7 @@ class StepFacts:
         ended: whether no worker has one.
         sizes: the rows of each replica, per worker.
         regular: whether the replicas with rows agree in dtypes and in shapes without the rows.
-        layout: these of each leaf, where they agree and were told.
+        layout: dtype and shape of each leaf, where the replicas agree and this worker knows them.
     """
 
     ended: bool
@@ -51,7 +51,7 @@ class StepFacts:
         return max((size for sizes in self.sizes for size in sizes), default=0)
 
     def all_have(self, rows: int) -> bool:
-        """Whether every replica gets so many rows."""
+        """Whether every replica gets this number of rows."""
         return all(size == rows for sizes in self.sizes for size in sizes)
 
 

@@ -71,7 +71,7 @@ class Inputs(ABC):
             drawn: replace the seeds that were drawn here, also in other datasets that are made of the same nodes.
         """
 
-    def fix_seeds_alone(self) -> None:  # noqa: B027  # likewise
+    def fix_seeds_alone(self) -> None:  # noqa: B027  # as `fix_seeds`
         """Choose seeds where this worker cannot talk to the others.
 
         Raises:

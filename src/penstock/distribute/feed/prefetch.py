@@ -76,7 +76,7 @@ def _fill(produce: Callable[[], Outcome], channel: Channel[Outcome]) -> None:
         outcome: Outcome
         try:
             channel.room()  # a step made before there is room would be one more than was asked for
-        except Closed:  # nobody wants more
+        except Closed:  # no more steps are wanted
             return
         try:
             outcome = produce()

@@ -65,7 +65,7 @@ class StepSource(ABC):
 
 @dataclass(frozen=True)
 class _Cut:
-    """Where the slices of a global batch lie: the bounds of the local ones, their sizes, and the sizes of all."""
+    """The slices of a global batch: the bounds of the local ones, their sizes, and the sizes of all."""
 
     local: list[tuple[int, int]]
     sizes: tuple[int, ...]
@@ -74,7 +74,7 @@ class _Cut:
 
 @lru_cache
 def _cut_of(rows: int, replicas: int, local: range, from_zero: bool) -> _Cut:
-    """The cut of a batch of so many rows; `from_zero` counts the local bounds from the first local row."""
+    """The slices of a batch of `rows` rows; `from_zero` counts the local bounds from the first local row."""
     bounds = slice_bounds(rows, replicas)
     sizes = tuple(stop - start for start, stop in bounds)
     own = bounds[local.start : local.stop]
@@ -237,7 +237,7 @@ class Elements(StepSource):
         self._datasets = datasets
         self._workers = workers
         self._worker = worker
-        # What an exception kept from becoming a step; None stands for a dataset that has ended.
+        # Elements of a step that an exception has interrupted; `_ENDED` in place of a dataset that has ended.
         self._collected: list[Any] = []
         self._before = self._positions()
 

@@ -81,7 +81,7 @@ class Template:
         return [np.empty((0, *shape), dtype) for dtype, shape in self.leaves]
 
     def step(self, replicas: int) -> HostStep:
-        """A step without rows for so many replicas."""
+        """A step without rows for this number of replicas."""
         return HostStep(self.structure, [Shares([leaf] * replicas, leaf) for leaf in self.empty()], (0,) * replicas)
 
 

@@ -89,7 +89,7 @@ def shape_of(part: Any) -> ArrayShape | None:
 def check_not_donated(args: Any, kwargs: Any = ()) -> None:
     """Refuse arrays that were donated to a program before.
 
-    JAX itself ends the process when such an array comes to a program on several CPU devices.
+    On several CPU devices JAX crashes when a program is given such an array.
 
     Raises:
         InvalidArgumentError: there is one.

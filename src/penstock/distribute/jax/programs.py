@@ -26,7 +26,7 @@ class Programs:
     """The SPMD programs of one strategy.
 
     Args:
-        placement: where arrays lie.
+        placement: puts arrays on the devices.
         workers: which worker this is, of how many.
         launcher: begins the programs that must not overlap with others.
         check_weights: whether to compare what must be equal on all replicas.

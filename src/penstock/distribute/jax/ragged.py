@@ -27,7 +27,7 @@ class RaggedSteps:
     """Runs ragged steps: every worker computes the step for all replicas on its first device, and keeps its own part.
 
     Attributes:
-        placement: where arrays lie.
+        placement: puts arrays on the devices.
         workers: which worker this is, of how many.
         control: where they talk to each other, if there are several.
         launcher: begins the programs that must not overlap with others.

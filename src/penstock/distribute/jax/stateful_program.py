@@ -81,7 +81,7 @@ def with_variables(
         call: so far without variables.
         program_of: gives the program of one step.
         arguments: what that takes.
-        placement: where values lie.
+        placement: puts values on the devices.
         wait: called before the workers exchange values.
     """
     framework, program = active_framework(), program_of(call)

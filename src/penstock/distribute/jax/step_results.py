@@ -32,7 +32,7 @@ class StepResultsJoiner:
 
     Args:
         replicas: the number of replicas in sync.
-        by_row: where arrays lie that have a row for each replica.
+        by_row: the sharding of arrays with a row for each replica.
     """
 
     def __init__(self, replicas: int, by_row: Any) -> None:

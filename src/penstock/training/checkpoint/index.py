@@ -195,7 +195,7 @@ def difference(expected: list[Item], got: list[Item], *, partial: bool = False) 
 
 def _agree(mine: Item, other: Item | None) -> bool:
     if mine.kind == "metrics":
-        return True  # Keras makes some with the first batch: those that one of the two lacks begin anew
+        return True  # Keras makes some with the first batch; metrics that one of the two lacks start from zero
     if other is None or mine.kind != other.kind:
         return False
     return mine.kind == "state" or set(mine.entries) == set(other.entries) and mine.orders == other.orders

@@ -1,7 +1,7 @@
-"""Some arrays of a remote checkpoint: only their bytes are copied, into files that have their size and holes elsewhere.
+"""Copies some arrays of a remote checkpoint: only their bytes, into sparse files of the original size.
 
-Orbax keeps the content of all arrays in a few files, in directories `d`, and beside them a tree that says where each
-one lies. That is the format OCDBT of TensorStore's, whose documented dump of a tree is read here.
+Orbax stores the content of all arrays in a few files, in directories `d`, with a tree that locates each array. This is
+TensorStore's format OCDBT; the tree is read by TensorStore's documented dump.
 """
 
 import posixpath
@@ -18,7 +18,7 @@ _PIECES_AT_ONCE = 16
 
 
 def copy_arrays(system: Any, remote: str, local: Path, names: Collection[str]) -> bool:
-    """Copy what Orbax reads of a checkpoint to restore some of its arrays.
+    """Copy what Orbax needs of a checkpoint to restore some of its arrays.
 
     Args:
         system: the file system of `remote`.
@@ -27,7 +27,7 @@ def copy_arrays(system: Any, remote: str, local: Path, names: Collection[str]) -
         names: of the arrays.
 
     Returns:
-        Whether it was done; not where the arrays lie in another way, as in checkpoints that others wrote.
+        Whether it was done; False for arrays in another format, as in checkpoints that other programs wrote.
     """
     sizes = {posixpath.relpath(path, remote): about["size"] for path, about in system.find(remote, detail=True).items()}
     if _TREE not in sizes:

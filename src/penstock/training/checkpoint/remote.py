@@ -1,7 +1,8 @@
 """Checkpoints in remote directories, such as "gs://bucket/run": written here first, and copied there through fsspec.
 
 Object stores cannot rename. So the index is copied last, and deleted first: a checkpoint with an index is complete. One
-that replaces another is copied twice, first as its replacement, which stands for it until it is complete itself.
+that replaces another is copied twice, first as its replacement, which counts as the checkpoint until the copy is
+complete.
 """
 
 import posixpath

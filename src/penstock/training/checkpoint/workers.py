@@ -83,7 +83,7 @@ class WriteBarrier:
         """Wait until all workers have come as far as this one, however long writing takes them.
 
         Args:
-            key: what Orbax calls this barrier; all workers come to the same ones in the same order.
+            key: Orbax's name of this barrier; all workers reach the same barriers in the same order.
             timeout_ms: Orbax's limit, which does not count: the control channel notices a worker that is lost.
 
         Raises:
@@ -96,7 +96,7 @@ class WriteBarrier:
                 raise WorkerError(f"worker {worker} of {self._control.workers} failed: {done.error}")
 
     def __enter__(self) -> None:
-        """Write; where that fails, the workers that wait for this one, now or later, are told so."""
+        """A context for writing; if that fails, the workers that wait for this one, now or later, learn of it."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, Exception):
