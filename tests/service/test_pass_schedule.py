@@ -272,18 +272,18 @@ def test_a_function_that_fails_is_met_at_its_elements() -> None:
 # Whose turn it is
 
 
-def turns_of(count: int, **settings: Any) -> tuple[PassSchedule, list[FetchTask]]:
-    turns, tasks = PassSchedule(settings.get("holds_back", False)), []
+def schedule_of(count: int, **settings: Any) -> tuple[PassSchedule, list[FetchTask]]:
+    schedule, tasks = PassSchedule(settings.get("holds_back", False)), []
     for number in range(count):
         tasks.append(FetchTask(Span(pass_number=number, start=0, stop=100)))
-        turns.add(tasks[-1])
-    return turns, tasks
+        schedule.add(tasks[-1])
+    return schedule, tasks
 
 
 def next_of(
-    turns: PassSchedule, lanes: int = 8, room: int = 1000, awaited: FetchTask | None = None
+    schedule: PassSchedule, lanes: int = 8, room: int = 1000, awaited: FetchTask | None = None
 ) -> FetchTask | None:
-    return turns.next(lanes, lambda rows: rows <= room, lambda: [] if awaited is None else [awaited])
+    return schedule.next(lanes, lambda rows: rows <= room, lambda: [] if awaited is None else [awaited])
 
 
 def give(task: FetchTask, rows: int) -> None:
@@ -293,52 +293,52 @@ def give(task: FetchTask, rows: int) -> None:
 
 @pytest.mark.usefixtures("few_lanes")
 def test_those_that_gave_something_come_first_and_a_few_lanes_are_for_the_others() -> None:
-    turns, tasks = turns_of(10)
-    asked = [next_of(turns) for _ in range(10)]
+    schedule, tasks = schedule_of(10)
+    asked = [next_of(schedule) for _ in range(10)]
     assert asked == tasks
     for number, task in enumerate(tasks):
         if number >= 6:
             give(task, 1)
-        turns.over(task)
+        schedule.over(task)
     silent, giving = tasks[:6], tasks[6:]
-    assert [next_of(turns) for _ in range(8)] == [*silent[:2], *giving, *silent[2:4]]
+    assert [next_of(schedule) for _ in range(8)] == [*silent[:2], *giving, *silent[2:4]]
     for task in giving:
         give(task, 1)
-        turns.over(task)
-    turns.over(silent[0])
-    assert [next_of(turns) for _ in range(5)] == [*giving, silent[4]]
+        schedule.over(task)
+    schedule.over(silent[0])
+    assert [next_of(schedule) for _ in range(5)] == [*giving, silent[4]]
 
 
 @pytest.mark.usefixtures("few_lanes")
 def test_without_room_only_what_is_awaited_is_asked_for() -> None:
-    turns, tasks = turns_of(10)
-    assert next_of(turns, room=0) is None
-    assert next_of(turns, room=0, awaited=tasks[7]) is tasks[7]
-    assert next_of(turns, room=0, awaited=tasks[7]) is None  # it is asked already
+    schedule, tasks = schedule_of(10)
+    assert next_of(schedule, room=0) is None
+    assert next_of(schedule, room=0, awaited=tasks[7]) is tasks[7]
+    assert next_of(schedule, room=0, awaited=tasks[7]) is None  # it is asked already
     give(tasks[7], 20)
-    turns.over(tasks[7])
-    assert next_of(turns, room=0, awaited=tasks[7]) is None  # something of it is there
-    assert [next_of(turns, room=9) for _ in range(9)] == [*tasks[:7], *tasks[8:]]
-    assert next_of(turns, room=28) is None  # it will have twenty more
-    assert next_of(turns, room=29) is tasks[7]
+    schedule.over(tasks[7])
+    assert next_of(schedule, room=0, awaited=tasks[7]) is None  # something of it is there
+    assert [next_of(schedule, room=9) for _ in range(9)] == [*tasks[:7], *tasks[8:]]
+    assert next_of(schedule, room=28) is None  # it will have twenty more
+    assert next_of(schedule, room=29) is tasks[7]
 
 
 @pytest.mark.usefixtures("few_lanes")
 def test_few_passes_are_asked_without_a_look_at_the_room() -> None:
     """Each has its lane, which waits for room with a block in its hand."""
-    turns, tasks = turns_of(4)
-    assert [next_of(turns, room=0) for _ in range(5)] == [*tasks, None]
+    schedule, tasks = schedule_of(4)
+    assert [next_of(schedule, room=0) for _ in range(5)] == [*tasks, None]
 
 
 @pytest.mark.usefixtures("few_lanes")
 def test_a_reader_that_holds_others_back_looks_in_where_it_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, tasks = turns_of(5, holds_back=True)
-    assert next_of(turns, room=0) is tasks[0]
+    schedule, tasks = schedule_of(5, holds_back=True)
+    assert next_of(schedule, room=0) is tasks[0]
     assert tasks[0].looks_in
-    turns.over(tasks[0])
+    schedule.over(tasks[0])
     monkeypatch.setattr(pass_schedule, "LOOK_SECONDS", 1e9)
-    assert next_of(turns, room=0) is None
-    assert next_of(turns) is tasks[1]
+    assert next_of(schedule, room=0) is None
+    assert next_of(schedule) is tasks[1]
     assert not tasks[1].looks_in
 
 
