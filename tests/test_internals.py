@@ -64,3 +64,13 @@ def test_a_class_name_stands_once_in_the_package() -> None:
                 found.setdefault(node.name, []).append(f"{path.relative_to(PACKAGE)}, line {node.lineno}")
     doubles = [f"{name}: {'; '.join(places)}" for name, places in found.items() if len(places) > 1]
     assert not doubles, "\n".join(doubles)
+
+
+def test_one_registry_knows_what_ends_at_exit() -> None:
+    asking = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Import) and "atexit" in {alias.name for alias in node.names}
+    ]
+    assert asking == ["runtime/at_exit.py"]
