@@ -581,3 +581,18 @@ def test_a_seeded_flat_map_is_not_refused_as_unseeded(tmp_path) -> None:
     assert sorted(rows_of_workers(shuffled)) == expected
     with pytest.raises(ps.InvalidArgumentError, match="shuffle.* has no seed"):
         rows_of_workers(files.flat_map(ps.TextLineDataset).shuffle(5).batch(4).with_options(data))
+
+
+def test_a_hint_above_an_unseeded_shuffle_is_refused() -> None:
+    """Every worker would take its share of another order: some rows twice, and others never."""
+    hinted = ps.Options(auto_shard_policy=ps.AutoShardPolicy.HINT)
+
+    def at_hint(dataset: ps.Dataset) -> ps.Dataset:
+        return dataset.shard(ps.SHARD_HINT, ps.SHARD_HINT).batch(2).with_options(hinted)
+
+    with pytest.raises(ps.InvalidArgumentError, match=r"shuffle\(buffer_size=10\) at .* has no seed, so every worker"):
+        rows_of_workers(at_hint(ps.Dataset.range(10).shuffle(10)))
+    assert sorted(rows_of_workers(at_hint(ps.Dataset.range(12).shuffle(12, seed=1)))) == list(range(12))
+    # Above the hint each worker may have an order of its own.
+    divided = ps.Dataset.range(12).shard(ps.SHARD_HINT, ps.SHARD_HINT)
+    assert sorted(rows_of_workers(divided.shuffle(12).batch(2).with_options(hinted))) == list(range(12))

@@ -216,9 +216,9 @@ class DividedInput(Inputs):
 
     def fix_seeds_alone(self) -> None:
         options = self._whole.options()
-        together = self.workers.count > 1 and self.share.policy is AutoShardPolicy.DATA
-        if together and self._whole.node.unseeded and options.seed is None:
-            random = next((node for node in self._whole.node.walk() if node.draws_unseeded), None)
+        unseeded = [node for node in self.share.same_order if node.unseeded]
+        if self.workers.count > 1 and unseeded and options.seed is None:
+            random = next((node for top in unseeded for node in top.walk() if node.draws_unseeded), None)
             if random is not None:
                 raise InvalidArgumentError(
                     f"{random.where()} has no seed, so every worker could take its share of another order: give the "

@@ -67,6 +67,8 @@ class WorkerShare:
         own_batches: whether these are batches of the worker's own, each of which takes as many steps as there are
             workers; otherwise they are the global batches, of which it takes its replicas' slices.
         pairs: whether an element is the pair that `BatchShare` gives.
+        same_order: the nodes of the whole dataset whose elements must come in one order on all workers, because each
+            worker takes some by their numbers.
     """
 
     policy: AutoShardPolicy
@@ -74,6 +76,7 @@ class WorkerShare:
     node: Node
     own_batches: bool
     pairs: bool = False
+    same_order: tuple[Node, ...] = ()
 
 
 def share_of_worker(node: Node, policy: AutoShardPolicy | None, workers: StrategyWorkers) -> WorkerShare:
@@ -87,7 +90,8 @@ def share_of_worker(node: Node, policy: AutoShardPolicy | None, workers: Strateg
     hints = hints_of(node)
     if policy is AutoShardPolicy.HINT:
         hinted = divided_at_hints(node, workers.part, "AutoShardPolicy.HINT")
-        return WorkerShare(policy, "shard(SHARD_HINT, SHARD_HINT) says where", hinted, own_batches=True)
+        reason = "shard(SHARD_HINT, SHARD_HINT) says where"
+        return WorkerShare(policy, reason, hinted, own_batches=True, same_order=tuple(hint.input for hint in hints))
     if hints:
         raise InvalidArgumentError(
             f"{hints[0].where()} works under AutoShardPolicy.HINT only: set it by "
@@ -119,8 +123,8 @@ def _by_data(node: Node, workers: StrategyWorkers, reason: str) -> WorkerShare:
         node = rewritten(node, _in_order)
         share = _batch_share(node, workers)
         if share is not None:
-            return WorkerShare(AutoShardPolicy.DATA, reason, share, own_batches=False, pairs=True)
-    return WorkerShare(AutoShardPolicy.DATA, reason, node, own_batches=False)
+            return WorkerShare(AutoShardPolicy.DATA, reason, share, own_batches=False, pairs=True, same_order=(node,))
+    return WorkerShare(AutoShardPolicy.DATA, reason, node, own_batches=False, same_order=(node,))
 
 
 def _in_order(node: Node) -> Node | None:
