@@ -1,4 +1,4 @@
-"""What package indexes are told of penstock."""
+"""The page of the package in an index has no broken links."""
 
 import re
 from pathlib import Path

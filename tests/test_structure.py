@@ -1,4 +1,4 @@
-"""Structures and specifications."""
+"""Structures are taken apart and put together again without a change, and specifications describe them."""
 
 import dataclasses
 from collections import OrderedDict, namedtuple

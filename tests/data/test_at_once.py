@@ -1,4 +1,4 @@
-"""Functions that `map` calls once for a block."""
+"""Functions that `map` calls once for a block: as many rows come back, and what they draw is the rows' own."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Batches of rows of unequal shape: padded, ragged and by length."""
+"""Batches of rows of unequal shape, padded, ragged and by length, hold every row once, with the values it had."""
 
 import threading
 

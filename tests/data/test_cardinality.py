@@ -1,4 +1,4 @@
-"""Cardinalities against what comes when the elements are counted."""
+"""A cardinality that is told is the number of elements that come."""
 
 import itertools
 import random

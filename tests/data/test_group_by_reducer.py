@@ -1,4 +1,4 @@
-"""group_by_reducer, with the results of TensorFlow 2.21."""
+"""group_by_reducer gives the results of TensorFlow 2.21."""
 
 from contextlib import suppress
 

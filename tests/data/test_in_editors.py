@@ -1,4 +1,4 @@
-"""What editors and notebooks show of a dataset."""
+"""Editors show a method's arguments and documentation; notebooks show a dataset's plan and elements."""
 
 import importlib.resources
 import inspect

@@ -1,4 +1,4 @@
-"""Elements asked for one at a time: of a dataset, and of an iterator with TensorFlow's methods."""
+"""One element can be asked for at a time: of a dataset, and of an iterator with TensorFlow's methods."""
 
 import numpy as np
 import pytest

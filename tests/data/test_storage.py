@@ -1,4 +1,4 @@
-"""cache, save and load: on real files, killed in the middle, and by two writers."""
+"""What cache, save and load give is what was stored: on real files, killed in the middle, and with two writers."""
 
 import gc
 import os

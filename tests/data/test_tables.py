@@ -1,4 +1,4 @@
-"""Tables and columns of other libraries in `from_tensor_slices`."""
+"""Tables and columns of other libraries come through `from_tensor_slices` with their values, or are refused."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""A step compiled ahead of time from the specification of a distributed dataset."""
+"""A step compiled ahead of time from the specification of a distributed dataset is what its steps then run."""
 
 import jax
 import numpy as np

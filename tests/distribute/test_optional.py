@@ -1,4 +1,4 @@
-"""The guide's loop that ends by an optional without a value."""
+"""The guide's loop ends by an optional without a value, and the end stays the end."""
 
 import numpy as np
 import pytest

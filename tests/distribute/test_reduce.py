@@ -1,4 +1,4 @@
-"""`reduce` and `gather`, on both kinds of strategy."""
+"""`reduce` and `gather` give the same on both kinds of strategy."""
 
 import numpy as np
 import pytest

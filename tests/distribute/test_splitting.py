@@ -1,4 +1,4 @@
-"""The one splitting rule."""
+"""The one splitting rule gives every row to exactly one replica, in order."""
 
 import pytest
 from hypothesis import given

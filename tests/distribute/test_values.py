@@ -1,4 +1,4 @@
-"""`PerReplica` and the contexts."""
+"""`PerReplica` holds a value for each replica and is no array; contexts are refused where they mean nothing."""
 
 import operator
 from collections.abc import Callable

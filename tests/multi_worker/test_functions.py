@@ -1,4 +1,4 @@
-"""Datasets and values made by the user's function, on two workers with two replicas each."""
+"""Datasets and values made by the user's function come to the replicas of both workers, which end together."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The size of blocks, from what they cost."""
+"""The size of blocks follows what they cost."""
 
 from penstock.runtime.pacing import Pace
 

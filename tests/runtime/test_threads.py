@@ -1,4 +1,4 @@
-"""Work shared between threads."""
+"""Work that threads share is done once for every row, the earliest error is raised, and stopping waits for nothing."""
 
 import gc
 import threading

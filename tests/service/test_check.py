@@ -1,4 +1,4 @@
-"""`penstock check`: the proof on a user's own pipeline."""
+"""`penstock check` proves a user's own pipeline, or tells where it breaks a promise."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The dispatcher behind its socket, and the line to it."""
+"""A dispatcher answers over its socket as its machine decides, and the line to it says what went wrong."""
 
 import gc
 import logging

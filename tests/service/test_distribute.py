@@ -1,4 +1,4 @@
-"""Datasets through dispatcher and workers, as a user has them; here all of them in one process."""
+"""Datasets give through dispatcher and workers what they give in process; here all of them are one process."""
 
 import threading
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Who listens at a port, as Linux tells it in two ways."""
+"""Who listens at a port is told alike by Linux's two ways of telling it."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""The dispatcher's machine, told of everything here, the time too."""
+"""The dispatcher's machine alone, told of everything, the time too, gives every element to the right reader."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A reader that does not read, and elements that are larger than what may be under way."""
+"""A reader that does not read fills no memory, and elements larger than what may be under way come all the same."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""The protocol's number and the messages that it stands for."""
+"""The protocol's number changes with the messages that it stands for."""
 
 import hashlib
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""Whom a reader asks next."""
+"""A reader asks all workers in turn, and a worker that was given up again only where there is no other."""
 
 import time
 

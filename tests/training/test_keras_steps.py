@@ -1,4 +1,4 @@
-"""`run_steps` and `check_weights` with Keras's variables."""
+"""`run_steps` leaves Keras's variables as single steps do, and `check_weights` names those that differ."""
 
 import jax.numpy as jnp
 import keras

@@ -1,4 +1,4 @@
-"""Scaled losses: the tutorial's numbers, short and empty shares, weights."""
+"""Scaled losses add up to the tutorial's numbers, also over short and empty shares and with weights."""
 
 import jax
 import jax.numpy as jnp
