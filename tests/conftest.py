@@ -1,8 +1,11 @@
 """What holds for every test: nothing that it started is left running or open."""
 
+import atexit
 import gc
 import os
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -31,6 +34,11 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     compiled.share_programs()
 # Small programs that run a few times: a level above this one costs more in compiling than it saves in running.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
+
+# Indexes of files are kept for the length of a run of the tests; processes that tests start use the same ones.
+if "PENSTOCK_CACHE" not in os.environ:
+    os.environ["PENSTOCK_CACHE"] = tempfile.mkdtemp(prefix="penstock-cache-")
+    atexit.register(shutil.rmtree, os.environ["PENSTOCK_CACHE"], ignore_errors=True)
 
 # A shell starts what runs in its background with Ctrl-C ignored, and programs started by tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,4 @@
-"""Parquet files: any row by its number, in every way that datasets are read, and what is wrong with them."""
-
-import json
+"""Parquet files: columns, filters, nulls, and what is wrong with files. `test_indexed_formats.py` has the rest."""
 
 import numpy as np
 import pyarrow as pa
@@ -39,19 +37,6 @@ def test_rows_are_dictionaries_and_come_by_number(directory):
     assert xs(ps.FilesDataset(directory / "1.parquet", "parquet")) == list(range(100, 200))
 
 
-def test_a_shuffle_is_one_of_all_rows_and_is_resumed_anywhere(directory):
-    dataset = ps.ParquetDataset(directory / "*.parquet", ["x"]).shuffle(seed=4).batch(7)
-    whole = [row for batch in dataset for row in batch["x"].tolist()]
-    assert sorted(whole) == list(range(300)) and whole[:3] != [0, 1, 2]
-    iterator = iter(dataset)
-    taken = [row for _ in range(20) for row in next(iterator)["x"].tolist()]
-    other = iter(ps.ParquetDataset(directory / "*.parquet", ["x"]).shuffle(seed=4).batch(7))
-    other.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
-    rest = [row for batch in other for row in batch["x"].tolist()]
-    iterator.close()
-    assert sorted(taken + rest) == list(range(300))
-
-
 def test_it_conforms(directory):
     for make in (
         lambda: ps.ParquetDataset(directory / "*.parquet")[90:130],
@@ -67,57 +52,6 @@ def test_a_filter_keeps_rows_by_number(directory):
     assert len(dataset) == 75 and [row["word"] for row in dataset] == expected
     assert sorted(row["word"] for row in dataset.shuffle(seed=1)) == sorted(expected)
     assert len(ps.ParquetDataset(directory / "*.parquet", filter=pc.field("x") < 0)) == 0
-
-
-@pytest.mark.parametrize("policy", ["DATA", "FILE", "FILE_RANGE", "AUTO"])
-def test_workers_have_each_row_once(directory, policy):
-    dataset = ps.ParquetDataset(directory / "*.parquet", ["x"]).batch(10)
-    dataset = dataset.with_options(ps.Options(auto_shard_policy=policy))
-    strategies = [ps.HostStrategy(1, 2, worker) for worker in range(2)]
-    parts = [strategy.distribute_dataset(dataset) for strategy in strategies]
-    assert sorted(int(x) for part in parts for step in part for x in step["x"].values[0]) == list(range(300))
-    expected = "DATA: rows of its files are read by index" if policy == "AUTO" else policy
-    assert expected in parts[0].explain()
-
-
-def test_data_workers_read_each_row_once(directory):
-    with ps.service.local(2) as service:
-        dataset = ps.ParquetDataset(directory / "*.parquet").shuffle(seed=2).map(lambda row: row["x"]).batch(25)
-        shared = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
-        assert [batch.tolist() for batch in shared] == [batch.tolist() for batch in dataset]
-
-
-def test_files_with_a_protocol(directory):
-    fsspec = pytest.importorskip("fsspec")
-    system = fsspec.filesystem("memory")
-    for number in range(3):
-        system.pipe(f"/parquet/{number}.parquet", (directory / f"{number}.parquet").read_bytes())
-    dataset = ps.ParquetDataset("memory://parquet/*.parquet", filter=pc.field("x") > 97)
-    assert xs(dataset) == list(range(98, 300))
-    system.rm("/parquet", recursive=True)
-
-
-def test_rows_of_a_damaged_row_group_fail_and_those_behind_it_come(directory, tmp_path):
-    damaged = bytearray((directory / "1.parquet").read_bytes())
-    group = pq.ParquetFile(directory / "1.parquet").metadata.row_group(1).column(0)
-    start = group.dictionary_page_offset or group.data_page_offset
-    damaged[start : start + 40] = b"\xff" * 40
-    (tmp_path / "1.parquet").write_bytes(damaged)
-    files = [directory / "0.parquet", tmp_path / "1.parquet"]
-    iterator = iter(ps.ParquetDataset(files))
-    got, errors = [], []
-    while True:
-        try:
-            got.append(int(next(iterator)["x"]))
-        except StopIteration:
-            break
-        except ps.StorageError as error:
-            errors.append(error)
-    assert got == [*range(132), *range(164, 200)] and len(errors) == 32
-    assert "1.parquet': row group 1, rows 32 to 63, cannot be read" in str(errors[0])
-    assert [len(error.__notes__) for error in errors] == [1] * 32 and "element 132" in errors[0].__notes__[0]
-    skipping = iter(ps.ParquetDataset(files).ignore_errors())
-    assert len(list(skipping)) == 168 and skipping.errors.count == 32
 
 
 def test_what_is_wrong_is_said_when_the_dataset_is_made(directory, tmp_path):

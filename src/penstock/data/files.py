@@ -134,16 +134,30 @@ def ParquetDataset(  # noqa: N802  # as the others
 
 
 def FilesDataset(files: Files, format: str | FileFormat) -> Dataset:  # noqa: N802  # as the others
-    """The rows of files of a format, one file after the other; any row is read by its number.
+    r"""The rows of files of a format, one file after the other; any row is read by its number.
+
+    "text" and "tfrecord" give the elements of `ps.TextLineDataset` and `ps.TFRecordDataset`, in the same order, of
+    files that are not compressed. Nothing in such files says where a record begins, so each is read once when the
+    dataset is made. That index is kept in the user's cache directory (`$PENSTOCK_CACHE`, or `~/.cache/penstock`), and
+    is made anew when the file's size or time of change is another.
 
     Args:
         files: a name, a pattern with `*`, several, or a dataset of names.
-        format: what reads them, or a name that `ps.register_format` gave it; "parquet" is there.
+        format: what reads them, or its name: "parquet", "text", "tfrecord", or one that `ps.register_format` gave.
 
     Raises:
-        StorageError: a file is missing, cannot be read, or has other rows than the first one.
+        StorageError: a file is missing, cannot be read, or has other rows than the first one; while iterating, a row is
+            damaged, or a file has changed. Iterating continues behind the row.
         InvalidArgumentError: no such format, or a pattern without files.
         InvalidTypeError: something else than names, or than a format.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "poem.txt"
+        >>> _ = path.write_text("rose\nviolet\nsugar\n")
+        >>> lines = FilesDataset(path, "text")
+        >>> len(lines), lines[2], list(lines.shuffle(seed=3))
+        (3, 'sugar', ['rose', 'sugar', 'violet'])
     """
     return files_by_index("FilesDataset", files, format_of(format))
 

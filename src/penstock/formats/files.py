@@ -95,13 +95,18 @@ def open_bytes(name: str, compression: str) -> "ByteReader":
 
 
 class ByteReader:
-    """The bytes of one file. The file is closed by `close`, or when its reader is dropped."""
+    """The bytes of one file. The file is closed by `close`, or when its reader is dropped.
+
+    Attributes:
+        name: of the file.
+        size: how many bytes it had when it was opened.
+    """
 
     def __init__(self, name: str, file: Any) -> None:
         self.name = name
         self._file = file
         self._finalizer = weakref.finalize(self, file.close)
-        self._size: int = file.seek(0, os.SEEK_END)
+        self.size: int = file.seek(0, os.SEEK_END)
         file.seek(0)
 
     def read(self, count: int) -> bytes:
@@ -112,12 +117,12 @@ class ByteReader:
         """
         try:
             piece: bytes = self._file.read(count)
-            end = self._size if piece else self._file.tell()
+            end = self.size if piece else self._file.tell()
         except OSError as error:
             raise StorageError(f"{self.name!r} cannot be read: {error.strerror or error}") from error
-        if end < self._size:
+        if end < self.size:
             raise StorageError(
-                f"{self.name!r} was cut off while it was read: it had {self._size} bytes, and ends after {end}"
+                f"{self.name!r} was cut off while it was read: it had {self.size} bytes, and ends after {end}"
             )
         return piece
 
@@ -127,9 +132,9 @@ class ByteReader:
         Raises:
             StorageError: the bytes before cannot be read.
         """
-        if offset <= self._size:
+        if offset <= self.size:
             self._file.seek(offset)
-        return offset <= self._size
+        return offset <= self.size
 
     def close(self) -> None:
         """Close the file. May be called again."""

@@ -7,9 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import StorageError
-from penstock.formats.files import open_bytes
+from penstock.formats.files import ByteReader, open_bytes
+from penstock.spec import TensorSpec
+from penstock.structure import LEAF, flatten
 
 Column = npt.NDArray[Any]
+
+Source = str | ByteReader
+"""The name of a file, or bytes that hold whole records of one."""
 
 CHUNK_BYTES = 1 << 20
 """How much of a file is read at a time. Longer records are read whole."""
@@ -20,8 +25,18 @@ _ALL = 1 << 62
 class RecordFormat(ABC):
     """How records are stored in a file. Formats are frozen and hold no files."""
 
+    @property
+    def spec(self) -> Any:
+        """What a record becomes."""
+        return TensorSpec((), object)
+
+    @property
+    def layout(self) -> str:
+        """What decides where records begin: files of equal layouts can share an index."""
+        return type(self).__name__
+
     @abstractmethod
-    def open(self, name: str, compression: str, number: int = 0, offset: int = 0) -> "RecordReader":
+    def open(self, name: Source, compression: str, number: int = 0, offset: int = 0) -> "RecordReader":
         """The records of a file from the one with this number on, which begins at this byte (when decompressed).
 
         Raises:
@@ -40,6 +55,20 @@ class RecordFormat(ABC):
         finally:
             reader.close()
 
+    def edges(self, name: str) -> npt.NDArray[np.int64]:
+        """Where each record of a file that is not compressed begins, and where the last one ends.
+
+        What follows on a place where records can no longer be told apart counts as one record.
+
+        Raises:
+            StorageError: the file cannot be read, or its first record is none.
+        """
+        reader = self.open(name, "")
+        try:
+            return reader.edges()
+        finally:
+            reader.close()
+
 
 class RecordReader(ABC):
     """One pass over the records of a file, a chunk of it at a time.
@@ -51,17 +80,18 @@ class RecordReader(ABC):
         ended: whether no more records can come.
     """
 
-    def __init__(self, name: str, compression: str, number: int, offset: int) -> None:
+    def __init__(self, name: Source, compression: str, number: int, offset: int) -> None:
         self.number = number
         self.ended = False
-        self._name = name
-        self._bytes = open_bytes(name, compression)
+        self._bytes = open_bytes(name, compression) if isinstance(name, str) else name
+        self._name = self._bytes.name
         self._start = offset
         self._data = b""
         self._ends = np.empty(0, np.int64)
         self._next = 0
         self._decoded = range(0)
-        self._column = np.empty(0, object)
+        self._columns: list[Column] = []
+        self._structure = LEAF
         if not self._bytes.seek(offset):
             self.close()
             raise StorageError(f"{name!r} has fewer than {offset} bytes: it was longer when the state was saved")
@@ -75,8 +105,8 @@ class RecordReader(ABC):
         """Where a record of the chunk begins in it."""
         return int(self._ends[record - 1]) if record else 0
 
-    def read(self, limit: int) -> Column | None:
-        """The next records as an object column: at least one, at most `limit`; None at the end.
+    def read(self, limit: int) -> Any:
+        """The next records as a column, or a structure of columns: at least one, at most `limit`; None at the end.
 
         Raises:
             StorageError: the file is damaged there, truncated, or cannot be read.
@@ -86,12 +116,12 @@ class RecordReader(ABC):
             return None
         if self._next not in self._decoded:
             self._decoded = range(0)
-            self._column = self._decode(self._next)
-            self._decoded = range(self._next, self._next + len(self._column))
+            self._columns, self._structure = flatten(self._decode(self._next))
+            self._decoded = range(self._next, self._next + len(self._columns[0]))
         first = self._next - self._decoded.start
-        column = self._column[first : first + limit]
-        self._pass(len(column))
-        return column
+        columns = [column[first : first + limit] for column in self._columns]
+        self._pass(len(columns[0]))
+        return self._structure.unflatten(columns)
 
     def skip(self, count: int) -> int:
         """Pass over up to `count` records without looking into them; gives how many there were.
@@ -105,6 +135,19 @@ class RecordReader(ABC):
             self._pass(step)
             done += step
         return done
+
+    def edges(self) -> npt.NDArray[np.int64]:
+        """Where each of the records that are left begins, and where the last one ends, as `RecordFormat.edges` says."""
+        parts = [np.array([self.offset])]
+        try:
+            while self._loaded(skipping=True):
+                parts.append(self._start + self._ends[self._next :])
+                self._pass(len(self._ends) - self._next)
+        except StorageError:
+            if len(parts) == 1:
+                raise
+            parts.append(np.array([self._bytes.size]))
+        return np.concatenate(parts)
 
     def close(self) -> None:
         """Close the file. May be called again."""
@@ -139,5 +182,8 @@ class RecordReader(ABC):
         """
 
     @abstractmethod
-    def _decode(self, first: int) -> Column:
-        """The records of the chunk from `first` on, up to one that is damaged; if that is the first, pass it."""
+    def _decode(self, first: int) -> Any:
+        """The records of the chunk from `first` on, as a column or a structure of columns.
+
+        They go up to one that is damaged; if that is the first, it is passed.
+        """

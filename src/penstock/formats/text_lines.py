@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from penstock.errors import ElementError
 from penstock.formats.files import open_bytes
-from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader
+from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader, Source
 
 _NEWLINE = ord("\n")
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -17,7 +17,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 class TextLines(RecordFormat):
     """The lines of a file as strings, without their ends. A last line needs none."""
 
-    def open(self, name: str, compression: str, number: int = 0, offset: int = 0) -> "LineReader":
+    def open(self, name: Source, compression: str, number: int = 0, offset: int = 0) -> "LineReader":
         return LineReader(name, compression, number, offset)
 
     def count(self, name: str, compression: str) -> int:

@@ -17,7 +17,7 @@ import google_crc32c
 import numpy as np
 
 from penstock.errors import StorageError
-from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader
+from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader, Source
 
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
@@ -53,7 +53,7 @@ def _length(header: bytes) -> int:
 class TFRecords(RecordFormat):
     """The records of a file as bytes, their checksums verified."""
 
-    def open(self, name: str, compression: str, number: int = 0, offset: int = 0) -> "TFRecordReader":
+    def open(self, name: Source, compression: str, number: int = 0, offset: int = 0) -> "TFRecordReader":
         return TFRecordReader(name, compression, number, offset)
 
 

@@ -14,8 +14,7 @@ from penstock.errors import InvalidTypeError
 from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.printing import in_bytes
-from penstock.spec import TensorSpec
-from penstock.structure import LEAF
+from penstock.structure import flatten
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +46,8 @@ class ReadFiles(OneInput):
         return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
 
     @property
-    def spec(self) -> TensorSpec:
-        return TensorSpec((), object)
+    def spec(self) -> Any:
+        return self.format.spec
 
     @property
     def drops_alike(self) -> bool:
@@ -83,9 +82,10 @@ class ReadFilesStream(Stream):
         while (reader := self._reader or self._open()) is not None:
             left = allow if self._stop < 0 else min(allow, self._stop - reader.number)
             with self._failing_here():
-                column = reader.read(left) if left > 0 else None
-            if column is not None:
-                return Block((column,), LEAF, len(column))
+                found = reader.read(left) if left > 0 else None
+            if found is not None:
+                columns, structure = flatten(found)
+                return Block(tuple(columns), structure, len(columns[0]))
             self._close_file()
         return None
 

@@ -38,7 +38,7 @@ class IndexedFiles(OneInput):
         return self.method
 
     def arguments(self) -> list[str]:
-        return [type(self.format).__name__] if self.method == "FilesDataset" else []
+        return [self.format.name] if self.method == "FilesDataset" else []
 
     @property
     def memory(self) -> str:

@@ -41,6 +41,11 @@ class FileFormat(ABC):
     memory: str = ""
     """What reading keeps in memory, and what a row at random costs, for `explain()`."""
 
+    @property
+    def name(self) -> str:
+        """What `explain()` calls it."""
+        return type(self).__name__
+
     @abstractmethod
     def count(self, name: str) -> int:
         """The number of rows in a file, which is asked for once, when a dataset is made.

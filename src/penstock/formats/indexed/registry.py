@@ -1,12 +1,20 @@
 """The formats of files by their names: penstock's own, and those that users add."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats import indexed
 from penstock.formats.indexed.file_format import FileFormat
+from penstock.formats.indexed.record_files import RecordFiles
+from penstock.formats.text_lines import TextLines
+from penstock.formats.tfrecord import TFRecords
 
-_BUILT_IN: Final = {"parquet": lambda: indexed.parquet.ParquetFiles}
+_BUILT_IN: Final[dict[str, Callable[[], FileFormat]]] = {
+    "parquet": lambda: indexed.parquet.ParquetFiles(),
+    "text": lambda: RecordFiles(TextLines()),
+    "tfrecord": lambda: RecordFiles(TFRecords()),
+}
 _registered: dict[str, type[FileFormat]] = {}
 
 
@@ -37,7 +45,7 @@ def format_of(given: Any) -> FileFormat:
     if not isinstance(given, str):
         raise InvalidTypeError(f"FilesDataset(format=...) takes a ps.FileFormat or the name of one, got {given!r:.200}")
     if given in _BUILT_IN:
-        return _BUILT_IN[given]()()
+        return _BUILT_IN[given]()
     if given not in _registered:
         raise InvalidArgumentError(
             f"FilesDataset(format=...): there is no format {given!r}; there are {sorted({*_BUILT_IN, *_registered})}, "

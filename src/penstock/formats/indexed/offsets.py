@@ -1,0 +1,69 @@
+"""Indexes of offsets: where each record of a file begins. They are kept in the user's cache directory.
+
+An index belongs to a name, a layout of records and a version of the file, which is its size and the time of its last
+change, or what its file system says of it. Of another version it is made again. Beside the files it would be in the way
+of patterns such as `data/*`, and not every data directory can be written.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from zipfile import BadZipFile
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.formats.files import has_protocol
+
+Edges = npt.NDArray[np.int64]
+"""Where each record begins, and where the last one ends."""
+
+_BAD_INDEX: Final = (OSError, ValueError, KeyError, EOFError, BadZipFile)
+
+
+def kept_edges(name: str, layout: str, version: str, find: Callable[[], Edges]) -> Edges:
+    """The index of a file, which `find` makes where none is kept; what it raises is passed on.
+
+    Nothing is kept where the cache directory cannot be written.
+    """
+    place = _place(name, layout)
+    with suppress(*_BAD_INDEX), place.open("rb") as file, np.load(file, allow_pickle=False) as kept:
+        if str(kept["version"]) == version:
+            edges: Edges = np.cumsum(np.append(kept["first"], kept["lengths"]), dtype=np.int64)
+            return edges
+    edges = find()
+    with suppress(OSError):
+        _write(place, version, edges)
+    return edges
+
+
+def cache_directory() -> Path:
+    """Where indexes are kept: in `$PENSTOCK_CACHE`, else in `$XDG_CACHE_HOME/penstock`, else in `~/.cache/penstock`."""
+    given = os.environ.get("PENSTOCK_CACHE")
+    general = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return (Path(given).expanduser() if given else general / "penstock") / "offsets"
+
+
+def _place(name: str, layout: str) -> Path:
+    whole = name if has_protocol(name) else os.path.realpath(name)
+    digest = hashlib.sha256(f"{layout} of {whole}".encode(errors="surrogateescape")).hexdigest()
+    return cache_directory() / f"{digest[:40]}.npz"
+
+
+def _write(place: Path, version: str, edges: Edges) -> None:
+    """Write an index, which other processes see complete or not at all."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    lengths = np.diff(edges)
+    lengths = lengths.astype(np.min_scalar_type(int(lengths.max(initial=0))))
+    number, work = tempfile.mkstemp(dir=place.parent, suffix=".writing")
+    try:
+        with os.fdopen(number, "wb") as file:
+            np.savez(file, version=np.array(version), first=edges[:1], lengths=lengths)
+        os.replace(work, place)
+    except BaseException:
+        os.unlink(work)
+        raise

@@ -1,0 +1,131 @@
+"""Files of records by number, through an index of where each record begins."""
+
+import io
+import threading
+from collections import OrderedDict
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.errors import ElementError, StorageError
+from penstock.formats.files import ByteReader
+from penstock.formats.indexed.file_format import FileFormat, Rows
+from penstock.formats.indexed.offsets import Edges, kept_edges
+from penstock.formats.ranges import RangedFile, open_ranges
+from penstock.formats.records import RecordFormat, RecordReader
+from penstock.structure import flatten
+
+_OPEN_FILES: Final = 64
+_COMPRESSED: Final = {b"\x1f\x8b": "GZIP", b"\x28\xb5\x2f\xfd": "Zstandard", b"\xfd7zXZ": "xz"}
+
+
+class RecordFiles(FileFormat):
+    """The records of files that are not compressed.
+
+    The bytes of the records that are asked for are read together, and decoded as if they were a file. Where that fails,
+    the record is read again from the file itself, by the reader that streams use: it says what is wrong, and where.
+
+    Args:
+        records: how records lie in a file.
+    """
+
+    def __init__(self, records: RecordFormat) -> None:
+        self.records = records
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, tuple[RangedFile, Edges]] = OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"records": self.records}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    @property
+    def name(self) -> str:
+        return type(self.records).__name__
+
+    @property
+    def memory(self) -> str:  # type: ignore[override]  # it depends on the files
+        with self._lock:
+            records = sum(len(edges) - 1 for _, edges in self._files.values())
+        return f"holds where {records:,} records begin, 8 bytes each" if records else ""
+
+    def count(self, name: str) -> int:
+        return len(self._file(name)[1]) - 1
+
+    def spec(self, name: str) -> Any:
+        return self.records.spec
+
+    def read(self, name: str, rows: Rows) -> Any:
+        file, edges = self._file(name)
+        if len(rows) and rows[-1] >= len(edges) - 1:
+            raise StorageError(
+                f"{name!r} has {len(edges) - 1} records, and had more when the dataset was made: make it again"
+            )
+        numbers = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
+        begins, ends = edges[:-1][numbers], edges[1:][numbers]
+        return self._decoded(file, int(rows[0]), begins, file.read(begins, ends), len(rows))
+
+    def _decoded(self, file: RangedFile, number: int, begins: Edges, data: bytes, count: int) -> Any:
+        """All of these records.
+
+        Raises:
+            StorageError, ElementError: one of them is damaged.
+        """
+        reader = self.records.open(ByteReader(file.name, io.BytesIO(data)), "", number)
+        found, damage = None, None
+        try:
+            found = _all(reader, count)
+        except (StorageError, ElementError) as error:
+            damage = error
+        if found is None and count > 1:  # the caller asks for fewer, until it knows which one it is
+            raise damage or StorageError(f"{file.name!r}: of {count} records from {number} on, one is damaged")
+        if found is None:
+            self._read_damaged(file.name, number, int(begins[0]))
+        return found
+
+    def _read_damaged(self, name: str, number: int, offset: int) -> None:
+        reader = self.records.open(name, "", number, offset)
+        try:
+            reader.read(1)
+        finally:
+            reader.close()
+        raise StorageError(f"{name!r}, record {number}: it has changed since the dataset was made: make it again")
+
+    def _file(self, name: str) -> tuple[RangedFile, Edges]:
+        with self._lock:
+            found = self._files.get(name)
+            if found is not None:
+                self._files.move_to_end(name)
+                return found
+        file = open_ranges(name)  # by several threads at the same time for several files
+        start = np.array([0]), np.array([min(6, file.size)])
+        magic = file.read(*start)
+        for sign, compression in _COMPRESSED.items():
+            if magic.startswith(sign):
+                raise StorageError(
+                    f"{name!r} is compressed ({compression}), so that its records cannot be read by number: read it as "
+                    "a stream, by ps.TextLineDataset or ps.TFRecordDataset with compression_type=..., or unpack it"
+                )
+        edges = kept_edges(name, self.records.layout, file.version, lambda: self.records.edges(name))
+        with self._lock:
+            found = self._files.setdefault(name, (file, edges))
+            if len(self._files) > _OPEN_FILES:
+                self._files.popitem(last=False)  # it is closed when no thread reads it any more
+            return found
+
+
+def _all(reader: RecordReader, count: int) -> Any:
+    """All records of a reader; None if there are not so many."""
+    parts, left = [], count
+    while left and (found := reader.read(left)) is not None:
+        parts.append(flatten(found))
+        left -= len(parts[-1][0][0])
+    if left:
+        return None
+    columns = zip(*(columns for columns, _ in parts), strict=True)
+    return parts[0][1].unflatten([one[0] if len(one) == 1 else np.concatenate(one) for one in columns])

@@ -1,0 +1,188 @@
+"""What holds for every format whose rows are read by number, on files that other libraries have written."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import penstock as ps
+from penstock.testing import check_conformance
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A format: how its files are written and read, and what is lost when one is damaged."""
+
+    write: Callable[[Path, range], None]
+    """Write a file with these numbers."""
+    read: Callable[[Any], ps.Dataset]
+    """The numbers in files."""
+    damage: Callable[[bytes], bytes]
+    """Of a file of 100 numbers."""
+    lost: range
+    """The numbers that are lost by that, counted from the file's first."""
+    message: str
+    """What is said of the first of them."""
+    seekable_rows: bool = True
+
+
+def write_parquet(path, numbers):
+    pq.write_table(pa.table({"x": list(numbers)}), path, row_group_size=32)
+
+
+def damaged_parquet(content):
+    group = pq.ParquetFile(pa.BufferReader(content)).metadata.row_group(1).column(0)
+    start = group.dictionary_page_offset or group.data_page_offset
+    return content[:start] + b"\xff" * 40 + content[start + 40 :]
+
+
+def write_lines(path, numbers):
+    path.write_bytes(b"".join(b"%d\n" % number for number in numbers))
+
+
+def tfrecord(data):
+    def masked(piece):
+        value = google_crc32c.value(piece)
+        return (((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+
+    length = len(data).to_bytes(8, "little")
+    return length + masked(length) + data + masked(data)
+
+
+def write_tfrecords(path, numbers):
+    path.write_bytes(b"".join(tfrecord(b"record %4d" % number) for number in numbers))
+
+
+def replaced(content, place, by):
+    return content[:place] + by + content[place + len(by) :]
+
+
+KINDS = {
+    "parquet": Kind(
+        write_parquet,
+        lambda files: ps.ParquetDataset(files).map(lambda row: row["x"]),
+        damaged_parquet,
+        range(32, 64),
+        "row group 1, rows 32 to 63, cannot be read",
+    ),
+    "text": Kind(
+        write_lines,
+        lambda files: ps.FilesDataset(files, "text").map(int),
+        lambda content: content.replace(b"140\n", b"\xff\xff\xff\n"),
+        range(40, 41),
+        "line 41, at byte 160: expected UTF-8, got the byte 0xff",
+    ),
+    "tfrecord": Kind(
+        write_tfrecords,
+        lambda files: ps.FilesDataset(files, "tfrecord").map(lambda record: int(record[6:])),
+        lambda content: replaced(content, 27 * 40 + 20, b"?"),
+        range(40, 41),
+        "record 40 at byte 1080: the checksum of its 11 bytes of data is wrong",
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def files(kind, tmp_path_factory):
+    """Three files with the numbers 0 to 299."""
+    made = tmp_path_factory.mktemp(kind)
+    for number in range(3):
+        KINDS[kind].write(made / f"{number}.data", range(number * 100, number * 100 + 100))
+    return made
+
+
+def numbers(dataset):
+    return [int(number) for number in dataset]
+
+
+def test_rows_come_in_order_and_by_number(kind, files):
+    dataset = KINDS[kind].read(files / "*.data")
+    assert len(dataset) == 300 and numbers(dataset) == list(range(300))
+    assert int(dataset[233]) == 233 and int(dataset[-1]) == 299
+    assert numbers(dataset[98:103]) == [98, 99, 100, 101, 102]
+    assert numbers(KINDS[kind].read([files / "2.data", files / "0.data"]).skip(99).take(2)) == [299, 0]
+    assert numbers(KINDS[kind].read(ps.Dataset.list_files(str(files / "*.data")))) == list(range(300))
+
+
+def test_a_shuffle_is_one_of_all_rows_and_is_resumed_anywhere(kind, files):
+    def make():
+        return KINDS[kind].read(files / "*.data").shuffle(seed=4).batch(7)
+
+    whole = [int(number) for batch in make() for number in batch]
+    assert sorted(whole) == list(range(300)) and whole[:3] != [0, 1, 2]
+    iterator = iter(make())
+    taken = [int(number) for _ in range(20) for number in next(iterator)]
+    other = iter(make())
+    other.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
+    assert taken + [int(number) for batch in other for number in batch] == whole
+    iterator.close()
+
+
+def test_it_conforms(kind, files):
+    check_conformance(lambda: KINDS[kind].read(files / "*.data")[90:130], limit=40)
+
+
+@pytest.mark.parametrize("policy", ["DATA", "FILE", "FILE_RANGE", "AUTO"])
+def test_workers_have_each_row_once(kind, files, policy):
+    dataset = KINDS[kind].read(files / "*.data").batch(10).with_options(ps.Options(auto_shard_policy=policy))
+    parts = [ps.HostStrategy(1, 2, worker).distribute_dataset(dataset) for worker in range(2)]
+    assert sorted(int(x) for part in parts for step in part for x in step.values[0]) == list(range(300))
+    assert ("DATA: rows of its files are read by index" if policy == "AUTO" else policy) in parts[0].explain()
+
+
+def test_a_data_service_gives_each_row_once(kind, files):
+    with ps.service.local(2) as service:
+        dataset = KINDS[kind].read(files / "*.data").shuffle(seed=2).batch(25)
+        shared = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
+        assert [batch.tolist() for batch in shared] == [batch.tolist() for batch in dataset]
+
+
+def test_files_with_a_protocol(kind, files):
+    system = pytest.importorskip("fsspec").filesystem("memory")
+    for number in range(3):
+        system.pipe(f"/{kind}/{number}.data", (files / f"{number}.data").read_bytes())
+    dataset = KINDS[kind].read(f"memory://{kind}/*.data")
+    assert numbers(dataset) == list(range(300))
+    assert sorted(numbers(dataset.shuffle(seed=3))) == list(range(300))
+    system.rm(f"/{kind}", recursive=True)
+
+
+def test_rows_of_a_damaged_file_fail_and_those_behind_them_come(kind, files, tmp_path):
+    format = KINDS[kind]
+    (tmp_path / "1.data").write_bytes(format.damage((files / "1.data").read_bytes()))
+    paths = [files / "0.data", tmp_path / "1.data", files / "2.data"]
+    iterator = iter(format.read(paths))
+    got, errors = [], []
+    while True:
+        try:
+            got.append(int(next(iterator)))
+        except StopIteration:
+            break
+        except (ps.StorageError, ps.ElementError) as error:
+            errors.append(error)
+    lost = range(100 + format.lost.start, 100 + format.lost.stop)
+    assert got == [number for number in range(300) if number not in lost] and len(errors) == len(lost)
+    assert format.message in str(errors[0]) and "1.data" in str(errors[0])
+    assert f"element {lost[0]}" in "".join(errors[0].__notes__)
+    skipping = iter(format.read(paths).ignore_errors())
+    assert len(list(skipping)) == 300 - len(lost) and skipping.errors.count == len(lost)
+
+
+def test_a_file_that_is_there_no_longer_or_cut_is_an_error(kind, files, tmp_path):
+    with pytest.raises(ps.StorageError, match="there is no file"):
+        KINDS[kind].read(tmp_path / "none.data")
+    with pytest.raises(ps.StorageError, match="is a directory"):
+        KINDS[kind].read(tmp_path)
+    with pytest.raises(ps.InvalidArgumentError, match="no file matches"):
+        KINDS[kind].read(tmp_path / "*.none")
