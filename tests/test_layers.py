@@ -49,7 +49,7 @@ LEVELS = (
     "training/",
     "training/keras/",
     "training/checkpoint/",
-    "keras testing/ testing",
+    "image keras testing/ testing",
     "penstock",
     "demo/ launch/ dashboard/",  # the outside, which uses the package as its users do
     "cli/",
@@ -67,6 +67,8 @@ HEAVY = {
     "tensorstore": ("penstock.training.",),
     "torch": (),
     "fsspec": ("penstock.formats.",),
+    "PIL": ("penstock.formats.",),
+    "simplejpeg": ("penstock.formats.",),
     "ray": (),
     "tensorflow": (),
 }

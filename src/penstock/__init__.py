@@ -64,6 +64,7 @@ from penstock.spec import TensorSpec as TensorSpec
 from penstock.training.keras.import_hook import connect_when_imported as _connect_when_imported
 
 if _typing.TYPE_CHECKING:
+    from penstock import image as image
     from penstock import keras as keras
     from penstock import preprocessing as preprocessing
     from penstock import service as service
@@ -89,6 +90,7 @@ _LAZY = {
     "scale_regularization_loss": ("penstock.training.loss", "jax"),
 }
 _LAZY_MODULES = {
+    "image": ("penstock.image", None),
     "keras": ("penstock.keras", "keras"),
     "preprocessing": ("penstock.preprocessing", None),
     "service": ("penstock.service", None),

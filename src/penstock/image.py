@@ -1,0 +1,147 @@
+"""Functions for images: decoding, resizing, and random crops and flips.
+
+They are what `map` calls. Decoding and resizing let other threads run, so `map(..., num_parallel_calls=ps.AUTOTUNE)`
+uses all cores. simplejpeg and Pillow come with `pip install 'penstock[image]'`, and are imported when an image is
+decoded or resized.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import formats
+from penstock.preprocessing.images import RandomCrop, RandomFlip
+
+
+def decode(
+    data: bytes,
+    channels: int = 3,
+    dtype: str = "uint8",
+    size: tuple[int, int] | None = None,
+    *,
+    interpolation: str = "bilinear",
+    crop_to_aspect_ratio: bool = False,
+    pad_to_aspect_ratio: bool = False,
+) -> npt.NDArray[Any]:
+    """An image as an array of shape (height, width, channels), from the bytes of its file.
+
+    JPEG, PNG, WebP, GIF, BMP, TIFF and whatever else Pillow reads; of an animation the first picture. How a camera was
+    held (EXIF) is not looked at, and colour profiles are not applied, as in TensorFlow.
+
+    Args:
+        data: the content of the file.
+        channels: 1 for shades of gray, 3 for red, green and blue, 4 with opacity too. Images of another kind are
+            converted; those without opacity are opaque.
+        dtype: "uint8", 0 to 255; "uint16", 0 to 65535, which keeps the 16 bits of a gray PNG; "float32", 0 to 1.
+        size: (height, width) of the result; None for that of the file. A JPEG that is at least twice as large is
+            decoded at a half, a quarter or an eighth of its size, which is much faster; the result differs slightly
+            from `resize` of the whole image.
+        interpolation: as for `resize`.
+        crop_to_aspect_ratio: as for `resize`.
+        pad_to_aspect_ratio: as for `resize`.
+
+    Raises:
+        ElementError: the bytes are no image, or one that is damaged or cut off. `ignore_errors` above the map, or
+            `ps.Options(on_error="skip")`, leaves such rows out and counts them.
+        InvalidArgumentError: other channels, dtypes, sizes or interpolations than these.
+        InvalidTypeError: no bytes.
+        MissingExtraError: simplejpeg or Pillow is not installed.
+
+    Example:
+        >>> import io
+        >>> import numpy as np
+        >>> import PIL.Image
+        >>> import penstock as ps
+        >>> file = io.BytesIO()
+        >>> PIL.Image.fromarray(np.full((30, 40, 3), 200, np.uint8)).save(file, "png")
+        >>> ps.image.decode(file.getvalue()).shape, ps.image.decode(file.getvalue(), channels=1, size=(16, 16)).shape
+        ((30, 40, 3), (16, 16, 1))
+    """
+    given = {"crop_to_aspect_ratio": crop_to_aspect_ratio, "pad_to_aspect_ratio": pad_to_aspect_ratio}
+    pixels: npt.NDArray[Any] = formats.images.decode(data, channels, dtype, size, interpolation=interpolation, **given)
+    return pixels
+
+
+def resize(
+    image: npt.ArrayLike,
+    size: tuple[int, int],
+    *,
+    interpolation: str = "bilinear",
+    crop_to_aspect_ratio: bool = False,
+    pad_to_aspect_ratio: bool = False,
+) -> npt.NDArray[Any]:
+    """An image in another size, in its own dtype.
+
+    An image that becomes smaller is smoothed, as with `antialias=True` in TensorFlow.
+
+    Args:
+        image: (height, width, channels) of unsigned or floating-point numbers, or a batch of them. Where four channels
+            are uint8, the fourth is taken for opacity.
+        size: (height, width) of the result.
+        interpolation: "nearest", "bilinear", "bicubic", "area" or "lanczos3".
+        crop_to_aspect_ratio: keep the proportions, and use the largest part in the middle that has those of `size`.
+        pad_to_aspect_ratio: keep the proportions, and fill up the two edges with zeros.
+
+    Raises:
+        InvalidArgumentError: another interpolation, a size below 1, or both a crop and a padding.
+        InvalidTypeError: no image.
+        ElementError: an image without pixels.
+        MissingExtraError: simplejpeg or Pillow is not installed.
+
+    Example:
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> image = np.arange(16, dtype=np.uint8).reshape(4, 4, 1)
+        >>> ps.image.resize(image, (2, 2), interpolation="area")[..., 0].tolist()
+        [[3, 5], [11, 13]]
+    """
+    given = {"crop_to_aspect_ratio": crop_to_aspect_ratio, "pad_to_aspect_ratio": pad_to_aspect_ratio}
+    pixels: npt.NDArray[Any] = formats.images.resize(image, size, interpolation=interpolation, **given)
+    return pixels
+
+
+def random_crop(image: npt.ArrayLike, size: tuple[int, int], generator: np.random.Generator) -> npt.NDArray[Any]:
+    """A part of an image at a place drawn at random; that of a batch is the same for all its images.
+
+    Args:
+        image: (height, width, channels), or a batch of them.
+        size: (height, width) of the part.
+        generator: what decides; with `map(..., seed=...)` a function gets one for each element as its last argument.
+
+    Raises:
+        InvalidArgumentError: an image that is smaller than the part.
+        InvalidTypeError: no image.
+
+    Example:
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> images = ps.Dataset.from_tensor_slices(np.arange(200, dtype=np.uint8).reshape(2, 10, 10, 1))
+        >>> crops = images.map(lambda image, generator: ps.image.random_crop(image, (1, 2), generator), seed=4)
+        >>> [crop.ravel().tolist() for crop in crops]
+        [[50, 51], [191, 192]]
+    """
+    return RandomCrop(*size)(image, generator)
+
+
+def random_flip(image: npt.ArrayLike, generator: np.random.Generator, mode: str = "horizontal") -> npt.NDArray[Any]:
+    """An image, mirrored with probability one half; each image of a batch by itself.
+
+    Args:
+        image: (height, width, channels), or a batch of them.
+        generator: what decides; with `map(..., seed=...)` a function gets one for each element as its last argument.
+        mode: "horizontal" (left to right), "vertical" (top to bottom), or "horizontal_and_vertical", which decides on
+            each of the two by itself.
+
+    Raises:
+        InvalidArgumentError: another mode.
+        InvalidTypeError: no image.
+
+    Example:
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> images = ps.Dataset.from_tensor_slices(np.array([[[[1], [2]]]] * 4))
+        >>> [image.ravel().tolist() for image in images.map(ps.image.random_flip, seed=1)]
+        [[2, 1], [1, 2], [2, 1], [1, 2]]
+    """
+    return RandomFlip(mode)(image, generator)

@@ -1,0 +1,203 @@
+"""Images: what Pillow writes is what is decoded, at what sizes, and what is wrong with those that cannot be."""
+
+import io
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image
+
+import penstock as ps
+
+
+def noise(height, width, channels=3):
+    """Random pixels; of one channel without an axis for it, as Pillow has them."""
+    shape = (height, width) if channels == 1 else (height, width, channels)
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+
+
+def smooth(height, width):
+    """Pixels that change slowly, as those of a photograph."""
+    return np.asarray(Image.fromarray(noise(6, 8)).resize((width, height), Image.Resampling.BICUBIC))
+
+
+def encoded(pixels, kind, mode=None, **given):
+    file = io.BytesIO()
+    image = Image.fromarray(pixels)
+    (image.convert(mode) if mode else image).save(file, kind, **given)
+    return file.getvalue()
+
+
+def by_pillow(data, mode):
+    image = Image.open(io.BytesIO(data))
+    image.draft(mode, image.size)  # for JPEG: shades of gray as they stand in the file
+    return np.asarray(image.convert(mode))
+
+
+@pytest.mark.parametrize("kind", ["png", "bmp", "tiff", "ppm"])
+def test_formats_without_loss_give_the_pixels_that_were_written(kind):
+    pixels = noise(7, 11)
+    assert np.array_equal(ps.image.decode(encoded(pixels, kind)), pixels)
+    assert np.array_equal(ps.image.decode(encoded(noise(7, 11, 1), kind), 1)[..., 0], noise(7, 11, 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("jpeg", None), ("jpeg", "L"), ("jpeg", "CMYK"), ("webp", None), ("gif", None), ("png", "P")]
+)
+def test_every_kind_of_image_becomes_as_many_channels_as_are_asked_for(kind, mode):
+    data = encoded(smooth(30, 50), kind, mode)
+    for channels, pillows in ((1, "L"), (3, "RGB"), (4, "RGBA")):
+        pixels = ps.image.decode(data, channels)
+        assert pixels.shape == (30, 50, channels) and pixels.dtype == np.uint8
+        expected = by_pillow(data, pillows).reshape(30, 50, channels)
+        # Both use libjpeg-turbo, and may round in other places.
+        assert np.abs(pixels.astype(int) - expected).max() <= (2 if kind == "jpeg" else 0)
+
+
+def test_opacity_is_kept_or_left_out():
+    pixels = noise(5, 6, 4)
+    data = encoded(pixels, "png")
+    assert np.array_equal(ps.image.decode(data, 4), pixels)
+    assert np.array_equal(ps.image.decode(data, 3), pixels[..., :3])
+    assert (ps.image.decode(encoded(noise(5, 6), "jpeg"), 4)[..., 3] == 255).all()
+    see_through = encoded(noise(5, 6), "png", "P", transparency=bytes([0, 128, 255]))
+    assert np.array_equal(ps.image.decode(see_through, 4), by_pillow(see_through, "RGBA"))
+
+
+def test_dtypes_have_the_scale_of_their_own():
+    pixels = noise(5, 6)
+    data = encoded(pixels, "png")
+    assert np.array_equal(ps.image.decode(data, dtype="float32"), pixels.astype(np.float32) / np.float32(255))
+    assert np.array_equal(ps.image.decode(data, dtype="uint16"), pixels.astype(np.uint16) * 257)
+    deep = (np.arange(30, dtype=np.uint16) * 2000).reshape(5, 6)
+    assert np.array_equal(ps.image.decode(encoded(deep, "png"), 1, "uint16")[..., 0], deep)
+    assert np.array_equal(ps.image.decode(encoded(deep, "png"), 1)[..., 0], deep >> 8)
+    assert np.array_equal(ps.image.decode(encoded(deep, "png"), 4, "uint16")[0, 1], [2000, 2000, 2000, 65535])
+
+
+@pytest.mark.parametrize("size", [(64, 64), (100, 160), (50, 200), (300, 300), (400, 700)])
+def test_a_jpeg_at_reduced_scale_is_close_to_the_whole_one_resized(size):
+    data = encoded(smooth(400, 640), "jpeg", quality=95)
+    for given in ({}, {"crop_to_aspect_ratio": True}, {"pad_to_aspect_ratio": True}):
+        reduced = ps.image.decode(data, size=size, **given).astype(int)
+        whole = ps.image.resize(ps.image.decode(data), size, **given).astype(int)
+        assert reduced.shape == (*size, 3)
+        assert np.abs(reduced - whole).mean() < 1.5
+
+
+def test_resizing_is_pillows_for_bytes_and_agrees_with_it_for_floats():
+    pixels = noise(31, 47)
+    expected = np.asarray(Image.fromarray(pixels).resize((20, 10), Image.Resampling.BICUBIC))
+    assert np.array_equal(ps.image.resize(pixels, (10, 20), interpolation="bicubic"), expected)
+    floats = ps.image.resize(pixels.astype(np.float32), (10, 20))
+    assert floats.dtype == np.float32
+    assert np.abs(floats - ps.image.resize(pixels, (10, 20))).max() <= 1
+    wide = ps.image.resize(pixels.astype(np.uint16) * 257, (10, 20))
+    assert wide.dtype == np.uint16 and np.abs(wide / 257 - floats).max() < 0.01
+    batch = ps.image.resize(np.stack([pixels, pixels[::-1]]), (10, 20))
+    assert batch.shape == (2, 10, 20, 3) and np.array_equal(batch[0], ps.image.resize(pixels, (10, 20)))
+    assert ps.image.resize(pixels, (31, 47)) is pixels
+
+
+def test_proportions_are_kept_by_a_crop_or_by_edges_of_zeros():
+    pixels = np.zeros((10, 40, 1), np.uint8)
+    pixels[:, 15:25] = 200
+    assert (ps.image.resize(pixels, (5, 5), crop_to_aspect_ratio=True) == 200).all()
+    bright = np.full((10, 40, 1), 200, np.uint8)
+    padded = ps.image.resize(bright, (20, 20), pad_to_aspect_ratio=True)[..., 0]
+    assert padded.any(axis=1).tolist() == [False] * 7 + [True] * 5 + [False] * 8
+
+
+def test_crops_and_flips_are_a_function_of_seed_epoch_and_position():
+    images = ps.Dataset.from_tensor_slices(np.random.default_rng(0).integers(0, 256, (20, 12, 12, 3), np.uint8))
+
+    def augmented(image, generator):
+        return ps.image.random_flip(ps.image.random_crop(image, (8, 8), generator), generator, "vertical")
+
+    one, many = (images.map(augmented, calls, seed=3) for calls in (None, 4))
+    assert all(np.array_equal(a, b) for a, b in zip(one, many, strict=True))
+    assert one[0].shape == (8, 8, 3) and not np.array_equal(one[0], images[0][:8, :8])
+    with pytest.raises(ps.InvalidArgumentError, match=r"at least that size, got 12 x 12"):
+        images.map(lambda image, generator: ps.image.random_crop(image, (13, 1), generator), seed=1)[0]
+
+
+JPEG = encoded(smooth(40, 60), "jpeg")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "the 0 bytes are no image of a format that is known: there are none"),
+        (b"hello, world, how are you", r"the 25 bytes are no image .* they begin with b'hello, world'"),
+        (JPEG[: len(JPEG) // 2], r"the image of \d+ bytes cannot be decoded: .*(?i:truncated)"),
+        (encoded(noise(40, 60), "png")[:500], "the image of 500 bytes cannot be decoded"),
+        (encoded(np.ones((3, 3), np.float32), "tiff"), "the TIFF has pixels of 32 bits"),
+    ],
+)
+def test_what_is_no_image_is_an_error_of_its_row_which_can_be_skipped(data, message):
+    with pytest.raises(ps.ElementError, match=message):
+        ps.image.decode(data)
+    images = ps.Dataset.from_list([JPEG, data, JPEG]).map(ps.image.decode, ps.AUTOTUNE)
+    iterator = iter(images.ignore_errors())
+    assert [image.shape for image in iterator] == [(40, 60, 3)] * 2
+    assert iterator.errors.count == 1 and iterator.errors.rows[0].position == 1
+
+
+def test_a_jpeg_with_small_faults_is_decoded_all_the_same():
+    faulty = JPEG[:20] + b"junk" + JPEG[20:]  # between its first part and the next
+    with pytest.raises(ValueError, match="extraneous"):
+        simplejpeg.decode_jpeg(faulty)
+    assert np.abs(ps.image.decode(faulty).astype(int) - ps.image.decode(JPEG)).max() <= 2
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: ps.image.decode("a.jpg"), ps.InvalidTypeError, "got the text 'a.jpg': read the file first"),
+        (lambda: ps.image.decode(3), ps.InvalidTypeError, "the bytes of an image file, got a int"),
+        (lambda: ps.image.decode(JPEG, 2), ps.InvalidArgumentError, r"channels=...\) takes 1 \(gray\), 3"),
+        (lambda: ps.image.decode(JPEG, dtype="int8"), ps.InvalidArgumentError, "takes 'uint8', 'uint16' or 'float32'"),
+        (lambda: ps.image.decode(JPEG, size=224), ps.InvalidTypeError, r"takes \(height, width\), got 224"),
+        (lambda: ps.image.decode(JPEG, size=(0, 1)), ps.InvalidArgumentError, "height.*at least 1"),
+        (
+            lambda: ps.image.resize(noise(4, 4), (2, 2), interpolation="cubic"),
+            ps.InvalidArgumentError,
+            "takes one of 'nearest', 'bilinear'",
+        ),
+        (
+            lambda: ps.image.resize(noise(4, 4), (2, 2), crop_to_aspect_ratio=True, pad_to_aspect_ratio=True),
+            ps.InvalidArgumentError,
+            "takes one of crop_to_aspect_ratio and pad_to_aspect_ratio, got both",
+        ),
+        (lambda: ps.image.resize(np.zeros((4, 4)), (2, 2)), ps.InvalidTypeError, r"got an array of float64 with shape"),
+        (lambda: ps.image.resize(np.zeros((0, 4, 3)), (2, 2)), ps.ElementError, "images with pixels"),
+    ],
+)
+def test_arguments_that_never_work_are_refused(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_images_as_large_as_a_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
+    with pytest.raises(ps.ElementError, match="2400 pixels"):
+        ps.image.decode(JPEG)
+    assert ps.image.decode(JPEG, size=(10, 10)).shape == (10, 10, 3)  # decoded as so many that they may be
+
+
+def test_several_threads_decode_the_same():
+    expected = ps.image.decode(JPEG, size=(20, 20))
+    with ThreadPoolExecutor(4) as pool:
+        assert all(
+            np.array_equal(image, expected)
+            for image in pool.map(lambda _: ps.image.decode(JPEG, size=(20, 20)), range(40))
+        )
+
+
+def test_looking_at_ps_image_imports_neither_package():
+    program = "import sys, penstock as ps; ps.image.decode; print(sorted({'PIL', 'simplejpeg'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
