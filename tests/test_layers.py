@@ -49,7 +49,7 @@ LEVELS = (
     "training/",
     "training/keras/",
     "training/checkpoint/",
-    "image keras testing/ testing",
+    "image/ image keras testing/ testing",
     "penstock",
     "demo/ launch/ dashboard/",  # the outside, which uses the package as its users do
     "cli/",

@@ -19,7 +19,7 @@ import inspect, json, sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"jax", "jaxlib", "keras", "orbax", "fsspec", "tensorflow"}:
+        if name.partition(".")[0] in {"jax", "jaxlib", "keras", "orbax", "fsspec", "tensorflow", "PIL", "simplejpeg"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocked())
@@ -46,6 +46,7 @@ USES = {
     "isinstance(3, ps.TPUStrategy)": ("ps.TPUStrategy needs the package jax, which is not installed", "jax"),
     "ps.compute_average_loss([1.0])": ("ps.compute_average_loss needs the package jax, which is not installed", "jax"),
     "ps.keras.value_and_grad": ("ps.keras needs the package", "keras"),
+    "ps.image.decode(b'')": ("images need simplejpeg and Pillow", "image"),
     "ps.Dataset.list_files('s3://bucket/*')": ("files with a protocol, such as s3:// or gs://, need fsspec", "cloud"),
 }
 LOOKS = [
@@ -96,6 +97,7 @@ def test_only_public_names_are_shown():
     public = {name for name in written if not name.startswith("_")} | {"keras"}
     assert set(dir(ps)) == set(ps.__all__) == public
     assert {name for name, value in inspect.getmembers(ps, inspect.ismodule)} == {
+        "image",
         "keras",
         "preprocessing",
         "service",

@@ -1,17 +1,10 @@
-"""Functions for images: decoding, resizing, and random crops and flips.
-
-They are what `map` calls. Decoding and resizing let other threads run, so `map(..., num_parallel_calls=ps.AUTOTUNE)`
-uses all cores. simplejpeg and Pillow come with `pip install 'penstock[image]'`, and are imported when an image is
-decoded or resized.
-"""
+"""Images from bytes, and in other sizes."""
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from penstock import formats
-from penstock.preprocessing.images import RandomCrop, RandomFlip
 
 
 def decode(
@@ -99,49 +92,3 @@ def resize(
     given = {"crop_to_aspect_ratio": crop_to_aspect_ratio, "pad_to_aspect_ratio": pad_to_aspect_ratio}
     pixels: npt.NDArray[Any] = formats.images.resize(image, size, interpolation=interpolation, **given)
     return pixels
-
-
-def random_crop(image: npt.ArrayLike, size: tuple[int, int], generator: np.random.Generator) -> npt.NDArray[Any]:
-    """A part of an image at a place drawn at random; that of a batch is the same for all its images.
-
-    Args:
-        image: (height, width, channels), or a batch of them.
-        size: (height, width) of the part.
-        generator: what decides; with `map(..., seed=...)` a function gets one for each element as its last argument.
-
-    Raises:
-        InvalidArgumentError: an image that is smaller than the part.
-        InvalidTypeError: no image.
-
-    Example:
-        >>> import numpy as np
-        >>> import penstock as ps
-        >>> images = ps.Dataset.from_tensor_slices(np.arange(200, dtype=np.uint8).reshape(2, 10, 10, 1))
-        >>> crops = images.map(lambda image, generator: ps.image.random_crop(image, (1, 2), generator), seed=4)
-        >>> [crop.ravel().tolist() for crop in crops]
-        [[50, 51], [191, 192]]
-    """
-    return RandomCrop(*size)(image, generator)
-
-
-def random_flip(image: npt.ArrayLike, generator: np.random.Generator, mode: str = "horizontal") -> npt.NDArray[Any]:
-    """An image, mirrored with probability one half; each image of a batch by itself.
-
-    Args:
-        image: (height, width, channels), or a batch of them.
-        generator: what decides; with `map(..., seed=...)` a function gets one for each element as its last argument.
-        mode: "horizontal" (left to right), "vertical" (top to bottom), or "horizontal_and_vertical", which decides on
-            each of the two by itself.
-
-    Raises:
-        InvalidArgumentError: another mode.
-        InvalidTypeError: no image.
-
-    Example:
-        >>> import numpy as np
-        >>> import penstock as ps
-        >>> images = ps.Dataset.from_tensor_slices(np.array([[[[1], [2]]]] * 4))
-        >>> [image.ravel().tolist() for image in images.map(ps.image.random_flip, seed=1)]
-        [[2, 1], [1, 2], [2, 1], [1, 2]]
-    """
-    return RandomFlip(mode)(image, generator)

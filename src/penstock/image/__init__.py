@@ -1,0 +1,9 @@
+"""`ps.image`: functions for `map` that decode images, change their size, and crop and flip them at random.
+
+Decoding and resizing let other threads run. simplejpeg and Pillow are imported when the first image is decoded.
+"""
+
+from penstock.image.pixels import decode as decode
+from penstock.image.pixels import resize as resize
+from penstock.image.random_changes import random_crop as random_crop
+from penstock.image.random_changes import random_flip as random_flip

@@ -1,0 +1,54 @@
+"""Random crops and flips, decided by the generator of a row."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.preprocessing.images import RandomCrop, RandomFlip
+
+
+def random_crop(image: npt.ArrayLike, size: tuple[int, int], generator: np.random.Generator) -> npt.NDArray[Any]:
+    """A part of an image at a place drawn at random; that of a batch is the same for all its images.
+
+    Args:
+        image: (height, width, channels), or a batch of them.
+        size: (height, width) of the part.
+        generator: what decides; with `map(..., seed=...)` a function gets one for each element as its last argument.
+
+    Raises:
+        InvalidArgumentError: an image that is smaller than the part.
+        InvalidTypeError: no image.
+
+    Example:
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> images = ps.Dataset.from_tensor_slices(np.arange(200, dtype=np.uint8).reshape(2, 10, 10, 1))
+        >>> crops = images.map(lambda image, generator: ps.image.random_crop(image, (1, 2), generator), seed=4)
+        >>> [crop.ravel().tolist() for crop in crops]
+        [[50, 51], [191, 192]]
+    """
+    return RandomCrop(*size)(image, generator)
+
+
+def random_flip(image: npt.ArrayLike, generator: np.random.Generator, mode: str = "horizontal") -> npt.NDArray[Any]:
+    """An image, mirrored with probability one half; each image of a batch by itself.
+
+    Args:
+        image: (height, width, channels), or a batch of them.
+        generator: what decides; with `map(..., seed=...)` a function gets one for each element as its last argument.
+        mode: "horizontal" (left to right), "vertical" (top to bottom), or "horizontal_and_vertical", which decides on
+            each of the two by itself.
+
+    Raises:
+        InvalidArgumentError: another mode.
+        InvalidTypeError: no image.
+
+    Example:
+        >>> import numpy as np
+        >>> import penstock as ps
+        >>> images = ps.Dataset.from_tensor_slices(np.array([[[[1], [2]]]] * 4))
+        >>> [image.ravel().tolist() for image in images.map(ps.image.random_flip, seed=1)]
+        [[2, 1], [1, 2], [2, 1], [1, 2]]
+    """
+    return RandomFlip(mode)(image, generator)
