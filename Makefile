@@ -61,7 +61,7 @@ check: $(VENV)/.with-dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -n $(JOBS) -m 'not slow and not long and not alone'
+	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not slow and not long and not alone'
 
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.with-dev

@@ -131,7 +131,7 @@ def trained_on_arrays(optimizer: str) -> Trained:
 def test_the_numbers_are_those_of_arrays_without_penstock_on_any_number_of_devices(optimizer: str) -> None:
     """Momentum has a state of its own, and shows gradients of a wrong size, to which Adam is blind."""
     expected = trained_on_arrays(optimizer)
-    for replicas in (1, 2, 4):
+    for replicas in (1, 4):
         found = trained(replicas, optimizer)
         assert found.history.keys() == expected.history.keys()
         for name, values in expected.history.items():

@@ -1,4 +1,4 @@
-"""Training gives the numbers of an undistributed loop on 1, 2 and 4 replicas: Keras and plain JAX alike."""
+"""Training gives the numbers of an undistributed loop on one replica and on four: Keras and plain JAX alike."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -195,7 +195,7 @@ def test_numbers_are_those_of_an_undistributed_loop(
 ) -> None:
     expected = alone(optimizer)
     assert len(expected.losses) == 5
-    for replicas in (1, 2, 4):
+    for replicas in (1, 4):
         found = distributed(mirrored(replicas), optimizer)
         np.testing.assert_allclose(found.losses, expected.losses, rtol=0, atol=1e-12)
         for one, other in zip(found.gradients, expected.gradients, strict=True):
