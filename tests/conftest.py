@@ -67,7 +67,8 @@ def nothing_is_left() -> Iterator[None]:
         if _our_threads() - earlier:
             gc.collect()
         for thread in _our_threads() - earlier:
-            thread.join(timeout=1)
+            if thread.is_alive():  # one that is just being started cannot be joined yet
+                thread.join(timeout=1)
     assert [thread.name for thread in _our_threads() - earlier] == [], "threads left running"
     if _data_files() - before:
         gc.collect()  # a memory map lasts as long as an array that shows it

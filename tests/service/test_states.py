@@ -14,6 +14,9 @@ import pytest
 import penstock as ps
 from penstock.service.reader.leases import Leases
 from penstock.service.reader.reader import Reader
+from penstock.service.transport import dispatcher_client
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import ReleaseConsumer
 from penstock.service.wire.subjects import Span
 
 pytestmark = pytest.mark.slow
@@ -199,6 +202,28 @@ def test_a_state_taken_while_the_reader_came_to_its_end_met_a_closed_line(
         resumed.load_state_dict(state)
         given += [int(x) for x in resumed]
     assert sorted(given) == list(range(ROWS))
+
+
+def test_what_a_reader_had_was_given_again_where_it_ended_while_the_dispatcher_was_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    away: list[ReleaseConsumer] = []
+    reached = DispatcherClient._reached
+
+    def not_at_once(client: DispatcherClient, message: Any, seconds: float) -> Any:
+        if isinstance(message, ReleaseConsumer) and not away:
+            away.append(message)
+            raise dispatcher_client._NoAnswer("the dispatcher is away", ps.ServiceError)
+        return reached(client, message, seconds)
+
+    monkeypatch.setattr(DispatcherClient, "_reached", not_at_once)
+    with ps.service.DispatchServer() as dispatcher:
+        worker = ps.service.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1])
+        with ps.service.WorkerServer(worker):
+            job = ps.service.distribute("distributed_epoch", dispatcher.target, job_name="j")
+            assert sorted(int(x) for x in made("rows").apply(job)) == list(range(ROWS))
+            assert away
+            assert consumed_at(dispatcher) == set(range(ROWS))
 
 
 def test_what_a_state_of_a_strategys_iterator_says_is_known_when_it_is_there() -> None:

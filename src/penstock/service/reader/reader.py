@@ -101,7 +101,7 @@ class Reader:
             if shared.failure is not None:
                 raise shared.failure
             if self._progress.all_delivered and (shared.leases is None or shared.leases.over):
-                self.stop()
+                self._end()
                 return None
             if shared.stopping:
                 raise ClosedError("this iterator was closed while an element was waited for")
@@ -115,6 +115,13 @@ class Reader:
                 _logger.warning("no element for %.0f s: %s", said - begun, why)
         shared.counters.seconds_waited += time.monotonic() - begun
         return task
+
+    def _end(self) -> None:
+        """Stop at the end. What is left of a shared job's epoch goes to others only when the dispatcher knows of it."""
+        self._session.ended = True
+        self.stop()
+        if self._shared.leases is not None:
+            self._session.wait()
 
     def _deliver(self, task: FetchTask) -> Arrival:
         shared = self._shared

@@ -38,6 +38,7 @@ class DispatcherSession:
         opened: the dispatcher's answer to opening the epoch.
         unread: how many of the last delivered elements were not consumed.
         replaced: whether a restored reader takes over, so that this one must not be released.
+        ended: whether the reader has delivered everything, and nothing more will come.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class DispatcherSession:
         self.opened = opened
         self.unread = 0
         self.replaced = False
+        self.ended = False
         self._options = options
         self._shared = shared
         self._workers = workers
@@ -103,9 +105,13 @@ class DispatcherSession:
             # closed.
             if not shared.stopping:
                 raise
-        if shared.stopping:  # the release has told the dispatcher of all that was delivered
-            with shared.changed:
-                shared.changed.wait_for(lambda: self._over)
+        if shared.stopping:  # the release tells the dispatcher of all that was delivered
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until the stopped reader has been released."""
+        with self._shared.changed:
+            self._shared.changed.wait_for(lambda: self._over)
 
     def report_soon(self) -> None:
         """Send the next heartbeat at once."""
@@ -132,8 +138,11 @@ class DispatcherSession:
                 shared.heartbeat_due.wait_for(lambda: shared.stopping)
         self._workers.close()
         if not self.replaced:
-            with suppress(PenstockError):  # it will miss this reader's heartbeats
-                self._dispatcher.ask(self._release(), patience_seconds=0)
+            # What a reader of a shared job has delivered must not be leased again: wait for a dispatcher that is
+            # away. A reader that stops early is missed by its heartbeats.
+            patience_seconds = None if self.ended and shared.leases is not None else 0
+            with suppress(PenstockError):
+                self._dispatcher.ask(self._release(), patience_seconds)
         self._dispatcher.close()
         with shared.changed:
             self._over = True
