@@ -29,7 +29,7 @@ LEVELS = (
     "data/",
     "data/operators/",
     "data/arguments data/guards data/iterator data/plan data/randomness data/sample",
-    "data data/dataset data/files data/shards",
+    "data data/dataset data/files data/shards data/table_files",
     "distribute/",
     "distribute/control/",
     "distribute/feed/",
@@ -221,6 +221,7 @@ def test_importing_penstock_is_quick_and_loads_nothing_heavy() -> None:
         done = subprocess.run([sys.executable, "-c", IMPORT_PENSTOCK], capture_output=True, text=True, check=True)
         (begun, libraries, ended), loaded, threads = json.loads(done.stdout)
         assert HEAVY.keys() & set(loaded) == set()
+        assert {f"pyarrow.{name}" for name in ("csv", "dataset", "json", "parquet")} & set(loaded) == set()
         assert threads == 1
         ratios.append((ended - libraries) / (libraries - begun))
     assert min(ratios) < 2  # that of NumPy and Arrow, which are both needed: about 1.2

@@ -18,6 +18,8 @@ from penstock.data.iterator import DatasetIterator as DatasetIterator
 from penstock.data.operators.reducing import Reducer as Reducer
 from penstock.data.skipped import SkippedRow as SkippedRow
 from penstock.data.skipped import SkippedRows as SkippedRows
+from penstock.data.table_files import CsvDataset as CsvDataset
+from penstock.data.table_files import JsonLinesDataset as JsonLinesDataset
 from penstock.distribute import DistributedDataset as DistributedDataset
 from penstock.distribute import DistributedIterator as DistributedIterator
 from penstock.distribute import HostStrategy as HostStrategy

@@ -1,5 +1,6 @@
 """What holds for every format whose rows are read by number, on files that other libraries have written."""
 
+import csv
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,6 +60,19 @@ def write_tfrecords(path, numbers):
     path.write_bytes(b"".join(tfrecord(b"record %4d" % number) for number in numbers))
 
 
+def write_csv(path, numbers):
+    """By Python's own writer; every third row has a line break in quotes."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["word", "x"])
+        writer.writerows([f"w{number}," + "\n" * (number % 3 == 0), number] for number in numbers)
+
+
+def write_json_lines(path, numbers):
+    lines = [json.dumps({"word": f"w{number}\n", "x": number, "list": [number] * 2}) for number in numbers]
+    path.write_text("\n".join(lines))
+
+
 def replaced(content, place, by):
     return content[:place] + by + content[place + len(by) :]
 
@@ -84,6 +98,27 @@ KINDS = {
         lambda content: replaced(content, 27 * 40 + 20, b"?"),
         range(40, 41),
         "record 40 at byte 1080: the checksum of its 11 bytes of data is wrong",
+    ),
+    "csv": Kind(
+        write_csv,
+        lambda files: ps.CsvDataset(files).map(lambda row: row["x"]),
+        lambda content: content.replace(b",140\r\n", b",one\r\n"),
+        range(40, 41),
+        "line 55: In CSV column #1: CSV conversion error to int64: invalid value 'one'",
+    ),
+    "csv with quotes in words": Kind(
+        lambda path, numbers: path.write_text("".join(f'"a\n",5" pipe,{number}\n' for number in numbers)),
+        lambda files: ps.CsvDataset(files, header=["a", "b", "x"]).map(lambda row: row["x"]),
+        lambda content: content.replace(b",140\n", b",140,3\n"),
+        range(40, 41),
+        "line 81: CSV parse error: Expected 3 columns, got 4",
+    ),
+    "json lines": Kind(
+        write_json_lines,
+        lambda files: ps.JsonLinesDataset(files).map(lambda row: row["list"][1]),
+        lambda content: content.replace(b"[140, 140]", b"[140, 140"),
+        range(40, 41),
+        "line 41: JSON parse error",
     ),
 }
 

@@ -57,7 +57,7 @@ def TextLineDataset(files: Files, compression_type: str | None = None) -> Datase
         >>> list(TextLineDataset(path).map(str.upper))
         ['ROSE', 'VIOLET']
     """
-    return _records("TextLineDataset", files, TextLines(), compression_type)
+    return records_of("TextLineDataset", files, TextLines(), compression_type)
 
 
 @tensorflow_keywords(FILES)
@@ -86,7 +86,7 @@ def TFRecordDataset(files: Files, compression_type: str | None = None) -> Datase
         >>> list(TFRecordDataset([path, path]).batch(4))[1].tolist()
         [b'\x01', b'\x02']
     """
-    return _records("TFRecordDataset", files, TFRecords(), compression_type)
+    return records_of("TFRecordDataset", files, TFRecords(), compression_type)
 
 
 def ParquetDataset(  # noqa: N802  # as the others
@@ -164,7 +164,7 @@ def FilesDataset(files: Files, format: str | FileFormat) -> Dataset:  # noqa: N8
 
 def files_by_index(call: str, files: Files, format: FileFormat) -> Dataset:
     """The dataset of the rows of files, each of which was looked into."""
-    names = _names(call, files)
+    names = names_of(call, files)
     if not names.indexable or names.cardinality < 0 or names.varies:
         raise InvalidArgumentError(
             f"{call} takes names that are known and in one order, got {names.where()}: give it a list of them, and "
@@ -187,14 +187,15 @@ def _name_of(element: Any) -> str:
     return str(element[0] if isinstance(element, tuple) else element)
 
 
-def _records(call: str, files: Files, record_format: RecordFormat, compression_type: str | None) -> Dataset:
+def records_of(call: str, files: Files, record_format: RecordFormat, compression_type: str | None) -> Dataset:
+    """The stream of the records of files."""
     compression = check_compression(call, compression_type)
-    names = _names(call, files)
+    names = names_of(call, files)
     options = files.options() if isinstance(files, Dataset) else None
     return Dataset(ReadFiles(names, call, record_format, compression, site=user_site()), options)
 
 
-def _names(call: str, files: Files) -> Node:
+def names_of(call: str, files: Files) -> Node:
     """The node of the names of files."""
     if isinstance(files, Dataset):
         if files.node.spec is not None and not _may_name_files(files.node.spec):

@@ -35,6 +35,11 @@ class RecordFormat(ABC):
         """What decides where records begin: files of equal layouts can share an index."""
         return type(self).__name__
 
+    @property
+    def decodes_groups(self) -> bool:
+        """Whether many records are decoded at hardly the cost of one."""
+        return False
+
     @abstractmethod
     def open(self, name: Source, compression: str, number: int = 0, offset: int = 0) -> "RecordReader":
         """The records of a file from the one with this number on, which begins at this byte (when decompressed).

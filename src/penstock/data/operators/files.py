@@ -50,6 +50,10 @@ class ReadFiles(OneInput):
         return self.format.spec
 
     @property
+    def spec_from_call(self) -> bool:
+        return self.spec is None
+
+    @property
     def drops_alike(self) -> bool:
         return True
 

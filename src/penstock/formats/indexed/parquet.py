@@ -20,6 +20,7 @@ from penstock import formats
 from penstock.errors import InvalidArgumentError, StorageError
 from penstock.formats.files import has_protocol
 from penstock.formats.indexed.file_format import FileFormat, Rows
+from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of
 from penstock.formats.tables import as_columns, masked
 from penstock.printing import in_bytes
 from penstock.spec import TensorSpec
@@ -29,8 +30,6 @@ _Decoded = tuple[list[npt.NDArray[Any]], Structure]
 """The columns of rows, and the structure of a row."""
 _DAMAGE: Final = (pa.ArrowException, OSError, InvalidArgumentError)
 
-CACHE_BYTES: Final = 1 << 28
-"""The row groups read last are kept decoded up to this size together; the very last one whatever its size."""
 _OPEN_FILES: Final = 64
 _MANY_ROWS: Final = 20_000
 """With row groups above this size, rows at random cost more than reading them in order by far."""
@@ -56,7 +55,7 @@ class ParquetFiles(FileFormat):
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._files: OrderedDict[str, _ParquetFile] = OrderedDict()
-        self._kept = _Groups()
+        self._kept: KeptRows[_Decoded | str] = KeptRows()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"columns": self.columns, "filter": self.filter, "mask_nulls": self.mask_nulls}
@@ -113,7 +112,7 @@ class ParquetFiles(FileFormat):
             except _DAMAGE:  # of one of them
                 new |= {group: self._decoded_alone(file, group) for group in missing}
             for group, found in new.items():
-                self._kept.put((file.name, group), found)
+                self._kept.put((file.name, group), found, 0 if isinstance(found, str) else bytes_of(found[0]))
         decoded = []
         for group in groups:
             one = new.get(group) or kept[group]
@@ -216,36 +215,3 @@ class _ParquetFile:
         except (pa.ArrowException, TypeError) as error:
             raise InvalidArgumentError(f"ParquetDataset(filter=...) does not fit {self.name!r}: {error}") from error
         return kept
-
-
-class _Groups:
-    """Decoded row groups, or what is wrong with those that cannot be, of which the ones used last are kept."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, int], tuple[_Decoded | str, int]] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, key: tuple[str, int]) -> _Decoded | str | None:
-        with self._lock:
-            found = self._kept.get(key)
-            if found is None:
-                return None
-            self._kept.move_to_end(key)
-            return found[0]
-
-    def put(self, key: tuple[str, int], value: _Decoded | str) -> None:
-        size = 0 if isinstance(value, str) else sum(map(_bytes_of, value[0]))
-        with self._lock:
-            self._kept[key] = value, size
-            self._bytes += size
-            while self._bytes > CACHE_BYTES and len(self._kept) > 1:
-                self._bytes -= self._kept.popitem(last=False)[1][1]
-
-
-def _bytes_of(column: npt.NDArray[Any]) -> int:
-    if column.dtype.kind != "O":
-        return column.nbytes
-    entries = column[:: max(1, len(column) // 100)]  # a sample tells about how large they are
-    sizes = [entry.nbytes if isinstance(entry, np.ndarray) else len(entry) + 50 for entry in entries]
-    return column.nbytes + int(np.mean(sizes or [0]) * len(column))

@@ -3,19 +3,28 @@
 import io
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.errors import ElementError, StorageError
 from penstock.formats.files import ByteReader
 from penstock.formats.indexed.file_format import FileFormat, Rows
+from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of
 from penstock.formats.indexed.offsets import Edges, kept_edges
 from penstock.formats.ranges import RangedFile, open_ranges
 from penstock.formats.records import RecordFormat, RecordReader
-from penstock.structure import flatten
+from penstock.printing import in_bytes
+from penstock.structure import LEAF, Structure, flatten
 
 _OPEN_FILES: Final = 64
+_GROUP_BYTES: Final = 1 << 20
+"""How much of a file is decoded together, where that costs hardly more than one record."""
+_Decoded = tuple[list[npt.NDArray[Any]], Structure]
+"""The columns of rows, and the structure of a row."""
+_DAMAGED: Final[_Decoded] = ([], LEAF)
 _COMPRESSED: Final = {b"\x1f\x8b": "GZIP", b"\x28\xb5\x2f\xfd": "Zstandard", b"\xfd7zXZ": "xz"}
 
 
@@ -36,6 +45,7 @@ class RecordFiles(FileFormat):
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._files: OrderedDict[str, tuple[RangedFile, Edges]] = OrderedDict()
+        self._kept: KeptRows[_Decoded] = KeptRows()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"records": self.records}
@@ -52,7 +62,8 @@ class RecordFiles(FileFormat):
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
         with self._lock:
             records = sum(len(edges) - 1 for _, edges in self._files.values())
-        return f"holds where {records:,} records begin, 8 bytes each" if records else ""
+        held = f"holds where {records:,} records begin, 8 bytes each"
+        return f"{held}, and up to {in_bytes(CACHE_BYTES)} of decoded rows" if self.records.decodes_groups else held
 
     def count(self, name: str) -> int:
         return len(self._file(name)[1]) - 1
@@ -66,6 +77,39 @@ class RecordFiles(FileFormat):
             raise StorageError(
                 f"{name!r} has {len(edges) - 1} records, and had more when the dataset was made: make it again"
             )
+        if isinstance(rows, range) and self.records.decodes_groups:
+            return _joined(list(self._parts(file, edges, rows)))
+        return self._records(file, edges, rows)
+
+    def _parts(self, file: RangedFile, edges: Edges, rows: range) -> Iterator[_Decoded]:
+        """The rows of a range, by groups."""
+        start = rows.start
+        while start < rows.stop:
+            number = int(edges[start] - edges[0]) // _GROUP_BYTES
+            limits = edges[0] + np.array([number, number + 1]) * _GROUP_BYTES
+            first, last = np.searchsorted(edges[:-1], limits).tolist()
+            stop = min(last, rows.stop)
+            group = self._group(file, edges, number, range(first, last))
+            if group is None:  # a record in it is damaged, maybe none of these
+                yield flatten(self._records(file, edges, range(start, stop)))
+            else:
+                columns, structure = group
+                yield [column[start - first : stop - first] for column in columns], structure
+            start = stop
+
+    def _group(self, file: RangedFile, edges: Edges, number: int, rows: range) -> _Decoded | None:
+        """The rows of a group; None if one of them is damaged."""
+        found = self._kept.get((file.name, number))
+        if found is None:
+            try:
+                found = flatten(self._records(file, edges, rows))
+                size = bytes_of(found[0])
+            except (StorageError, ElementError):
+                found, size = _DAMAGED, 0
+            self._kept.put((file.name, number), found, size)
+        return None if found is _DAMAGED else found
+
+    def _records(self, file: RangedFile, edges: Edges, rows: Rows) -> Any:
         numbers = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
         begins, ends = edges[:-1][numbers], edges[1:][numbers]
         return self._decoded(file, int(rows[0]), begins, file.read(begins, ends), len(rows))
@@ -127,5 +171,9 @@ def _all(reader: RecordReader, count: int) -> Any:
         left -= len(parts[-1][0][0])
     if left:
         return None
+    return _joined(parts)
+
+
+def _joined(parts: list[_Decoded]) -> Any:
     columns = zip(*(columns for columns, _ in parts), strict=True)
     return parts[0][1].unflatten([one[0] if len(one) == 1 else np.concatenate(one) for one in columns])

@@ -1,0 +1,160 @@
+"""Datasets of the rows of text files that hold tables: CSV and JSON lines."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from penstock.data.dataset import Dataset
+from penstock.data.files import Files, files_by_index, names_of, records_of
+from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from penstock.formats import indexed
+from penstock.formats.files import check_compression
+from penstock.formats.indexed.record_files import RecordFiles
+from penstock.formats.table_records import TableRecords, arrow_types
+
+
+def CsvDataset(  # noqa: N802  # as TensorFlow has it
+    files: Files,
+    columns: Sequence[str] | None = None,
+    types: Mapping[str, Any] | None = None,
+    *,
+    header: bool | Sequence[str] = True,
+    label: str | None = None,
+    delimiter: str = ",",
+    mask_nulls: Sequence[str] = (),
+    compression_type: str | None = None,
+) -> Dataset[Any]:
+    r"""The rows of CSV files as dictionaries, one file after the other; of files not compressed by their numbers.
+
+    Arrow's reader decodes them. Values in quotes can hold line breaks; empty lines are passed over. Columns without a
+    given type get the one that Arrow guesses from the first MiB of the first file: int64, float64, bool, dates and
+    times, or strings. An empty value is an empty string in columns of strings, and a null in others.
+
+    Where rows begin is found in one pass when the dataset is made, as for `ps.FilesDataset(files, "text")`, so a
+    shuffle is one of all rows. Compressed files are read as streams.
+
+    Args:
+        files: a name, a pattern with `*`, several, or a dataset of names.
+        columns: those to read; None for all.
+        types: of columns, by name: what NumPy takes for a dtype, `str`, or a type of Arrow.
+        header: whether the first line of each file names the columns, which must be the same ones in all. A list gives
+            names for files without such a line; with False they are "f0", "f1" and so on.
+        label: the column that makes each row a pair of the others and itself, as models are trained on.
+        delimiter: what stands between values.
+        mask_nulls: columns in which nulls become zeros, with a column "x_is_valid" of booleans beside each. A null
+            elsewhere is an error.
+        compression_type: None or "" for none; "GZIP" or "ZLIB", in any case.
+
+    Raises:
+        StorageError: a file is missing, or cannot be read, or has another header.
+        ElementError: while iterating, a row with too many or too few values, or with one that does not fit its column.
+            It says which line of which file. Iterating continues behind it.
+        InvalidArgumentError: a column that is not there, or a pattern without files.
+        InvalidTypeError: what is no type, or something else than names.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "flowers.csv"
+        >>> _ = path.write_text('name,petals,red\nrose,5,true\n"violet,\nsweet",5,false\n')
+        >>> for row, red in CsvDataset(path, types={"petals": "int32"}, label="red"):
+        ...     print(repr(row["name"]), int(row["petals"]), bool(red))
+        'rose' 5 True
+        'violet,\nsweet' 5 False
+    """
+    call = "CsvDataset"
+    _check_names(call, columns, mask_nulls)
+    if len(delimiter.encode()) != 1 or delimiter in '"\n\r':
+        raise InvalidArgumentError(f"{call}(delimiter=...) takes one character, got {delimiter!r}")
+    if not isinstance(header, bool) and (isinstance(header, str) or not all(isinstance(name, str) for name in header)):
+        raise InvalidTypeError(f"{call}(header=...) takes a bool or a list of names, got {header!r}")
+    kinds = arrow_types(call, types)
+
+    def found(name: str, compression: str) -> TableRecords:
+        return indexed.csv_records.csv_records(
+            call,
+            name,
+            compression,
+            columns=columns,
+            types=kinds,
+            header=header if isinstance(header, bool) else list(header),
+            delimiter=delimiter,
+            mask_nulls=mask_nulls,
+            label=label or "",
+        )
+
+    return _tables(call, files, compression_type, found)
+
+
+def JsonLinesDataset(  # noqa: N802  # as the others
+    files: Files,
+    columns: Sequence[str] | None = None,
+    types: Mapping[str, Any] | None = None,
+    *,
+    label: str | None = None,
+    mask_nulls: Sequence[str] = (),
+    compression_type: str | None = None,
+) -> Dataset[Any]:
+    r"""The objects of JSON lines as dictionaries, one file after the other; of files not compressed by their numbers.
+
+    Arrow's reader decodes them. Columns without a given type get the one that Arrow finds in the first MiB of the first
+    file; objects become dictionaries, and arrays arrays. What is missing in an object is a null. Lines of spaces alone
+    are passed over.
+
+    Where lines begin is found in one pass when the dataset is made, as for `ps.FilesDataset(files, "text")`, so a
+    shuffle is one of all rows. Compressed files are read as streams.
+
+    Args:
+        files: a name, a pattern with `*`, several, or a dataset of names.
+        columns: those to read; None for all that the first MiB has.
+        types: of columns, by name: what NumPy takes for a dtype, `str`, or a type of Arrow.
+        label: the column that makes each row a pair of the others and itself, as models are trained on.
+        mask_nulls: columns in which nulls become zeros, empty strings or empty lists, with a column "x_is_valid" of
+            booleans beside each. A null elsewhere is an error.
+        compression_type: None or "" for none; "GZIP" or "ZLIB", in any case.
+
+    Raises:
+        StorageError: a file is missing, or cannot be read.
+        ElementError: while iterating, a line that is no JSON object, or has a value that does not fit its column. It
+            says which line of which file. Iterating continues behind it.
+        InvalidArgumentError: a column that is not there or is always null, or a pattern without files.
+        InvalidTypeError: what is no type, or something else than names.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "flowers.jsonl"
+        >>> _ = path.write_text('{"name": "rose", "petals": [5, 6]}\n{"name": "violet", "petals": [5]}\n')
+        >>> for row in JsonLinesDataset(path):
+        ...     print(row["name"], row["petals"].tolist())
+        rose [5, 6]
+        violet [5]
+    """
+    call = "JsonLinesDataset"
+    _check_names(call, columns, mask_nulls)
+    kinds = arrow_types(call, types)
+
+    def found(name: str, compression: str) -> TableRecords:
+        return indexed.json_records.json_records(
+            call, name, compression, columns=columns, types=kinds, mask_nulls=mask_nulls, label=label or ""
+        )
+
+    return _tables(call, files, compression_type, found)
+
+
+def _tables(
+    call: str, files: Files, compression_type: str | None, found: Callable[[str, str], TableRecords]
+) -> Dataset[Any]:
+    """The rows of files, of which the first says what they are."""
+    compression = check_compression(call, compression_type)
+    first = next(iter(Dataset(names_of(call, files)).take(1)), None)
+    if first is None:
+        raise StorageError(f"{call}: there is no file that tells which columns there are")
+    records = found(str(first[0] if isinstance(first, tuple) else first), compression)
+    if compression:
+        return records_of(call, files, records, compression)
+    return files_by_index(call, files, RecordFiles(records))
+
+
+def _check_names(call: str, columns: Sequence[str] | None, mask_nulls: Sequence[str]) -> None:
+    if isinstance(columns, str) or isinstance(mask_nulls, str):
+        raise InvalidTypeError(f"{call}(columns=..., mask_nulls=...) take lists of names, got a string")
+    if columns is not None and not columns:
+        raise InvalidArgumentError(f"{call}(columns=...) takes at least one column, got none")

@@ -1,0 +1,175 @@
+r"""CSV: records of values, divided by commas or other signs, of which some are in quotes and can hold line breaks."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pc
+
+from penstock.errors import ElementError, InvalidArgumentError, StorageError
+from penstock.formats.records import Source
+from penstock.formats.table_records import TableReader, TableRecords, chosen_schema, sample
+
+_QUOTE, _NEWLINE, _RETURN = b'"\n\r'
+
+
+@dataclass(frozen=True)
+class CsvRecords(TableRecords):
+    """Rows of CSV files.
+
+    Attributes:
+        names: of all columns of a file, in their order.
+        header: whether the first record of each file names them.
+        delimiter: what stands between two values.
+    """
+
+    names: tuple[str, ...]
+    header: bool
+    delimiter: str
+
+    @property
+    def layout(self) -> str:
+        return f"CSV with {self.delimiter!r}, {'with' if self.header else 'without'} a header"
+
+    def open(self, name: Source, compression: str, number: int = 0, offset: int = 0) -> "CsvReader":
+        return CsvReader(self, name, compression, number, offset)
+
+    def table(self, data: bytes) -> pa.Table:
+        return _table(data, self.delimiter, self.names, self.schema)
+
+    def ends(self, data: bytes, whole: bool) -> npt.NDArray[np.int64]:
+        return _ends(data, whole, self.delimiter.encode())
+
+
+class CsvReader(TableReader):
+    """The rows of a file behind its header."""
+
+    def __init__(self, format: CsvRecords, source: Source, compression: str, number: int, offset: int) -> None:
+        super().__init__(format, source, compression, number, offset)
+        if format.header and offset == 0 and isinstance(source, str) and self._loaded(skipping=True):
+            try:
+                names = _header(self._data[: int(self._ends[0])], format.delimiter)
+            except pa.ArrowException as error:
+                raise StorageError(f"{self._name!r} has no header: {error}") from error
+            if names != list(format.names):
+                self.close()
+                raise StorageError(f"{self._name!r} has the columns {names}, expected {list(format.names)}")
+            self._next = 1
+
+
+def csv_records(
+    call: str,
+    name: str,
+    compression: str,
+    *,
+    columns: Sequence[str] | None,
+    types: Mapping[str, pa.DataType],
+    header: bool | Sequence[str],
+    delimiter: str,
+    mask_nulls: Sequence[str],
+    label: str,
+) -> CsvRecords:
+    """What a file's first records say about the rows of it, and of others like it.
+
+    Raises:
+        StorageError: it cannot be read, or holds nothing.
+        InvalidArgumentError: its columns are not those that are asked for.
+    """
+    data, whole = sample(name, compression)
+    ends = _ends(data, whole, delimiter.encode())
+    if not len(ends):
+        raise StorageError(f"{call}: {name!r} holds no row that tells which columns there are")
+    first = data[: int(ends[0])]
+    body = data[len(first) if header is True else 0 : int(ends[-1])]
+    if header is True:
+        names = _header(first, delimiter)
+    else:
+        names = list(header) if header else [f"f{place}" for place in range(len(_header(first, delimiter)))]
+    if len(set(names)) < len(names):
+        raise InvalidArgumentError(f"{call}: {name!r} has two columns of one name: {names}")
+    known = pa.schema([(column, kind) for column, kind in types.items() if column in names])
+    found = chosen_schema(call, name, _sampled(call, name, body, delimiter, names, known), columns, types, label)
+    return CsvRecords(call, found, tuple(mask_nulls), label, tuple(names), header is True, delimiter)
+
+
+def _sampled(call: str, name: str, body: bytes, delimiter: str, names: list[str], known: pa.Schema) -> pa.Schema:
+    """All columns, and their types: those that are known, and Arrow's guesses of the others."""
+    try:
+        found = _table(body, delimiter, names, known, every=True).schema
+    except (pa.ArrowException, ElementError):
+        # Some record is damaged. It is an error where it is read; a few of those before it tell as much as there is.
+        lines = _ends(body, True, delimiter.encode())
+        found = None
+        while found is None and len(lines) > 1:
+            lines = lines[: len(lines) // 2]
+            try:
+                found = _table(body[: int(lines[-1])], delimiter, names, known, every=True).schema
+            except pa.ArrowException:
+                continue
+        if found is None:
+            raise StorageError(
+                f"{call}: {name!r} has columns {names}, and its first record does not fit them, or the given types: "
+                f"{body[: int(lines[0])]!r:.200}"
+            ) from None
+    text = [(field.name, pa.string() if pa.types.is_null(field.type) else field.type) for field in found]
+    return pa.schema(text)
+
+
+def _table(data: bytes, delimiter: str, names: Sequence[str], schema: pa.Schema, every: bool = False) -> pa.Table:
+    if not data:
+        return pa.schema([(name, pa.null()) for name in names] if every else schema).empty_table()
+    return pc.read_csv(
+        pa.BufferReader(data),
+        pc.ReadOptions(column_names=list(names), block_size=len(data) + 1, use_threads=False),
+        pc.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        pc.ConvertOptions(
+            column_types=schema, include_columns=[] if every else schema.names, quoted_strings_can_be_null=False
+        ),
+    )
+
+
+def _header(record: bytes, delimiter: str) -> list[str]:
+    """The values of the record that names the columns."""
+    options = pc.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    reading = pc.ReadOptions(block_size=len(record) + 1, use_threads=False)
+    found: list[str] = pc.read_csv(pa.BufferReader(record), reading, options).column_names
+    return found
+
+
+def _ends(data: bytes, whole: bool, delimiter: bytes) -> npt.NDArray[np.int64]:
+    """Where each record ends. Empty lines belong to the record before them, or else to the one behind."""
+    content = np.frombuffer(data, np.uint8)
+    lines = np.flatnonzero(content == _NEWLINE)
+    if _QUOTE in data:
+        lines = lines[~_quoted(data, content, lines, delimiter)]
+    ends = lines + 1
+    if whole and (len(ends) == 0 or ends[-1] < len(data)) and data:
+        ends = np.append(ends, len(data))
+    lengths = np.diff(ends, prepend=0)
+    returns = content[ends - lengths] == _RETURN if len(ends) else np.empty(0, bool)
+    full = np.flatnonzero(
+        (lengths > 2) | ((lengths == 2) & ~returns) | ((lengths == 1) & (content[ends - 1] != _NEWLINE))
+    )
+    return ends[np.append(full[1:] - 1, len(ends) - 1)] if len(full) else ends[:0]
+
+
+def _quoted(
+    data: bytes, content: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], delimiter: bytes
+) -> npt.NDArray[np.bool_]:
+    """Which of these places are within quotes."""
+    quotes = np.flatnonzero(content == _QUOTE)
+    beside = np.array([*delimiter, _NEWLINE, _RETURN, _QUOTE], np.uint8)
+    opening, closing = quotes[::2], quotes[1::2]
+    before, after = content[opening[opening > 0] - 1], content[closing[closing < len(content) - 1] + 1]
+    if np.isin(before, beside).all() and np.isin(after, beside).all():
+        odd: npt.NDArray[np.bool_] = np.searchsorted(quotes, places) % 2 == 1
+        return odd
+    # Some value that is not in quotes has one in it. Values in quotes are then found one by one.
+    pattern = rb'(?:(?<=[\n\r%b])|\A(?:\xef\xbb\xbf)?)"[^"]*+(?:""[^"]*+)*+(?:"|\Z)' % re.escape(delimiter)
+    spans = np.array([found.span() for found in re.finditer(pattern, data)], np.int64).reshape(-1, 2)
+    begun, over = np.searchsorted(spans[:, 0], places), np.searchsorted(spans[:, 1], places, side="right")
+    within: npt.NDArray[np.bool_] = begun != over
+    return within

@@ -1,0 +1,190 @@
+"""Records that are rows of a table, which Arrow's readers decode: what CSV and JSON lines have in common."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, StorageError
+from penstock.formats.files import open_bytes
+from penstock.formats.line_numbers import line_of
+from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader, Source
+from penstock.formats.tables import as_columns, masked
+from penstock.spec import TensorSpec
+from penstock.structure import map_structure
+
+_DAMAGE: Final = (pa.ArrowException, InvalidArgumentError, InvalidTypeError, ValueError)
+_MOST_BYTES: Final = 1 << 26
+"""A record is believed to be no longer than this: a quote that is never closed would make the rest of a file one."""
+
+
+@dataclass(frozen=True)
+class TableRecords(RecordFormat):
+    """Rows as dictionaries of their columns, or pairs of one and a label.
+
+    Attributes:
+        call: what the user called, for errors.
+        schema: the columns that are read, and their types.
+        mask_nulls: those that get a column of booleans beside them.
+        label: the column that becomes the second part of each row; "" for none.
+    """
+
+    call: str
+    schema: pa.Schema
+    mask_nulls: tuple[str, ...]
+    label: str
+
+    @property
+    def spec(self) -> Any:
+        if any(pa.types.is_nested(kind) for kind in self.schema.types):
+            return None
+        return map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), self.rows(self._empty()))
+
+    def _empty(self) -> pa.Table:
+        return self.schema.empty_table()
+
+    @property
+    def decodes_groups(self) -> bool:
+        return True
+
+    def rows(self, table: pa.Table) -> Any:
+        """The columns of a table as those of rows.
+
+        Raises:
+            InvalidArgumentError: a null where no mask takes it.
+        """
+        columns = as_columns(masked(table, self.mask_nulls), call=self.call)
+        if not self.label:
+            return columns
+        label = columns.pop(self.label)
+        return columns, label
+
+    @abstractmethod
+    def table(self, data: bytes) -> pa.Table:
+        """The rows of whole records.
+
+        Raises:
+            ArrowException: one of them is damaged.
+        """
+
+    @abstractmethod
+    def ends(self, data: bytes, whole: bool) -> npt.NDArray[np.int64]:
+        """Where each record of the beginning of a file's rest ends; `whole` when nothing follows."""
+
+
+class TableReader(RecordReader):
+    """A chunk is decoded at once, and in halves if one of its records is damaged."""
+
+    def __init__(self, format: TableRecords, source: Source, compression: str, number: int, offset: int) -> None:
+        self._format = format
+        self._compression = compression
+        self._is_file = isinstance(source, str)
+        super().__init__(source, compression, number, offset)
+
+    def _load(self, skipping: bool) -> npt.NDArray[np.int64]:
+        size = CHUNK_BYTES
+        while True:
+            parts, target = [self._data], len(self._data) + size
+            while (held := sum(map(len, parts))) < target and (piece := self._bytes.read(target - held)):
+                parts.append(piece)
+            self._data = b"".join(parts)
+            whole = len(self._data) < target
+            ends = self._format.ends(self._data, whole)
+            if len(ends) or whole:
+                return ends
+            if len(self._data) > _MOST_BYTES:
+                raise StorageError(
+                    f"{self._place(0)}: a record does not end within {len(self._data)} bytes: is a quote not closed?"
+                )
+            size *= 2
+
+    def _decode(self, first: int) -> Any:
+        last = len(self._ends)
+        while True:
+            begin, end = self._begin(first), int(self._ends[last - 1])
+            try:
+                table = self._format.table(self._data[begin:end])
+                if table.num_rows != last - first:
+                    raise ElementError(f"expected one row, got {table.num_rows}: {self._data[begin:end]!r:.200}")
+                return self._format.rows(table)
+            except _DAMAGE as error:
+                if last == first + 1:
+                    place = self._place(first)
+                    self._pass(1)
+                    # The row that Arrow counts is the only one it was given.
+                    raise ElementError(f"{place}: {str(error).replace('Row #1: ', '')}") from error
+                last = first + (last - first) // 2  # those behind are decoded when these are read
+
+    def _place(self, record: int) -> str:
+        if not self._is_file:
+            return self._name
+        offset = self._start + self._begin(record)
+        return f"{self._name!r}, line {line_of(self._name, self._compression, offset)}"
+
+
+def sample(name: str, compression: str) -> tuple[bytes, bool]:
+    """The beginning of a file, and whether that is all of it.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    source = open_bytes(name, compression)
+    try:
+        parts: list[bytes] = []
+        while sum(map(len, parts)) < CHUNK_BYTES and (piece := source.read(CHUNK_BYTES)):
+            parts.append(piece)
+        return b"".join(parts), not piece
+    finally:
+        source.close()
+
+
+def arrow_types(call: str, types: Mapping[str, Any] | None) -> dict[str, pa.DataType]:
+    """The types that a user has given for columns: Arrow's, or what NumPy takes for a dtype; `str` and `bytes` too.
+
+    Raises:
+        InvalidTypeError: no such type.
+    """
+    return {name: _arrow_type(call, name, kind) for name, kind in (types or {}).items()}
+
+
+def _arrow_type(call: str, name: str, kind: Any) -> pa.DataType:
+    if isinstance(kind, pa.DataType):
+        return kind
+    if kind in (str, bytes):
+        return pa.string() if kind is str else pa.binary()
+    try:
+        return pa.from_numpy_dtype(np.dtype(kind))
+    except (TypeError, pa.ArrowNotImplementedError) as error:
+        raise InvalidTypeError(
+            f"{call}(types=...) takes types of Arrow, dtypes of NumPy, str or bytes, got {kind!r} for {name!r}"
+        ) from error
+
+
+def chosen_schema(
+    call: str,
+    name: str,
+    found: pa.Schema,
+    columns: Sequence[str] | None,
+    types: Mapping[str, pa.DataType],
+    label: str,
+) -> pa.Schema:
+    """The columns that are read, of those that a file has.
+
+    Raises:
+        InvalidArgumentError: one is not there.
+    """
+    chosen = list(found.names if columns is None else columns)
+    if label and label not in chosen:
+        chosen.append(label)
+    for argument, given in (("columns", chosen), ("types", types)):
+        missing = [column for column in given if column not in found.names]
+        if missing:
+            argument = "label" if missing[0] == label else argument
+            raise InvalidArgumentError(
+                f"{call}({argument}=...): {name!r} has no column {missing[0]!r}; its columns are {found.names}"
+            )
+    return pa.schema([(column, types.get(column, found.field(column).type)) for column in chosen])

@@ -1,0 +1,157 @@
+"""CSV and JSON lines: columns, types, headers, labels, nulls, and what is wrong with files.
+
+`test_indexed_formats.py` has what holds for all formats.
+"""
+
+import csv
+import gzip
+import io
+import json
+import zlib
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.formats.indexed.csv_records import CsvRecords
+from penstock.testing import check_conformance
+
+
+def file_of(tmp_path, text, name="a.csv"):
+    (tmp_path / name).write_text(text, newline="")
+    return tmp_path / name
+
+
+def test_types_are_guessed_or_given(tmp_path):
+    path = file_of(tmp_path, "i,f,b,d,s\n1,1.5,true,2020-01-02,x\n2,2,false,2021-01-02,\n")
+    spec = {"b": bool, "d": "M8[D]", "f": np.float64, "i": np.int64, "s": object}
+    dataset = ps.CsvDataset(path)
+    assert dataset.element_spec == {name: ps.TensorSpec((), kind) for name, kind in spec.items()}
+    assert [row["s"] for row in dataset] == ["x", ""] and dataset[1]["d"] == np.datetime64("2021-01-02")
+    given = ps.CsvDataset(path, ["f", "i"], {"f": np.float32, "i": pa.int8()})
+    assert given.element_spec == {"f": ps.TensorSpec((), np.float32), "i": ps.TensorSpec((), np.int8)}
+    assert ps.CsvDataset(path, ["i"], {"i": str})[0] == {"i": "1"}
+    assert ps.CsvDataset(path, ["s"], {"s": bytes})[0] == {"s": b"x"}
+
+
+def test_headers_delimiters_and_labels(tmp_path):
+    path = file_of(tmp_path, "1;2;3\n4;5;6\n")
+    assert {k: int(v) for k, v in ps.CsvDataset(path, header=False, delimiter=";")[1].items()} == {
+        "f0": 4,
+        "f1": 5,
+        "f2": 6,
+    }
+    features, label = ps.CsvDataset(path, ["a"], header=["a", "b", "y"], delimiter=";", label="y")[0]
+    assert features == {"a": 1} and label == 3
+    assert {k: int(v) for k, v in ps.CsvDataset(path, delimiter=";")[0].items()} == {"1": 4, "2": 5, "3": 6}
+    (tmp_path / "bom.csv").write_bytes(b'\xef\xbb\xbf"a\n",b\r\n\r\n1,2\r\n\r\n3,4')
+    assert [int(row["a\n"]) for row in ps.CsvDataset(tmp_path / "bom.csv")] == [1, 3]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+def test_compressed_files_are_streams_of_the_same_rows(tmp_path, pack):
+    rows = "".join(f'{number},"a,\n{number}"\n' for number in range(30_000))
+    path = file_of(tmp_path, "x,s\n" + rows)
+    (tmp_path / "packed").write_bytes(pack(path.read_bytes()))
+    kind = "GZIP" if pack is gzip.compress else "ZLIB"
+    stream = ps.CsvDataset(tmp_path / "packed", compression_type=kind)
+    assert "stream" in stream.explain() and stream.element_spec == ps.CsvDataset(path).element_spec
+    for one, other in zip(stream.batch(7000), ps.CsvDataset(path).batch(7000), strict=True):
+        assert one["x"].tolist() == other["x"].tolist() and one["s"].tolist() == other["s"].tolist()
+    check_conformance(lambda: ps.CsvDataset(tmp_path / "packed", compression_type=kind).take(20), limit=20)
+    (tmp_path / "packed.json").write_bytes(pack(b'{"x": [1]}\n\n{"x": []}\n{"x": [1.5]}\n{"x": 3}\n{"x": [4]}'))
+    lines = iter(
+        ps.JsonLinesDataset(tmp_path / "packed.json", types={"x": pa.list_(pa.int64())}, compression_type=kind)
+    )
+    assert [next(lines)["x"].tolist(), next(lines)["x"].tolist()] == [[1], []]
+    for line in (4, 5):
+        with pytest.raises(ps.ElementError, match=f"packed.json', line {line}: .*JSON"):
+            next(lines)
+    assert next(lines)["x"].tolist() == [4] and list(lines) == []
+
+
+cells = st.text(st.sampled_from('a1",\n \r'), max_size=4)
+
+
+@given(st.lists(st.tuples(cells, cells), min_size=1, max_size=12), st.sampled_from(["\n", "\r\n"]), st.integers(1, 9))
+def test_records_end_where_pythons_reader_says(rows, end, size):
+    text = io.StringIO()
+    csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(rows)
+    data = text.getvalue().encode()
+    schema = pa.schema([("a", pa.string()), ("b", pa.string())])
+    records = CsvRecords("CsvDataset", schema, (), "", ("a", "b"), False, ",")
+    ends = records.ends(data, True)
+    found = [records.rows(records.table(data[a:b])) for a, b in zip([0, *ends], ends)]
+    assert [(row["a"].tolist(), row["b"].tolist()) for row in found] == [([a], [b]) for a, b in rows]
+    cut = len(data) * size // 10  # a chunk ends anywhere
+    assert set(records.ends(data[:cut], False).tolist()) <= set(ends.tolist())
+
+
+def test_quotes_in_words_end_no_record(tmp_path):
+    path = file_of(tmp_path, 'a,b\n5" pipe,"x\n"\n"""q"" \n",6"\n"a"b,"c"\n')
+    assert [(row["a"], row["b"]) for row in ps.CsvDataset(path)] == [('5" pipe', "x\n"), ('"q" \n', '6"'), ("ab", "c")]
+
+
+def test_nulls_are_errors_of_their_line_or_masked(tmp_path):
+    path = file_of(tmp_path, "x,y\n1,2\n,3\n4,5\n")
+    rows = iter(ps.CsvDataset(path))
+    assert next(rows)["x"] == 1
+    with pytest.raises(ps.ElementError, match=r"a.csv', line 3: CsvDataset takes columns without nulls, got 1 of 1 at"):
+        next(rows)
+    assert next(rows)["x"] == 4
+    masked = ps.CsvDataset(path, mask_nulls=["x"], label="y")
+    assert [(int(row["x"]), bool(row["x_is_valid"]), int(y)) for row, y in masked] == [(1, 1, 2), (0, 0, 3), (4, 1, 5)]
+    lines = file_of(tmp_path, '{"x": 1}\n{}\n{"x": null}\n', "a.json")
+    masked = ps.JsonLinesDataset(lines, mask_nulls=["x"])
+    assert [(int(row["x"]), bool(row["x_is_valid"])) for row in masked] == [(1, True), (0, False), (0, False)]
+
+
+def test_objects_and_arrays_of_json(tmp_path):
+    rows = [{"o": {"a": number, "b": [str(number)]}, "e": None if number else 1, "t": "ü\n"} for number in range(3)]
+    path = file_of(tmp_path, "\n".join(map(json.dumps, rows)) + "\n \n", "a.json")
+    row = ps.JsonLinesDataset(path, ["o", "t"])[2]
+    assert row["o"]["a"] == 2 and row["o"]["b"].tolist() == ["2"] and row["t"] == "ü\n"
+    assert [int(y) for _, y in ps.JsonLinesDataset(path, ["t"], mask_nulls=["e"], label="e")] == [1, 0, 0]
+
+
+def test_what_is_wrong_is_said_when_the_dataset_is_made(tmp_path):
+    path = file_of(tmp_path, "x,y\n1,2\n")
+    other = file_of(tmp_path, "x,z\n1,2\n", "b.csv")
+    lines = file_of(tmp_path, '{"x": 1, "n": null}\n', "a.json")
+    text = file_of(tmp_path, "rose\n", "a.txt")
+    empty = file_of(tmp_path, "", "empty")
+    for make, kind, message in (
+        (
+            lambda: ps.CsvDataset(path, ["z"]),
+            ps.InvalidArgumentError,
+            r"columns=.*no column 'z'; its columns are \['x'",
+        ),
+        (lambda: ps.CsvDataset(path, label="z"), ps.InvalidArgumentError, "label=.*no column 'z'"),
+        (lambda: ps.CsvDataset(path, types={"z": int}), ps.InvalidArgumentError, "types=.*no column 'z'"),
+        (lambda: ps.CsvDataset(path, types={"x": "integer"}), ps.InvalidTypeError, "got 'integer' for 'x'"),
+        (lambda: ps.CsvDataset(path, "x"), ps.InvalidTypeError, "lists of names, got a string"),
+        (lambda: ps.CsvDataset(path, []), ps.InvalidArgumentError, "at least one column"),
+        (lambda: ps.CsvDataset(path, header="x"), ps.InvalidTypeError, "a bool or a list of names"),
+        (lambda: ps.CsvDataset(path, header=["x", "x"]), ps.InvalidArgumentError, "two columns of one name"),
+        (lambda: ps.CsvDataset(path, delimiter=",,"), ps.InvalidArgumentError, "takes one character"),
+        (lambda: ps.CsvDataset(path, header=["x"]), ps.StorageError, "its first record does not fit"),
+        (lambda: ps.CsvDataset([path, other]), ps.StorageError, r"b.csv' has the columns \['x', 'z'\], expected"),
+        (lambda: ps.CsvDataset(empty), ps.StorageError, "holds no row"),
+        (lambda: ps.CsvDataset(path, mask_nulls=["z"]), ps.InvalidArgumentError, "no such column"),
+        (lambda: ps.JsonLinesDataset(lines), ps.InvalidArgumentError, "'n' is always null.*types={'n'"),
+        (lambda: ps.JsonLinesDataset(text), ps.StorageError, "first line is no JSON object"),
+        (lambda: ps.JsonLinesDataset(empty), ps.StorageError, "holds no object"),
+    ):
+        with pytest.raises(kind, match=message):
+            make()
+
+
+def test_a_quote_that_is_not_closed_costs_the_rest_of_its_file(tmp_path):
+    path = file_of(tmp_path, 'x,y\n1,2\n3,"4\n5,6\n')
+    rows = iter(ps.CsvDataset([path, path], types={"y": str}))
+    assert next(rows)["x"] == 1
+    last = next(rows, None)
+    assert last is None or last["x"] == 3
