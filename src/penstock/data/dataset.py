@@ -161,6 +161,11 @@ class Dataset(Generic[Element]):
             [{'age': np.int64(31), 'name': 'Ada'}, {'age': np.int64(17), 'name': 'Bob'}]
         """
         leaves, structure = flatten(tensors)
+        dataset = next((leaf for leaf in leaves if isinstance(leaf, Dataset)), None)
+        if dataset is not None:
+            raise InvalidArgumentError(
+                f"from_tensor_slices takes arrays with a leading axis, got {dataset!r}: use it as it is"
+            )
         columnar = [as_columns(leaf, path) for leaf, path in zip(leaves, structure.paths(), strict=True)]
         leaves, structure = flatten(structure.unflatten(columnar))
         try:
