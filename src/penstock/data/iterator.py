@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from itertools import islice
+from operator import length_hint
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,7 +25,7 @@ from penstock.rng import draw_seed
 from penstock.runtime.at_exit import end_at_exit, forget
 from penstock.runtime.channel import Closed
 from penstock.runtime.pacing import Pace
-from penstock.runtime.threads import Threads
+from penstock.runtime.threads import Threads, failures
 
 # What a dataset's elements are, for type checkers. `ps.Dataset` alone means `ps.Dataset[Any]`, also to those that are
 # strict; `typing` itself has such defaults from Python 3.13 on.
@@ -39,6 +40,8 @@ else:
 
 STATE_VERSION = 2
 
+_TOGETHER = 256
+"""So many rows of a block are made elements at a time."""
 _ALONE = 1024
 """After this many elements that come one by one, the iterator checks again whether it was closed."""
 
@@ -172,41 +175,61 @@ class DatasetIterator(Iterator[Element]):
         self._process = os.getpid()
         self._pace = Pace(self._pass.parallelism)
         self._rows: Iterator[Element] = iter(())
-        self._in_block = 0
-        self._given = 0
+        self._alone: Iterator[Element] = iter(())
+        # The block whose rows are given, and how many of them were put into `_rows`.
+        self._block: Block | None = None
+        self._put = 0
 
     def __iter__(self) -> "DatasetIterator[Element]":
         return self
 
     def __next__(self) -> Element:
+        # An iterator over a list gives each of its entries once, also to several threads: no lock is needed, which
+        # would cost more than all else here.
+        for element in self._rows:
+            return element
         with self._lock:
-            try:
-                for element in self._rows:
-                    self._given += 1
-                    return element
-            except KeyboardInterrupt:
-                self._leave()
-                raise
-            return self._next_of_new_block()
+            return self._next_of_new_rows()
 
-    def _next_of_new_block(self) -> Element:
-        self._check_usable()
-        elements = self._pass.cursor.elements()
-        if elements is not None:
-            return self._next_alone(elements)
-        block = self._pull()
-        if block is None:
-            raise StopIteration
-        self._rows = block.rows()
-        self._in_block, self._given = len(block), 1
-        return next(self._rows)
+    def _next_of_new_rows(self) -> Element:
+        for element in self._rows:  # another thread has brought them
+            return element
+        try:
+            for element in self._alone:
+                return element
+        except KeyboardInterrupt:
+            self._leave()
+            raise
+        if self._block is None or self._put == len(self._block):
+            self._check_usable()
+            elements = self._pass.cursor.elements()
+            if elements is not None:
+                return self._next_alone(elements)
+            block = self._pull()
+            if block is None:
+                raise StopIteration
+            self._block = block
+        rows = self._next_rows(self._block)
+        rest = iter(rows)
+        next(rest)
+        self._rows = rest
+        return rows[0]
+
+    def _next_rows(self, block: Block) -> list[Element]:
+        """The elements of the next rows of a block."""
+        start, self._put = self._put, min(self._put + _TOGETHER, len(block))
+        try:
+            return list(block.slice(start, self._put).rows())
+        except failures():  # a class of the user's refuses one of them
+            self._put = start + 1
+            return list(block.slice(start, self._put).rows())
 
     def _next_alone(self, elements: Iterator[Element]) -> Element:
         """The next of elements that come one by one: none is read before the caller wants it."""
-        self._in_block = self._given = 0
-        self._rows = islice(elements, _ALONE)
+        self._block, self._put = None, 0
+        self._alone = islice(elements, _ALONE)
         try:
-            for element in self._rows:
+            for element in self._alone:
                 return element
         except KeyboardInterrupt:
             self._leave()
@@ -217,7 +240,7 @@ class DatasetIterator(Iterator[Element]):
     @property
     def _not_given(self) -> int:
         """How many elements of the block that was pulled last were not given; 0 where they come one by one."""
-        return max(0, self._in_block - self._given)
+        return length_hint(self._rows) + (0 if self._block is None else len(self._block) - self._put)
 
     def _check_usable(self) -> None:
         if not self._finalizer.alive:
@@ -226,7 +249,7 @@ class DatasetIterator(Iterator[Element]):
             raise ClosedError("this iterator was made in another process, where its threads run: call iter(dataset)")
 
     def _pull(self) -> Block | None:
-        self._rows, self._in_block, self._given = iter(()), 0, 0
+        self._rows, self._block, self._put = iter(()), None, 0
         if self._tells and self._pass.run.live:
             self._pass.run.live.consumed(self._pass.cursor.state())
         try:
@@ -269,7 +292,6 @@ class DatasetIterator(Iterator[Element]):
         """The elements not given yet, block by block."""
         self._check_usable()
         while (block := self._pull()) is not None:
-            self._in_block = self._given = len(block)
             yield block
 
     def state_dict(self) -> dict[str, Any]:
@@ -384,10 +406,11 @@ class DatasetIterator(Iterator[Element]):
         self._end()
 
     def _end(self) -> None:
-        self._rows = iter(())
+        not_given = self._not_given
+        self._rows, self._alone, self._block = iter(()), iter(()), None
         self._pass.skips.sum_up()
         if self._finalizer.alive:
-            self._pass.cursor.give_back(self._not_given)
+            self._pass.cursor.give_back(not_given)
         self._finalizer()
 
     def __reduce__(self) -> NoReturn:
