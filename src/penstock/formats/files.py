@@ -4,6 +4,8 @@ import glob
 import os
 import weakref
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from penstock import formats
@@ -115,16 +117,33 @@ class ByteReader:
         Raises:
             StorageError: they cannot be read, or the file has become shorter since it was opened.
         """
-        try:
+        with self._checked():
             piece: bytes = self._file.read(count)
-            end = self.size if piece else self._file.tell()
+            self._check_end(len(piece))
+        return piece
+
+    def read_into(self, room: memoryview) -> int:
+        """As `read`, into memory that is there already; gives how many bytes came."""
+        with self._checked():
+            count: int = self._file.readinto(room)
+            self._check_end(count)
+        return count
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
+            if isinstance(error, StorageError):
+                raise
             raise StorageError(f"{self.name!r} cannot be read: {error.strerror or error}") from error
+
+    def _check_end(self, count: int) -> None:
+        end = self.size if count else self._file.tell()
         if end < self.size:
             raise StorageError(
                 f"{self.name!r} was cut off while it was read: it had {self.size} bytes, and ends after {end}"
             )
-        return piece
 
     def seek(self, offset: int) -> bool:
         """Go forward to `offset`; False if there are fewer bytes.
@@ -159,6 +178,12 @@ class Inflated(ByteReader):
     def read(self, count: int) -> bytes:
         ready, self._ready = self._ready, b""
         return ready or self._inflate()
+
+    def read_into(self, room: memoryview) -> int:
+        piece = self.read(len(room))
+        count = min(len(piece), len(room))
+        room[:count], self._ready = piece[:count], piece[count:]
+        return count
 
     def seek(self, offset: int) -> bool:
         while self._end < offset:

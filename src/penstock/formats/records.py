@@ -91,7 +91,7 @@ class RecordReader(ABC):
         self._bytes = open_bytes(name, compression) if isinstance(name, str) else name
         self._name = self._bytes.name
         self._start = offset
-        self._data = b""
+        self._data: Any = b""  # bytes, or a view of some
         self._ends = np.empty(0, np.int64)
         self._next = 0
         self._decoded = range(0)

@@ -20,6 +20,7 @@ from penstock.errors import StorageError
 from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader, Source
 
 _HEADER = struct.Struct("<QI")
+_LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _MASK = 0xA282EAD8
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -32,7 +33,7 @@ _MAXIMUM_READ = 1 << 26
 
 def frame(data: bytes) -> bytes:
     """The bytes of a record as a file holds them."""
-    length = struct.pack("<Q", len(data))
+    length = _LENGTH.pack(len(data))
     return b"".join((length, _CHECKSUM.pack(_checksum(length)), data, _CHECKSUM.pack(_checksum(data))))
 
 
@@ -42,11 +43,8 @@ def _checksum(data: bytes) -> int:
 
 
 @lru_cache(maxsize=1 << 12)  # lengths repeat
-def _length(header: bytes) -> int:
-    """The length in a header; -1 if its checksum is wrong."""
-    length: int
-    length, checksum = _HEADER.unpack(header)
-    return length if _checksum(header[:8]) == checksum else -1
+def _checksum_of_length(length: int) -> int:
+    return _checksum(_LENGTH.pack(length))
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,14 @@ class TFRecords(RecordFormat):
 
 
 class TFRecordReader(RecordReader):
-    """A chunk's headers are walked one by one, its checksums compared together."""
+    """A chunk's headers are walked one by one, its checksums compared together.
+
+    All chunks are read into the same memory: new pages for each would cost more than reading it.
+    """
+
+    def __init__(self, name: str, compression: str, number: int, offset: int) -> None:
+        self._buffer = bytearray()
+        super().__init__(name, compression, number, offset)
 
     def _load(self, skipping: bool) -> list[int]:
         ends: list[int] = []
@@ -78,20 +83,35 @@ class TFRecordReader(RecordReader):
 
     def _extend(self, needed: int, chunk: int) -> None:
         """Read on until there are `needed` bytes, or no more."""
-        parts, size = [self._data], len(self._data)
-        while size < needed and (piece := self._bytes.read(max(chunk, min(needed - size, _MAXIMUM_READ)))):
-            parts.append(piece)
-            size += len(piece)
-        self._data = b"".join(parts)
+        size = len(self._data)
+        if size >= needed:
+            return
+        rest, self._data = bytes(self._data), b""
+        self._make_room(0, size + chunk)
+        self._buffer[:size] = rest
+        count = -1
+        while size < needed and count != 0:
+            more = max(chunk, min(needed - size, _MAXIMUM_READ))
+            self._make_room(size, size + more)
+            count = self._bytes.read_into(memoryview(self._buffer)[size : size + more])
+            size += count
+        self._data = memoryview(self._buffer)[:size]
+
+    def _make_room(self, used: int, needed: int) -> None:
+        """Let the buffer hold `needed` bytes, with the first `used` ones as they are."""
+        if len(self._buffer) < needed:
+            larger = bytearray(max(needed, 2 * used))
+            larger[:used] = memoryview(self._buffer)[:used]
+            self._buffer = larger
 
     def _walk(self) -> tuple[list[int], int]:
         """Where each whole record of the chunk ends, and how many bytes there must be for one more."""
-        data, size = self._data, len(self._data)
+        data, size, unpack = self._data, len(self._data), _HEADER.unpack_from
         ends: list[int] = []
         end, body = 0, _HEADER.size
         while body <= size:
-            length = _length(data[end:body])
-            if length < 0:
+            length, checksum = unpack(data, end)
+            if _checksum_of_length(length) != checksum:
                 if not ends:
                     raise self._not_a_record()
                 break  # the records before it come first
@@ -106,7 +126,7 @@ class TFRecordReader(RecordReader):
         data = self._data
         ends = np.concatenate(([self._begin(first)], self._ends[first:]))
         header, footer = _HEADER.size, _CHECKSUM.size
-        records = [data[begin + header : end - footer] for begin, end in pairwise(ends.tolist())]
+        records = [bytes(data[begin + header : end - footer]) for begin, end in pairwise(ends.tolist())]
         found = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
         found = (found >> np.uint32(15) | found << np.uint32(17)) + np.uint32(_MASK)
         places = ends[1:, None] + np.arange(-footer, 0)
@@ -125,7 +145,7 @@ class TFRecordReader(RecordReader):
         return StorageError(f"{self._place()}: the file is truncated: expected {needed} more bytes from there")
 
     def _not_a_record(self) -> StorageError:
-        if self.offset == 0 and self._data.startswith(_GZIP_MAGIC):
+        if self.offset == 0 and bytes(self._data[:2]) == _GZIP_MAGIC:
             return StorageError(f"{self._name!r} is not a TFRecord file, but GZIP: set compression_type='GZIP'")
         return StorageError(
             f"{self._place()}: the checksum of its length is wrong: the file is damaged, or not a TFRecord file; "
