@@ -61,7 +61,7 @@ class TFRecordReader(RecordReader):
     All chunks are read into the same memory: new pages for each would cost more than reading it.
     """
 
-    def __init__(self, name: str, compression: str, number: int, offset: int) -> None:
+    def __init__(self, name: Source, compression: str, number: int, offset: int) -> None:
         self._buffer = bytearray()
         super().__init__(name, compression, number, offset)
 
