@@ -29,6 +29,7 @@ LEVELS = (
     "data/",
     "data/operators/",
     "data/arguments data/guards data/iterator data/plan data/randomness data/sample",
+    "data/folders",
     "data data/dataset data/files data/shards data/table_files",
     "distribute/",
     "distribute/control/",

@@ -11,9 +11,11 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 import numpy as np
 
+from penstock import formats
 from penstock.data.arguments import as_numbers, as_signature, check_function, check_parallel_calls, user_site
 from penstock.data.block import Block, object_column
 from penstock.data.fingerprint import fingerprint_of
+from penstock.data.folders import FolderRequest, class_names_of
 from penstock.data.guards import settled
 from penstock.data.iterator import DatasetIterator, Element, Iterations
 from penstock.data.node import Node, Run, describe
@@ -35,12 +37,14 @@ from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.source import Source, rows_of
 from penstock.data.operators.sources import Choices, Counter, Random, Range, Slices
 from penstock.data.operators.window import Window
+from penstock.data.operators.windows import TimeseriesWindows
 from penstock.data.plan import explain, make_plan
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index
 from penstock.data.tensorflow import DATASET
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import matching_files
+from penstock.formats.folders import ImageReader, TextReader
 from penstock.formats.row_store import RowStore, RowStoreWriter
 from penstock.formats.tables import arrow_table, as_columns
 from penstock.options import (
@@ -58,12 +62,13 @@ from penstock.options import (
 from penstock.paths import local_path
 from penstock.rng import DrawnSeed
 from penstock.runtime.threads import Threads, failures
-from penstock.spec import alike, as_leaf, spec_of_leaf
+from penstock.spec import TensorSpec, alike, as_leaf, spec_of_leaf
 from penstock.structure import LEAF, Structure, flatten, map_structure
 
 Result = TypeVar("Result")
 
 _CYCLE_LENGTH: Final = 16
+_IMAGE_ENDINGS: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 
 
 @DATASET
@@ -375,6 +380,196 @@ class Dataset(Generic[Element]):
         names = matching_files("list_files", pattern)
         node: Node = Slices("list_files", (object_column(names),), LEAF, len(names), site=user_site())
         return Dataset(Shuffle(node, len(names), seed, site=user_site()) if shuffle else node)
+
+    @staticmethod
+    def from_image_folder(
+        directory: str | os.PathLike[str],
+        image_size: tuple[int, int] | None = (256, 256),
+        *,
+        label_mode: str | None = "int",
+        class_names: Sequence[str] | None = None,
+        channels: int = 3,
+        interpolation: str = "bilinear",
+        crop_to_aspect_ratio: bool = False,
+        pad_to_aspect_ratio: bool = False,
+        validation_split: float | None = None,
+        subset: str | None = None,
+        seed: int | None = None,
+        num_parallel_calls: int | None = AUTOTUNE,
+    ) -> "Dataset[Any]":
+        """The images of a folder with one folder for each class, as (image, label), in the order of classes and names.
+
+        The files are listed now, and read and decoded when their element is wanted, by index: a shuffle above it is one
+        of all images, and workers read only their own. `class_names` of the dataset, or of one made from it, are the
+        names of the classes. It takes the files that end in .jpg, .jpeg, .png, .bmp, .gif and .webp.
+
+        Classes, labels and the parts of a `validation_split` are those of Keras's `image_dataset_from_directory`.
+        Images are single and uint8, in one order, until `shuffle` and `batch`.
+
+        Args:
+            directory: where the folders of the classes are; with a protocol too, as "s3://bucket/images".
+            image_size: (height, width) of all images, as `ps.image.decode` makes them; None for that of each file.
+            label_mode: "int": the number of the class, int32. "categorical": one-hot, float32. "binary": [0.0] or
+                [1.0], of two classes. None: images alone, of all files below the directory.
+            class_names: the folders that count, in the order of their numbers; None for all, sorted.
+            channels: 1, 3 or 4, as for `ps.image.decode`.
+            interpolation: as for `ps.image.resize`.
+            crop_to_aspect_ratio: as for `ps.image.resize`.
+            pad_to_aspect_ratio: as for `ps.image.resize`.
+            validation_split: the share of the files that are for validation.
+            subset: "training" or "validation". Call it once for each, with the same seed.
+            seed: draws the files for validation.
+            num_parallel_calls: threads that read and decode; `ps.AUTOTUNE` for one per core. More of them pay where
+                files are far away.
+
+        Raises:
+            StorageError: the directory cannot be listed; while iterating, a file cannot be read.
+            ElementError: while iterating, a file that is no image or is damaged. Iterating continues with the next.
+            InvalidArgumentError: no classes, no files, or arguments that never work.
+            MissingExtraError: simplejpeg or Pillow is not installed.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> import numpy as np
+            >>> import PIL.Image
+            >>> directory = pathlib.Path(tempfile.mkdtemp())
+            >>> for number, name in enumerate(["cat/a.png", "cat/b.png", "dog/a.png"]):
+            ...     (directory / name).parent.mkdir(exist_ok=True)
+            ...     PIL.Image.fromarray(np.full((40, 60, 3), number, np.uint8)).save(directory / name)
+            >>> dataset = Dataset.from_image_folder(directory, image_size=(32, 32))
+            >>> images, labels = next(iter(dataset.batch(3)))
+            >>> images.shape, labels.tolist(), dataset.class_names
+            ((3, 32, 32, 3), [0, 0, 1], ['cat', 'dog'])
+        """
+        call = "from_image_folder"
+        request = FolderRequest(
+            call, directory, label_mode, class_names, validation_split, subset, seed, num_parallel_calls
+        )
+        decoding: dict[str, Any] = {
+            "size": image_size,
+            "interpolation": interpolation,
+            "crop_to_aspect_ratio": crop_to_aspect_ratio,
+            "pad_to_aspect_ratio": pad_to_aspect_ratio,
+        }
+        formats.images.check_decode(call, channels, "uint8", *decoding.values())
+        spec = TensorSpec((*(image_size or (None, None)), channels), np.uint8)
+        return Dataset(request.node(_IMAGE_ENDINGS, spec, lambda labels: ImageReader(labels, channels, decoding)))
+
+    @staticmethod
+    def from_text_folder(
+        directory: str | os.PathLike[str],
+        *,
+        label_mode: str | None = "int",
+        class_names: Sequence[str] | None = None,
+        max_length: int | None = None,
+        validation_split: float | None = None,
+        subset: str | None = None,
+        seed: int | None = None,
+        num_parallel_calls: int | None = None,
+    ) -> "Dataset[Any]":
+        """The texts of a folder with one folder for each class, as (text, label), in the order of classes and names.
+
+        Each file that ends in .txt is one text, in UTF-8. Everything else is as in `from_image_folder`; classes, labels
+        and the parts of a `validation_split` are those of Keras's `text_dataset_from_directory`.
+
+        Args:
+            directory: where the folders of the classes are.
+            label_mode: as for `from_image_folder`.
+            class_names: as for `from_image_folder`.
+            max_length: how many characters of a text are kept; None for all.
+            validation_split: as for `from_image_folder`.
+            subset: as for `from_image_folder`.
+            seed: as for `from_image_folder`.
+            num_parallel_calls: threads that read; more than one pay where files are far away.
+
+        Raises:
+            StorageError: the directory cannot be listed; while iterating, a file cannot be read.
+            ElementError: while iterating, a text that is not UTF-8. Iterating continues with the next.
+            InvalidArgumentError: no classes, no files, or arguments that never work.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> directory = pathlib.Path(tempfile.mkdtemp())
+            >>> for name, text in {"bad/1.txt": "Dull.", "good/1.txt": "Fine!", "good/2.txt": "Great!"}.items():
+            ...     (directory / name).parent.mkdir(exist_ok=True)
+            ...     _ = (directory / name).write_text(text)
+            >>> [(text, int(label)) for text, label in Dataset.from_text_folder(directory)]
+            [('Dull.', 0), ('Fine!', 1), ('Great!', 1)]
+        """
+        call = "from_text_folder"
+        request = FolderRequest(
+            call, directory, label_mode, class_names, validation_split, subset, seed, num_parallel_calls
+        )
+        if max_length is not None:
+            check_integer(call, "max_length", max_length, minimum=1)
+        return Dataset(request.node((".txt",), TensorSpec((), object), lambda labels: TextReader(labels, max_length)))
+
+    @staticmethod
+    def timeseries_windows(
+        data: Any,
+        targets: Any,
+        sequence_length: int,
+        sequence_stride: int = 1,
+        sampling_rate: int = 1,
+        start_index: int = 0,
+        end_index: int | None = None,
+    ) -> "Dataset[Any]":
+        """Windows of rows that follow each other, each with its target, as (window, target).
+
+        They are those of Keras's `timeseries_dataset_from_array`, one by one and by index: a shuffle above them is one
+        of all windows. The arrays are not copied, and a window is made when it is wanted.
+
+        Args:
+            data: an array with an axis of time in front, or a structure of them; the same for `targets`.
+            targets: row i belongs to the window that begins with row i of the data. None for windows alone.
+            sequence_length: rows of a window.
+            sequence_stride: rows from the beginning of a window to that of the next.
+            sampling_rate: rows from one row of a window to the next.
+            start_index: the first row that is used.
+            end_index: the row before which it ends; None for the end of the data.
+
+        Raises:
+            InvalidArgumentError: no window fits, numbers below 1, or arrays of different lengths.
+            InvalidTypeError: not integers.
+
+        Example:
+            >>> temperatures = np.arange(10.0, dtype=np.float32)
+            >>> windows = Dataset.timeseries_windows(temperatures[:-1], temperatures[3:], sequence_length=3)
+            >>> len(windows), [(x.tolist(), float(y)) for x, y in windows.skip(5)]
+            (7, [([5.0, 6.0, 7.0], 8.0), ([6.0, 7.0, 8.0], 9.0)])
+        """
+        call = "timeseries_windows"
+        leaves, structure = flatten(data if targets is None else (data, targets))
+        count = len(flatten(data)[0])
+        arrays = tuple(np.asarray(as_leaf(leaf)) for leaf in leaves)
+        rows = _rows_of(call, "data", arrays[:count])
+        span = (check_integer(call, "sequence_length", sequence_length, minimum=1) - 1) * check_integer(
+            call, "sampling_rate", sampling_rate, minimum=1
+        )
+        check_integer(call, "sequence_stride", sequence_stride, minimum=1)
+        start = check_integer(call, "start_index", start_index, minimum=0)
+        stop = rows if end_index is None else min(rows, check_integer(call, "end_index", end_index, minimum=1))
+        beginnings = stop - start - span
+        if targets is not None:
+            beginnings = min(beginnings, _rows_of(call, "targets", arrays[count:]) - start)
+        if beginnings < 1:
+            raise InvalidArgumentError(
+                f"{call}: a window reaches over {span + 1} rows, and there are {max(0, stop - start)} from start_index "
+                f"to end_index{'' if targets is None else ', with targets for some of them'}"
+            )
+        return Dataset(
+            TimeseriesWindows(
+                arrays[:count],
+                arrays[count:],
+                structure,
+                -(-beginnings // sequence_stride),
+                start,
+                sequence_length,
+                sequence_stride,
+                sampling_rate,
+                site=user_site(),
+            )
+        )
 
     @staticmethod
     def zip(*datasets: Any) -> "Dataset[Any]":
@@ -1472,6 +1667,16 @@ class Dataset(Generic[Element]):
     def __bool__(self) -> bool:
         return True
 
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes, in the order of their labels, of the folder that this dataset reads.
+
+        Raises:
+            InvalidArgumentError: it does not read by `from_image_folder` or `from_text_folder` with labels, or reads
+                folders of different classes.
+        """
+        return class_names_of(self.node)
+
     def fingerprint(self) -> str:
         """A digest of everything that this dataset is made of: operators, arguments, functions, arrays and options.
 
@@ -1526,6 +1731,17 @@ class Dataset(Generic[Element]):
 
     def __repr__(self) -> str:
         return f"<penstock.Dataset {self.node.label}, cardinality {self.node.cardinality}>"
+
+
+def _rows_of(call: str, name: str, arrays: Sequence[Any]) -> int:
+    """The length of arrays, which must have an axis of time, all of one length."""
+    lengths = {array.shape[:1] for array in arrays}
+    if len(lengths) != 1 or () in lengths:
+        raise InvalidArgumentError(
+            f"{call}({name}=...) takes arrays of one length with an axis of time in front, got shapes "
+            f"{[array.shape for array in arrays]}"
+        )
+    return int(lengths.pop()[0])
 
 
 def _distribution(name: str, values: Any) -> tuple[float, ...]:
