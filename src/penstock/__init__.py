@@ -11,6 +11,7 @@ import typing as _typing
 
 from penstock.data.dataset import Dataset as Dataset
 from penstock.data.files import FilesDataset as FilesDataset
+from penstock.data.files import FixedLengthRecordDataset as FixedLengthRecordDataset
 from penstock.data.files import ParquetDataset as ParquetDataset
 from penstock.data.files import TextLineDataset as TextLineDataset
 from penstock.data.files import TFRecordDataset as TFRecordDataset

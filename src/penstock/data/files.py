@@ -16,7 +16,9 @@ from penstock.data.tensorflow import FILES
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats import indexed
 from penstock.formats.files import check_compression, check_exists, has_protocol, matching_files
+from penstock.formats.fixed_records import FixedRecords
 from penstock.formats.indexed.file_format import FileFormat
+from penstock.formats.indexed.fixed_files import FixedFiles
 from penstock.formats.indexed.registry import format_of
 from penstock.formats.records import RecordFormat
 from penstock.formats.text_lines import TextLines
@@ -89,6 +91,48 @@ def TFRecordDataset(files: Files, compression_type: str | None = None) -> Datase
     return records_of("TFRecordDataset", files, TFRecords(), compression_type)
 
 
+def FixedLengthRecordDataset(  # noqa: N802  # as TensorFlow has it
+    files: Files,
+    record_bytes: int,
+    header_bytes: int = 0,
+    footer_bytes: int = 0,
+    *,
+    compression_type: str | None = None,
+) -> Dataset[bytes]:
+    r"""The records of files in which all have one length, as bytes; of files not compressed by their numbers.
+
+    Args:
+        files: a name, a pattern with `*`, several, or a dataset of names.
+        record_bytes: how long each record is.
+        header_bytes: how much at the beginning of each file belongs to no record.
+        footer_bytes: how much at its end.
+        compression_type: None or "" for none; "GZIP" or "ZLIB", in any case. Such files are read as streams.
+
+    Raises:
+        StorageError: a file is missing, or holds no whole number of records; of compressed files while iterating.
+        InvalidArgumentError: lengths that cannot be, another compression type, or a pattern without files.
+        InvalidTypeError: something else than names.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "pixels.rgb"
+        >>> _ = path.write_bytes(b"v1" + bytes(range(9)))
+        >>> dataset = FixedLengthRecordDataset(path, record_bytes=3, header_bytes=2)
+        >>> len(dataset), dataset[2]
+        (3, b'\x06\x07\x08')
+    """
+    call = "FixedLengthRecordDataset"
+    if record_bytes < 1 or header_bytes < 0 or footer_bytes < 0:
+        raise InvalidArgumentError(
+            f"{call} takes record_bytes of at least 1, and header_bytes and footer_bytes of at least 0, got "
+            f"{record_bytes}, {header_bytes} and {footer_bytes}"
+        )
+    records = FixedRecords(record_bytes, header_bytes, footer_bytes)
+    if check_compression(call, compression_type):
+        return records_of(call, files, records, compression_type)
+    return files_by_index(call, files, FixedFiles(records))
+
+
 def ParquetDataset(  # noqa: N802  # as the others
     files: Files,
     columns: Sequence[str] | None = None,
@@ -143,7 +187,8 @@ def FilesDataset(files: Files, format: str | FileFormat) -> Dataset:  # noqa: N8
 
     Args:
         files: a name, a pattern with `*`, several, or a dataset of names.
-        format: what reads them, or its name: "parquet", "text", "tfrecord", or one that `ps.register_format` gave.
+        format: what reads them, or its name: "npy", "parquet", "text", "tfrecord", or one that `ps.register_format`
+            gave. "npy" reads the rows of arrays that `numpy.save` has written.
 
     Raises:
         StorageError: a file is missing, cannot be read, or has other rows than the first one; while iterating, a row is

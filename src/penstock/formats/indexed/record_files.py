@@ -1,8 +1,6 @@
 """Files of records by number, through an index of where each record begins."""
 
 import io
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -14,12 +12,12 @@ from penstock.formats.files import ByteReader
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of
 from penstock.formats.indexed.offsets import Edges, kept_edges
+from penstock.formats.indexed.open_files import OpenFiles
 from penstock.formats.ranges import RangedFile, open_ranges
 from penstock.formats.records import RecordFormat, RecordReader
 from penstock.printing import in_bytes
 from penstock.structure import LEAF, Structure, flatten
 
-_OPEN_FILES: Final = 64
 _GROUP_BYTES: Final = 1 << 20
 """How much of a file is decoded together, where that costs hardly more than one record."""
 _Decoded = tuple[list[npt.NDArray[Any]], Structure]
@@ -43,8 +41,7 @@ class RecordFiles(FileFormat):
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._files: OrderedDict[str, tuple[RangedFile, Edges]] = OrderedDict()
+        self._files = OpenFiles[tuple[RangedFile, Edges]]()
         self._kept: KeptRows[_Decoded] = KeptRows()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -60,19 +57,18 @@ class RecordFiles(FileFormat):
 
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
-        with self._lock:
-            records = sum(len(edges) - 1 for _, edges in self._files.values())
+        records = sum(len(edges) - 1 for _, edges in self._files.all())
         held = f"holds where {records:,} records begin, 8 bytes each"
         return f"{held}, and up to {in_bytes(CACHE_BYTES)} of decoded rows" if self.records.decodes_groups else held
 
     def count(self, name: str) -> int:
-        return len(self._file(name)[1]) - 1
+        return len(self._files.get(name, self._opened)[1]) - 1
 
     def spec(self, name: str) -> Any:
         return self.records.spec
 
     def read(self, name: str, rows: Rows) -> Any:
-        file, edges = self._file(name)
+        file, edges = self._files.get(name, self._opened)
         if len(rows) and rows[-1] >= len(edges) - 1:
             raise StorageError(
                 f"{name!r} has {len(edges) - 1} records, and had more when the dataset was made: make it again"
@@ -140,13 +136,8 @@ class RecordFiles(FileFormat):
             reader.close()
         raise StorageError(f"{name!r}, record {number}: it has changed since the dataset was made: make it again")
 
-    def _file(self, name: str) -> tuple[RangedFile, Edges]:
-        with self._lock:
-            found = self._files.get(name)
-            if found is not None:
-                self._files.move_to_end(name)
-                return found
-        file = open_ranges(name)  # by several threads at the same time for several files
+    def _opened(self, name: str) -> tuple[RangedFile, Edges]:
+        file = open_ranges(name)
         start = np.array([0]), np.array([min(6, file.size)])
         magic = file.read(*start)
         for sign, compression in _COMPRESSED.items():
@@ -156,11 +147,7 @@ class RecordFiles(FileFormat):
                     "a stream, by ps.TextLineDataset or ps.TFRecordDataset with compression_type=..., or unpack it"
                 )
         edges = kept_edges(name, self.records.layout, file.version, lambda: self.records.edges(name))
-        with self._lock:
-            found = self._files.setdefault(name, (file, edges))
-            if len(self._files) > _OPEN_FILES:
-                self._files.popitem(last=False)  # it is closed when no thread reads it any more
-            return found
+        return file, edges
 
 
 def _all(reader: RecordReader, count: int) -> Any:

@@ -6,11 +6,13 @@ from typing import Any, Final
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats import indexed
 from penstock.formats.indexed.file_format import FileFormat
+from penstock.formats.indexed.fixed_files import NpyFiles
 from penstock.formats.indexed.record_files import RecordFiles
 from penstock.formats.text_lines import TextLines
 from penstock.formats.tfrecord import TFRecords
 
 _BUILT_IN: Final[dict[str, Callable[[], FileFormat]]] = {
+    "npy": lambda: NpyFiles(),
     "parquet": lambda: indexed.parquet.ParquetFiles(),
     "text": lambda: RecordFiles(TextLines()),
     "tfrecord": lambda: RecordFiles(TFRecords()),

@@ -1,0 +1,124 @@
+"""Files whose rows have one size, so that a multiplication finds any: records of bytes, and arrays of NumPy."""
+
+import io
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import StorageError
+from penstock.formats.fixed_records import FixedRecords
+from penstock.formats.indexed.file_format import FileFormat, Rows
+from penstock.formats.indexed.open_files import OpenFiles
+from penstock.formats.ranges import RangedFile, open_ranges
+from penstock.spec import TensorSpec
+
+_NPY_HEADER: Final = 1 << 16
+"""As much of a file as a header takes at most, but for arrays of hundreds of fields."""
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of an open file: how many, of what, and where the first begins."""
+
+    file: RangedFile
+    count: int
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class FixedFiles(FileFormat):
+    """The bytes of records of one length."""
+
+    def __init__(self, records: FixedRecords) -> None:
+        self.records = records
+        self._files = OpenFiles[_Rows]()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"records": self.records}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.records = state["records"]
+        self._files = OpenFiles[_Rows]()
+
+    def count(self, name: str) -> int:
+        return self._files.get(name, self._opened).count
+
+    def spec(self, name: str) -> Any:
+        return TensorSpec((), object)
+
+    def read(self, name: str, rows: Rows) -> Any:
+        values = _values(self._files.get(name, self._opened), rows)
+        return np.fromiter((value.tobytes() for value in values), object, len(values))
+
+    def _opened(self, name: str) -> _Rows:
+        file = open_ranges(name)
+        size, around = self.records.record_bytes, self.records.header_bytes + self.records.footer_bytes
+        count, rest = divmod(file.size - around, size)
+        if count < 0 or rest:
+            raise StorageError(
+                f"{name!r} has {file.size} bytes, which are no whole number of records of {size} bytes and {around} "
+                "around them: it is cut, or its records have another length"
+            )
+        return _Rows(file, count, self.records.header_bytes, np.dtype(np.uint8), (size,))
+
+
+class NpyFiles(FileFormat):
+    """The rows of arrays that `numpy.save` has written, one array in each file. Fields become a dictionary."""
+
+    def __init__(self) -> None:
+        self._files = OpenFiles[_Rows]()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._files = OpenFiles[_Rows]()
+
+    def count(self, name: str) -> int:
+        return self._files.get(name, _npy).count
+
+    def spec(self, name: str) -> Any:
+        rows = self._files.get(name, _npy)
+        if rows.dtype.fields is None:
+            return TensorSpec(rows.shape, rows.dtype)
+        fields = {field: np.empty((), rows.dtype)[field] for field in rows.dtype.names or ()}
+        return {field: TensorSpec(rows.shape + value.shape, value.dtype) for field, value in fields.items()}
+
+    def read(self, name: str, rows: Rows) -> Any:
+        values = _values(self._files.get(name, _npy), rows)
+        return values if values.dtype.names is None else {field: values[field] for field in values.dtype.names}
+
+
+def _values(of: _Rows, rows: Rows) -> npt.NDArray[Any]:
+    size = of.dtype.itemsize * math.prod(of.shape)
+    numbers = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows
+    begins = of.offset + numbers * size
+    ends = begins + size
+    data = of.file.read(begins[:1], ends[-1:]) if isinstance(rows, range) else of.file.read(begins, ends)
+    return np.frombuffer(data, of.dtype, len(numbers) * math.prod(of.shape)).reshape(len(numbers), *of.shape)
+
+
+def _npy(name: str) -> _Rows:
+    file = open_ranges(name)
+    head = io.BytesIO(file.read(np.array([0]), np.array([min(_NPY_HEADER, file.size)])))
+    try:
+        major, _ = np.lib.format.read_magic(head)
+        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+        shape, by_columns, dtype = read(head)
+    except ValueError as error:
+        raise StorageError(f"{name!r} cannot be read as an array of NumPy (.npy): {error}") from error
+    if dtype.hasobject:
+        raise StorageError(f"{name!r} holds Python objects, which are not loaded: save numbers or strings of one width")
+    if not shape or (by_columns and len(shape) > 1):
+        what = "is stored by columns (Fortran's order): save np.ascontiguousarray(array)" if shape else "has no rows"
+        raise StorageError(f"{name!r}: its array of shape {shape} {what}")
+    expected = head.tell() + dtype.itemsize * math.prod(shape)
+    if file.size < expected:
+        raise StorageError(
+            f"{name!r} is cut: its array of {dtype}{shape} takes {expected} bytes, and there are {file.size}"
+        )
+    return _Rows(file, shape[0], head.tell(), dtype, shape[1:])

@@ -1,0 +1,74 @@
+"""Records of one length and arrays of NumPy: what `test_indexed_formats.py` does not have for all formats."""
+
+import gzip
+import struct
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.testing import check_conformance
+
+
+@pytest.mark.parametrize("footer", [0, 3])
+def test_compressed_records_are_a_stream_of_the_same(tmp_path, footer):
+    numbers = range(300_000)  # more than a chunk
+    content = b"head" + struct.pack(f"<{len(numbers)}i", *numbers) + b"end"[:footer]
+    (tmp_path / "plain").write_bytes(content)
+    (tmp_path / "packed").write_bytes(gzip.compress(content, 1))
+    plain = ps.FixedLengthRecordDataset(tmp_path / "plain", 4, 4, footer)
+    packed = ps.FixedLengthRecordDataset(tmp_path / "packed", 4, 4, footer, compression_type="GZIP")
+    assert b"".join(packed) == b"".join(plain) == content[4 : len(content) - footer]
+    check_conformance(lambda: packed.skip(299_990), limit=15)
+
+
+def test_records_of_another_length_are_errors(tmp_path):
+    (tmp_path / "a").write_bytes(b"abcdefgh")
+    with pytest.raises(ps.StorageError, match=r"a' has 8 bytes, which are no whole number of records of 3 bytes and 1"):
+        ps.FixedLengthRecordDataset(tmp_path / "a", 3, 1)
+    with pytest.raises(ps.StorageError, match="no whole number"):
+        ps.FixedLengthRecordDataset(tmp_path / "a", 3, 20)
+    (tmp_path / "b").write_bytes(gzip.compress(b"abcdefgh"))
+    rows = iter(ps.FixedLengthRecordDataset([tmp_path / "b"] * 2, 3, 1, compression_type="GZIP"))
+    assert [next(rows), next(rows)] == [b"bcd", b"efg"]
+    with pytest.raises(ps.StorageError, match=r"record 2 at byte 7: the file ends after 1 bytes of 3"):
+        next(rows)
+    assert next(rows) == b"bcd"
+    with pytest.raises(ps.StorageError, match="fewer bytes than its header of 20"):
+        list(ps.FixedLengthRecordDataset(tmp_path / "b", 3, 20, compression_type="GZIP"))
+    with pytest.raises(ps.InvalidArgumentError, match="record_bytes of at least 1"):
+        ps.FixedLengthRecordDataset(tmp_path / "a", 0)
+
+
+def test_arrays_have_the_specification_of_their_rows(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((3, 2, 5), ">f4"))
+    assert ps.FilesDataset(tmp_path / "a.npy", "npy").element_spec == ps.TensorSpec((2, 5), ">f4")
+    np.save(tmp_path / "words.npy", np.array(["rose", "violet"]))
+    assert list(ps.FilesDataset(tmp_path / "words.npy", "npy")) == ["rose", "violet"]
+    np.save(tmp_path / "none.npy", np.zeros((0, 2)))
+    assert list(ps.FilesDataset(tmp_path / "none.npy", "npy")) == []
+    np.save(tmp_path / "empty.npy", np.zeros((3, 0)))
+    assert [row.shape for row in ps.FilesDataset(tmp_path / "empty.npy", "npy")] == [(0,)] * 3
+    np.save(tmp_path / "by_columns.npy", np.asfortranarray(np.arange(4)))
+    assert [int(row) for row in ps.FilesDataset(tmp_path / "by_columns.npy", "npy")] == [0, 1, 2, 3]
+
+
+def test_arrays_that_cannot_be_read_by_row(tmp_path):
+    np.save(tmp_path / "cut.npy", np.arange(10))
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "cut.npy").read_bytes()[:-1])
+    np.save(tmp_path / "columns.npy", np.asfortranarray(np.zeros((2, 3))))
+    np.save(tmp_path / "objects.npy", np.array([None, 1]), allow_pickle=True)
+    np.save(tmp_path / "scalar.npy", np.array(3))
+    np.save(tmp_path / "other.npy", np.zeros((2, 3)))
+    np.save(tmp_path / "one.npy", np.zeros((2, 4)))
+    (tmp_path / "text.npy").write_text("rose")
+    for names, message in (
+        (["cut.npy"], r"is cut: its array of int64\(10,\) takes 208 bytes, and there are 207"),
+        (["columns.npy"], "by columns .*ascontiguousarray"),
+        (["objects.npy"], "holds Python objects"),
+        (["scalar.npy"], r"of shape \(\) has no rows"),
+        (["text.npy"], "cannot be read as an array of NumPy"),
+        (["one.npy", "other.npy"], r"other.npy' has rows of .*\(3,\).* and .*one.npy' of .*\(4,\)"),
+    ):
+        with pytest.raises(ps.StorageError, match=message):
+            ps.FilesDataset([tmp_path / name for name in names], "npy")
