@@ -12,7 +12,7 @@ from benchmarks.timing import Figure, processor_ratio, processor_seconds
 
 def measure() -> list[Figure]:
     """The figures of this file."""
-    return [*generators(), restored_generator(), *shuffles(), ragged_text(), *windows()]
+    return [*generators(), restored_generator(), *shuffles(), ragged_text(), *windows(), scanned()]
 
 
 def exhaust(items: Iterable[object]) -> None:
@@ -121,6 +121,21 @@ def windows() -> Iterator[Figure]:
         exhaust(dataset)
         times = sorted(processor_seconds(lambda dataset=dataset: exhaust(dataset)) / rows * 1e6 for _ in range(5))  # type: ignore[misc]
         yield Figure(f"window(8, shift=1) over {word}", times[2], 20, False, "µs a window", (times[0], times[-1]))
+
+
+def scanned() -> Figure:
+    """A running sum, against a loop."""
+    dataset = ps.Dataset.range(100_000).scan(np.int64(0), lambda total, number: (total + number, total)).batch(256)
+
+    def sums() -> Iterator[np.int64]:
+        total = np.int64(0)
+        for number in np.arange(100_000):
+            yield total
+            total = total + number
+
+    return processor_ratio(
+        "scan: running sum, batch(256) / loop", lambda: exhaust(dataset), lambda: exhaust(batches(sums(), 256)), 0.5
+    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """Operators that see the elements one after the other: scan, take_while and unique."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, islice
 from typing import Any, ClassVar
 
 import numpy as np
 
 from penstock.data.block import Block, own
+from penstock.data.collecting import Collector, Unlike
 from penstock.data.functions.apply import Layout, checked_rows, note
 from penstock.data.functions.promise import Promise
 from penstock.data.node import OneInput, Run
@@ -17,7 +19,7 @@ from penstock.formats.values import decode_value, encode_value
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import failures
 from penstock.spec import as_leaf
-from penstock.structure import map_structure
+from penstock.structure import flatten, map_structure
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,40 +70,81 @@ class ScanStream(OneInputStream):
         self._run = run
         self._input = node.input.cursor(run, epoch)
         self._carried = _owned(node.initial_state)
+        # The state before the last call, which holds again where its output is refused.
+        self._before = self._carried
         self._position = 0
+        self._collector: Collector | None = None
+        self._state_like: Callable[[Any], Any] = _unlike
 
     def pull(self, need: int, allow: int) -> Block | None:
         block = self._input.pull(need, allow)
         if block is None:
             return None
-        outputs: list[Any] = []
+        begun, outputs = self._position, self._outputs(block)
+        failure: BaseException | None = None
+        try:
+            self._collect(outputs, len(block))
+        except failures() as error:
+            failure = error
+        done = 0 if self._collector is None else self._collector.rows
+        if self._position > begun + done:  # the last output was refused
+            self._carried, self._position = self._before, self._position - 1
+        if self._collector is not None and done:
+            # What failed comes after these: the element is tried again at the next pull.
+            self._input.give_back(len(block) - done)
+            return self._collector.block()
+        assert failure is not None
+        note(failure, self._node, self._position)
+        self._input.give_back(len(block) - 1)
+        self._position += 1
+        raise failure
+
+    def _collect(self, outputs: Iterator[Any], rows: int) -> None:
+        """Take outputs; the first of all tells what they are like."""
+        if self._collector is not None:
+            rows = self._collector.begin(rows)
+            self._collector.take(islice(outputs, rows))
+            return
+        output = next(outputs)
+        leaves = self._checked(output)
+        specs = None if self._node.promise is None else self._node.promise.leaves
+        structure = self._run.known(self._node).structure
+        self._collector = Collector(output, leaves, structure, specs, self._checked)
+        rows = self._collector.begin(rows)
+        self._collector.take(chain([output], islice(outputs, rows - 1)))
+
+    def _outputs(self, block: Block) -> Iterator[Any]:
+        """The output for each row."""
+        function = self._node.function
         for element in block.rows():
             try:
-                output = self._step(element)
-            except failures() as error:
-                if outputs:  # given first; the element is tried again at the next pull
-                    self._input.give_back(len(block) - len(outputs))
-                    break
-                note(error, self._node, self._position)
-                self._input.give_back(len(block) - 1)
-                self._position += 1
-                raise
-            outputs.append(output)
+                result: Any = function(self._carried, element)
+            except StopIteration as error:  # it would end the outputs in silence
+                raise InvalidTypeError("scan(scan_func) raised StopIteration: return a value instead") from error
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise InvalidTypeError(f"scan(scan_func) must return a pair (new state, output), got {result!r}")
+            self._before, self._carried = self._carried, self._next_state(result[0])
             self._position += 1
-        return Block.of_rows(outputs)
+            yield result[1]
 
-    def _step(self, element: Any) -> Any:
-        result: Any = self._node.function(self._carried, element)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise InvalidTypeError(f"scan(scan_func) must return a pair (new state, output), got {result!r}")
-        carried = map_structure(as_leaf, result[0])
-        promise = self._node.promise
-        output = _owned(result[1] if promise is None else promise.kept(result[1]))
+    def _next_state(self, value: Any) -> Any:
+        try:
+            return self._state_like(value)
+        except Unlike:
+            carried = map_structure(as_leaf, value)
         Layout.of(self._carried).check(Layout.of(carried))
-        layout = Layout.of(output)
+        leaves, structure = flatten(carried)
+        if not any(isinstance(leaf, np.ndarray) for leaf in leaves):  # arrays would be copied
+            self._state_like = Collector(value, leaves, structure, None, lambda _: []).alone
+        return carried
+
+    def _checked(self, output: Any) -> list[Any]:
+        """The leaves of an output, which must be of the kind of all others."""
+        promise = self._node.promise
+        value = output if promise is None else promise.kept(output)
+        layout = Layout.of(value)
         self._run.agreed(self._node, layout).check(layout)
-        self._carried = carried
-        return output
+        return [as_leaf(leaf) for leaf in flatten(value)[0]]
 
     def state(self) -> State:
         return [self._input.state(), self._position, encode_value(self._carried)]
@@ -110,6 +153,11 @@ class ScanStream(OneInputStream):
         position, self._position, carried = state
         self._carried = decode_value(carried, like=self._node.initial_state)
         self._input.restore(position)
+
+
+def _unlike(value: Any) -> Any:
+    """What every first state is to those before it."""
+    raise Unlike
 
 
 def _owned(value: Any) -> Any:
