@@ -9,6 +9,7 @@ from importlib.metadata import version
 from penstock.cli.arguments import INTERRUPTED, failed
 from penstock.cli.check import add_check
 from penstock.cli.demo import add_demo
+from penstock.cli.inspect import add_inspect
 from penstock.cli.launch import add_launch
 from penstock.cli.servers import add_dispatcher, add_worker
 from penstock.cli.status import add_status, add_stop
@@ -44,6 +45,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"penstock {version('penstock')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     parser.set_defaults(command=None)
-    for add in (add_demo, add_launch, add_dispatcher, add_worker, add_status, add_stop, add_check):
+    for add in (add_demo, add_launch, add_dispatcher, add_worker, add_status, add_stop, add_check, add_inspect):
         add(commands)
     return parser

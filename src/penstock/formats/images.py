@@ -168,6 +168,13 @@ def _by_pillow(data: bytes | bytearray | memoryview, channels: int, dtype: str) 
         raise ElementError(f"the image of {len(data)} bytes cannot be decoded: {error}") from error
 
 
+def encode_png(pixels: Pixels) -> bytes:
+    """A uint8 image as a PNG file."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "png")
+    return file.getvalue()
+
+
 def _pixels_of(image: Any, channels: int, dtype: str) -> Pixels:
     if image.mode in ("I", "F"):
         raise ElementError(

@@ -1,0 +1,189 @@
+"""What kind a file is, by how it begins and how its name ends, and the dataset that reads it."""
+
+import struct
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+import penstock as ps
+from penstock.formats.files import open_bytes
+from penstock.formats.folders import ImageReader
+
+_BEGINNING_BYTES: Final = 1 << 12
+_MAGIC: Final = (
+    (b"PAR1", "Parquet"),
+    (b"ARROW1", "Arrow"),
+    (b"\x93NUMPY", "NumPy"),
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"\x89PNG", "PNG"),
+    (b"GIF8", "GIF"),
+    (b"BM", "BMP"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+    (b"\x89HDF", "HDF5"),
+    (b"PK\x03\x04", "ZIP"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+)
+_IMAGES: Final = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WebP")
+_ENDINGS: Final = {
+    "parquet": "Parquet",
+    "arrow": "Arrow",
+    "feather": "Arrow",
+    "npy": "NumPy",
+    "jpg": "JPEG",
+    "jpeg": "JPEG",
+    "png": "PNG",
+    "gif": "GIF",
+    "bmp": "BMP",
+    "tif": "TIFF",
+    "tiff": "TIFF",
+    "webp": "WebP",
+    "csv": "CSV",
+    "tsv": "TSV",
+    "jsonl": "JSON lines",
+    "ndjson": "JSON lines",
+    "tfrecord": "TFRecord",
+    "tfrecords": "TFRecord",
+    "tar": "tar",
+}
+_TEXTS: Final = ("CSV", "TSV", "JSON lines")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a file is.
+
+    Attributes:
+        name: of the format, as users call it.
+        compression: "GZIP", or "" for none.
+        expected: the format that the name of the file speaks of; "" if it speaks of none.
+    """
+
+    name: str
+    compression: str
+    expected: str
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it holds one image."""
+        return self.name in _IMAGES
+
+    @property
+    def shown(self) -> str:
+        """For the user."""
+        return f"{self.name}, {self.compression}" if self.compression else self.name
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of a file.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    reader = open_bytes(name, "")
+    try:
+        begin = reader.read(_BEGINNING_BYTES)
+    finally:
+        reader.close()
+    compression = ""
+    if begin[:2] == b"\x1f\x8b":
+        compression, begin = "GZIP", _unpacked(begin)
+    ending = name.lower().removesuffix(".gz").rpartition(".")[2]
+    expected = _ENDINGS.get(ending, "")
+    return Kind(_by_content(begin, expected), compression, expected)
+
+
+def _unpacked(begin: bytes) -> bytes:
+    try:
+        return zlib.decompressobj(31).decompress(begin, _BEGINNING_BYTES)
+    except zlib.error:
+        return b""
+
+
+def _by_content(begin: bytes, expected: str) -> str:
+    for magic, name in _MAGIC:
+        if begin.startswith(magic):
+            return name
+    if begin[:4] == b"RIFF" and begin[8:12] == b"WEBP":
+        return "WebP"
+    if begin[257:262] == b"ustar":
+        return "tar"
+    if _begins_a_record(begin):
+        return "TFRecord"
+    if b"\0" not in begin and begin.decode("utf-8", "replace").rstrip("\ufffd").count("\ufffd") == 0:
+        return expected if expected in _TEXTS else "text"
+    return expected if expected == "TFRecord" else "unknown"
+
+
+def _begins_a_record(begin: bytes) -> bool:
+    """Whether there is the length of a TFRecord with its checksum."""
+    if len(begin) < 12:
+        return False
+    value = google_crc32c.value(begin[:8])
+    masked = ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return begin[8:12] == struct.pack("<I", masked)
+
+
+def dataset_of(kind: Kind, names: list[str]) -> ps.Dataset[Any]:
+    """The rows of files of a kind. Several are given for images alone.
+
+    Raises:
+        PenstockError: they cannot be read.
+        InvalidArgumentError: penstock does not read this kind.
+    """
+    if kind.is_image:
+        return ps.Dataset.from_list(names).map(ImageReader(None, 3, {}), ps.AUTOTUNE)
+    (name,) = names
+    try:
+        return _READERS[kind.name](name, kind.compression)
+    except KeyError:
+        raise ps.InvalidArgumentError(
+            f"penstock has no reader for {kind.name} files: ps.Dataset.from_source and from_generator take what "
+            "another library reads"
+        ) from None
+
+
+def _arrow(name: str, _: str) -> ps.Dataset[Any]:
+    try:
+        with pa.memory_map(name) as source:
+            return ps.Dataset.from_arrow(pa.ipc.open_file(source).read_all(), mask_nulls=True)
+    except pa.ArrowException as error:
+        raise ps.StorageError(f"{name!r} cannot be read as an Arrow file: {error}") from error
+
+
+def _numpy(name: str, _: str) -> ps.Dataset[Any]:
+    try:
+        return ps.Dataset.from_source(np.load(name, mmap_mode="r"))
+    except (ValueError, EOFError) as error:
+        raise ps.StorageError(f"{name!r} cannot be read as a NumPy file: {error}") from error
+
+
+def _tar(name: str, compression: str) -> ps.Dataset[Any]:
+    def members() -> Iterator[dict[str, Any]]:
+        try:
+            with tarfile.open(name) as archive:
+                yield from ({"name": one.name, "bytes": one.size} for one in archive if one.isfile())
+        except tarfile.TarError as error:
+            raise ps.StorageError(f"{name!r} cannot be read as a tar file: {error}") from error
+
+    signature = {"name": ps.TensorSpec((), object), "bytes": ps.TensorSpec((), np.int64)}
+    return ps.Dataset.from_generator(members, signature)
+
+
+_READERS: Final[dict[str, Callable[[str, str], ps.Dataset[Any]]]] = {
+    "Parquet": lambda name, _: ps.ParquetDataset(name),
+    "Arrow": _arrow,
+    "NumPy": _numpy,
+    "CSV": lambda name, compression: ps.CsvDataset(name, compression_type=compression),
+    "TSV": lambda name, compression: ps.CsvDataset(name, delimiter="\t", compression_type=compression),
+    "JSON lines": lambda name, compression: ps.JsonLinesDataset(name, compression_type=compression),
+    "TFRecord": lambda name, compression: ps.TFRecordDataset(name, compression),
+    "text": lambda name, compression: ps.TextLineDataset(name, compression),
+    "tar": _tar,
+}

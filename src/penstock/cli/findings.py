@@ -1,0 +1,195 @@
+"""What `penstock inspect` finds in files of one kind."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow.parquet as pq
+
+import penstock as ps
+from penstock import formats
+from penstock.cli.file_kinds import Kind, dataset_of
+from penstock.formats.files import has_protocol
+from penstock.printing import in_bytes, one_line
+from penstock.structure import flatten
+
+_GOOD_GROUP: Final = 20_000
+"""Rows of a Parquet row group above which a row at random costs much more than one in order."""
+_SHOWN: Final = 10
+_WIDTH: Final = 100
+_RANDOM_READS: Final = {
+    "NumPy": "good: any row by a slice",
+    "Arrow": "good: any row from memory",
+    "CSV": "good, by ps.CsvDataset: it finds out once where rows begin",
+    "TSV": "good, by ps.CsvDataset: it finds out once where rows begin",
+    "JSON lines": "good, by ps.JsonLinesDataset: it finds out once where rows begin",
+    "TFRecord": 'good, by ps.FilesDataset(files, "tfrecord"): it finds out once where records begin',
+    "text": 'good, by ps.FilesDataset(files, "text"): it finds out once where lines begin',
+    "tar": "bad: read from front to back",
+}
+
+
+@dataclass
+class Findings:
+    """What is known of the files of one kind.
+
+    Attributes:
+        kind: theirs.
+        names: of the files.
+        rows: how many each has; only those that were read, where all were not.
+        schema: what a row is, in words.
+        first: the first elements.
+        problems: what is wrong, in words.
+        count: how many things are wrong, of which `problems` has the first.
+        images: the first images, for a contact sheet.
+    """
+
+    kind: Kind
+    names: list[str]
+    rows: list[int] = field(default_factory=list)
+    schema: str = ""
+    first: list[Any] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    count: int = 0
+    images: list[np.ndarray[Any, Any]] = field(default_factory=list)
+
+    def wrong(self, what: str) -> None:
+        """Note something that is wrong."""
+        self.count += 1
+        if len(self.problems) < _SHOWN:
+            self.problems.append(what)
+
+    def lines(self) -> Iterator[str]:
+        """The report."""
+        yield f"{self.kind.shown}: {len(self.names):,} {'file' if len(self.names) == 1 else 'files'}{self._size()}"
+        yield f"  rows          {self._rows()}"
+        yield f"  schema        {self.schema or 'unknown: no row could be read'}"
+        yield f"  random reads  {self._random_reads()}"
+        for number, element in enumerate(self.first):
+            yield f"  element {number:<5} {_shown(element)}"
+        yield f"  problems      {self.count or 'none'}"
+        yield from (f"    {one_line(problem, 300)}" for problem in self.problems)
+        if self.count > len(self.problems):
+            yield f"    and {self.count - len(self.problems):,} more"
+
+    def _size(self) -> str:
+        if any(map(has_protocol, self.names)):
+            return ""
+        return f", {in_bytes(sum(os.path.getsize(name) for name in self.names))}"
+
+    def _rows(self) -> str:
+        total = f"{sum(self.rows):,}"
+        if self.kind.is_image or len(self.rows) < 2:
+            return total
+        return f"{total}, from {min(self.rows):,} to {max(self.rows):,} in a file"
+
+    def _random_reads(self) -> str:
+        if self.kind.is_image:
+            return "good: a file for each row"
+        if self.kind.compression:
+            return "bad: compressed files are read from front to back"
+        if self.kind.name != "Parquet":
+            return _RANDOM_READS.get(self.kind.name, "unknown")
+        largest = max(map(_largest_group, self.names), default=0)
+        if largest <= _GOOD_GROUP:
+            return f"good: row groups of up to {largest:,} rows"
+        return (
+            f"bad: a row at random decodes a row group of up to {largest:,} rows; write groups of a few thousand, for "
+            "example by pyarrow.parquet.write_table(table, file, row_group_size=2000)"
+        )
+
+
+def _largest_group(name: str) -> int:
+    try:
+        with pq.ParquetFile(formats.remote.open_file(name) if has_protocol(name) else name) as file:
+            return max((file.metadata.row_group(n).num_rows for n in range(file.metadata.num_row_groups)), default=0)
+    except (OSError, ValueError):  # said by who reads it
+        return 0
+
+
+def look_into(kind: Kind, names: list[str], *, elements: int, images: int) -> Findings:
+    """What is in files of one kind, all of whose rows are read.
+
+    Args:
+        kind: theirs.
+        names: of the files.
+        elements: how many of the first elements are kept.
+        images: how many images are kept.
+    """
+    found = Findings(kind, names)
+    for several in [names] if kind.is_image else [[name] for name in names]:
+        try:
+            _read(found, several, elements, images)
+        except ps.PenstockError as error:
+            found.wrong(str(error))
+    if kind.expected and kind.expected != kind.name:
+        found.wrong(f"{names[0]!r} is named as {kind.expected}, and its content is {kind.name}")
+    return found
+
+
+def _read(found: Findings, names: list[str], elements: int, images: int) -> None:
+    dataset = dataset_of(found.kind, names)
+    with iter(dataset.ignore_errors()) as rows:
+        count, first = 0, None
+        for element in rows:
+            first = element if first is None else first
+            count += 1
+            if len(found.first) < elements:
+                found.first.append(element)
+            if len(found.images) < images:
+                found.images += _images_in(element, found.kind.is_image)
+        errors = rows.errors
+    found.rows.append(count)
+    for row in errors.rows:
+        place = f"row {row.position}: " if row.position is not None and not found.kind.is_image else ""
+        found.wrong(f"{place}{row.error}")
+    found.count += errors.count - len(errors.rows)
+    if first is not None:
+        schema = schema_of(first)
+        if found.schema and schema != found.schema:
+            found.wrong(f"{names[0]!r} has other rows than {found.names[0]!r}: {schema}")
+        found.schema = found.schema or schema
+
+
+def schema_of(element: Any) -> str:
+    """The structure of an element, with the kind of each leaf and how many axes it has."""
+    leaves, structure = flatten(element)
+    return one_line(structure.shown(map(_kind_of_leaf, leaves)), 4 * _WIDTH)
+
+
+def _kind_of_leaf(leaf: Any) -> str:
+    if isinstance(leaf, (str, bytes)):
+        return "text" if isinstance(leaf, str) else "bytes"
+    array = np.asarray(leaf)
+    return f"{array.dtype}[{', '.join('-' * array.ndim)}]" if array.ndim else str(array.dtype)
+
+
+def _images_in(element: Any, is_image: bool) -> list[np.ndarray[Any, Any]]:
+    """The images of an element: itself, or those whose files it holds."""
+    if is_image:
+        return [np.asarray(element)]
+    found = []
+    for leaf in flatten(element)[0]:
+        if isinstance(leaf, bytes):
+            try:
+                found.append(ps.image.decode(leaf))
+            except ps.ElementError:  # other bytes
+                continue
+    return found
+
+
+def _shown(element: Any) -> str:
+    leaves, structure = flatten(element)
+    shown = structure.shown([_leaf(leaf) for leaf in leaves])
+    return one_line(shown, 4 * _WIDTH)
+
+
+def _leaf(leaf: Any) -> str:
+    if isinstance(leaf, np.ndarray) and leaf.size > 8:
+        return f"{leaf.dtype}{list(leaf.shape)}"
+    if isinstance(leaf, bytes) and len(leaf) > 24:
+        return f"{len(leaf):,} bytes, {leaf[:16]!r}..."
+    text = repr(leaf.tolist() if isinstance(leaf, (np.ndarray, np.generic)) else leaf)
+    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}... ({len(leaf):,} characters)"

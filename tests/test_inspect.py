@@ -1,0 +1,151 @@
+"""`penstock inspect`: what it says of files of every kind, whole and damaged."""
+
+import gzip
+import io
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import penstock as ps
+from penstock.cli import main
+
+
+def picture(shade, kind="png"):
+    file = io.BytesIO()
+    Image.fromarray(np.full((20, 30, 3), shade, np.uint8)).save(file, kind)
+    return file.getvalue()
+
+
+def write_arrow(path):
+    table = pa.table({"x": [1, None, 3]})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+
+
+def write_records(path):
+    with ps.TFRecordWriter(path) as writer:
+        for number in range(5):
+            writer.write(bytes([number]) * 40)
+
+
+def write_tar(path):
+    (path.parent / "a.txt").write_text("hello")
+    with tarfile.open(path, "w") as archive:
+        archive.add(path.parent / "a.txt", "inner/a.txt")
+
+
+FILES = {
+    "a.parquet": lambda path: pq.write_table(pa.table({"x": [1, 2], "word": ["a", "b"]}), path),
+    "a.npy": lambda path: np.save(path, np.arange(12.0).reshape(4, 3)),
+    "a.csv": lambda path: path.write_text("age,name\n31,Ada\n17,Bob\n"),
+    "a.tsv": lambda path: path.write_text("age\tname\n31\tAda\n"),
+    "a.jsonl": lambda path: path.write_text('{"a": 1}\n{"a": 2}\n'),
+    "a.txt": lambda path: path.write_text("grün\nblau\n", "utf-8"),
+    "a.txt.gz": lambda path: path.write_bytes(gzip.compress(b"x\ny\n")),
+    "a.csv.gz": lambda path: path.write_bytes(gzip.compress(b"x\n1\n2\n3\n")),
+    "a.tfrecord": write_records,
+    "records": write_records,
+    "a.arrow": write_arrow,
+    "a.tar": write_tar,
+    "a.png": lambda path: path.write_bytes(picture(7)),
+    "a.webp": lambda path: path.write_bytes(picture(7, "webp")),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "rows", "schema", "random_reads"),
+    [
+        ("a.parquet", "Parquet", 2, "{'word': text, 'x': int64}", "good: row groups of up to 2 rows"),
+        ("a.npy", "NumPy", 4, "float64[-]", "good: any row by a slice"),
+        ("a.csv", "CSV", 2, "{'age': int64, 'name': text}", "good, by ps.CsvDataset"),
+        ("a.tsv", "TSV", 1, "{'age': int64, 'name': text}", "good, by ps.CsvDataset"),
+        ("a.jsonl", "JSON lines", 2, "{'a': int64}", "good, by ps.JsonLinesDataset"),
+        ("a.txt", "text", 2, "text", 'good, by ps.FilesDataset(files, "text")'),
+        ("a.txt.gz", "text, GZIP", 2, "text", "bad: compressed files are read from front to back"),
+        ("a.csv.gz", "CSV, GZIP", 3, "{'x': int64}", "bad: compressed"),
+        ("a.tfrecord", "TFRecord", 5, "bytes", 'good, by ps.FilesDataset(files, "tfrecord")'),
+        ("records", "TFRecord", 5, "bytes", 'good, by ps.FilesDataset(files, "tfrecord")'),
+        ("a.arrow", "Arrow", 3, "{'x': int64, 'x_is_valid': bool}", "good: any row from memory"),
+        ("a.tar", "tar", 1, "{'bytes': int64, 'name': text}", "bad: read from front to back"),
+        ("a.png", "PNG", 1, "uint8[-, -, -]", "good: a file for each row"),
+        ("a.webp", "WebP", 1, "uint8[-, -, -]", "good: a file for each row"),
+    ],
+)
+def test_a_whole_file_is_described(tmp_path, capsys, name, kind, rows, schema, random_reads):
+    FILES[name](tmp_path / name)
+    assert main(["inspect", str(tmp_path / name), "--first", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{kind}: 1 file, ")
+    assert lines[1] == f"  rows          {rows}" and lines[2] == f"  schema        {schema}"
+    assert lines[3].startswith(f"  random reads  {random_reads}")
+    assert lines[4].startswith("  element 0     ") and lines[5] == "  problems      none"
+
+
+def damaged_record(path):
+    write_records(path)
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+
+
+def large_groups(path):
+    pq.write_table(pa.table({"x": np.arange(30_000)}), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "status", "said"),
+    [
+        ("a.tfrecord", damaged_record, 1, "record 1 at byte 56: the checksum of its 40 bytes of data is wrong"),
+        ("a.parquet", large_groups, 0, "bad: a row at random decodes a row group of up to 30,000 rows"),
+        ("a.parquet", lambda path: path.write_bytes(b"PAR1 and no more"), 1, "cannot be read as a Parquet file"),
+        ("a.png", lambda path: path.write_bytes(picture(1)[:50]), 1, "a.png': the image of 50 bytes cannot be decoded"),
+        ("a.jpg", lambda path: path.write_bytes(picture(1)), 1, "named as JPEG, and its content is PNG"),
+        ("a.npy", lambda path: path.write_bytes(b"\x93NUMPY"), 1, "cannot be read as a NumPy file"),
+        ("a.bin", lambda path: path.write_bytes(bytes(range(256))), 1, "has no reader for unknown files"),
+        ("a.csv", lambda path: path.write_text("a,b\n1,2\n1,2,3\n"), 1, "problems      1"),
+        ("a.arrow", lambda path: path.write_bytes(b"ARROW1\0\0"), 1, "cannot be read as an Arrow file"),
+    ],
+)
+def test_what_is_wrong_is_said_and_is_the_status(tmp_path, capsys, name, write, status, said):
+    write(tmp_path / name)
+    assert main(["inspect", str(tmp_path / name)]) == status
+    assert said in capsys.readouterr().out
+
+
+def test_files_are_put_together_by_kind_and_compared(tmp_path, capsys):
+    for number in range(3):
+        pq.write_table(pa.table({"x": list(range(number + 1))}), tmp_path / f"{number}.parquet")
+    assert main(["inspect", str(tmp_path / "*.parquet"), "--first", "0"]) == 0
+    assert "rows          6, from 1 to 3 in a file" in capsys.readouterr().out
+    pq.write_table(pa.table({"x": [1.5]}), tmp_path / "3.parquet")
+    (tmp_path / "names.txt").write_text("a\n")
+    assert main(["inspect", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "Parquet: 4 files" in said and "text: 1 file" in said
+    assert "3.parquet' has other rows than" in said and "{'x': float64}" in said
+
+
+def test_a_sheet_shows_images_of_files_and_of_columns(tmp_path, capsys):
+    for number in range(3):
+        (tmp_path / f"{number}.png").write_bytes(picture(100 + number))
+    pq.write_table(pa.table({"image": [picture(200), picture(201)]}), tmp_path / "4.parquet")
+    assert main(["inspect", str(tmp_path), "--sheet", str(tmp_path / "outsheet.png")]) == 0
+    assert "5 images" in capsys.readouterr().out
+    sheet = np.asarray(Image.open(tmp_path / "outsheet.png"))
+    assert sheet.shape == (128, 5 * 128, 3)
+    assert sorted(int(sheet[60, 60 + 128 * place, 0]) for place in range(5)) == [100, 101, 102, 200, 201]
+
+
+def test_what_cannot_be_inspected_is_said(tmp_path, capsys):
+    assert main(["inspect", str(tmp_path / "none.txt")]) == 2
+    assert "no file matches" in capsys.readouterr().err
+    (tmp_path / "inner").mkdir()
+    assert main(["inspect", str(tmp_path)]) == 2
+    assert "there is no file below" in capsys.readouterr().err
+    (tmp_path / "a.txt").write_text("a\n")
+    assert main(["inspect", str(tmp_path / "a.txt"), "--sheet", str(tmp_path / "x.png")]) == 2
+    assert "there is no image in these files" in capsys.readouterr().err
