@@ -52,6 +52,7 @@ from penstock.errors import StorageError as StorageError
 from penstock.errors import TooManySkippedError as TooManySkippedError
 from penstock.errors import WorkerError as WorkerError
 from penstock.extras import load as _load
+from penstock.formats.example import parse_example as parse_example
 from penstock.formats.indexed.file_format import FileFormat as FileFormat
 from penstock.formats.indexed.registry import register_format as register_format
 from penstock.formats.tfrecord_writer import TFRecordWriter as TFRecordWriter
