@@ -1,6 +1,6 @@
 """Operators that see the elements one after the other: scan, take_while and unique."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
@@ -272,11 +272,10 @@ class UniqueStream(OneInputStream):
                 return block.take(np.array(fresh, dtype=np.int64))
 
     def _fresh(self, block: Block) -> list[int]:
-        fresh = []
-        for number, leaves in enumerate(zip(*block.columns, strict=True)):
-            identity = tuple(map(_identity, leaves))
-            if identity not in self._seen:
-                self._seen.add(identity)
+        seen, fresh = self._seen, []
+        for number, identity in enumerate(_identities(block)):
+            if identity not in seen:
+                seen.add(identity)
                 fresh.append(number)
         return fresh
 
@@ -288,7 +287,19 @@ class UniqueStream(OneInputStream):
         while self._input.repeating:
             block = self._input.repeat()
             if block is not None:
-                self._fresh(block)
+                self._seen.update(_identities(block))
+
+
+def _identities(block: Block) -> Iterable[Any]:
+    """For each row what is equal for equal rows."""
+    columns = [
+        # Python's numbers and strings are found in a set sooner than NumPy's, to which they are equal.
+        column.tolist() if column.ndim == 1 and column.dtype.kind in "biufcUS" else map(_identity, column)
+        for column in block.columns
+    ]
+    if not columns:
+        return [()] * len(block)
+    return columns[0] if len(columns) == 1 else zip(*columns, strict=True)
 
 
 def _identity(leaf: Any) -> Any:
