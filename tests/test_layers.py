@@ -30,7 +30,7 @@ LEVELS = (
     "data/operators/",
     "data/arguments data/guards data/iterator data/plan data/randomness data/sample",
     "data/folders",
-    "data data/dataset data/files data/shards data/table_files",
+    "data data/dataset data/files data/shards data/archives data/table_files",
     "distribute/",
     "distribute/control/",
     "distribute/feed/",

@@ -1,8 +1,10 @@
 """What holds for every format whose rows are read by number, on files that other libraries have written."""
 
 import csv
+import io
 import json
 import struct
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +86,20 @@ def write_fields(path, numbers):
         np.save(file, np.array([(number, number / 2) for number in numbers], [("x", ">i4"), ("y", "f8", (1,))]))
 
 
+def write_tar(path, numbers):
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT if numbers[0] else tarfile.PAX_FORMAT) as archive:
+        for number in numbers:
+            folder = "long/" * (30 * (number % 3))
+            for extension, content in (("cls", b"%d" % number), ("seg.txt", b"x" * number), ("jpg", b"\xff" * 600)):
+                member = tarfile.TarInfo(f"{folder}{number}.{extension}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+
+
+def damaged_tar(content):
+    return replaced(content, content.index(b"140" + bytes(500)), b"one")
+
+
 def replaced(content, place, by):
     return content[:place] + by + content[place + len(by) :]
 
@@ -134,6 +150,13 @@ KINDS = {
     "npy": Kind(write_array, lambda files: ps.FilesDataset(files, "npy").map(lambda x: x[1]), None, range(0), ""),
     "npy with fields": Kind(
         write_fields, lambda files: ps.FilesDataset(files, "npy").map(lambda row: row["x"]), None, range(0), ""
+    ),
+    "tar": Kind(
+        write_tar,
+        lambda files: ps.TarDataset(files, ["seg.txt", "cls"]).map(lambda row: row["cls"]),
+        damaged_tar,
+        range(40, 41),
+        "/140': invalid literal for int() with base 10: b'one'",
     ),
     "json lines": Kind(
         write_json_lines,

@@ -227,6 +227,17 @@ def files_by_index(call: str, files: Files, format: FileFormat) -> Dataset:
     return Dataset(IndexedFiles(names, call, format, counts, site=user_site()), options)
 
 
+def first_name(call: str, files: Files) -> str:
+    """The name of the first file, which tells what the others hold.
+
+    Raises:
+        StorageError: there is none.
+    """
+    for element in Dataset(names_of(call, files)).take(1):
+        return _name_of(element)
+    raise StorageError(f"{call}: there is no file that tells what its rows are")
+
+
 def _name_of(element: Any) -> str:
     """The name of a file, of a name or (name, start, stop)."""
     return str(element[0] if isinstance(element, tuple) else element)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.data.dataset import Dataset
-from penstock.data.files import Files, files_by_index, names_of, records_of
-from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from penstock.data.files import Files, files_by_index, first_name, records_of
+from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats import indexed
 from penstock.formats.files import check_compression
 from penstock.formats.indexed.record_files import RecordFiles
@@ -144,10 +144,7 @@ def _tables(
 ) -> Dataset[Any]:
     """The rows of files, of which the first says what they are."""
     compression = check_compression(call, compression_type)
-    first = next(iter(Dataset(names_of(call, files)).take(1)), None)
-    if first is None:
-        raise StorageError(f"{call}: there is no file that tells which columns there are")
-    records = found(str(first[0] if isinstance(first, tuple) else first), compression)
+    records = found(first_name(call, files), compression)
     if compression:
         return records_of(call, files, records, compression)
     return files_by_index(call, files, RecordFiles(records))
