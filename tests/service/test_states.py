@@ -16,7 +16,7 @@ from penstock.service.reader.leases import Leases
 from penstock.service.reader.reader import Reader
 from penstock.service.transport import dispatcher_client
 from penstock.service.transport.dispatcher_client import DispatcherClient
-from penstock.service.wire.dispatcher_messages import ReleaseConsumer
+from penstock.service.wire.dispatcher_messages import OpenEpoch, ReleaseConsumer
 from penstock.service.wire.subjects import Span
 
 pytestmark = pytest.mark.slow
@@ -226,6 +226,28 @@ def test_what_a_reader_had_was_given_again_where_it_ended_while_the_dispatcher_w
             assert consumed_at(dispatcher) == set(range(ROWS))
 
 
+def test_a_dataset_was_unknown_to_a_dispatcher_that_was_started_anew_before_the_epoch_was_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    servers = [ps.service.DispatchServer()]
+    port = int(servers[0].target.rpartition(":")[2])
+    reached = DispatcherClient._reached
+
+    def after_a_restart(client: DispatcherClient, message: Any, seconds: float) -> Any:
+        if isinstance(message, OpenEpoch) and len(servers) == 1:
+            servers[0].stop()
+            servers.append(ps.service.DispatchServer(ps.service.DispatcherConfig(port=port)))
+        return reached(client, message, seconds)
+
+    monkeypatch.setattr(DispatcherClient, "_reached", after_a_restart)
+    worker = ps.service.WorkerConfig(dispatcher_address=servers[0].target.split("://")[1], heartbeat_seconds=0.1)
+    with ps.service.WorkerServer(worker):
+        job = ps.service.distribute("distributed_epoch", servers[0].target)
+        assert sorted(int(x) for x in made("rows").apply(job)) == list(range(ROWS))
+    assert len(servers) == 2
+    servers[1].stop()
+
+
 def test_what_a_state_of_a_strategys_iterator_says_is_known_when_it_is_there() -> None:
     with ps.service.DispatchServer() as dispatcher:
         worker = ps.service.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1])
@@ -258,7 +280,7 @@ def test_what_the_service_reads_and_what_this_process_does_are_parts_of_one_orde
         assert [int(next(reader)) for _ in range(30)] == whole[:30]
         state = json.loads(json.dumps(reader.state_dict()))
     # The nodes of the next program draw other seeds, also where another service has taken the place of the one before.
-    with ps.service.DispatchServer(ps.service.DispatcherConfig()) as dispatcher:
+    with ps.service.DispatchServer() as dispatcher:
         another = dispatcher.target.split("://")[1]
         with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=another)):
             for service in (address, another):

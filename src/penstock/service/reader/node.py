@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -259,7 +258,14 @@ class DistributeStream(LiveStream):
 
     def _open(self, dispatcher: DispatcherClient, position: Any, *, patience_seconds: float) -> EpochOpened:
         self._dataset_id = self._node.dataset_id or self._registered(dispatcher, patience_seconds)
-        opened = dispatcher.ask(self._opening(self._dataset_id, position), patience_seconds)
+        try:
+            opened = dispatcher.ask(self._opening(self._dataset_id, position), patience_seconds)
+        except InvalidArgumentError:
+            if self._node.dataset_id or self._is_known(dispatcher, self._dataset_id, patience_seconds):
+                raise
+            # Another dispatcher has taken its place since then, and knows nothing.
+            self._dataset_id = self._registered(dispatcher, patience_seconds)
+            opened = dispatcher.ask(self._opening(self._dataset_id, position), patience_seconds)
         assert isinstance(opened, EpochOpened)
         settings = self._node.settings
         if settings.target_workers == "LOCAL" and not any(map(settings.usable, opened.workers)):
@@ -273,12 +279,19 @@ class DistributeStream(LiveStream):
         """The id of the dataset, which is sent to the dispatcher only if it does not know it."""
         registration = self._node.registration(self._given_seed)
         dataset_id = content_id(registration.definition, registration.info)
-        with suppress(InvalidArgumentError):
-            dispatcher.ask(GetDataset(dataset_id=dataset_id, with_definition=False), patience_seconds)
+        if self._is_known(dispatcher, dataset_id, patience_seconds):
             return dataset_id
         reply = dispatcher.ask(registration, patience_seconds)
         assert isinstance(reply, DatasetRegistered)
         return reply.dataset_id
+
+    @staticmethod
+    def _is_known(dispatcher: DispatcherClient, dataset_id: str, patience_seconds: float) -> bool:
+        try:
+            dispatcher.ask(GetDataset(dataset_id=dataset_id, with_definition=False), patience_seconds)
+        except InvalidArgumentError:
+            return False
+        return True
 
     def _opening(self, dataset_id: str, position: Any) -> OpenEpoch:
         settings = self._node.settings
