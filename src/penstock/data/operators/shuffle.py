@@ -11,6 +11,7 @@ import numpy.typing as npt
 from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Run, SameElements
 from penstock.data.skipped import SkippedPlace
+from penstock.data.slots import Places, Slots
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
 from penstock.printing import in_bytes
@@ -42,7 +43,7 @@ class Shuffle(SameElements):
     @property
     def memory(self) -> str:
         if not self.indexable:
-            return f"holds up to {2 * self.buffer_size:,} rows"
+            return f"holds up to {self.buffer_size + self.buffer_size // 16 + 1:,} rows"
         rows = min(self.buffer_size, max(self.cardinality, 0) or self.buffer_size)
         return "moves indices only" + (f", holds {in_bytes(8 * rows)}" if rows <= 1 << 17 else ", holds nothing")
 
@@ -121,6 +122,7 @@ class ShuffleStream(OneInputStream):
     """The same order over a stream.
 
     While one window is handed out, the rows of the next are collected, one for each, so that none has to be waited for.
+    Each takes the place of one that was handed out: there is memory for one window, and for a sixteenth of it more.
     What is left out among them counts at the row for which it was read: at the same one, whatever the size of blocks.
 
     The state is where the window begins in the input, its number, and how many of its rows were handed out: at most two
@@ -134,13 +136,14 @@ class ShuffleStream(OneInputStream):
     def __init__(self, node: Shuffle, run: Run, epoch: int) -> None:
         self._key = node.key(run, epoch)
         self._buffer = node.buffer_size
-        self._copiers = run.copiers
+        self._piece = max(1, self._buffer // self._PIECES)
         self._first = node.first_window(self._key)
         own, self._skips = run.ahead()
         self._input = node.input.counting_cursor(own, epoch)
         # What was left out among the collected rows, and after how many of them.
         self._left_out: list[tuple[int, list[SkippedPlace]]] = []
-        self._collected: list[Block] = []
+        self._slots = Slots(run.copiers)
+        self._collected: list[Places] = []
         self._collected_begin: State = None
         self._second_begin: State = None
         # The window that is handed out, or will be first: where it begins in the input, its number, whether its rows
@@ -151,26 +154,25 @@ class ShuffleStream(OneInputStream):
         self._given = 0
         # How many rows of the next window had been collected when the first of this one was handed out.
         self._start = 0
-        self._pieces: list[Block] = []
+        # Where the rows of the window stand that were not handed out yet, in the order in which they will be.
+        self._left: Places = np.empty(0, np.int64)
         # A failure met while the next window is collected. It comes when that window begins: where among the rows it
         # comes must not depend on how many rows are asked for at a time.
         self._failure: BaseException | None = None
         self._known = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
-        while not self._pieces:
+        while not len(self._left):
             if not self._advance():
                 return None
-        piece = self._pieces[0]
+        rows = min(allow, len(self._left), self._piece)
         first = self._start + self._given
-        self._collect(min(self._buffer, first + min(allow, len(piece))))
-        rows = min(allow, len(piece), self._count_left_out(first))
-        if rows == len(piece):
-            self._pieces.pop(0)
-        else:
-            self._pieces[0] = piece.slice(rows, len(piece))
+        self._collect(min(self._buffer, first + rows))
+        rows = min(rows, self._count_left_out(first))
+        block = self._slots.take(self._left[:rows])
+        self._left = self._left[rows:]
         self._given += rows
-        return piece.slice(0, rows)
+        return block
 
     def _count_left_out(self, collected: int) -> int:
         """Count what was left out among so many collected rows, or at the next one; gives how many come before more."""
@@ -187,14 +189,15 @@ class ShuffleStream(OneInputStream):
         while left > 0 and self._failure is None:
             block = None
             try:
-                block = self._input.pull(left, left)
+                block = self._input.pull(left, min(left, self._piece))
+                if block is not None:
+                    self._collected.append(self._slots.put(block))
             except failures() as error:
                 self._failure = error
             if left_out := self._skips.taken():
                 self._left_out.append((rows - left, left_out))
             if block is None:
                 return
-            self._collected.append(block)
             left -= len(block)
 
     def _advance(self) -> bool:
@@ -217,20 +220,19 @@ class ShuffleStream(OneInputStream):
         if not self._collected:
             self._begin, self._given = self._input.state(), 0
             return False
-        rows = Block.concatenate(self._collected, self._copiers)
+        places = np.concatenate(self._collected)
         self._begin, self._collected = self._collected_begin, []
         self._start = 0
         key = mix(self._key, 2, number)
-        if number == 0 and len(rows) <= self._buffer:
+        if number == 0 and len(places) <= self._buffer:
             key = mix(self._key, 0)
         elif number == 0:
-            self._collected, self._collected_begin = [rows.slice(self._first, len(rows))], self._second_begin
-            self._start = len(rows) - self._first
-            rows = rows.slice(0, self._first)
-        order = permuted(key, len(rows), np.arange(len(rows)))[self._given :]
-        # In pieces, so that the memory of a window goes as its rows go.
-        size = max(1, -(-len(rows) // self._PIECES))
-        self._pieces = [rows.take(order[start : start + size], self._copiers) for start in range(0, len(order), size)]
+            self._collected, self._collected_begin = [places[self._first :]], self._second_begin
+            self._start = len(places) - self._first
+            places = places[: self._first]
+        places = places[permuted(key, len(places), range(len(places)))]
+        self._slots.free(places[: self._given])
+        self._left = places[self._given :]
         return True
 
     def state(self) -> State:

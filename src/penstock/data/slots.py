@@ -1,0 +1,104 @@
+"""Rows in places of their own: the place of a row that was taken is given to another one."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.data.block import Block, Column, column_of, dtype_of_rows, is_ragged, object_column, take_rows
+from penstock.errors import ElementError
+from penstock.runtime.copying import Copiers
+from penstock.spec import alike
+from penstock.structure import Structure
+
+Places = npt.NDArray[np.int64]
+
+_SLACK = 16
+
+
+class Slots:
+    """Holds as many rows as are there at a time, and little more."""
+
+    def __init__(self, copiers: Copiers) -> None:
+        self._copiers = copiers
+        self._columns: list[Column] = []
+        self._dtypes: list[np.dtype[Any]] = []
+        self._structure: Structure | None = None
+        self._size = 0
+        self._free: Places = np.empty(0, np.int64)
+
+    def put(self, block: Block) -> Places:
+        """Copy rows to free places; gives these.
+
+        Raises:
+            ElementError: the rows differ in structure or dtype from those before.
+        """
+        if self._structure is None:
+            self._structure = block.structure
+            self._dtypes = [dtype_of_rows(column) for column in block.columns]
+            self._columns = [np.empty((0, *column.shape[1:]), column.dtype) for column in block.columns]
+        self._check(block, self._structure)
+        places = self._free_places(len(block))
+        self._columns = [_placed(*both, places) for both in zip(self._columns, block.columns, strict=True)]
+        return places
+
+    def _check(self, block: Block, structure: Structure) -> None:
+        if block.structure != structure:
+            raise ElementError(
+                f"elements of one dataset must have one structure, got {structure} and {block.structure}"
+            )
+        for dtype, column in zip(self._dtypes, block.columns, strict=True):
+            if not alike(dtype, dtype_of_rows(column)):
+                raise ElementError(f"rows of one leaf must have one dtype, got {dtype} and {dtype_of_rows(column)}")
+
+    def _free_places(self, rows: int) -> Places:
+        missing = rows - len(self._free)
+        if missing > 0:
+            size = self._size + max(missing, self._size // _SLACK)
+            self._columns = [_resized(column, size) for column in self._columns]
+            self._free = np.concatenate([np.arange(self._size, size), self._free])
+            self._size = size
+        places, self._free = self._free[len(self._free) - rows :], self._free[: len(self._free) - rows]
+        return places
+
+    def take(self, places: Places) -> Block:
+        """The rows at these places, which are free then."""
+        assert self._structure is not None
+        columns = tuple(self._taken(column, places) for column in self._columns)
+        self.free(places)
+        return Block(columns, self._structure, len(places))
+
+    def free(self, places: Places) -> None:
+        """Let other rows have these places."""
+        self._free = np.concatenate([self._free, places])
+
+    def _taken(self, column: Column, places: Places) -> Column:
+        if column.dtype != object:
+            return take_rows(column, places, self._copiers)
+        rows = column[places]
+        column[places] = None  # their memory goes with them
+        return column_of(list(rows)) if is_ragged(rows) else rows
+
+
+def _resized(column: Column, size: int) -> Column:
+    if column.dtype == object:
+        larger = np.empty((size, *column.shape[1:]), object)
+        larger[: len(column)] = column
+        return larger
+    # No one else holds this array: the system moves its pages, and no copy is made.
+    column.resize((size, *column.shape[1:]), refcheck=False)
+    return column
+
+
+def _placed(kept: Column, column: Column, places: Places) -> Column:
+    """`kept` with these rows at these places; rows of another shape make it an object column."""
+    if kept.shape[1:] == column.shape[1:] and (kept.dtype == column.dtype or kept.dtype.kind in "US"):
+        if kept.dtype.itemsize < column.dtype.itemsize:  # strings, of which the widest tells the dtype
+            kept = kept.astype(column.dtype)
+        kept[places] = column
+        return kept
+    if kept.dtype != object or kept.ndim > 1:
+        kept = object_column(kept)
+    for place, row in zip(places, column, strict=True):
+        kept[place] = np.asarray(row)
+    return kept
