@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 
 import penstock as ps
 from penstock.testing import assert_same_elements, check_conformance
@@ -73,6 +74,18 @@ def files() -> Path:
             with ps.TFRecordWriter(made / f"{name}.tfrecord{compression}", compression) as writer:
                 for line in lines.splitlines():
                     writer.write(line)
+    return made
+
+
+@functools.cache
+def folder() -> Path:
+    """A directory with images and texts of two classes."""
+    made = Path(tempfile.mkdtemp(prefix="pytest-folder-"))
+    atexit.register(shutil.rmtree, made)
+    for number in range(9):
+        (made / "ab"[number % 2]).mkdir(exist_ok=True)
+        Image.fromarray(np.full((5, 6), number, np.uint8)).save(made / "ab"[number % 2] / f"{number}.png")
+        (made / "ab"[number % 2] / f"{number}.txt").write_text(f"text {number}")
     return made
 
 
@@ -200,6 +213,9 @@ SOURCES = {
     "from_tensors": lambda: ps.Dataset.from_tensors(([1.0], "one", b"\x00", None, True)),
     "from_tensor_slices": lambda: ps.Dataset.from_tensor_slices({"x": np.eye(5), "y": list("abcde")}),
     "from_arrow": lambda: ps.Dataset.from_arrow(pa.table({"x": [1, None, 3], "y": ["a", "b", None]}), mask_nulls=True),
+    "from_image_folder": lambda: ps.Dataset.from_image_folder(folder(), (4, 4)),
+    "from_text_folder": lambda: ps.Dataset.from_text_folder(folder()),
+    "timeseries_windows": lambda: ps.Dataset.timeseries_windows(np.arange(20), np.arange(20), 3, 2),
     "from_source, by row": lambda: ps.Dataset.from_source([mixed(x) for x in range(9)]),
     "from_source, by slices": lambda: ps.Dataset.from_source(OnDisk(np.arange(40).reshape(20, 2))),
     "from_list": lambda: ps.Dataset.from_list([{"x": [1, 2], "y": "a"}, {"x": [3], "y": "bc"}]),

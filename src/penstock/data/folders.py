@@ -12,7 +12,7 @@ from penstock.data.operators.element import Map
 from penstock.data.operators.folder import FolderFiles
 from penstock.data.operators.sources import Slices
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.formats.folders import FileReader, Folder, Labels, divided
+from penstock.formats.folders import ExampleFolder, FileReader, Labels, divided
 from penstock.options import check_integer
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF
@@ -72,7 +72,7 @@ class FolderRequest:
             content: what a file becomes, without its label.
             reader: makes what reads a file.
         """
-        folder = Folder.of(self.directory, endings)
+        folder = ExampleFolder.of(self.directory, endings)
         classes = None if self.label_mode is None else tuple(folder.classes(self.call, self.class_names))
         if self.label_mode == "binary" and len(classes or ()) != 2:
             raise InvalidArgumentError(f'{self.call}(label_mode="binary") takes two classes, got {list(classes or ())}')

@@ -18,7 +18,7 @@ _PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Folder:
+class ExampleFolder:
     """A directory whose files are examples; the folders in it may stand for classes.
 
     Attributes:
@@ -30,10 +30,10 @@ class Folder:
     endings: tuple[str, ...]
 
     @staticmethod
-    def of(directory: str | os.PathLike[str], endings: tuple[str, ...]) -> "Folder":
+    def of(directory: str | os.PathLike[str], endings: tuple[str, ...]) -> "ExampleFolder":
         """The folder of a name that a user gave."""
         given = os.fspath(directory)
-        return Folder((given if has_protocol(given) else local_path(given)).rstrip("/") or "/", endings)
+        return ExampleFolder((given if has_protocol(given) else local_path(given)).rstrip("/") or "/", endings)
 
     def files(self, call: str) -> list[str]:
         """The names of all files: folder by folder, each sorted."""
@@ -104,7 +104,7 @@ class Labels:
         mode: "int", "categorical" or "binary".
     """
 
-    folder: Folder
+    folder: ExampleFolder
     classes: tuple[str, ...]
     mode: str
 
