@@ -4,7 +4,6 @@ A member is a header of 512 bytes and its content, filled up to 512. Names that 
 member of their own before it. A block of zeros ends the archive.
 """
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
+from penstock.formats import npy
 from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader, Source
 from penstock.spec import TensorSpec
 
@@ -28,7 +28,7 @@ _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "cls": int,
     "id": int,
     "index": int,
-    "npy": lambda content: np.load(io.BytesIO(content), allow_pickle=False),
+    "npy": npy.load,
 }
 
 

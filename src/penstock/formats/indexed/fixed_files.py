@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import StorageError
+from penstock.formats import npy
 from penstock.formats.fixed_records import FixedRecords
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.open_files import OpenFiles
@@ -106,9 +107,7 @@ def _npy(name: str) -> _Rows:
     file = open_ranges(name)
     head = io.BytesIO(file.read(np.array([0]), np.array([min(_NPY_HEADER, file.size)])))
     try:
-        major, _ = np.lib.format.read_magic(head)
-        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-        shape, by_columns, dtype = read(head)
+        shape, by_columns, dtype = npy.read_header(head)
     except ValueError as error:
         raise StorageError(f"{name!r} cannot be read as an array of NumPy (.npy): {error}") from error
     if dtype.hasobject:

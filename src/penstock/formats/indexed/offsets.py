@@ -11,18 +11,19 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
-from zipfile import BadZipFile
+from typing import Any, Final
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from penstock.formats.files import has_protocol
 
 Edges = npt.NDArray[np.int64]
 """Where each record begins, and where the last one ends."""
 
-_BAD_INDEX: Final = (OSError, ValueError, KeyError, EOFError, BadZipFile)
+_BAD_INDEX: Final = (OSError, ValueError, KeyError, TypeError, pa.ArrowException)
 
 
 def kept_edges(name: str, layout: str, version: str, find: Callable[[], Edges]) -> Edges:
@@ -31,9 +32,11 @@ def kept_edges(name: str, layout: str, version: str, find: Callable[[], Edges]) 
     Nothing is kept where the cache directory cannot be written.
     """
     place = _place(name, layout)
-    with suppress(*_BAD_INDEX), place.open("rb") as file, np.load(file, allow_pickle=False) as kept:
-        if str(kept["version"]) == version:
-            edges: Edges = np.cumsum(np.append(kept["first"], kept["lengths"]), dtype=np.int64)
+    with suppress(*_BAD_INDEX):
+        kept = pa.ipc.open_file(place.read_bytes()).read_all()
+        lengths, about = kept["length"].to_numpy(), kept.schema.metadata
+        if about == _about(version, int(about[b"first"]), lengths):
+            edges: Edges = np.cumsum(np.append(int(about[b"first"]), lengths), dtype=np.int64)
             return edges
     edges = find()
     with suppress(OSError):
@@ -51,7 +54,13 @@ def cache_directory() -> Path:
 def _place(name: str, layout: str) -> Path:
     whole = name if has_protocol(name) else os.path.realpath(name)
     digest = hashlib.sha256(f"{layout} of {whole}".encode(errors="surrogateescape")).hexdigest()
-    return cache_directory() / f"{digest[:40]}.npz"
+    return cache_directory() / f"{digest[:40]}.arrow"
+
+
+def _about(version: str, first: int, lengths: npt.NDArray[Any]) -> dict[bytes, bytes]:
+    """What is kept of a file beside the lengths of its records."""
+    checksum = google_crc32c.value(lengths.tobytes())
+    return {b"version": version.encode(), b"first": b"%d" % first, b"checksum": b"%d" % checksum}
 
 
 def _write(place: Path, version: str, edges: Edges) -> None:
@@ -61,8 +70,10 @@ def _write(place: Path, version: str, edges: Edges) -> None:
     lengths = lengths.astype(np.min_scalar_type(int(lengths.max(initial=0))))
     number, work = tempfile.mkstemp(dir=place.parent, suffix=".writing")
     try:
-        with os.fdopen(number, "wb") as file:
-            np.savez(file, version=np.array(version), first=edges[:1], lengths=lengths)
+        about = _about(version, int(edges[0]), lengths)
+        table = pa.table({"length": lengths}).replace_schema_metadata(about)
+        with os.fdopen(number, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
         os.replace(work, place)
     except BaseException:
         os.unlink(work)
