@@ -68,6 +68,7 @@ HEAVY = {
     "tensorstore": ("penstock.training.",),
     "torch": (),
     "fsspec": ("penstock.formats.",),
+    "array_record": ("penstock.formats.indexed.",),
     "PIL": ("penstock.formats.",),
     "simplejpeg": ("penstock.formats.",),
     "ray": (),

@@ -17,9 +17,11 @@ import penstock as ps
 WITHOUT_EXTRAS = """
 import inspect, json, sys
 
+BLOCKED = {"jax", "jaxlib", "keras", "orbax", "array_record", "fsspec", "tensorflow", "PIL", "simplejpeg"}
+
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"jax", "jaxlib", "keras", "orbax", "fsspec", "tensorflow", "PIL", "simplejpeg"}:
+        if name.partition(".")[0] in BLOCKED:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocked())
@@ -47,6 +49,7 @@ USES = {
     "ps.compute_average_loss([1.0])": ("ps.compute_average_loss needs the package jax, which is not installed", "jax"),
     "ps.keras.value_and_grad": ("ps.keras needs the package", "keras"),
     "ps.image.decode(b'')": ("images need simplejpeg and Pillow", "image"),
+    "ps.ArrayRecordDataset('x')": ("ps.ArrayRecordDataset needs the package array-record", "array-record"),
     "ps.Dataset.list_files('s3://bucket/*')": ("files with a protocol, such as s3:// or gs://, need fsspec", "cloud"),
 }
 LOOKS = [

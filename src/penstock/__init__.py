@@ -9,6 +9,8 @@ import importlib as _importlib
 import types as _types
 import typing as _typing
 
+from penstock.data.archives import ArrayRecordDataset as ArrayRecordDataset
+from penstock.data.archives import MdsDataset as MdsDataset
 from penstock.data.archives import TarDataset as TarDataset
 from penstock.data.dataset import Dataset as Dataset
 from penstock.data.files import FilesDataset as FilesDataset

@@ -34,6 +34,7 @@ class Kind:
     """The numbers that are lost by that, counted from the file's first."""
     message: str
     """What is said of the first of them."""
+    remote: bool = True
 
 
 def write_parquet(path, numbers):
@@ -84,6 +85,32 @@ def write_array(path, numbers):
 def write_fields(path, numbers):
     with path.open("wb") as file:
         np.save(file, np.array([(number, number / 2) for number in numbers], [("x", ">i4"), ("y", "f8", (1,))]))
+
+
+def write_mds(path, numbers):
+    """Byte by byte, as the format is described: its own library needs PyTorch."""
+    about = {"column_names": ["a", "word", "x"], "column_encodings": ["ndarray:int16", "str", "int"]}
+    head = json.dumps({**about, "column_sizes": [None, None, 8], "format": "mds", "version": 2}).encode()
+    samples = []
+    for number in numbers:
+        array, word = b"\x08\x01\x02" + struct.pack("<2h", number, -number), b"w%d" % number
+        samples.append(struct.pack("<2I", len(array), len(word)) + array + word + struct.pack("<q", number))
+    edges = np.cumsum([4 * (len(samples) + 2) + len(head), *map(len, samples)])
+    path.write_bytes(struct.pack("<I", len(samples)) + edges.astype("<u4").tobytes() + head + b"".join(samples))
+
+
+def damaged_mds(content):
+    place = content.index(b"w140")
+    return content[: place - 11] + b"\xff" + content[place - 10 :]
+
+
+def write_array_records(path, numbers):
+    writer = pytest.importorskip("array_record.python.array_record_module").ArrayRecordWriter(
+        str(path), "group_size:1,uncompressed"
+    )
+    for number in numbers:
+        writer.write(b"record %3d" % number)
+    writer.close()
 
 
 def write_tar(path, numbers):
@@ -150,6 +177,21 @@ KINDS = {
     "npy": Kind(write_array, lambda files: ps.FilesDataset(files, "npy").map(lambda x: x[1]), None, range(0), ""),
     "npy with fields": Kind(
         write_fields, lambda files: ps.FilesDataset(files, "npy").map(lambda row: row["x"]), None, range(0), ""
+    ),
+    "mds": Kind(
+        write_mds,
+        lambda files: ps.MdsDataset(files, ["x", "a"]).map(lambda row: row["x"] + row["a"].sum()),
+        damaged_mds,
+        range(40, 41),
+        "sample 40: its columns do not fill it: it is damaged",
+    ),
+    "array record": Kind(
+        write_array_records,
+        lambda files: ps.ArrayRecordDataset(files).map(lambda record: int(record[7:])),
+        lambda content: content.replace(b"record 140", b"record 14?"),
+        range(40, 41),
+        "record 40: Corrupted",
+        remote=False,
     ),
     "tar": Kind(
         write_tar,
@@ -229,6 +271,8 @@ def test_a_data_service_gives_each_row_once(kind, files):
 
 
 def test_files_with_a_protocol(kind, files):
+    if not KINDS[kind].remote:
+        return
     system = pytest.importorskip("fsspec").filesystem("memory")
     for number in range(3):
         system.pipe(f"/{kind}/{number}.data", (files / f"{number}.data").read_bytes())

@@ -1,12 +1,15 @@
-"""Datasets of the samples of archives."""
+"""Datasets of the samples of archives and shards that other loaders have."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from penstock.data.dataset import Dataset
 from penstock.data.files import Files, files_by_index, first_name, records_of
-from penstock.errors import InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.formats import indexed
 from penstock.formats.files import check_compression
+from penstock.formats.indexed.mds import MdsFiles, shards_of
 from penstock.formats.indexed.record_files import RecordFiles
 from penstock.formats.tar import tar_samples
 
@@ -63,3 +66,62 @@ def TarDataset(  # noqa: N802  # as the others
     if compression:
         return records_of(call, files, records, compression)
     return files_by_index(call, files, RecordFiles(records))
+
+
+def MdsDataset(files: Files, columns: Sequence[str] | None = None) -> Dataset[dict[str, Any]]:  # noqa: N802  # as the others
+    """The samples of shards that MosaicML Streaming has written (MDS), as dictionaries; any is read by its number.
+
+    Shards must not be compressed. Their numbers, strings, bytes and arrays are read, JSON as strings, images as bytes.
+
+    Args:
+        files: a local directory with the `index.json` that names the shards, or the shards: a name, a pattern with `*`,
+            several, or a dataset of names.
+        columns: those to read; None for all.
+
+    Raises:
+        StorageError: a file is missing, or is no shard, or a directory has no index; while iterating, a sample is
+            damaged.
+        InvalidArgumentError: a column that is not there, or is encoded in another way; a pattern without files.
+        InvalidTypeError: something else than names.
+
+    Example:
+        >>> import json, pathlib, struct, tempfile
+        >>> about = {"column_names": ["word"], "column_encodings": ["str"], "column_sizes": [None]}
+        >>> head = json.dumps(about).encode()
+        >>> begin = 16 + len(head)
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "shard.00000.mds"
+        >>> shard = struct.pack("<4I", 2, begin, begin + 8, begin + 16) + head
+        >>> _ = path.write_bytes(shard + struct.pack("<I4sI4s", 4, b"rose", 4, b"lily"))
+        >>> MdsDataset(path)[1]
+        {'word': 'lily'}
+    """
+    call = "MdsDataset"
+    if isinstance(columns, str):
+        raise InvalidTypeError(f"{call}(columns=...) takes a list of names, got a string")
+    if columns is not None and not columns:
+        raise InvalidArgumentError(f"{call}(columns=...) takes at least one column, got none")
+    if isinstance(files, (str, os.PathLike)) and os.path.isdir(files):
+        files = shards_of(os.fspath(files))
+    return files_by_index(call, files, MdsFiles(columns))
+
+
+def ArrayRecordDataset(files: Files) -> Dataset[bytes]:  # noqa: N802  # as the others
+    """The records of ArrayRecord files as bytes, one file after the other; any record is read by its number.
+
+    It needs the extra `array-record`. Records of a group are compressed together: for shuffling write files with
+    `group_size:1`.
+
+    Args:
+        files: a name, a pattern with `*`, several, or a dataset of names, of local files.
+
+    Raises:
+        StorageError: a file is missing, or is no ArrayRecord file; while iterating, a record is damaged.
+        InvalidArgumentError: a pattern without files, or a name with a protocol.
+        InvalidTypeError: something else than names.
+        MissingExtraError: the package is not installed.
+
+    Example:
+        >>> dataset = ArrayRecordDataset("train-*.array_record")  # doctest: +SKIP
+        >>> dataset.shuffle(seed=1).batch(32)  # doctest: +SKIP
+    """
+    return files_by_index("ArrayRecordDataset", files, indexed.array_record.ArrayRecordFiles())

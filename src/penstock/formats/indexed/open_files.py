@@ -31,6 +31,11 @@ class OpenFiles(Generic[Opened]):
                 self._files.popitem(last=False)
             return found
 
+    def drop(self, name: str) -> None:
+        """Open a file anew when it is asked for again."""
+        with self._lock:
+            self._files.pop(name, None)
+
     def all(self) -> list[Opened]:
         """Those that are open."""
         with self._lock:

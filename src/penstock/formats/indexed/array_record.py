@@ -1,0 +1,83 @@
+"""ArrayRecord files: records of bytes, of which those of a group are compressed together."""
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import InvalidArgumentError, MissingExtraError, StorageError
+from penstock.formats.files import has_protocol
+from penstock.formats.indexed.file_format import FileFormat, Rows
+from penstock.formats.indexed.open_files import OpenFiles
+from penstock.spec import TensorSpec
+
+try:
+    from array_record.python.array_record_module import ArrayRecordReader
+except ModuleNotFoundError as error:
+    raise MissingExtraError(
+        "ps.ArrayRecordDataset needs the package array-record: pip install 'penstock[array-record]'",
+        name="array_record",
+    ) from error
+
+_OPTIONS = "readahead_buffer_size:0"  # what lies behind a record is not wanted
+
+
+@dataclass
+class _Records:
+    reader: Any
+    count: int
+    group: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __del__(self) -> None:
+        self.reader.close()
+
+
+class ArrayRecordFiles(FileFormat):
+    """The records of ArrayRecord files as bytes."""
+
+    def __init__(self) -> None:
+        self._files = OpenFiles[_Records]()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._files = OpenFiles[_Records]()
+
+    @property
+    def memory(self) -> str:  # type: ignore[override]  # it depends on the files
+        largest = max((records.group for records in self._files.all()), default=1)
+        return "" if largest == 1 else f"a row at random decodes a group of {largest}: write group_size:1 for shuffling"
+
+    def count(self, name: str) -> int:
+        return self._files.get(name, _opened).count
+
+    def spec(self, name: str) -> Any:
+        return TensorSpec((), object)
+
+    def read(self, name: str, rows: Rows) -> Any:
+        records = self._files.get(name, _opened)
+        try:
+            with records.lock:
+                if isinstance(rows, range):
+                    found = records.reader.read(rows.start, rows.stop)
+                else:
+                    found = records.reader.read(rows.tolist())
+        except (RuntimeError, ValueError, IndexError) as error:
+            where = f"record {rows[0]}" if len(rows) == 1 else f"records {rows[0]} to {rows[-1]}"
+            # A reader that has failed gives nothing more.
+            self._files.drop(name)
+            raise StorageError(f"{name!r}, {where}: {error}") from error
+        return np.fromiter(found, object, len(found))
+
+
+def _opened(name: str) -> _Records:
+    if has_protocol(name):
+        raise InvalidArgumentError(f"ps.ArrayRecordDataset reads local files, got {name!r}: copy it to a disk")
+    reader = ArrayRecordReader(name, _OPTIONS)
+    if not reader.ok():
+        raise StorageError(f"{name!r} cannot be read as an ArrayRecord file: it is damaged, cut, or another file")
+    options = dict(option.partition(":")[::2] for option in reader.writer_options_string().split(","))
+    return _Records(reader, reader.num_records(), int(options.get("group_size") or 1))
