@@ -75,7 +75,7 @@ prefetch(buffer_size=-1)                                        thread, unknown 
   unique()                                                      stream, unknown          remembers every element
     unbatch()                                                   stream, unknown          copies rows
       map(function=absolute)                                    stream, unknown          element_spec assumed
-        shuffle(buffer_size=10, seed=2)                         stream, unknown          holds up to 11 rows
+        shuffle(buffer_size=10, seed=2)                         stream, unknown          holds up to 18 rows
           filter(predicate=any)                                 stream, unknown
             prefetch(buffer_size=2)                             thread, 250              holds up to 2 elements
               batch(batch_size=4)                               index, 250

@@ -11,7 +11,7 @@ import penstock as ps
 
 
 def test_one_buffer_of_large_rows_is_in_memory() -> None:
-    rows, buffer, nbytes = 400, 128, 50_000
+    rows, buffer, nbytes = 1200, 512, 20_000
 
     def images() -> Iterator[Any]:
         for number in range(rows):

@@ -13,7 +13,7 @@ from penstock.structure import Structure
 
 Places = npt.NDArray[np.int64]
 
-_SLACK = 16
+_SLACK = 32
 
 
 class Slots:

@@ -18,6 +18,10 @@ from penstock.printing import in_bytes
 from penstock.rng import as_positions, mix, permuted
 from penstock.runtime.threads import failures
 
+_PIECES = 32
+_FEW = 8
+"""Rows of a stream are handed out, and as many read, at most a 32nd of the buffer at a time; or so many."""
+
 
 @dataclass(frozen=True, eq=False)
 class Shuffle(SameElements):
@@ -43,7 +47,7 @@ class Shuffle(SameElements):
     @property
     def memory(self) -> str:
         if not self.indexable:
-            return f"holds up to {self.buffer_size + self.buffer_size // 16 + 1:,} rows"
+            return f"holds up to {self.buffer_size + max(_FEW, self.buffer_size // _PIECES):,} rows"
         rows = min(self.buffer_size, max(self.cardinality, 0) or self.buffer_size)
         return "moves indices only" + (f", holds {in_bytes(8 * rows)}" if rows <= 1 << 17 else ", holds nothing")
 
@@ -122,7 +126,7 @@ class ShuffleStream(OneInputStream):
     """The same order over a stream.
 
     While one window is handed out, the rows of the next are collected, one for each, so that none has to be waited for.
-    Each takes the place of one that was handed out: there is memory for one window, and for a sixteenth of it more.
+    Each takes the place of one that was handed out: there is memory for one window, and for a little more.
     What is left out among them counts at the row for which it was read: at the same one, whatever the size of blocks.
 
     The state is where the window begins in the input, its number, and how many of its rows were handed out: at most two
@@ -131,12 +135,10 @@ class ShuffleStream(OneInputStream):
 
     _input: CountingCursor
 
-    _PIECES = 16
-
     def __init__(self, node: Shuffle, run: Run, epoch: int) -> None:
         self._key = node.key(run, epoch)
         self._buffer = node.buffer_size
-        self._piece = max(1, self._buffer // self._PIECES)
+        self._piece = max(_FEW, self._buffer // _PIECES)
         self._first = node.first_window(self._key)
         own, self._skips = run.ahead()
         self._input = node.input.counting_cursor(own, epoch)
