@@ -387,3 +387,24 @@ def test_float_rows_of_a_batch_are_written_without_a_copy_of_the_block():
     dataset = ps.Dataset.from_tensor_slices(np.zeros((64, 8), np.float32)).map(lambda row: row + 1).batch(16)
     first = next(iter(dataset))
     assert first.base is not None and first.base.shape[-1] == 8
+
+
+def test_threads_that_share_an_iterator_get_each_element_once_and_the_state_knows_of_all():
+    iterator = iter(ps.Dataset.range(20_000).map(lambda x: (x, -x)))
+    seen = []
+
+    def read():
+        for _ in range(4000):
+            first, second = next(iterator)
+            assert first == -second
+            seen.append(int(first))
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == list(range(16_000))
+    resumed = iter(ps.Dataset.range(20_000).map(lambda x: (x, -x)))
+    resumed.load_state_dict(iterator.state_dict())
+    assert int(next(resumed)[0]) == 16_000
