@@ -22,6 +22,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 _SORTED_LIMIT = 1 << 17
+_SHORT = 16
 _FEISTEL_ROUNDS = 6
 _TABLE_BITS = 32
 """Up to this many bits per word, the hashes of all halves are kept in a table: 3 MB at most."""
@@ -117,13 +118,26 @@ def permuted(key: int, length: int, positions: range | npt.ArrayLike) -> Indices
 
 @lru_cache(maxsize=16)
 def _sorted_order(key: int, length: int) -> Indices:
+    order = _short_order(key, length) if length <= _SHORT else _long_order(key, length)
+    order.flags.writeable = False
+    return order
+
+
+def _short_order(key: int, length: int) -> Indices:
+    """As `_long_order`, without arrays, which cost more than their few numbers."""
+    if length <= 1:
+        return np.zeros(length, np.int64)
+    row_bits = (1 << length.bit_length()) - 1
+    words = [_finalise((row + 1) * _GOLDEN & _MASK ^ key) & ~row_bits | row for row in range(length)]
+    return np.array([word & row_bits for word in sorted(words)])
+
+
+def _long_order(key: int, length: int) -> Indices:
     # The number of a row takes the low bits of its hash: sorting values is far faster than sorting an index by them.
     row_bits = np.uint64((1 << length.bit_length()) - 1)
     words = (hash_positions(key, range(length)) & ~row_bits) | np.arange(length, dtype=np.uint64)
     words.sort()
-    order = (words & row_bits).astype(np.int64)
-    order.flags.writeable = False
-    return order
+    return (words & row_bits).astype(np.int64)
 
 
 def _feistel(key: int, length: int, positions: Indices) -> Indices:

@@ -58,14 +58,27 @@ class Repeat(SameElements):
             number = indices[0] // length
             shifted = range(indices.start - number * length, indices.stop - number * length, indices.step)
             return self.input.read(run, first_epoch + number, shifted)
-        positions = as_positions(indices)
         if not self.input.varies:
-            return self.input.read(run, first_epoch, positions % length)
+            return self.input.read(run, first_epoch, as_positions(indices) % length)
+        if isinstance(indices, range) and indices.step == 1 and indices:
+            borders = range(indices[0] // length * length, indices.stop, length)
+            return Block.concatenate(
+                [
+                    self.input.read(
+                        run,
+                        first_epoch + start // length,
+                        range(max(start, indices.start) - start, min(start + length, indices.stop) - start),
+                    )
+                    for start in borders
+                ]
+            )
+        positions = as_positions(indices)
         epochs = positions // length
+        order = np.argsort(epochs, kind="stable")
         parts = []
-        for number in np.unique(epochs):
-            where = np.flatnonzero(epochs == number)
-            parts.append((where, self.input.read(run, first_epoch + int(number), positions[where] - number * length)))
+        for where in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1) if order.size else ():
+            number = int(epochs[where[0]])
+            parts.append((where, self.input.read(run, first_epoch + number, positions[where] - number * length)))
         return Block.scattered(parts) if parts else self.input.read(run, first_epoch, positions)
 
     def stream(self, run: Run, epoch: int) -> "RepeatStream":
