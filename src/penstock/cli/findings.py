@@ -27,7 +27,7 @@ _RANDOM_READS: Final = {
     "JSON lines": "good, by ps.JsonLinesDataset: it finds out once where rows begin",
     "TFRecord": 'good, by ps.FilesDataset(files, "tfrecord"): it finds out once where records begin',
     "text": 'good, by ps.FilesDataset(files, "text"): it finds out once where lines begin',
-    "tar": "bad: read from front to back",
+    "tar": "good, by ps.TarDataset: it finds out once where samples begin",
 }
 
 
