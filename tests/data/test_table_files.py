@@ -149,9 +149,19 @@ def test_what_is_wrong_is_said_when_the_dataset_is_made(tmp_path):
             make()
 
 
-def test_a_quote_that_is_not_closed_costs_the_rest_of_its_file(tmp_path):
-    path = file_of(tmp_path, 'x,y\n1,2\n3,"4\n5,6\n')
-    rows = iter(ps.CsvDataset([path, path], types={"y": str}))
-    assert next(rows)["x"] == 1
-    last = next(rows, None)
-    assert last is None or last["x"] == 3
+@pytest.mark.parametrize("word", ["two", '2" wide'])
+def test_a_quote_that_is_not_closed_costs_the_rest_of_its_file(tmp_path, word):
+    path = file_of(tmp_path, f'x,y\n1,{word}\n3,"4\n5,6\n')
+    rows = iter(ps.CsvDataset([path, path]))
+    for _ in range(2):
+        assert next(rows)["y"] == word
+        with pytest.raises(ps.ElementError, match="a.csv', line 3: a value in quotes is not closed"):
+            next(rows)
+    assert list(rows) == []
+
+
+def test_compression_that_is_not_given_is_named(tmp_path):
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"x\n1\n"))
+    for read in (ps.CsvDataset, ps.JsonLinesDataset):
+        with pytest.raises(ps.StorageError, match="a.gz' is compressed: give compression_type='GZIP'"):
+            read(tmp_path / "a.gz")

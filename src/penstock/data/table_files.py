@@ -27,7 +27,8 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
 
     Arrow's reader decodes them. Values in quotes can hold line breaks; empty lines are passed over. Columns without a
     given type get the one that Arrow guesses from the first MiB of the first file: int64, float64, bool, dates and
-    times, or strings. An empty value is an empty string in columns of strings, and a null in others.
+    times, or strings; bytes where they are not UTF-8. An empty value is an empty string in columns of strings, and a
+    null in others.
 
     Where rows begin is found in one pass when the dataset is made, as for `ps.FilesDataset(files, "text")`, so a
     shuffle is one of all rows. Compressed files are read as streams.

@@ -18,6 +18,7 @@ from penstock.spec import TensorSpec
 from penstock.structure import map_structure
 
 _DAMAGE: Final = (pa.ArrowException, InvalidArgumentError, InvalidTypeError, ValueError)
+_GZIP_MAGIC: Final = b"\x1f\x8b"
 _MOST_BYTES: Final = 1 << 26
 """A record is believed to be no longer than this: a quote that is never closed would make the rest of a file one."""
 
@@ -71,6 +72,13 @@ class TableRecords(RecordFormat):
             ArrowException: one of them is damaged.
         """
 
+    def check_last(self, record: bytes) -> None:
+        """Refuse the last record before the end of what is there, if it is not whole; Arrow takes it as it is.
+
+        Raises:
+            ElementError: it is not whole.
+        """
+
     @abstractmethod
     def ends(self, data: bytes, whole: bool) -> npt.NDArray[np.int64]:
         """Where each record of the beginning of a file's rest ends; `whole` when nothing follows."""
@@ -107,6 +115,8 @@ class TableReader(RecordReader):
         while True:
             begin, end = self._begin(first), int(self._ends[last - 1])
             try:
+                if last == len(self._ends):
+                    self._format.check_last(self._data[self._begin(last - 1) : end])
                 table = self._format.table(self._data[begin:end])
                 if table.num_rows != last - first:
                     raise ElementError(f"expected one row, got {table.num_rows}: {self._data[begin:end]!r:.200}")
@@ -137,6 +147,8 @@ def sample(name: str, compression: str) -> tuple[bytes, bool]:
         parts: list[bytes] = []
         while sum(map(len, parts)) < CHUNK_BYTES and (piece := source.read(CHUNK_BYTES)):
             parts.append(piece)
+        if not compression and parts and parts[0].startswith(_GZIP_MAGIC):
+            raise StorageError(f"{name!r} is compressed: give compression_type='GZIP'")
         return b"".join(parts), not piece
     finally:
         source.close()

@@ -1,7 +1,7 @@
 r"""CSV: records of values, divided by commas or other signs, of which some are in quotes and can hold line breaks."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,10 @@ class CsvRecords(TableRecords):
 
     def table(self, data: bytes) -> pa.Table:
         return _table(data, self.delimiter, self.names, self.schema)
+
+    def check_last(self, record: bytes) -> None:
+        if _QUOTE in record and _is_open(record, self.delimiter.encode()):
+            raise ElementError("a value in quotes is not closed, so that it goes on to the end of the file")
 
     def ends(self, data: bytes, whole: bool) -> npt.NDArray[np.int64]:
         return _ends(data, whole, self.delimiter.encode())
@@ -83,11 +87,15 @@ def csv_records(
     if not len(ends):
         raise StorageError(f"{call}: {name!r} holds no row that tells which columns there are")
     first = data[: int(ends[0])]
+    try:
+        found_names = _header(first, delimiter)
+    except pa.ArrowException as error:
+        raise StorageError(f"{call}: {name!r} has no first line that tells which columns there are: {error}") from error
     body = data[len(first) if header is True else 0 : int(ends[-1])]
     if header is True:
-        names = _header(first, delimiter)
+        names = found_names
     else:
-        names = list(header) if header else [f"f{place}" for place in range(len(_header(first, delimiter)))]
+        names = list(header) if header else [f"f{place}" for place in range(len(found_names))]
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"{call}: {name!r} has two columns of one name: {names}")
     known = pa.schema([(column, kind) for column, kind in types.items() if column in names])
@@ -168,8 +176,17 @@ def _quoted(
         odd: npt.NDArray[np.bool_] = np.searchsorted(quotes, places) % 2 == 1
         return odd
     # Some value that is not in quotes has one in it. Values in quotes are then found one by one.
-    pattern = rb'(?:(?<=[\n\r%b])|\A(?:\xef\xbb\xbf)?)"[^"]*+(?:""[^"]*+)*+(?:"|\Z)' % re.escape(delimiter)
-    spans = np.array([found.span() for found in re.finditer(pattern, data)], np.int64).reshape(-1, 2)
+    spans = np.array([found.span() for found in _values_in_quotes(data, delimiter)], np.int64).reshape(-1, 2)
     begun, over = np.searchsorted(spans[:, 0], places), np.searchsorted(spans[:, 1], places, side="right")
     within: npt.NDArray[np.bool_] = begun != over
     return within
+
+
+def _is_open(data: bytes, delimiter: bytes) -> bool:
+    """Whether a value in quotes has no end."""
+    return any(found["open"] is not None for found in _values_in_quotes(data, delimiter))
+
+
+def _values_in_quotes(data: bytes, delimiter: bytes) -> Iterator[re.Match[bytes]]:
+    pattern = rb'(?:(?<=[\n\r%b])|\A(?:\xef\xbb\xbf)?)"[^"]*+(?:""[^"]*+)*+(?:"|(?P<open>\Z))' % re.escape(delimiter)
+    return re.finditer(pattern, data)
