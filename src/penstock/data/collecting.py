@@ -183,7 +183,7 @@ class Arrays(Leaf):
         self._unequal = False
         self.bytes_of_row = max(1, dtype.itemsize * math.prod(shape))
         self.put = self._put
-        self.alone = self._alone
+        self.alone = self._alone_of()
 
     def begin(self, rows: int) -> None:
         self.taken = 0
@@ -232,10 +232,22 @@ class Arrays(Leaf):
     def column(self, rows: int) -> Column:
         return column_of(self._rows) if self._unequal else self._stacked[:rows]
 
-    def _alone(self, leaf: Any) -> Any:
-        if type(leaf) is np.ndarray and leaf.dtype is self._dtype and self._fits(leaf.shape):
-            return leaf.copy()[()]
-        raise Unlike
+    def _alone_of(self) -> Callable[[Any], Any]:
+        """What `alone` is; a function of its own, because it runs for every row."""
+        dtype, shape, fits = self._dtype, self._shape, self._fits
+
+        def alone(leaf: Any) -> Any:
+            # A row without axes is a scalar in an element.
+            if (
+                type(leaf) is np.ndarray
+                and leaf.dtype is dtype
+                and leaf.ndim
+                and (leaf.shape == shape or fits(leaf.shape))
+            ):
+                return leaf.copy()
+            raise Unlike
+
+        return alone
 
 
 def _leaf_like(raw: Any, leaf: Any, spec: LeafSpec | None) -> Leaf:
