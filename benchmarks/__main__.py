@@ -13,6 +13,7 @@ from benchmarks.timing import Figure
 
 NAMES = (
     "data",
+    "overlap",
     "rows",
     "files",
     "images",

@@ -80,7 +80,7 @@ prefetch(buffer_size=-1)                                        thread, unknown 
             prefetch(buffer_size=2)                             thread, 250              holds up to 2 elements
               batch(batch_size=4)                               index, 250
                 shuffle(buffer_size=1000, seed=1)               index, 1,000             moves indices only, holds 8 kB
-                  map(function=negative, num_parallel_calls=4)  index, 4 threads, 1,000  element_spec assumed
+                  map(function=negative, num_parallel_calls=4)  index, 4 at once, 1,000  element_spec assumed
                     from_tensor_slices(float32[1000, 8, 8])     index, 1,000             holds 256 kB
 * shuffle(buffer_size=10, seed=2) moved below map(function=absolute)
 * prefetch moved above shuffle(buffer_size=1000, seed=1): what is below it is read by index

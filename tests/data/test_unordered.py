@@ -98,7 +98,7 @@ def test_random_numbers_belong_to_the_element_in_any_order():
 
     ordered = ps.Dataset.range(30).map(noisy, seed=1, num_parallel_calls=2)
     relaxed = ordered.with_options(ps.Options(deterministic=False))
-    assert "2 threads in any order" in relaxed.explain()
+    assert "2 at once in any order" in relaxed.explain()
     assert sorted((int(x), int(r)) for x, r in relaxed) == [(int(x), int(r)) for x, r in ordered]
 
 

@@ -53,13 +53,13 @@ def test_work_is_finished_by_the_caller_alone_once_the_threads_were_stopped(thre
     threads.share(lambda start, stop: done.append(start), 8, 3, 1)
     assert sorted(done) == sorted([*range(8), *range(8)])
     with pytest.raises(Closed):
-        threads.submit(lambda: None, 2)
+        threads.submit(lambda: None)
 
 
 def test_tasks_that_wait_when_the_threads_are_stopped_are_still_called(threads):
     done = []
     for number in range(20):
-        threads.submit(lambda number=number: done.append(number), 2)
+        threads.submit(lambda number=number: done.append(number))
     threads.stop()
     threads.join()
     assert sorted(done) == list(range(20))
@@ -67,7 +67,7 @@ def test_tasks_that_wait_when_the_threads_are_stopped_are_still_called(threads):
 
 def test_stopping_waits_for_nothing(threads):
     release = threading.Event()
-    threads.submit(release.wait, 1)
+    threads.submit(release.wait)
     threads.stop()
     assert not release.is_set()  # the task still runs: stop came back all the same
     release.set()

@@ -96,7 +96,6 @@ class _Pass:
         self, plan: Plan, options: Options, epoch: int, seed: int, live: dict[str, State], *, seeded: bool
     ) -> None:
         self.threads = Threads()
-        self.parallelism = plan.parallelism
         self.run = Run(plan.root, seed, self.threads, seeded=seeded)
         self.skips = self.run.skips = SkipLog(options.max_errors)
         if options.on_error == "skip":
@@ -173,7 +172,7 @@ class DatasetIterator(Iterator[Element]):
         self._finalizer.atexit = False
         self._left = False
         self._process = os.getpid()
-        self._pace = Pace(self._pass.parallelism)
+        self._pace = Pace()
         self._rows: Iterator[Element] = iter(())
         self._alone: Iterator[Element] = iter(())
         # The block whose rows are given, and how many of them were put into `_rows`.

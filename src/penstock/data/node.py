@@ -33,12 +33,16 @@ import numpy as np
 
 from penstock.data.block import Block, Indices
 from penstock.data.skipped import SkipLog, Skips, SkipsAhead
+from penstock.data.streams.by_index import IndexStream
 from penstock.data.streams.live import LiveStreams
-from penstock.data.streams.stream import CountingCursor, Cursor, IndexStream, Stream
-from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.data.streams.reading import Load, Reading, finished
+from penstock.data.streams.stream import CountingCursor, Cursor, Stream
+from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import DrawnSeed, mix
+from penstock.runtime.callers import Bell, Callers
 from penstock.runtime.copying import Copiers
 from penstock.runtime.threads import Threads
+from penstock.runtime.tuning import TunedCallers
 
 BY_CHANCE = frozenset({"site", "drawn"})
 """Fields of every node in which the same dataset differs from process to process."""
@@ -82,6 +86,9 @@ class Run:
         # As they are now: a state that another iteration is restored from must not change this one.
         self._drawn = {} if seeded else {id(drawn): drawn.seed for drawn in root.drawn_seeds()}
         self._layouts: dict[int, Any] = {}
+        self.bell = Bell()
+        self._callers: dict[int, Callers] = {}
+        self.loads: dict[int, list[Load]] = {}
 
     def key(self, node: "Node", seed: int | None) -> int:
         """The random key of a node: from its own seed, else from the run's seed and its place in the plan."""
@@ -92,7 +99,17 @@ class Run:
         """The run of a dataset that `node` made from its element at `position`."""
         run = Run(root, mix(self.key(node, None), epoch, position), self.threads)
         run.live, run.skips, run.prepare = self.live, self.skips, self.prepare
+        run.bell = self.bell
         return run
+
+    def callers(self, node: "Node", count: int) -> Callers:
+        """The threads that call a node's function, up to `count` at a time: the same for all that read it."""
+        found = self._callers.get(id(node))
+        if found is None:
+            tuned = count == AUTOTUNE
+            made = TunedCallers(self.threads, self.bell) if tuned else Callers(self.threads, self.bell, count)
+            found = self._callers.setdefault(id(node), made)
+        return found
 
     def drawn_below(self, node: "Node") -> list[int]:
         """The seeds in use here that were drawn when a node and those below it were made."""
@@ -107,6 +124,12 @@ class Run:
         """This run with another place to tell what it leaves out."""
         run = copy.copy(self)
         run.skips = skips
+        return run
+
+    def for_one_stream(self) -> "Run":
+        """This run for readings of one stream, which may wait for each other."""
+        run = copy.copy(self)
+        run.loads = {}
         return run
 
     def copying(self, parallelism: int) -> "Run":
@@ -131,6 +154,11 @@ class Run:
             return ways[id(root)]
 
         return to(self._root) > 1
+
+    @property
+    def stepwise(self) -> bool:
+        """Whether nothing may be read ahead, because how far it was read is told to somebody."""
+        return False
 
     def first(self, node: "Node") -> int:
         """The number of the first element that is read of a node; above 0 where the run is about a part of an epoch."""
@@ -164,6 +192,8 @@ class Node(ABC):
     """Whether it only goes forward over a stream: no state makes it read an element below it a second time."""
     by_position: ClassVar[bool] = False
     """Whether the positions of its input's elements alone decide which of them it gives, and when."""
+    own_pace: ClassVar[bool] = False
+    """Whether it is a source that shows how far it is read: its elements come when they are ready, or run code."""
     only_orders: ClassVar[bool] = False
     """Whether it gives all elements of its input, in whatever order and as often as it likes, and does nothing else."""
     gives_all: ClassVar[bool] = False
@@ -261,6 +291,11 @@ class Node(ABC):
         return any(node.may_end for node in self.inputs)
 
     @property
+    def paced(self) -> bool:
+        """Whether something here or below shows how far it is read."""
+        return self.own_pace or any(node.paced for node in self.inputs)
+
+    @property
     def fails(self) -> bool:
         """Whether it can fail by itself at an element: it calls a function, or reads what may be damaged."""
         return True
@@ -319,8 +354,16 @@ class Node(ABC):
         return None
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        """The rows at these positions of an epoch. Only for indexable nodes."""
-        raise NotImplementedError(self.name)
+        """The rows at these positions of an epoch. Only for indexable nodes.
+
+        A source defines this, an operator `reading`: each is the other by default.
+        """
+        return finished(self.reading(run, epoch, indices), run.bell)
+
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        """As `read`, as a coroutine that stops where it would wait for calls in other threads."""
+        yield from ()
+        return self.read(run, epoch, indices)
 
     def stream(self, run: Run, epoch: int) -> Stream:
         """One pass over an epoch. Only for nodes that are not indexable."""
@@ -329,7 +372,8 @@ class Node(ABC):
     def open(self, run: Run, epoch: int) -> Stream:
         """One pass over an epoch, by index where that is possible."""
         if self.indexable:
-            return IndexStream(lambda indices: self.read(run, epoch, indices), self.cardinality)
+            run = run.for_one_stream()
+            return IndexStream(lambda indices: self.reading(run, epoch, indices), self.cardinality, run.bell)
         return self.stream(run, epoch)
 
     def cursor(self, run: Run, epoch: int) -> Cursor:

@@ -40,11 +40,6 @@ class Plan:
     moves: tuple[str, ...]
 
     @property
-    def parallelism(self) -> int:
-        """The largest number of threads that one map of this plan asks for."""
-        return max((node.parallelism for node in self.root.walk() if isinstance(node, Map)), default=1)
-
-    @property
     def in_flight(self) -> str | None:
         """What counts where a map gives its results in any order, as `identity.places_of` tells it; None if none does.
 
@@ -133,7 +128,7 @@ def _settled(node: Node, options: Options, above: Node | None, moves: list[str],
         return ordered
     if unordered:
         return replace(node, deterministic=wanted)
-    if wanted is not False or node.parallelism == 1:
+    if wanted is not False or not node.overlaps:
         return node
     assert above is not None
     moves.append(f"{node.label} keeps its order: {above.label} above it must be able to read the same rows again")

@@ -19,6 +19,7 @@ from penstock.data.operators.order import Take
 from penstock.data.operators.reducing import GroupByReducer
 from penstock.data.operators.sequence import Scan
 from penstock.data.plan import with_inputs
+from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import OneInputStream, State, Stream
 from penstock.errors import ElementError
 from penstock.runtime.threads import Threads
@@ -224,8 +225,8 @@ class _Watched(SameElements):
     name: ClassVar[str] = "watched"
     look: Callable[[Block], None] = field(repr=False)
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        block = self.input.read(run, epoch, indices)
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        block = yield from self.input.reading(run, epoch, indices)
         if len(block):
             self.look(block)
         return block
@@ -245,8 +246,8 @@ class _Promised(SameElements):
     def spec(self) -> Any:
         return self.promise
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        return self.input.read(run, epoch, indices)
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        return self.input.reading(run, epoch, indices)
 
     def stream(self, run: Run, epoch: int) -> Stream:
         return self.input.stream(run, epoch)

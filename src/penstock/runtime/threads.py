@@ -40,6 +40,8 @@ class Threads:
         # Reentrant: `stop` may be called by the garbage collector while this very thread is in here.
         self._lock = threading.RLock()
         self._workers = 0
+        # The workers that have nothing to do, less the tasks that wait for one.
+        self._free = 0
         self._started: list[threading.Thread] = []
         self._stopped = False
 
@@ -65,31 +67,44 @@ class Threads:
         shared = _Shared(work, rows, chunk)
         helpers = min(parallelism, -(-rows // chunk)) - 1
         for _ in range(helpers):
-            self._add(shared.help, helpers)
+            self._help(shared.help, helpers)
         shared.finish()
 
-    def submit(self, task: Callable[[], None], parallelism: int) -> None:
-        """Call `task` later, on one of at least `parallelism` workers. It must not raise.
+    def submit(self, task: Callable[[], None]) -> None:
+        """Call `task` at once, on a worker that has nothing to do or else on a new one. It must not raise.
 
         Raises:
             Closed: the threads were stopped.
         """
-        if not self._add(task, parallelism):
-            raise Closed
-
-    def _add(self, task: Callable[[], None], workers: int) -> bool:
-        while self._workers < workers and not self._stopped:
-            self._workers += 1
-            self.start(self._work, "worker")
         with self._lock:
-            if not self._stopped:
-                self._tasks.put(task)
-            return not self._stopped
+            if self._free <= 0 and not self._stopped:
+                self._start_worker()
+            if self._stopped:
+                raise Closed
+            self._free -= 1
+            self._tasks.put(task)
+
+    def _help(self, task: Callable[[], None], workers: int) -> None:
+        """Let `task` be called by one of at least `workers` workers, unless they were stopped."""
+        with self._lock:
+            if self._stopped:
+                return
+            while self._workers < workers:
+                self._start_worker()
+            self._free -= 1
+            self._tasks.put(task)
+
+    def _start_worker(self) -> None:
+        self._workers += 1
+        self._free += 1
+        self.start(self._work, "worker")
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
             task()
             del task
+            with self._lock:
+                self._free += 1
 
     def stop(self) -> None:
         """Let the workers end after the tasks that are queued now."""

@@ -19,9 +19,12 @@ from penstock.runtime.threads import failures
 from penstock.spec import alike, as_leaf, spec_of_leaf
 from penstock.structure import LEAF, Structure, flatten
 
-_SHARED_CHUNKS = 8
 _SLOW_SECONDS = 1e-4
 """From here on asking after every call whether its result is still wanted costs nothing that could be measured."""
+
+
+Results = Callable[[int, int], Iterator[Any]]
+"""Gives the results of rows start to stop, one by one."""
 
 
 @dataclass(frozen=True)
@@ -124,19 +127,23 @@ def note(error: BaseException, node: Node, element: object) -> None:
 def map_rows(
     run: Run,
     node: Node,
-    results: Callable[[int, int], Iterator[Any]],
+    results: Results,
     rows: int,
-    parallelism: int,
     promise: Promise | None = None,
 ) -> tuple[Block | None, Failure | None]:
     """The block of `results(0, rows)`, up to the first row that fails.
 
     Args:
-        results: gives the results of rows start to stop, one by one; called from several threads where `parallelism` is
-            above 1.
+        results: gives those of rows start to stop, one by one.
         promise: what the results are said to be; a row that is not so fails.
     """
-    block, failure = _mapped(run, node, results, rows, parallelism, promise)
+    return as_promised(*_mapped(run, node, results, rows, promise), promise)
+
+
+def as_promised(
+    block: Block | None, failure: Failure | None, promise: Promise | None
+) -> tuple[Block | None, Failure | None]:
+    """A block of results, up to the first row that is not as promised."""
     broken = promise.broken_at(block) if promise is not None and block is not None else None
     if block is None or broken is None:
         return block, failure
@@ -145,22 +152,10 @@ def map_rows(
 
 
 def _mapped(
-    run: Run,
-    node: Node,
-    results: Callable[[int, int], Iterator[Any]],
-    rows: int,
-    parallelism: int,
-    promise: Promise | None,
+    run: Run, node: Node, results: Results, rows: int, promise: Promise | None
 ) -> tuple[Block | None, Failure | None]:
     if run.threads.stopped:
         return None, Failure(0, Closed())
-    layout = run.known(node)
-    if parallelism > 1:
-        results = _until_stopped(run, results)
-    if layout is not None and parallelism > 1:
-        # What the results look like is known: all rows are shared from the first on.
-        output = _Output(layout, rows, promise)
-        return output.finished(_fill_shared(run, output, results, 0, rows, parallelism), rows)
     begun = perf_counter()
     try:
         first = _result(results(0, 1))
@@ -170,18 +165,16 @@ def _mapped(
         layout.check(found)
     except failures() as error:
         return None, Failure(0, error)
-    if parallelism == 1 and perf_counter() - begun > _SLOW_SECONDS:
-        results = _until_stopped(run, results)
-    if parallelism == 1 and layout.structure == LEAF and not isinstance(value, np.ndarray):
+    if perf_counter() - begun > _SLOW_SECONDS:
+        results = until_stopped(run, results)
+    if layout.structure == LEAF and not isinstance(value, np.ndarray):
         return _map_scalars(results, rows, first, layout, promise)
-    output = _Output(found, rows, promise)
+    output = Output(found, rows, promise)
     output.put(0, value)
-    if parallelism == 1:
-        return output.finished(output.fill(results, 1, rows), rows)
-    return output.finished(_fill_shared(run, output, results, 1, rows, parallelism), rows)
+    return output.finished(output.fill(results, 1, rows), rows)
 
 
-def _until_stopped(run: Run, results: Callable[[int, int], Iterator[Any]]) -> Callable[[int, int], Iterator[Any]]:
+def until_stopped(run: Run, results: Results) -> Results:
     """`results` that end when the iteration is closed: slow calls for a whole batch would keep its threads alive."""
 
     def guarded(start: int, stop: int) -> Iterator[Any]:
@@ -202,7 +195,7 @@ def _result(results: Iterator[Any]) -> Any:
 
 
 def _map_scalars(
-    results: Callable[[int, int], Iterator[Any]], rows: int, first: Any, layout: Layout, promise: Promise | None
+    results: Results, rows: int, first: Any, layout: Layout, promise: Promise | None
 ) -> tuple[Block, Failure | None]:
     """One leaf per row and no axes: results are collected as Python objects and converted together."""
     values: list[Any] = [first]
@@ -245,26 +238,7 @@ def _column_of_scalars(values: list[Any], dtype: np.dtype[Any]) -> Column:
     return column_of([as_leaf(value) for value in values])
 
 
-def _fill_shared(
-    run: Run, output: "_Output", results: Callable[[int, int], Iterator[Any]], first: int, rows: int, parallelism: int
-) -> Failure | None:
-    """Rows `first` to `rows`, by several threads; gives the earliest failure."""
-    failures: list[Failure] = []
-
-    def work(start: int, stop: int) -> None:
-        if any(failure.row < start for failure in failures):
-            return
-        failure = output.fill(results, first + start, first + stop)
-        if failure is not None:
-            failures.append(failure)
-
-    # Small enough that threads end together, large enough that handing out chunks costs nothing.
-    chunk = max(1, (rows - first) // (parallelism * _SHARED_CHUNKS))
-    run.threads.share(work, rows - first, parallelism, chunk)
-    return min(failures, key=lambda failure: failure.row, default=None)
-
-
-class _Output:
+class Output:
     """The output block of one call, allocated for results of a known layout; threads fill disjoint rows."""
 
     def __init__(self, layout: Layout, rows: int, promise: Promise | None) -> None:
@@ -277,11 +251,16 @@ class _Output:
         # Results of another shape than the layout's, by row: their columns become ragged in the end.
         self._odd: list[dict[int, Any]] = [{} for _ in self._columns]
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it holds."""
+        return sum(column.nbytes for column in self._columns)
+
     def put(self, row: int, value: Any) -> None:
         """Write one result."""
         self._put(row, self._leaves(value))
 
-    def fill(self, results: Callable[[int, int], Iterator[Any]], start: int, stop: int) -> Failure | None:
+    def fill(self, results: Results, start: int, stop: int) -> Failure | None:
         """Write rows start to stop; gives the failure at which it ended, if it did."""
         row = start
         try:

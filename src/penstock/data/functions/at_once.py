@@ -48,6 +48,11 @@ def map_at_once(function: Callable[..., Any], block: Block, generators: RowGener
     return Block(tuple(columns), structure, len(block))
 
 
+def takes_blocks(function: Callable[..., Any]) -> bool:
+    """Whether the function takes all rows of a block in one call."""
+    return hasattr(function, "_map_block")
+
+
 def draws(function: Callable[..., Any]) -> bool:
     """Whether the function takes a generator as its last argument."""
     return getattr(function, "draws", False) is True

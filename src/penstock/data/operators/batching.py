@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.node import DependsOn, OneInput, Run, scaled
+from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import OneInputStream, State
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -73,35 +74,35 @@ class Batching(OneInput):
     def batches(self, block: Block, size: int) -> Block:
         """A block of n · size rows as a block of n batches."""
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         run = run.copying(self.parallelism)
         length = self.input.cardinality
         if length == INFINITE_CARDINALITY or len(indices) == 0:
-            return self._read_full(run, epoch, indices)
+            return (yield from self._read_full(run, epoch, indices))
         # The last batch is the only one that can be short.
         last = length // self.batch_size
         if isinstance(indices, range) and max(indices[0], indices[-1]) < last:
-            return self._read_full(run, epoch, indices)
+            return (yield from self._read_full(run, epoch, indices))
         batches = as_positions(indices)
         full, short = np.flatnonzero(batches < last), np.flatnonzero(batches == last)
-        parts = [(full, self._read_full(run, epoch, batches[full]))] if full.size else []
+        parts = [(full, (yield from self._read_full(run, epoch, batches[full])))] if full.size else []
         if short.size:
-            one = self._read_short(run, epoch, last * self.batch_size, length)
+            one = yield from self._read_short(run, epoch, last * self.batch_size, length)
             parts.append((short, one.take(np.zeros(short.size, dtype=np.int64)) if short.size > 1 else one))
         return Block.scattered(parts)
 
-    def _read_full(self, run: Run, epoch: int, indices: Indices) -> Block:
+    def _read_full(self, run: Run, epoch: int, indices: Indices) -> Reading:
         size = self.batch_size
         rows: Indices
         if isinstance(indices, range) and indices.step == 1:
             rows = range(indices.start * size, indices.stop * size)
         else:
             rows = (as_positions(indices)[:, None] * size + np.arange(size)).reshape(-1)
-        return self.batches(self.input.read(run, epoch, rows), size)
+        return self.batches((yield from self.input.reading(run, epoch, rows)), size)
 
-    def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Block:
+    def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Reading:
         """The one batch of the rows from `start` to `stop`."""
-        return self.batches(self.input.read(run, epoch, range(start, stop)), stop - start)
+        return self.batches((yield from self.input.reading(run, epoch, range(start, stop))), stop - start)
 
     def stream(self, run: Run, epoch: int) -> "BatchStream":
         return BatchStream(self, run, epoch)
@@ -233,15 +234,17 @@ class BatchShare(Batch):
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(lambda leaf: leaf.batched(None), inputs[0]), _COUNT
 
-    def _read_full(self, run: Run, epoch: int, indices: Indices) -> Block:
+    def _read_full(self, run: Run, epoch: int, indices: Indices) -> Reading:
         rows, size = self._rows_of(self.batch_size)
         wanted = (as_positions(indices)[:, None] * self.batch_size + np.arange(rows.start, rows.stop)).reshape(-1)
-        return self._shares(self.input.read(run, epoch, wanted), len(rows), size, self.batch_size)
+        found = yield from self.input.reading(run, epoch, wanted)
+        return self._shares(found, len(rows), size, self.batch_size)
 
-    def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Block:
+    def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Reading:
         rows, size = self._rows_of(stop - start)
         wanted = range(start + rows.start, start + rows.stop)
-        return self._shares(self.input.read(run, epoch, wanted), len(rows), size, stop - start)
+        found = yield from self.input.reading(run, epoch, wanted)
+        return self._shares(found, len(rows), size, stop - start)
 
     def _rows_of(self, whole: int) -> tuple[range, int]:
         """Which rows to read of a batch of `whole`, and how many this worker gets of them.

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from penstock.data.block import Block, Indices
 from penstock.data.node import Run, SameElements
+from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import OneInputStream, State
 from penstock.errors import CardinalityError
 from penstock.options import INFINITE_CARDINALITY
@@ -32,8 +33,8 @@ class AssertCardinality(SameElements):
     def indexable(self) -> bool:
         return self.input.indexable and self.input.cardinality == self.expected
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        return self.input.read(run, epoch, indices)
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        return self.input.reading(run, epoch, indices)
 
     def stream(self, run: Run, epoch: int) -> "AssertCardinalityStream":
         return AssertCardinalityStream(self, run, epoch)

@@ -11,6 +11,7 @@ import numpy as np
 from penstock.data.block import Block, Indices, dtype_of_rows
 from penstock.data.node import DependsOn, Node, Run, added, surely
 from penstock.data.skipped import SkippedPlace, SkipsAhead
+from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError, InvalidTypeError, TooManySkippedError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -72,8 +73,11 @@ class Zip(Node):
         columns = tuple(column for block in blocks for column in block.columns)
         return Block(columns, self.structure.nested([block.structure for block in blocks]), len(blocks[0]))
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        return self.together([node.read(run, epoch, indices) for node in self.members])
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        blocks = []
+        for node in self.members:
+            blocks.append((yield from node.reading(run, epoch, indices)))  # noqa: PERF401  # a list cannot wait
+        return self.together(blocks)
 
     def stream(self, run: Run, epoch: int) -> "ZipStream":
         return ZipStream(self, run, epoch)
@@ -159,28 +163,28 @@ class Concatenate(Node):
     def keeps_places(self) -> bool:
         return True
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         length = self.first.cardinality
         if length == INFINITE_CARDINALITY or len(indices) == 0:
-            return self.first.read(run, epoch, indices)
+            return (yield from self.first.reading(run, epoch, indices))
         if isinstance(indices, range):
             low, high = min(indices[0], indices[-1]), max(indices[0], indices[-1])
             if high < length:
-                return self._part(run, epoch, self.first, indices)
+                return (yield from self._part(run, epoch, self.first, indices))
             if low >= length:
                 shifted = range(indices.start - length, indices.stop - length, indices.step)
-                return self._part(run, epoch, self.second, shifted)
+                return (yield from self._part(run, epoch, self.second, shifted))
         positions = as_positions(indices)
         early, late = np.flatnonzero(positions < length), np.flatnonzero(positions >= length)
         parts = []
         if early.size:
-            parts.append((early, self._part(run, epoch, self.first, positions[early])))
+            parts.append((early, (yield from self._part(run, epoch, self.first, positions[early]))))
         if late.size:
-            parts.append((late, self._part(run, epoch, self.second, positions[late] - length)))
+            parts.append((late, (yield from self._part(run, epoch, self.second, positions[late] - length))))
         return Block.scattered(parts)
 
-    def _part(self, run: Run, epoch: int, member: Node, indices: Indices) -> Block:
-        return _of_one_kind(run, self, member, member.read(run, epoch, indices))
+    def _part(self, run: Run, epoch: int, member: Node, indices: Indices) -> Reading:
+        return _of_one_kind(run, self, member, (yield from member.reading(run, epoch, indices)))
 
     def stream(self, run: Run, epoch: int) -> "ConcatenateStream":
         return ConcatenateStream(self, run, epoch)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -10,23 +10,26 @@ import numpy as np
 from penstock.data.block import Block, Indices
 from penstock.data.functions.apply import (
     Failure,
-    Layout,
+    Results,
     call_rows,
     call_rows_with_randomness,
     checked_rows,
     map_rows,
     note,
 )
-from penstock.data.functions.at_once import map_at_once
+from penstock.data.functions.at_once import map_at_once, takes_blocks
+from penstock.data.functions.in_threads import Calls, Made
 from penstock.data.functions.promise import Promise
 from penstock.data.node import DependsOn, OneInput, Run
+from penstock.data.streams.calls import CallsInAnyOrder, CallsInOrder, Work
+from penstock.data.streams.reading import Pending, Reading
 from penstock.data.streams.stream import OneInputStream, State, Stream
-from penstock.data.streams.unordered import Unordered
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.options import UNKNOWN_CARDINALITY
+from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY
 from penstock.rng import mix
 from penstock.row_generators import RowGenerators
-from penstock.runtime.threads import failures, threads_of
+from penstock.runtime.callers import Callers
+from penstock.runtime.threads import failures
 
 _TRUTH_VALUES: Final = {bool, np.bool_}
 
@@ -57,9 +60,10 @@ class Map(OneInput):
 
     @property
     def mode(self) -> str:
-        if self.parallelism == 1:
+        if not self.overlaps:
             return super().mode
-        return f"{super().mode}, {self.parallelism} threads{' in any order' if self.unordered else ''}"
+        calls = "as many calls as gain" if self.num_parallel_calls == AUTOTUNE else str(self.num_parallel_calls)
+        return f"{super().mode}, {calls} at once{' in any order' if self.unordered else ''}"
 
     @property
     def cardinality(self) -> int:
@@ -90,7 +94,7 @@ class Map(OneInput):
     @property
     def unordered(self) -> bool:
         """Whether results come as soon as they are there: asked for, and possible because several are on their way."""
-        return self.in_flight or (self.deterministic is False and self.parallelism > 1)
+        return self.in_flight or (self.deterministic is False and self.overlaps)
 
     @property
     def varies(self) -> bool:
@@ -105,70 +109,87 @@ class Map(OneInput):
         return True
 
     @property
-    def parallelism(self) -> int:
-        """The number of threads that call the function at the same time."""
-        return threads_of(self.num_parallel_calls)
+    def overlaps(self) -> bool:
+        """Whether several calls may run at the same time."""
+        return self.num_parallel_calls is not None and self.num_parallel_calls != 1
 
     def apply(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
         """The function's results for a block of input, up to the first row at which it raises."""
-        generators = None if self.seed is None else self._generators(run, epoch, positions)
-        try:
-            at_once = map_at_once(self.function, block, generators)
-        except ElementError as error:
-            note(error, self, int(positions[0]))
-            return None, Failure(0, error)
-        if at_once is not None and (self.promise is None or self.promise.broken_at(at_once) is None):
-            return at_once, None
-
-        def results(start: int, stop: int) -> Iterator[Any]:
-            return self._results(run, epoch, block.slice(start, stop), positions[start:stop])
-
-        output, failure = map_rows(run, self, results, len(block), self.parallelism, self.promise)
+        output, failure = self._at_once(run, epoch, block, positions)
+        if output is None and failure is None:
+            results = self._results(run, epoch, block, positions)
+            output, failure = map_rows(run, self, results, len(block), self.promise)
         if failure is not None:
             note(failure.error, self, int(positions[failure.row]))
         return output, failure
 
-    def _results(self, run: Run, epoch: int, block: Block, positions: Any) -> Iterator[Any]:
-        if self.seed is None:
-            return call_rows(self.function, block)
-        return call_rows_with_randomness(self.function, block, self._generators(run, epoch, positions))
+    def _at_once(self, run: Run, epoch: int, block: Block, positions: Any) -> tuple[Block | None, Failure | None]:
+        """The results by one call; neither a block nor a failure where the rows must be called one by one."""
+        generators = None if self.seed is None else self._generators(run, epoch, positions)
+        try:
+            at_once = map_at_once(self.function, block, generators)
+        except ElementError as error:
+            return None, Failure(0, error)
+        kept = at_once is not None and (self.promise is None or self.promise.broken_at(at_once) is None)
+        return (at_once if kept else None), None
+
+    def _results(self, run: Run, epoch: int, block: Block, positions: Any) -> Results:
+        def results(start: int, stop: int) -> Iterator[Any]:
+            rows = block.slice(start, stop)
+            if self.seed is None:
+                return call_rows(self.function, rows)
+            generators = self._generators(run, epoch, positions[start:stop])
+            return call_rows_with_randomness(self.function, rows, generators)
+
+        return results
 
     def _generators(self, run: Run, epoch: int, positions: Any) -> RowGenerators:
         return RowGenerators(mix(run.key(self, self.seed), epoch), positions)
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        block = self.input.read(run, epoch, indices)
+    def _calls(self, run: Run, epoch: int, block: Block, positions: Any) -> Pending:
+        """The results for a block of input, made by other threads where these gain."""
+        callers = self._callers(run)
+        if callers.serial:
+            outcome = callers.call_serially(partial(self.apply, run, epoch, block, positions), len(block))
+            return Made(callers, outcome)
+        at_once = partial(self._at_once, run, epoch, block, positions) if takes_blocks(self.function) else None
+        results = self._results(run, epoch, block, positions)
+        return Calls(run, self, callers, results, positions, self.promise, at_once)
+
+    def _callers(self, run: Run) -> Callers:
+        assert self.num_parallel_calls is not None or self.in_flight
+        return run.callers(self, self.num_parallel_calls or 1)
+
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        block = yield from self.input.reading(run, epoch, indices)
         if len(block) == 0:
             return block
-        output, failure = self.apply(run, epoch, block, indices)
+        if not self.overlaps:
+            output, failure = self.apply(run, epoch, block, indices)
+        else:
+            calls = self._calls(run, epoch, block, indices)
+            if not isinstance(calls, Made):  # also if they have ended: the first in order tells what results look like
+                yield calls
+            output, failure = calls.outcome()
         if failure is not None:
             raise failure.error
         assert output is not None
         return output
 
     def stream(self, run: Run, epoch: int) -> Stream:
-        if not self.unordered:
+        if not self.overlaps and not self.unordered:
             return MapStream(self, run, epoch)
 
-        def call(number: int, row: Block) -> Any:
-            try:
-                value = next(self._results(run, epoch, row, range(number, number + 1)))
-                if self.promise is not None:
-                    value = self.promise.kept(value)
-                found = Layout.of(value)
-                run.agreed(self, found).check(found)
-            except failures() as error:
-                note(error, self, number)
-                raise
-            return value
+        def start(block: Block, position: int) -> Pending:
+            return self._calls(run, epoch, block, range(position, position + len(block)))
 
-        return Unordered(
-            self.input.counting_cursor(run, epoch),
-            call,
-            run.threads,
-            self.parallelism,
-            in_order=self.deterministic is not False,
-        )
+        own, skips = run.ahead()
+        first = 0 if self.unordered else run.first(self.input)
+        work = Work(start, self._callers(run), first, paced=self.input.paced, stepwise=run.stepwise)
+        if not self.unordered:
+            return CallsInOrder(self.input.cursor(own, epoch), work, skips)
+        input = self.input.counting_cursor(own, epoch)
+        return CallsInAnyOrder(input, work, skips, in_order=self.deterministic is not False)
 
 
 class MapStream(OneInputStream):
@@ -189,7 +210,7 @@ class MapStream(OneInputStream):
             failure, self._failure = self._failure, None
             self._input.skip(1)
             raise failure
-        block = self._input.pull(max(need, min(allow, self._node.parallelism)), allow)
+        block = self._input.pull(need, allow)
         if block is None:
             return None
         end = self._first + self._input.met

@@ -29,6 +29,7 @@ class Generator(Node):
     """What a function's iterator yields."""
 
     name: ClassVar[str] = "from_generator"
+    own_pace = True
     worth_a_worker = True
     function: Callable[[], Any]
     output_signature: Any = None

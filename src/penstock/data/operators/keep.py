@@ -14,6 +14,7 @@ import numpy.typing as npt
 from penstock.data.block import Block, Column, Indices, is_ragged
 from penstock.data.node import DependsOn, Node, OneInput, Run
 from penstock.data.streams.ahead import Ahead
+from penstock.data.streams.reading import Load, Reading
 from penstock.data.streams.stream import State, Stream
 from penstock.errors import StorageError
 from penstock.formats.row_store import RowStore, RowStoreWriter
@@ -181,9 +182,10 @@ class Cache(OneInput):
         """What the kept rows depend on besides the node: the run's seed, if something below has none of its own."""
         return mix(run.seed, *run.drawn_below(self.input)) if self.input.unseeded else 0
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         rows = self.kept.rows(self.seed(run), self.filename, self.cardinality)
-        return rows.read(indices, lambda missing: self.input.read(run, 0, missing), run.copiers)
+        loads = run.loads.setdefault(id(self), [])
+        return rows.reading(indices, lambda missing: self.input.reading(run, 0, missing), run.copiers, loads)
 
     def stream(self, run: Run, epoch: int) -> "CacheStream":
         return CacheStream(self, run)
@@ -372,11 +374,22 @@ class _MemoryRows:
         self._has = np.zeros(length, dtype=bool)
         self._kept: Block | None = None
 
-    def read(self, indices: Indices, load: Callable[[Indices], Block], copiers: Copiers) -> Block:
+    def reading(
+        self, indices: Indices, load: Callable[[Indices], Reading], copiers: Copiers, loads: list[Load]
+    ) -> Reading:
         positions = as_positions(indices)
-        missing = np.unique(positions[~self._has[positions]])
-        if missing.size:
-            self._put(missing, load(missing))
+        while (missing := np.unique(positions[~self._has[positions]])).size:
+            other = next((other for other in loads if np.isin(missing, other.positions).any()), None)
+            if other is not None:
+                yield other
+                continue
+            own = Load(missing)
+            loads.append(own)
+            try:
+                self._put(missing, (yield from load(missing)))
+            finally:
+                loads.remove(own)
+                own.done = True
         assert self._kept is not None
         return self._kept.take(indices, copiers).read_only()
 
@@ -427,10 +440,12 @@ class _FileRows:
         self._has = np.zeros(length, dtype=bool)
         self._order: list[npt.NDArray[np.int64]] = []
 
-    def read(self, indices: Indices, load: Callable[[Indices], Block], copiers: Copiers) -> Block:
+    def reading(
+        self, indices: Indices, load: Callable[[Indices], Reading], copiers: Copiers, loads: list[Load]
+    ) -> Reading:
         if self._store is not None:
             return read_store(self._store, indices, copiers)
-        block = load(indices)
+        block = yield from load(indices)
         with self._lock:
             if self._store is None:
                 self._write(as_positions(indices), block)

@@ -1,6 +1,8 @@
 """Operators that choose and reorder positions. Over indexable inputs they are arithmetic."""
 
+from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,7 +10,8 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Run, SameElements, capped, scaled, surely
-from penstock.data.streams.stream import OneInputStream, State, Stream
+from penstock.data.streams.reading import Reading
+from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
@@ -49,44 +52,43 @@ class Repeat(SameElements):
         """The number of the input's epoch with which this node's `epoch` begins."""
         return epoch * (_INFINITE_REPEATS if self.count is None else self.count)
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         length = self.input.cardinality
         first_epoch = self.first_epoch(epoch)
         if length == INFINITE_CARDINALITY:
-            return self.input.read(run, first_epoch, indices)
+            return (yield from self.input.reading(run, first_epoch, indices))
         if isinstance(indices, range) and indices and indices[0] // length == indices[-1] // length:
             number = indices[0] // length
             shifted = range(indices.start - number * length, indices.stop - number * length, indices.step)
-            return self.input.read(run, first_epoch + number, shifted)
+            return (yield from self.input.reading(run, first_epoch + number, shifted))
         if not self.input.varies:
-            return self.input.read(run, first_epoch, as_positions(indices) % length)
+            return (yield from self.input.reading(run, first_epoch, as_positions(indices) % length))
         if isinstance(indices, range) and indices.step == 1 and indices:
-            borders = range(indices[0] // length * length, indices.stop, length)
-            return Block.concatenate(
-                [
-                    self.input.read(
-                        run,
-                        first_epoch + start // length,
-                        range(max(start, indices.start) - start, min(start + length, indices.stop) - start),
-                    )
-                    for start in borders
-                ]
-            )
+            blocks = []
+            for start in range(indices[0] // length * length, indices.stop, length):
+                rows = range(max(start, indices.start) - start, min(start + length, indices.stop) - start)
+                blocks.append((yield from self.input.reading(run, first_epoch + start // length, rows)))
+            return Block.concatenate(blocks)
         positions = as_positions(indices)
         epochs = positions // length
         order = np.argsort(epochs, kind="stable")
         parts = []
         for where in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1) if order.size else ():
             number = int(epochs[where[0]])
-            parts.append((where, self.input.read(run, first_epoch + number, positions[where] - number * length)))
-        return Block.scattered(parts) if parts else self.input.read(run, first_epoch, positions)
+            wanted = positions[where] - number * length
+            parts.append((where, (yield from self.input.reading(run, first_epoch + number, wanted))))
+        return Block.scattered(parts) if parts else (yield from self.input.reading(run, first_epoch, positions))
 
     def stream(self, run: Run, epoch: int) -> "RepeatStream":
         return RepeatStream(self, run, epoch)
 
 
 class RepeatStream(OneInputStream):
-    """The state is the number of the repetition and the input's own state."""
+    """The state is the number of the repetition and the input's own state.
+
+    Where calls below have begun for all that is left of an epoch, the next one is opened, so that its first calls run
+    beside the last ones.
+    """
 
     def __init__(self, node: Repeat, run: Run, epoch: int) -> None:
         self._node = node
@@ -94,7 +96,24 @@ class RepeatStream(OneInputStream):
         self._first_epoch = node.first_epoch(epoch)
         self._number = 0
         self._empty = True
-        self._input = node.input.cursor(run, self._first_epoch)
+        # The epochs after this one that were opened in advance.
+        self._next: deque[Cursor] = deque()
+        self._input = self._opened(0)
+
+    def _opened(self, number: int) -> Cursor:
+        input = self._node.input.cursor(self._run, self._first_epoch + number)
+        if not self._run.stepwise:
+            input.when_drained(partial(self._run_ahead, number))
+        return input
+
+    def _run_ahead(self, number: int) -> None:
+        """Start calls of what comes after an epoch of which all calls have begun."""
+        last = self._number + len(self._next)
+        if number < last:
+            self._next[-1].run_ahead()
+        elif not self._run.live and (self._node.count is None or last + 1 < self._node.count):
+            self._next.append(self._opened(last + 1))
+            self._next[-1].run_ahead()
 
     def pull(self, need: int, allow: int) -> Block | None:
         while self._node.count is None or self._number < self._node.count:
@@ -108,8 +127,13 @@ class RepeatStream(OneInputStream):
             self._input.close()
             self._number += 1
             self._empty = True
-            self._input = self._node.input.cursor(self._run, self._first_epoch + self._number)
+            self._input = self._next.popleft() if self._next else self._opened(self._number)
         return None
+
+    def close(self) -> None:
+        super().close()
+        for input in list(self._next):
+            input.close()
 
     def state(self) -> State:
         return [self._number, self._empty, self._input.state()]
@@ -117,7 +141,7 @@ class RepeatStream(OneInputStream):
     def restore(self, state: State) -> None:
         self._number, self._empty, position = state
         self._input.close()
-        self._input = self._node.input.cursor(self._run, self._first_epoch + self._number)
+        self._input = self._opened(self._number)
         self._input.restore(position)
 
 
@@ -136,8 +160,8 @@ class Take(SameElements):
     def cardinality(self) -> int:
         return self.input.cardinality if self.count == EVERYTHING else capped(surely(self.input), self.count)
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        return self.input.read(run, epoch, indices)
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        return self.input.reading(run, epoch, indices)
 
     def stream(self, run: Run, epoch: int) -> "TakeStream":
         return TakeStream(self, run, epoch)
@@ -183,8 +207,8 @@ class Skip(SameElements):
     def cardinality(self) -> int:
         return scaled(self.input.cardinality, lambda n: max(0, n - self.count))
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        return self.input.read(run, epoch, shifted(indices, self.count))
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        return self.input.reading(run, epoch, shifted(indices, self.count))
 
     def stream(self, run: Run, epoch: int) -> "SkipStream":
         return SkipStream(self, run, epoch)
@@ -231,12 +255,12 @@ class Shard(SameElements):
     def cardinality(self) -> int:
         return scaled(self.input.cardinality, lambda n: len(range(self.index, n, self.num_shards)))
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         if isinstance(indices, range):
             start = indices.start * self.num_shards + self.index
             step = indices.step * self.num_shards
-            return self.input.read(run, epoch, range(start, start + len(indices) * step, step))
-        return self.input.read(run, epoch, indices * self.num_shards + self.index)
+            return self.input.reading(run, epoch, range(start, start + len(indices) * step, step))
+        return self.input.reading(run, epoch, indices * self.num_shards + self.index)
 
     def stream(self, run: Run, epoch: int) -> "ShardStream":
         return ShardStream(self, run, epoch)
@@ -318,8 +342,8 @@ class Enumerate(SameElements):
         """The block with its positions as a leading leaf."""
         return Block((numbers + self.start, *block.columns), PAIR.nested([LEAF, block.structure]), len(block))
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
-        return self.numbered(self.input.read(run, epoch, indices), as_positions(indices))
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        return self.numbered((yield from self.input.reading(run, epoch, indices)), as_positions(indices))
 
     def stream(self, run: Run, epoch: int) -> "EnumerateStream":
         return EnumerateStream(self, run, epoch)

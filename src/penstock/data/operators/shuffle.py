@@ -12,6 +12,7 @@ from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Run, SameElements
 from penstock.data.skipped import SkippedPlace
 from penstock.data.slots import Places, Slots
+from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
 from penstock.printing import in_bytes
@@ -75,12 +76,12 @@ class Shuffle(SameElements):
         """The length of the first window, if the input is longer than the buffer."""
         return 1 + mix(key, 1) % self.buffer_size
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         key = self.key(run, epoch)
         length = self.input.cardinality
         if 0 <= length <= self.buffer_size:
-            return self.input.read(run, epoch, permuted(mix(key, 0), length, indices))
-        return self.input.read(run, epoch, self._sources(key, length, indices))
+            return self.input.reading(run, epoch, permuted(mix(key, 0), length, indices))
+        return self.input.reading(run, epoch, self._sources(key, length, indices))
 
     def _sources(self, key: int, length: int, indices: Indices) -> npt.NDArray[np.int64]:
         """Where the rows at these positions stand in an input that is longer than the buffer."""

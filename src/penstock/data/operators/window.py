@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.data.block import Block, Indices, object_column
 from penstock.data.node import DependsOn, OneInput, Run, scaled
+from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
 from penstock.rng import as_positions
@@ -74,18 +75,19 @@ class Window(OneInput):
         ]
         return Block(tuple(leaves), rows.structure, len(parts))
 
-    def read(self, run: Run, epoch: int, indices: Indices) -> Block:
+    def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         length = self.input.cardinality
         begins = (as_positions(indices) * self.shift).tolist()
         if not begins:
-            return self.windows(self.input.read(run, epoch, range(0)), [], 1)
+            return self.windows((yield from self.input.reading(run, epoch, range(0))), [], 1)
         first, last = min(begins), max(begins) + self.span
         stop = last if length == INFINITE_CARDINALITY else min(last, length)
         if stop - first <= 2 * self.size * len(begins):  # few rows are read that are in none of them
-            rows = self.input.read(run, epoch, range(first, stop))
+            rows = yield from self.input.reading(run, epoch, range(first, stop))
             return self.windows(rows, [begin - first for begin in begins], self.stride)
         ranges = [range(begin, min(begin + self.span, stop), self.stride) for begin in begins]
-        rows = self.input.read(run, epoch, np.concatenate([as_positions(places) for places in ranges]))
+        wanted = np.concatenate([as_positions(places) for places in ranges])
+        rows = yield from self.input.reading(run, epoch, wanted)
         ends = np.cumsum([len(places) for places in ranges]).tolist()
         blocks = [rows.slice(end - len(places), end) for places, end in zip(ranges, ends, strict=True)]
         return Block.concatenate([self.windows(block, [0], 1) for block in blocks])

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.data.block import Block
-from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.threads import failures
 
 _logger = logging.getLogger(__name__)
@@ -59,69 +58,20 @@ class Stream(ABC):
     def unread(self, rows: int) -> None:  # noqa: B027  # most have nobody to tell
         """The last `rows` rows that `pull` gave are not used, and nothing more is pulled."""
 
+    @property
+    def inputs(self) -> "tuple[Stream, ...]":
+        """The streams below that are read on and on, so that what runs ahead there can be told about."""
+        return ()
 
-class IndexStream(Stream):
-    """One pass over what can be read by index: the state is a position.
+    def run_ahead(self) -> None:
+        """Start the calls below for which there is room, though nothing is pulled yet."""
+        for below in self.inputs:
+            below.run_ahead()
 
-    Args:
-        read: gives the rows at positions.
-        length: how many rows there are, or INFINITE_CARDINALITY.
-    """
-
-    _FEW = 16
-    _ANY = 1 << 40
-
-    def __init__(self, read: Callable[[range], Block], length: int) -> None:
-        self._read = read
-        self._length = length
-        self._position = 0
-        # Where a row is that fails: within so many rows.
-        self._suspects = 0
-        # The most rows to read at a time. Others that fail may be near one that did, so it grows from few again.
-        self._most = self._ANY
-
-    def _left(self, rows: int) -> int:
-        return rows if self._length == INFINITE_CARDINALITY else min(rows, self._length - self._position)
-
-    def pull(self, need: int, allow: int) -> Block | None:
-        rows = self._left(min(allow, max(1, self._suspects // 2) if self._suspects else self._most))
-        if rows <= 0:
-            return None
-        start = self._position
-        try:
-            block = self._read(range(start, start + rows))
-        except failures():
-            if rows == 1:
-                self._position += 1
-                self._suspects, self._most = 0, self._FEW
-                raise
-            # The rows before the failing one are delivered first: it is found by reading halves.
-            self._suspects = rows
-            return self.pull(need, allow)
-        self._position = start + rows
-        if self._suspects:
-            self._suspects = max(0, self._suspects - rows)
-        elif self._most < self._ANY:
-            self._most *= 2
-        return block
-
-    def skip(self, rows: int) -> int:
-        skipped = max(0, self._left(rows))
-        self._position += skipped
-        self._suspects = max(0, self._suspects - skipped)
-        return skipped
-
-    def advanced(self, state: State, rows: int) -> State:
-        return int(state) + rows
-
-    def state(self) -> State:
-        return self._position
-
-    def restore(self, state: State) -> None:
-        self._position = int(state)
-
-    def close(self) -> None:
-        """Reading by index leaves nothing running."""
+    def when_drained(self, then: Callable[[], None]) -> None:
+        """Have `then` called, by `pull`, when calls below have begun for all that is left and there is room."""
+        for below in self.inputs:
+            below.when_drained(then)
 
 
 class Cursor(Stream):
@@ -145,6 +95,10 @@ class Cursor(Stream):
         self._offset = 0
         self._withheld: Exception | None = None
         self.met = 0
+
+    @property
+    def inputs(self) -> tuple[Stream, ...]:
+        return (self._stream,)
 
     @property
     def _left(self) -> int:
@@ -318,6 +272,10 @@ class OneInputStream(Stream):
     """A stream over one input, whose rows it takes by a cursor."""
 
     _input: Cursor
+
+    @property
+    def inputs(self) -> tuple[Stream, ...]:
+        return (self._input,)
 
     def close(self) -> None:
         self._input.close()

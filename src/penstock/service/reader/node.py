@@ -56,6 +56,7 @@ class Distribute(Node):
     """
 
     name: ClassVar[str] = "distribute"
+    own_pace = True
     settings: DistributeOptions
     info: DatasetInfo = field(repr=False)
     kind: PassKind

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from penstock.data.block import Block
 from penstock.data.node import Node, OneInput, Run
 from penstock.data.plan import with_inputs
-from penstock.data.streams.stream import IndexStream
+from penstock.data.streams.by_index import IndexStream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.service.wire.left_out import Noted
@@ -65,6 +65,10 @@ class SpanRun(Run):
         self.__dict__.update(run.__dict__)  # the same threads, and what its nodes have agreed on
         self.span = span
 
+    @property
+    def stepwise(self) -> bool:
+        return True
+
     def first(self, node: Node) -> int:
         return self.span.start if isinstance(node, SpanRows) else 0
 
@@ -83,7 +87,8 @@ class Feed(IndexStream):
     def __init__(self, base: Node, run: SpanRun, epoch: int) -> None:
         length, stop = base.cardinality, run.span.stop
         stop = stop if length == INFINITE_CARDINALITY else min(stop, length)
-        super().__init__(lambda indices: base.read(run, epoch, indices), stop)
+        own = run.for_one_stream()
+        super().__init__(lambda indices: base.reading(own, epoch, indices), stop, run.bell)
         self.restore(run.span.start)
         self.position = run.span.start
         self.met = 0

@@ -62,7 +62,6 @@ class OpenPass:
         options = replace(options, deterministic=None)
         plan = make_plan(part if self.kind == "sequence" else without_prefetch(part), options)
         self._epoch = key.epoch
-        self._parallelism = plan.parallelism
         self._root = over_rows(plan.root) if self.kind == "groups" else plan.root
         self._threads = Threads()
         seeded = options.seed is not None
@@ -70,8 +69,8 @@ class OpenPass:
         self._run.skips = Noted(options.max_errors)
         if options.on_error == "skip":
             self._run.prepare = guarded_below
-        self._sequence = Sequence(self._from_beginning, recent_bytes, plan.parallelism)
-        self._shared = SharedWindow(self._from_beginning, window_bytes, plan.parallelism)
+        self._sequence = Sequence(self._from_beginning, recent_bytes)
+        self._shared = SharedWindow(self._from_beginning, window_bytes)
         self._lock = Lock()
         self._held = 0
         self._closing = False
@@ -101,7 +100,7 @@ class OpenPass:
     def take_pace(self, block_bytes: int) -> Pace:
         """A pace, which knows the cost of this pass's rows if some were read before."""
         with self._lock:
-            pace = self._paces.pop() if self._paces else Pace(self._parallelism, BLOCK_SECONDS)
+            pace = self._paces.pop() if self._paces else Pace(seconds=BLOCK_SECONDS)
         pace.aim(block_bytes)
         return pace
 

@@ -53,7 +53,6 @@ class Head:
         saved: (position, state) to continue from.
         window_bytes: how much is kept; the newest block always is.
         passed: called with each (position, state) from which the stream can be continued.
-        parallelism: the number of rows that are worth asking for at least.
     """
 
     def __init__(
@@ -62,14 +61,13 @@ class Head:
         saved: tuple[int, State],
         window_bytes: int,
         passed: Callable[[int, Opened], None],
-        parallelism: int,
     ) -> None:
         self._lock = Lock()
         self._open = open
         self._saved = saved
         self._window_bytes = window_bytes
         self._passed = passed
-        self._pace = Pace(parallelism, BLOCK_SECONDS)
+        self._pace = Pace(seconds=BLOCK_SECONDS)
         self._stream: Opened | None = None
         self._window = ProducedWindow(saved[0])
         self._ended = False
@@ -156,14 +154,12 @@ class Sequence:
     Args:
         open: opens a stream at the beginning of the pass, and returns with it what it leaves out.
         window_bytes: how much is kept of the elements of each stream.
-        parallelism: the number of rows that are worth asking for at least.
     """
 
-    def __init__(self, open: Callable[[], Opened], window_bytes: int, parallelism: int) -> None:
+    def __init__(self, open: Callable[[], Opened], window_bytes: int) -> None:
         self._lock = Lock()
         self._open = open
         self._window_bytes = window_bytes
-        self._parallelism = parallelism
         self._heads: list[Head] = []  # the one used last at the end
         self._states: dict[int, State] = {0: None}
         self._closed = False
@@ -189,7 +185,7 @@ class Sequence:
                 self._heads.remove(head)
             else:
                 saved = (start, self._states[start])
-                head = Head(self._open, saved, self._window_bytes, self._save, self._parallelism)
+                head = Head(self._open, saved, self._window_bytes, self._save)
             self._heads.append(head)
             retired = self._heads.pop(0) if len(self._heads) > _HEADS else None
         if retired is not None:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 
 from penstock.data.block import Block, is_ragged
 from penstock.data.node import Node, Run, scaled
-from penstock.data.streams.stream import IndexStream, Stream
+from penstock.data.streams.by_index import IndexStream
+from penstock.data.streams.reading import Reading
+from penstock.data.streams.stream import Stream
 from penstock.errors import InvalidTypeError, LostDataWorkerError, ServiceError
 from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.channel import Closed
@@ -136,11 +138,12 @@ class RowsReader(SpanReader):
         known = span.stop if self._cardinality == INFINITE_CARDINALITY else min(span.stop, self._cardinality)
         self._positions = range(self._first, max(known, self._first), stride)
 
-        def read(numbers: range) -> Block:
-            wanted = self._positions[numbers.start : numbers.stop]
-            return node.read(run, epoch, wanted)
+        own = run.for_one_stream()
 
-        self._stream = IndexStream(read, len(self._positions))
+        def read(numbers: range) -> Reading:
+            return node.reading(own, epoch, self._positions[numbers.start : numbers.stop])
+
+        self._stream = IndexStream(read, len(self._positions), run.bell)
 
     def next(self, rows: int) -> Piece | None:
         position = self._position

@@ -126,7 +126,6 @@ class SharedWindow:
     Args:
         open: opens the stream of the pass.
         window_bytes: how much is kept.
-        parallelism: the number of rows that are worth asking for at least.
         clock: gives seconds.
     """
 
@@ -134,14 +133,13 @@ class SharedWindow:
         self,
         open: Callable[[], tuple[Cursor, Noted]],
         window_bytes: int,
-        parallelism: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._changed = Condition()
         self._open = open
         self._window = ProducedWindow(0)
         self._window_bytes = window_bytes
-        self._pace = Pace(parallelism, BLOCK_SECONDS)
+        self._pace = Pace(seconds=BLOCK_SECONDS)
         self._pace.aim(min(_BLOCK_BYTES, window_bytes // 8))
         self._clock = clock
         self._stream: Cursor | None = None

@@ -1,0 +1,176 @@
+"""The calls of a user's function for the rows of a block, made by several threads while others read on."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+from typing import Any
+
+from penstock.data.block import Block, own
+from penstock.data.functions.apply import Failure, Output, Results, as_promised, map_rows, note, until_stopped
+from penstock.data.functions.promise import Promise
+from penstock.data.node import Node, Run
+from penstock.data.streams.reading import Pending
+from penstock.runtime.callers import Callers, Task
+from penstock.runtime.channel import Closed
+from penstock.runtime.threads import failures
+from penstock.structure import flatten
+
+Outcome = tuple[Block | None, Failure | None]
+"""A block of results up to the first row that failed, and that failure."""
+
+
+class Made(Pending):
+    """Results that are there already."""
+
+    done = True
+
+    def __init__(self, callers: Callers, outcome: Outcome) -> None:
+        super().__init__(callers)
+        self._outcome = outcome
+
+    @property
+    def nbytes(self) -> int:
+        block = self._outcome[0]
+        return 0 if block is None else block.nbytes
+
+    def outcome(self) -> Outcome:
+        return self._outcome
+
+
+@dataclass
+class _Values:
+    """What the calls for some rows returned, up to the first that raised."""
+
+    found: list[Any] = field(default_factory=list)
+    error: BaseException | None = None
+
+
+class Calls(Pending):
+    """The results of one function for the rows of one block.
+
+    As long as nobody knows what the results look like they are kept as they came, and the first in order tells: so what
+    is refused does not depend on which call ended first.
+
+    Args:
+        node: whose function it is.
+        results: gives the results of rows start to stop, one by one; called from several threads.
+        positions: those of the rows, at least one.
+        promise: what the results are said to be.
+        at_once: gives the outcome for all rows in one call, where the function can do that.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        node: Node,
+        callers: Callers,
+        results: Results,
+        positions: Any,
+        promise: Promise | None,
+        at_once: Callable[[], Outcome] | None,
+    ) -> None:
+        super().__init__(callers)
+        self._run = run
+        self._node = node
+        self._results = until_stopped(run, results)
+        self._positions = positions
+        self._rows = rows = len(positions)
+        self._promise = promise
+        self._lock = Lock()
+        self._outcome: Outcome | None = None
+        self._values: list[_Values] = []
+        self._output: Output | None = None
+        self._failures: list[Failure] = []
+        chunk = rows if at_once is not None else callers.chunk
+        starts = range(0, rows, chunk)
+        self.tasks = self._left = len(starts)
+        layout = run.known(node)
+        if at_once is not None:
+            calls: list[Callable[[], None]] = [partial(self._all_at_once, at_once)]
+        elif layout is None:
+            self._values = [_Values() for _ in starts]
+            calls = [partial(self._keep, values, start) for values, start in zip(self._values, starts, strict=True)]
+        elif len(starts) == 1:
+            calls = [self._all]
+        else:
+            self._output = Output(layout, rows, promise)
+            calls = [partial(self._fill, start) for start in starts]
+        self._chunk = chunk
+        callers.add([Task(partial(self._call, call), min(chunk, rows)) for call in calls])
+
+    def _call(self, call: Callable[[], None]) -> None:
+        try:
+            if self._run.threads.stopped or self.unwanted:
+                raise Closed
+            call()
+        except failures() as error:
+            self._outcome = None, Failure(0, error)
+        with self._lock:
+            self._left -= 1
+            self.done = self._left == 0
+
+    def _all_at_once(self, at_once: Callable[[], Outcome]) -> None:
+        self._outcome = at_once()
+        if self._outcome == (None, None):  # one by one it may be another thing
+            self._all()
+
+    def _all(self) -> None:
+        self._outcome = map_rows(self._run, self._node, self._results, self._rows, self._promise)
+
+    def _keep(self, values: _Values, start: int) -> None:
+        stop = min(start + self._chunk, self._rows)
+        try:
+            for value in self._results(start, stop):
+                values.found.append(_owned(value))
+        except failures() as error:
+            values.error = error
+
+    def _fill(self, start: int) -> None:
+        assert self._output is not None
+        if any(failure.row < start for failure in self._failures):
+            return
+        failure = self._output.fill(self._results, start, min(start + self._chunk, self._rows))
+        if failure is not None:
+            self._failures.append(failure)
+
+    @property
+    def nbytes(self) -> int:
+        if self._output is not None:
+            return self._output.nbytes
+        if self._outcome is not None:
+            return 0 if self._outcome[0] is None else self._outcome[0].nbytes
+        return sum(getattr(value, "nbytes", 0) for values in self._values for value in values.found)
+
+    def outcome(self) -> Outcome:
+        """The block of the results, up to the first row that failed."""
+        block, failure = self._found()
+        if failure is not None:
+            note(failure.error, self._node, int(self._positions[failure.row]))
+        return block, failure
+
+    def _found(self) -> Outcome:
+        if self._outcome is not None:
+            return self._outcome
+        if self._output is None:
+            return map_rows(self._run, self._node, self._again, self._rows, self._promise)
+        failure = min(self._failures, key=lambda failure: failure.row, default=None)
+        return as_promised(*self._output.finished(failure, self._rows), self._promise)
+
+    def _again(self, start: int, stop: int) -> Iterator[Any]:
+        """What the calls for these rows returned and raised, row by row."""
+        for number, values in enumerate(self._values):
+            first = number * self._chunk
+            yield from values.found[max(0, start - first) : max(0, stop - first)]
+            failed = first + len(values.found)
+            if failed >= min(stop, first + self._chunk):
+                continue
+            if values.error is not None and failed >= start:
+                raise values.error
+            return  # a function that raised StopIteration
+
+
+def _owned(value: Any) -> Any:
+    """A result that the function cannot change afterwards."""
+    leaves, structure = flatten(value)
+    return structure.unflatten([own(leaf) for leaf in leaves])

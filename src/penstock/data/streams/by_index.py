@@ -1,0 +1,234 @@
+"""One pass over what can be read by index, with the calls of parallel maps running ahead of what is taken."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from penstock.data.block import Block
+from penstock.data.streams.reading import Awaited, Pending, Reading, to_keep
+from penstock.data.streams.room import Room
+from penstock.data.streams.stream import State, Stream
+from penstock.options import INFINITE_CARDINALITY
+from penstock.runtime.callers import Bell
+from penstock.runtime.threads import failures
+
+_SECONDS = 0.004
+_SMALL_BYTES = 1 << 18
+
+
+class _Piece:
+    """Rows that are being read: those from `start` to `stop`, of which the first `passed` are not wanted any more.
+
+    Attributes:
+        pending: the calls that the reading waits for; None before it has begun and after it has ended.
+        block: the rows, when they are there.
+        error: or what was raised in place of one of them.
+        waits: how often it has come to calls.
+        tasks: in how many pieces these were, the last time.
+        seconds: how long it read, without the calls of others.
+    """
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start = start
+        self.stop = stop
+        self.passed = 0
+        self.pending: Awaited | None = None
+        self.block: Block | None = None
+        self.error: BaseException | None = None
+        self.waits = 0
+        self.tasks = 0
+        self.seconds = 0.0
+        self._reading: Reading | None = None
+
+    def __len__(self) -> int:
+        return self.stop - self.start - self.passed
+
+    @property
+    def begun(self) -> bool:
+        return self._reading is not None
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.block is None else self.block.nbytes
+
+    @property
+    def done(self) -> bool:
+        return self.block is not None or self.error is not None
+
+    def begin(self, read: Callable[[range], Reading]) -> None:
+        """Read up to the first calls that must be waited for."""
+        self._reading = read(range(self.start, self.stop))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Read on, to the next such calls or to the end."""
+        assert self._reading is not None
+        begun = time.perf_counter()
+        try:
+            self.pending = next(self._reading)
+            self.waits += 1
+            self.tasks = self.pending.tasks if isinstance(self.pending, Pending) else self.tasks
+        except StopIteration as end:
+            self.pending, self.block = None, end.value
+        except failures() as error:
+            self.pending, self.error = None, to_keep(error)
+        self.seconds += time.perf_counter() - begun
+
+
+class IndexStream(Stream):
+    """One pass over what can be read by index: the state is a position.
+
+    Where a reading comes to calls in other threads, further ones are begun as long as those have room for more, and all
+    go on in order.
+
+    Args:
+        read: reads the rows at positions.
+        length: how many rows there are, or INFINITE_CARDINALITY.
+        bell: tells when calls in other threads have ended.
+    """
+
+    _FEW = 16
+    _ANY = 1 << 40
+
+    def __init__(self, read: Callable[[range], Reading], length: int, bell: Bell) -> None:
+        self._read = read
+        self._bell = bell
+        self._length = length
+        self._position = 0
+        self._pieces: deque[_Piece] = deque()
+        # The first position that no piece is about.
+        self._next = 0
+        # The most rows to read at a time. Others that fail may be near one that did, so it grows from few again.
+        self._most = self._ANY
+        # The rows of a piece that is read ahead.
+        self._rows = 1
+        self._room = Room()
+        self._then: Callable[[], None] | None = None
+
+    def _left(self, rows: int, start: int) -> int:
+        return rows if self._length == INFINITE_CARDINALITY else min(rows, self._length - start)
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        while True:
+            if not self._pieces and not self._begin(min(allow, self._most)):
+                return None
+            head = self._pieces[0]
+            self._finish(head)
+            if head.error is not None:
+                self._pass_over(head)  # raises, unless the rows before the failing one can be found
+                continue
+            self._pieces.popleft()
+            self._position += len(head)
+            self._learn(head)
+            self._fill()
+            assert head.block is not None
+            return head.block.slice(head.passed, len(head.block)) if head.passed else head.block
+
+    def _begin(self, rows: int) -> bool:
+        """Begin to read a further piece; False at the end."""
+        rows = self._left(rows, self._next)
+        if rows <= 0:
+            return False
+        piece = _Piece(self._next, self._next + rows)
+        self._next += rows
+        self._pieces.append(piece)
+        piece.begin(self._read)
+        self._meet(piece)
+        return True
+
+    def _meet(self, piece: _Piece) -> None:
+        if isinstance(piece.pending, Pending):
+            self._room.meet(piece.pending.callers)
+
+    def _finish(self, head: _Piece) -> None:
+        """Have the first piece read to its end."""
+        if not head.begun:
+            head.begin(self._read)
+            self._meet(head)
+        while not head.done:
+            rung = self._bell.rung
+            self._go_on()
+            self._fill()
+            if head.pending is not None and not head.pending.done:
+                self._bell.wait(rung)
+
+    def _go_on(self) -> None:
+        """Read on where the calls have ended; every piece comes to the next ones after the piece before it."""
+        before: _Piece | None = None
+        for piece in self._pieces:
+            while piece.pending is not None and piece.pending.done:
+                if before is not None and not before.done and before.waits <= piece.waits:
+                    break
+                piece.go_on()
+                self._meet(piece)
+            before = piece
+
+    def _fill(self) -> None:
+        """Begin further pieces as long as there is room for their calls."""
+        while self._pieces and self._room.free(self._pieces):
+            if not self._begin(min(self._rows, self._most)):
+                if self._then is not None and self._pieces:
+                    self._then()
+                return
+            if self._pieces[-1].pending is None:  # it has come to no calls
+                return
+
+    def _learn(self, head: _Piece) -> None:
+        """See from a piece that was read how many rows the next ones should have."""
+        assert head.block is not None
+        if self._most < self._ANY:
+            self._most *= 2
+        if head.tasks > 1 or head.seconds > 2 * _SECONDS:
+            self._rows = max(1, self._rows // 2)
+        elif head.tasks == 1 and self._room.wide and head.seconds < _SECONDS and head.block.nbytes < _SMALL_BYTES:
+            self._rows = max(self._rows, min(2 * len(head.block), self._ANY))
+
+    def _pass_over(self, head: _Piece) -> None:
+        """Raise what a row has raised, or read fewer rows: the rows before the failing one are delivered first."""
+        self._pieces.popleft()
+        start, rows = head.start + head.passed, len(head)
+        if rows == 1 and head.passed == 0:
+            self._position += 1
+            self._most = self._FEW
+            assert head.error is not None
+            raise head.error
+        middle = start + max(1, rows // 2)
+        if middle < head.stop:
+            self._pieces.appendleft(_Piece(middle, head.stop))
+        self._pieces.appendleft(_Piece(start, middle))
+
+    def skip(self, rows: int) -> int:
+        skipped = max(0, self._left(rows, self._position))
+        self._position += skipped
+        while self._pieces and self._position >= self._pieces[0].stop:
+            self._leave(self._pieces.popleft())
+        if self._pieces:
+            self._pieces[0].passed = self._position - self._pieces[0].start
+        self._next = max(self._next, self._position)
+        return skipped
+
+    def advanced(self, state: State, rows: int) -> State:
+        return int(state) + rows
+
+    def state(self) -> State:
+        return self._position
+
+    def restore(self, state: State) -> None:
+        self._position = self._next = int(state)
+
+    def run_ahead(self) -> None:
+        if not self._pieces:
+            self._begin(1)
+        self._fill()
+
+    def when_drained(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def close(self) -> None:
+        for piece in list(self._pieces):
+            self._leave(piece)
+
+    @staticmethod
+    def _leave(piece: _Piece) -> None:
+        if isinstance(piece.pending, Pending):
+            piece.pending.unwanted = True

@@ -1,0 +1,311 @@
+"""A function called for the rows of a stream by other threads, which run ahead of what is taken.
+
+Rows are read in the thread that pulls, in order. What was read and not given yet stands in the stream's state only as a
+position: it is read again.
+"""
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from penstock.data.block import Block
+from penstock.data.skipped import SkippedPlace, SkipsAhead
+from penstock.data.streams.reading import Pending, to_keep
+from penstock.data.streams.room import OVERTAKING, Room
+from penstock.data.streams.stream import CountingCursor, Cursor, OneInputStream, State
+from penstock.runtime.callers import Callers
+from penstock.runtime.threads import failures
+
+_BLOCK_BYTES = 1 << 19
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a stream of calls does with the rows that it reads.
+
+    Attributes:
+        start: has the function called for the rows of a block, of which the first has this position; what comes of it
+            is a block up to the first row that fails, and that failure.
+        callers: who calls it.
+        first: the position of the first row of all.
+        paced: whether the rows come from something that shows how far it is read.
+        stepwise: whether nothing may be read before all that was read is given.
+    """
+
+    start: Callable[[Block, int], Pending]
+    callers: Callers
+    first: int = 0
+    paced: bool = False
+    stepwise: bool = False
+
+
+class _Piece:
+    """Rows that were read, and the calls for them; or what was raised in place of a row, or the end.
+
+    Attributes:
+        place: the state of the input before them.
+        number: how many rows and failures the input had given before them.
+        position: of the first row.
+        rows: the rows; None for a failure or the end.
+        skips: what was left out before them.
+    """
+
+    def __init__(self, place: State, number: int, position: int, rows: Block | None, skips: list[SkippedPlace]) -> None:
+        self.place = place
+        self.number = number
+        self.position = position
+        self.rows = rows
+        self.skips = skips
+        self.pending: Pending | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.pending is None or self.pending.done
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes wait to be taken."""
+        return self.pending.nbytes if self.pending is not None and self.done else 0
+
+
+class _CallsStream(OneInputStream):
+    """What streams of calls have in common: reading rows and having the function called as long as there is room."""
+
+    def __init__(self, input: Cursor, work: Work, skips: SkipsAhead) -> None:
+        self._input = input
+        self._work = work
+        self._skips = skips
+        self._pieces: deque[_Piece] = deque()
+        self._position = work.first
+        self._room = Room()
+        self._room.meet(work.callers)
+        self._most_rows = 1 << 40
+        self._ended = False
+        # What was raised in place of a row, to come with the next pull, and the piece that begins with that row.
+        self._failure: tuple[BaseException, _Piece] | None = None
+        self._then: Callable[[], None] | None = None
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._failure is not None:
+            return self._raise()
+        while True:
+            rung = self._work.callers.bell.rung
+            self._fill(need, allow)
+            if not self._pieces:
+                return None
+            piece = self._next_done()
+            if piece is not None:
+                break
+            self._work.callers.bell.wait(rung)
+        self._skips.count(piece.skips)  # if these are too many, the piece comes with the next pull
+        return self._taken(piece, need, allow)
+
+    def _taken(self, piece: _Piece, need: int, allow: int) -> Block | None:
+        self._pieces.remove(piece)
+        if piece.error is not None:
+            raise piece.error
+        if piece.rows is None:
+            return None
+        assert piece.pending is not None
+        output: Block | None
+        output, failure = piece.pending.outcome()
+        self._given(piece, 0 if output is None else len(output))
+        if failure is not None:
+            self._failure = failure.error, self._rest(piece, failure.row)
+        elif not self._work.stepwise:
+            # What is given beyond what is needed was read ahead too.
+            self._fill(need - len(output) if output is not None else 0, allow)
+        if output is None:
+            return self._raise()
+        self._most_rows = max(1, _BLOCK_BYTES * len(output) // max(1, output.nbytes))
+        return output
+
+    def _raise(self) -> Block | None:
+        assert self._failure is not None
+        (error, failed), self._failure = self._failure, None
+        rest = self._rest(failed, 1)
+        if rest.rows:
+            self._begin(rest)
+            self._pieces.appendleft(rest)
+        raise error
+
+    @staticmethod
+    def _rest(piece: _Piece, rows: int) -> _Piece:
+        """A piece without its first rows."""
+        assert piece.rows is not None
+        state, passed, met = piece.place
+        left = piece.rows.slice(rows, len(piece.rows))
+        return _Piece([state, passed + rows, met + rows], piece.number + rows, piece.position + rows, left, [])
+
+    def _fill(self, need: int, allow: int) -> None:
+        """Read rows and have the function called for them, as long as there is room."""
+        if self._work.stepwise:
+            if not self._pieces and not self._ended:
+                self._read(max(need, min(allow, self._work.callers.count)), allow)
+            return
+        # Rows that come at a pace of their own must not keep back the results that are there.
+        reads = 2 if self._work.paced else -1
+        while reads and not self._ended and ((need > 0 and not self._pieces) or self._room.free(self._pieces)):
+            serial = self._work.callers.serial
+            rows = allow if serial else min(self._work.callers.chunk, self._most_rows)
+            sure = rows if not self._work.paced else need if serial else self._sure(need)
+            if sure <= 0:
+                break
+            self._read(min(sure, rows), rows)
+            reads -= self._next_done() is not None
+        if self._ended and self._then is not None and self._room.free(self._pieces) and self._pieces:
+            self._then()
+
+    def _sure(self, need: int) -> int:
+        """How many rows may be read that nobody has asked for, of a source that shows it: one for each call."""
+        ahead, read, in_front = 0, 0, True
+        for piece in self._pieces:
+            in_front = in_front and piece.done
+            rows = 0 if piece.rows is None else len(piece.rows)
+            read += rows
+            ahead += rows if in_front or not piece.done else 0
+        count = self._work.callers.count
+        return need + min(count - ahead, OVERTAKING * count - read)
+
+    def _read(self, need: int, allow: int) -> None:
+        place, number = self._input.state(), self._input.met
+        rows, error = None, None
+        try:
+            rows = next(self._pulled(need, allow))
+        except failures() as raised:
+            error = to_keep(raised)
+        piece = _Piece(place, number, self._position, rows, self._skips.taken())
+        piece.error = error
+        if rows is not None:
+            self._position += len(rows)
+            self._begin(piece)
+        elif error is None:
+            self._ended = True
+            if not piece.skips:
+                return
+        self._pieces.append(piece)
+
+    def _pulled(self, need: int, allow: int) -> Iterator[Block | None]:
+        """The next rows of the input, from a coroutine: see `to_keep`."""
+        yield self._input.pull(need, allow)
+
+    def _begin(self, piece: _Piece) -> None:
+        assert piece.rows is not None
+        piece.pending = self._work.start(piece.rows, piece.position)
+
+    @abstractmethod
+    def _next_done(self) -> _Piece | None:
+        """The piece to give now, if its calls have ended."""
+
+    def _given(self, piece: _Piece, rows: int) -> None:
+        """Note that the first rows of a piece are given now."""
+
+    def run_ahead(self) -> None:
+        self._fill(0, 1)
+
+    def when_drained(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def close(self) -> None:
+        for piece in list(self._pieces):
+            if piece.pending is not None:
+                piece.pending.unwanted = True
+        super().close()
+
+
+class CallsInOrder(_CallsStream):
+    """The results in the order of the rows.
+
+    The state is the input's before the first row that is not given. It never passes a failure that has not been raised
+    yet: it is met again.
+    """
+
+    same_rows = True
+
+    def _next_done(self) -> _Piece | None:
+        return self._pieces[0] if self._pieces and self._pieces[0].done else None
+
+    def state(self) -> State:
+        if self._failure is not None:
+            return self._failure[1].place
+        return self._pieces[0].place if self._pieces else self._input.state()
+
+    def restore(self, state: State) -> None:
+        self._input.restore(state)
+        self._position = self._work.first + self._input.met
+
+
+class CallsInAnyOrder(_CallsStream):
+    """The results in the order in which the calls end.
+
+    The state names the elements that were read but not given, as ranges, and a place in the input from which to read
+    them again.
+
+    Args:
+        in_order: give the results in the order of the elements all the same: after what a state names, if it was
+            restored from one.
+    """
+
+    _input: CountingCursor
+
+    def __init__(self, input: CountingCursor, work: Work, skips: SkipsAhead, *, in_order: bool) -> None:
+        super().__init__(input, work, skips)
+        self._in_order = in_order
+        # The rows that were given last, as a piece, and how many.
+        self._last: tuple[_Piece, int] | None = None
+
+    def _next_done(self) -> _Piece | None:
+        if self._in_order:
+            return self._pieces[0] if self._pieces and self._pieces[0].done else None
+        return next((piece for piece in self._pieces if piece.done), None)
+
+    def _given(self, piece: _Piece, rows: int) -> None:
+        self._last = piece, rows
+
+    def advanced(self, state: State, rows: int) -> State | None:
+        """As it is always asked, of the block that was given last."""
+        if rows == 0 or self._last is None:
+            return state
+        piece, given = self._last
+        return self._state([(piece, rows, given - rows)])
+
+    def state(self) -> State:
+        return self._state([])
+
+    def _state(self, kept: list[tuple[_Piece, int, int]]) -> State:
+        """The state if of these pieces so many rows, after so many, were not given."""
+        if self._failure is not None:
+            failed = self._failure[1]
+            assert failed.rows is not None
+            kept = [*kept, (failed, 0, len(failed.rows))]
+        open_pieces = kept + [(piece, 0, 1 if piece.rows is None else len(piece.rows)) for piece in self._pieces]
+        first = min((piece for piece, _, _ in open_pieces), key=lambda piece: piece.number, default=None)
+        place = self._input.state() if first is None else first.place
+        elements = sorted(
+            [piece.number + passed, piece.position + passed, rows] for piece, passed, rows in open_pieces if rows
+        )
+        return [place, self._input.known, self._position, elements]
+
+    def restore(self, state: State) -> None:
+        place, known, self._position, elements = state
+        wanted = [[number, position, *(count or [1])] for number, position, *count in elements]
+        self._input.restore_at(place, known)
+        found: list[_Piece] = []
+        while self._input.repeating:
+            place, number = self._input.state(), self._input.met
+            rows = self._input.repeat()
+            if rows is None:
+                continue
+            for first, position, count in wanted:
+                start, stop = max(first, number), min(first + count, number + len(rows))
+                if start < stop:
+                    whole = _Piece(place, number, position - first + number, rows, [])
+                    piece = self._rest(whole, start - number)
+                    assert piece.rows is not None
+                    piece.rows = piece.rows.slice(0, stop - start)
+                    found.append(piece)
+        for piece in sorted(found, key=lambda piece: piece.position):
+            self._begin(piece)
+            self._pieces.append(piece)

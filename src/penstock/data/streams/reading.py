@@ -1,0 +1,91 @@
+"""Reading by index as a coroutine, which stops where calls in other threads are waited for.
+
+Everything but these calls runs in the thread that reads, one piece after the other: users' sources and serial functions
+see one thread, and their rows in order.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.data.block import Block
+from penstock.runtime.callers import Bell, Callers
+
+
+class Awaited:
+    """What a reading waits for.
+
+    Attributes:
+        done: whether it can go on.
+    """
+
+    done: bool = False
+
+
+class Pending(Awaited, ABC):
+    """Calls that other threads make.
+
+    Attributes:
+        callers: who makes them.
+        tasks: in how many pieces.
+        unwanted: whether those that have not begun may be left out.
+    """
+
+    tasks: int = 0
+    unwanted: bool = False
+
+    def __init__(self, callers: Callers) -> None:
+        self.callers = callers
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """About how many bytes the results hold, when all calls have ended."""
+
+    @abstractmethod
+    def outcome(self) -> Any:
+        """What came of the calls."""
+
+
+class Load(Awaited):
+    """Rows that another reading of the same stream is at: what needs them too waits for it.
+
+    Attributes:
+        positions: of the rows.
+    """
+
+    def __init__(self, positions: npt.NDArray[np.int64]) -> None:
+        self.positions = positions
+
+
+def to_keep(error: BaseException) -> BaseException:
+    """An exception that a coroutine raised, to be raised again later.
+
+    It comes without the frame that caught it, which refers to all that called it: whoever keeps the exception would
+    keep an iterator that everybody else has forgotten.
+    """
+    if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
+        error = error.__cause__  # coroutines cannot raise it
+    elif error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+    return error
+
+
+Reading = Generator[Awaited, None, Block]
+"""Gives whatever must be waited for, and at last the rows."""
+
+
+def finished(reading: Reading, bell: Bell) -> Block:
+    """The rows of a reading, waiting for calls, of which the bell tells, where that is needed."""
+    while True:
+        try:
+            awaited = next(reading)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        while not awaited.done:
+            rung = bell.rung
+            if not awaited.done:
+                bell.wait(rung)

@@ -1,0 +1,142 @@
+"""The threads that call one function for one iteration, and how many more calls they can use.
+
+Here it is decided how much is asked of what is below a parallel map: a stream starts a further piece of work as long as
+its callers `want_more`, and cuts it into tasks of `chunk` rows. So as many calls run as were asked for, whatever stands
+above and below, and nothing is read that no thread is free for.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Condition, Lock
+from typing import TypeVar
+
+from penstock.runtime.channel import Closed
+from penstock.runtime.threads import Threads
+
+TASK_SECONDS = 0.002
+"""A task of so many seconds costs nothing to hand out, and holds up nobody."""
+_LONG_SECONDS = 0.005
+"""Whoever waits for a task of so many seconds brings the next one in time."""
+_MOST_ROWS = 1 << 14
+
+Result = TypeVar("Result")
+
+
+class Bell:
+    """Tells whoever waits for calls of one iteration that one of them has ended."""
+
+    def __init__(self) -> None:
+        self._rung = 0
+        self._changed = Condition()
+
+    @property
+    def rung(self) -> int:
+        """How often it has rung; to be asked before looking whether there is something to wait for."""
+        return self._rung
+
+    def ring(self) -> None:
+        """Wake all that wait."""
+        with self._changed:
+            self._rung += 1
+            self._changed.notify_all()
+
+    def wait(self, rung: int) -> None:
+        """Wait until it has rung more often than `rung`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._rung != rung)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Calls for some rows.
+
+    Attributes:
+        call: makes them; it must not raise.
+        rows: how many they are.
+    """
+
+    call: Callable[[], None]
+    rows: int
+
+
+class Callers:
+    """Up to `count` threads at a time that take tasks, the oldest first.
+
+    Attributes:
+        serial: whether the thread that reads should make the calls by `call_serially`.
+    """
+
+    serial = False
+
+    def __init__(self, threads: Threads, bell: Bell, count: int) -> None:
+        self.count = count
+        self._threads = threads
+        self.bell = bell
+        self._lock = Lock()
+        self._tasks: deque[Task] = deque()
+        self._working = 0
+        self._unfinished = 0
+        self._chunk = 1
+        self._long = True
+
+    @property
+    def chunk(self) -> int:
+        """How many rows a task should have: as many as take about two milliseconds."""
+        return self._chunk
+
+    @property
+    def want_more(self) -> bool:
+        """Whether a thread is without work, or soon will be."""
+        return self._unfinished < (self.count if self._long else 2 * self.count)
+
+    def call_serially(self, call: Callable[[], Result], rows: int) -> Result:
+        """What `call` gives, which makes the calls for so many rows in this thread."""
+        return call()
+
+    def add(self, tasks: list[Task]) -> None:
+        """Have tasks done.
+
+        Raises:
+            Closed: the threads were stopped.
+        """
+        with self._lock:
+            self._tasks.extend(tasks)
+            self._unfinished += len(tasks)
+            starting = min(self.count - self._working, len(tasks))
+            self._working += max(0, starting)
+        for started in range(starting):
+            try:
+                self._threads.submit(self._work)
+            except Closed:
+                with self._lock:
+                    self._working -= starting - started
+                    if self._working == 0:  # otherwise those that work find out that nothing is wanted any more
+                        raise
+                return
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._tasks:
+                    self._working -= 1
+                    return
+                task = self._tasks.popleft()
+            self._start(task)
+            begun = time.perf_counter()
+            task.call()
+            self._note(time.perf_counter() - begun, task.rows)
+            self.bell.ring()
+
+    def _start(self, task: Task) -> None:
+        """Note that a task begins."""
+
+    def _note(self, seconds: float, rows: int) -> None:
+        with self._lock:
+            self._unfinished -= 1
+            self._long = seconds > _LONG_SECONDS
+            if seconds > 2 * TASK_SECONDS:
+                self._chunk = max(1, self._chunk // 2)
+            elif seconds < TASK_SECONDS and rows >= self._chunk:
+                self._chunk = min(2 * self._chunk, _MOST_ROWS)

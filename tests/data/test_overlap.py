@@ -1,0 +1,251 @@
+"""Calls of a parallel map overlap, whatever operators stand above and below it: counted, not timed."""
+
+import threading
+import time
+from itertools import chain, islice
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+CALLS = 8
+ROWS = 4 * CALLS
+
+
+class Together:
+    """A function whose calls end only when eight of them are inside at the same moment."""
+
+    def __init__(self):
+        self.meeting = threading.Barrier(CALLS, timeout=20)
+
+    def __call__(self, x):
+        self.meeting.wait()
+        time.sleep(0.005)  # long enough for every call to be a task of its own
+        return np.full(2, np.min(x))
+
+
+def generator(rows):
+    return ps.Dataset.from_generator(lambda: iter(np.arange(rows)))
+
+
+BELOW = {
+    "an index": ps.Dataset.range,
+    "a shuffled index": lambda rows: ps.Dataset.range(rows).shuffle(rows, seed=1),
+    "a generator": generator,
+    "a stream": lambda rows: ps.Dataset.range(2 * rows).filter(lambda x: x % 2 == 0),
+    "batches": lambda rows: ps.Dataset.range(4 * rows).batch(4),
+    "batches of a generator": lambda rows: generator(4 * rows).batch(4),
+    "a prefetch": lambda rows: generator(rows).prefetch(2),
+}
+
+ABOVE = {
+    "nothing": lambda d: d,
+    "prefetch(2)": lambda d: d.prefetch(2),
+    "prefetch(AUTOTUNE)": lambda d: d.prefetch(ps.AUTOTUNE),
+    "map": lambda d: d.map(lambda x: x),
+    "filter": lambda d: d.filter(lambda x: True),
+    "flat_map": lambda d: d.flat_map(ps.Dataset.from_tensor_slices),
+    "interleave": lambda d: d.interleave(ps.Dataset.from_tensor_slices, cycle_length=3),
+    "unbatch": lambda d: d.unbatch(),
+    "batch": lambda d: d.batch(4),
+    "batch and prefetch": lambda d: d.batch(4).prefetch(1),
+    "padded_batch": lambda d: d.padded_batch(3),
+    "rebatch": lambda d: d.rebatch(3),
+    "group_by_window": lambda d: d.group_by_window(lambda x: x[0] % 3, lambda key, w: w.batch(4), window_size=4),
+    "bucket_by_sequence_length": lambda d: d.bucket_by_sequence_length(lambda x: 1 + x[0] % 30, [9], [2, 2]),
+    "shuffle": lambda d: d.shuffle(5, seed=1),
+    "shuffle of a stream": lambda d: d.scan(0, lambda s, x: (s, x)).shuffle(5, seed=1),
+    "window": lambda d: d.window(3),
+    "zip": lambda d: ps.Dataset.zip(d, ps.Dataset.counter()),
+    "concatenate": lambda d: d.concatenate(ps.Dataset.from_tensors(np.zeros(2, np.int64))),
+    "take": lambda d: d.take(ROWS),
+    "cache": lambda d: d.cache(),
+    "enumerate": lambda d: d.enumerate(),
+    "ignore_errors": lambda d: d.ignore_errors(),
+    "a second parallel map": lambda d: d.map(lambda x: x, num_parallel_calls=2),
+    "distribute_dataset": lambda d: ps.HostStrategy(2).distribute_dataset(d.batch(2)),
+    "rebatch under distribute_dataset": lambda d: ps.HostStrategy(2).distribute_dataset(d.rebatch(3)),
+}
+
+
+@pytest.mark.parametrize("above", ABOVE.values(), ids=ABOVE.keys())
+@pytest.mark.parametrize("below", ["an index", "a generator"])
+def test_eight_calls_run_under_any_operator(below, above):
+    pair = ps.TensorSpec((2,), np.int64)  # so that no call is made to learn it
+    assert list(above(BELOW[below](ROWS).map(Together(), num_parallel_calls=CALLS, output_signature=pair)))
+
+
+@pytest.mark.parametrize("below", BELOW.values(), ids=BELOW.keys())
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_eight_calls_run_over_any_operator_in_order_or_not(below, deterministic):
+    mapped = below(ROWS).map(Together(), num_parallel_calls=CALLS, deterministic=deterministic)
+    assert len(list(mapped.prefetch(1))) == ROWS
+
+
+@pytest.mark.parametrize("below", ["an index", "a generator", "a stream"])
+@pytest.mark.parametrize("batch", [None, 2])
+def test_calls_run_on_over_the_borders_of_epochs(below, batch):
+    mapped = BELOW[below](3).map(Together(), num_parallel_calls=CALLS)
+    mapped = mapped if batch is None else mapped.batch(batch)
+    epochs = mapped.repeat(CALLS)
+    assert sum(len(np.atleast_2d(element)) for element in epochs) == 3 * CALLS
+
+
+def test_rows_of_a_cache_that_are_on_their_way_are_not_made_twice():
+    calls = []
+
+    def counted(x):
+        calls.append(int(x))
+        return x
+
+    numbers = ps.Dataset.range(3).map(counted, num_parallel_calls=CALLS).cache().repeat(9)
+    assert [int(x) for x in numbers] == list(range(3)) * 9
+    assert sorted(calls) == [0, 1, 2]
+
+
+def test_the_first_element_waits_for_one_call():
+    released = threading.Event()
+
+    def first_is_quick(x):
+        assert x == 0 or released.wait(timeout=60)
+        return x
+
+    for dataset in (ps.Dataset.range(64), generator(64)):
+        with iter(dataset.map(first_is_quick, num_parallel_calls=CALLS)) as iterator:
+            assert next(iterator) == 0
+            released.set()
+
+
+class Tap:
+    """An iterator of numbers that counts how many were taken."""
+
+    def __init__(self):
+        self.taken = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.taken += 1
+        return self.taken - 1
+
+
+def test_a_generator_is_read_no_further_than_calls_were_asked_for():
+    tap = Tap()
+    with iter(ps.Dataset.from_generator(lambda: tap).map(lambda x: x, num_parallel_calls=4)) as iterator:
+        for given in range(1, 30):
+            next(iterator)
+            assert tap.taken <= given + 4
+
+
+def test_of_a_generator_a_batch_and_one_row_for_each_call_are_read():
+    tap = Tap()
+    mapped = ps.Dataset.from_generator(lambda: tap).map(lambda x: x, num_parallel_calls=4).batch(10)
+    with iter(mapped) as iterator:
+        for given in range(1, 9):
+            next(iterator)
+            assert tap.taken <= 10 * given + 4
+
+
+def test_a_call_that_takes_long_is_overtaken_but_not_without_bound():
+    tap, released, called = Tap(), threading.Event(), threading.Semaphore(0)
+
+    def held(x):
+        called.release()
+        assert x or released.wait(timeout=60)
+        return x
+
+    iterator = iter(ps.Dataset.from_generator(lambda: tap).map(held, num_parallel_calls=2).prefetch(1))
+    consumer = threading.Thread(target=next, args=(iterator,))
+    consumer.start()
+    for _ in range(20):
+        assert called.acquire(timeout=60)
+    while called.acquire(timeout=0.2):
+        pass
+    assert 20 <= tap.taken <= 2 * 16 + 1
+    released.set()
+    consumer.join()
+    iterator.close()
+
+
+def test_a_serial_function_stays_in_the_thread_of_the_consumer_and_in_order():
+    seen = []
+
+    def serial(x):
+        seen.append((int(x), threading.current_thread()))
+        return x
+
+    mapped = ps.Dataset.range(40).map(serial).map(lambda x: x, num_parallel_calls=4).map(serial)
+    assert [int(x) for x in mapped] == list(range(40))
+    assert {thread for _, thread in seen} == {threading.current_thread()}
+    assert sorted(number for number, _ in seen) == sorted([*range(40), *range(40)])
+
+
+@pytest.mark.parametrize("below", ["an index", "a stream", "a generator"])
+def test_what_is_refused_does_not_depend_on_which_call_ends_first(below):
+    order = threading.Event()
+
+    def kinds(x):
+        if x == 0:
+            assert order.wait(timeout=60)
+            return np.int64(0)
+        order.set()
+        return "text"
+
+    iterator = iter(BELOW[below](4).map(kinds, num_parallel_calls=4))
+    assert next(iterator) == 0
+    with pytest.raises(ps.ElementError, match="returned <U4|returned object|returned str") as refused:
+        next(iterator)
+    assert "element 1" in refused.value.__notes__[0]
+    iterator.close()
+
+
+@pytest.mark.parametrize("below", ["an index", "a stream", "a generator"])
+def test_errors_come_in_their_places_while_others_run_ahead(below):
+    def odd(x):
+        if x % 6 == 4:
+            raise ValueError(f"no {x}")
+        return int(x)
+
+    found = []
+    iterator = iter(BELOW[below](20).map(odd, num_parallel_calls=4))
+    while True:
+        try:
+            found.append(int(next(iterator)))
+        except ValueError as error:
+            found.append(str(error))
+        except StopIteration:
+            break
+    wanted = [2 * x if below == "a stream" else x for x in range(20)]
+    assert found == [f"no {x}" if x % 6 == 4 else x for x in wanted]
+
+
+def test_calls_that_are_not_wanted_any_more_are_not_made():
+    entered, released, calls = threading.Semaphore(0), threading.Event(), []
+
+    def held(x):
+        calls.append(int(x))
+        entered.release()
+        assert x == 0 or released.wait(timeout=60)
+        return x
+
+    iterator = iter(ps.Dataset.range(1000).map(held, num_parallel_calls=2))
+    next(iterator)
+    for _ in range(3):
+        assert entered.acquire(timeout=60)
+    closing = threading.Thread(target=iterator.close)
+    closing.start()
+    released.set()
+    closing.join()
+    assert len(calls) <= 5
+
+
+def test_states_in_the_middle_of_calls_name_what_was_given():
+    dataset = ps.Dataset.range(40).filter(lambda x: True).map(lambda x: x, num_parallel_calls=4).batch(3)
+    iterator = iter(dataset)
+    given = [batch.tolist() for batch in islice(iterator, 5)]
+    resumed = iter(dataset)
+    resumed.load_state_dict(iterator.state_dict())
+    assert [*chain(*given, *(batch.tolist() for batch in resumed))] == list(range(40))
+    iterator.close()
