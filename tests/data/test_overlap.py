@@ -249,3 +249,20 @@ def test_states_in_the_middle_of_calls_name_what_was_given():
     resumed.load_state_dict(iterator.state_dict())
     assert [*chain(*given, *(batch.tolist() for batch in resumed))] == list(range(40))
     iterator.close()
+
+
+@pytest.mark.parametrize("below", ["an index", "a stream", "a generator"])
+def test_a_map_that_finds_its_threads_while_it_runs_gives_the_same_and_resumes(below):
+    def waits(x):
+        time.sleep(0.003)
+        return x * 10
+
+    tuned = BELOW[below](40).map(waits, num_parallel_calls=ps.AUTOTUNE)
+    wanted = [20 * x if below == "a stream" else 10 * x for x in range(40)]
+    with iter(tuned) as iterator:
+        given = [int(x) for x in islice(iterator, 15)]
+        state = iterator.state_dict()
+        assert given + [int(x) for x in iterator] == wanted
+    with iter(tuned) as resumed:
+        resumed.load_state_dict(state)
+        assert [int(x) for x in resumed] == wanted[15:]

@@ -698,9 +698,9 @@ class Dataset(Generic[Element]):
         Args:
             fn: called once per element, with NumPy values; a layer of `ps.preprocessing`, once for a block of them. A
                 random layer of Keras goes in as `ps.preprocessing.random(layer)`, together with `seed`.
-            num_parallel_calls: how many calls run at the same time, in threads, whatever stands above and below: elements
-                are read and results kept that far ahead. `ps.AUTOTUNE` times the first calls, and uses threads only
-                where they gain.
+            num_parallel_calls: how many calls run at the same time, in threads, whatever stands above and below;
+                elements are read that far ahead. `ps.AUTOTUNE` times the first calls, and uses threads only where they
+                gain.
             deterministic: False gives the results of parallel calls as soon as they are ready, in any order; no element
                 is lost or given twice, even after a restore. Before a step that may have to read the same rows again
                 (`shuffle`, `unbatch`, …) the order is kept all the same, and `explain()` says so. None uses

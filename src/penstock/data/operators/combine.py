@@ -222,6 +222,9 @@ class ConcatenateStream(OneInputStream):
         self._input.restore(position)
 
 
+_AHEAD_ROWS = 64
+
+
 @dataclass(frozen=True, eq=False)
 class Choose(Node):
     """The next element of the dataset whose number `choice` gives; `name` says by which method it was asked for."""
@@ -280,6 +283,9 @@ class ChooseStream(Stream):
         self._node = node
         self._run = run
         self._ahead = all(member.indexable for member in node.inputs)
+        # What is only looked up is read a few rows at a time, which the cursor keeps.
+        looked_up = self._ahead and not any(below.fails for below in node.walk() if below is not node)
+        self._least = _AHEAD_ROWS if looked_up else 1
         self._members: list[Cursor] = []
         self._skips: list[SkipsAhead] = []
         self._left_out: list[list[SkippedPlace]] = [[] for _ in node.members]
@@ -293,6 +299,9 @@ class ChooseStream(Stream):
         self._choice = node.choice.cursor(run, epoch)
         self._ended = [False] * len(self._members)
         self._stopped = False
+        # The states of the members as they were asked for last, and the members that have moved on since.
+        self._states: list[State] = [None] * len(self._members)
+        self._moved = set(range(len(self._members)))
 
     def pull(self, need: int, allow: int) -> Block | None:
         while not self._stopped and not all(self._ended):
@@ -325,14 +334,16 @@ class ChooseStream(Stream):
         """The elements of these draws; draws that cannot be served now are given back."""
         usable = len(numbers)
         pulled: dict[int, Block] = {}
-        for number in np.unique(numbers):
-            where = np.flatnonzero(numbers == number)
+        drawn = _by_member(numbers)
+        for number, where in drawn.items():
+            self._moved.add(number)
             if self._ended[number]:
                 block = before = None
             else:
-                before = self._members[number].state() if where[0] > 0 else None
+                # What is read by index leaves nothing out.
+                before = self._members[number].state() if where[0] > 0 and not self._ahead else None
                 try:
-                    block = self._members[number].pull(1, len(where))
+                    block = self._members[number].pull(1, max(len(where), self._least))
                 except failures() as error:
                     self._left_out[number] += self._skips[number].taken()
                     if where[0] > 0:  # what was drawn before it comes first
@@ -346,19 +357,24 @@ class ChooseStream(Stream):
             if self._left_out[number] and where[0] > 0:
                 usable = min(usable, int(where[0]))
             if block is not None:
-                pulled[int(number)] = block
+                pulled[number] = block
                 if len(block) < len(where):
                     usable = min(usable, int(where[len(block)]))
                 continue
-            self._end(int(number), before)
+            self._end(number, before)
             if self._node.stop_on_empty_dataset:
                 usable = min(usable, int(where[0]))
         self._count_left_out(numbers, pulled)
         self._choice.give_back(len(numbers) - usable)
         self._stopped = self._node.stop_on_empty_dataset and usable < len(numbers) and self._ended[numbers[usable]]
+        return self._merged(pulled, drawn, usable)
+
+    def _merged(self, pulled: dict[int, Block], drawn: dict[int, Any], usable: int) -> Block | None:
+        """What was pulled for the first `usable` draws; the rest is given back."""
         parts = []
         for number, block in pulled.items():
-            where = np.flatnonzero(numbers[:usable] == number)
+            where = drawn[number]
+            where = where[: np.searchsorted(where, usable)]
             self._members[number].give_back(len(block) - len(where))
             if where.size:
                 _of_one_kind(self._run, self._node, self._node.members[number], block)
@@ -388,18 +404,30 @@ class ChooseStream(Stream):
 
     def state(self) -> State:
         # Who is restored meets the ends again at which something is yet to be counted.
-        members = [self._before_end.get(number) or cursor.state() for number, cursor in enumerate(self._members)]
-        ended = [at_end and number not in self._before_end for number, at_end in enumerate(self._ended)]
+        for number in self._moved:
+            self._states[number] = self._members[number].state()
+        self._moved.clear()
+        members, ended = list(self._states), list(self._ended)
+        for number, before in self._before_end.items():
+            members[number], ended[number] = before, False
         return [[*members, self._choice.state()], ended, self._stopped and not self._before_end]
 
     def restore(self, state: State) -> None:
         positions, self._ended, self._stopped = state[0], list(state[1]), state[2]
         for cursor, position in zip((*self._members, self._choice), positions, strict=True):
             cursor.restore(position)
+        self._moved.update(range(len(self._members)))
 
     def close(self) -> None:
         for cursor in (*self._members, self._choice):
             cursor.close()
+
+
+def _by_member(numbers: Any) -> dict[int, Any]:
+    """Where each member was drawn, in the order of their numbers."""
+    order = np.argsort(numbers, kind="stable")
+    members, starts = np.unique(numbers[order], return_index=True)
+    return dict(zip(members.tolist(), np.split(order, starts[1:]), strict=True))
 
 
 def _in_order(parts: list[tuple[Any, Block]]) -> Block | None:

@@ -21,6 +21,7 @@ from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Made
 from penstock.data.functions.promise import Promise
 from penstock.data.node import DependsOn, OneInput, Run
+from penstock.data.skipped import SkipsAhead
 from penstock.data.streams.calls import CallsInAnyOrder, CallsInOrder, Work
 from penstock.data.streams.reading import Pending, Reading
 from penstock.data.streams.stream import OneInputStream, State, Stream
@@ -183,7 +184,7 @@ class Map(OneInput):
         def start(block: Block, position: int) -> Pending:
             return self._calls(run, epoch, block, range(position, position + len(block)))
 
-        own, skips = run.ahead()
+        own, skips = (run, SkipsAhead(run.skips)) if run.stepwise else run.ahead()
         first = 0 if self.unordered else run.first(self.input)
         work = Work(start, self._callers(run), first, paced=self.input.paced, stepwise=run.stepwise)
         if not self.unordered:

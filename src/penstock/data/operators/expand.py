@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from penstock.data.block import Block
 from penstock.data.functions.apply import call_rows, note
@@ -10,8 +12,10 @@ from penstock.data.node import DependsOn, Node, OneInput, Run
 from penstock.data.streams.ahead import Ahead
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import InvalidTypeError
-from penstock.options import UNKNOWN_CARDINALITY
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.runtime.threads import failures
+
+_ENDLESS: Final = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +91,8 @@ class _Slot:
     before: State
     position: int
     rows: Cursor
+    left: int
+    """The rows that surely come: 0 where they are not read by index, may fail, or are of another kind."""
 
 
 class InterleaveStream(Stream):
@@ -102,9 +108,17 @@ class InterleaveStream(Stream):
         self._current = 0
         self._left = node.block_length
         self._input_ended = False
+        # The states of the slots as they were asked for last, and the slots that have moved on since.
+        self._states: list[State] = [None] * node.cycle_length
+        self._moved: set[int] = set()
+        # What the elements of the datasets are of which many turns are read together.
+        self._spec: Any = None
 
     def pull(self, need: int, allow: int) -> Block | None:
+        if allow > 1 and self._left is not None and (turns := self._sure_turns(allow)):
+            return self._together(turns)
         while True:
+            self._moved.add(self._current)
             slot = self._slots[self._current]
             if slot is None:
                 if self._input_ended and not any(self._slots):
@@ -118,11 +132,75 @@ class InterleaveStream(Stream):
                 self._slots[self._current] = None
                 self._advance()
                 continue
+            slot.left = max(0, slot.left - len(block))
             if self._left is not None:
                 self._left -= len(block)
                 if self._left == 0:
                     self._advance()
             return block
+
+    def _sure_turns(self, allow: int) -> list[tuple[list[int], int, int]]:
+        """The next turns of slots whose rows surely come, about `allow` rows: (slots, rows, rounds) of each part.
+
+        They end before a slot that has ended or must be filled.
+        """
+        turns: list[tuple[list[int], int, int]] = []
+        length = self._node.block_length
+        assert length is not None
+        assert self._left is not None
+        while allow > 0:
+            rounds = self._rounds(length, allow)
+            if rounds:
+                turns.append((self._cycle(), length, rounds))
+                allow -= rounds * length * len(self._slots)
+                continue
+            slot = self._slots[self._current]
+            rows = min(self._left, allow, 0 if slot is None else slot.left)
+            if slot is None or rows == 0:
+                break
+            turns.append(([self._current], rows, 1))
+            slot.left -= rows
+            allow -= rows
+            self._left -= rows
+            if self._left == 0:
+                self._advance()
+        return turns
+
+    def _cycle(self) -> list[int]:
+        count = len(self._slots)
+        return [(self._current + number) % count for number in range(count)]
+
+    def _rounds(self, length: int, allow: int) -> int:
+        """How many whole rounds, each a turn of every slot, surely come next; the slots have their rows no more."""
+        most = allow // (length * len(self._slots))
+        if most == 0 or self._left != length:
+            return 0
+        for slot in self._slots:
+            most = min(most, 0 if slot is None else slot.left // length)
+            if most == 0:
+                return 0
+        for slot in self._slots:
+            assert slot is not None
+            slot.left -= most * length
+        return most
+
+    def _together(self, turns: list[tuple[list[int], int, int]]) -> Block:
+        """The rows of turns as one block."""
+        numbers = np.concatenate([np.tile(np.repeat(slots, rows), rounds) for slots, rows, rounds in turns])
+        order = np.argsort(numbers, kind="stable")
+        used, counts = np.unique(numbers, return_counts=True)
+        blocks = []
+        for number, count in zip(used.tolist(), counts.tolist(), strict=True):
+            slot = self._slots[number]
+            assert slot is not None
+            block = slot.rows.exactly(count)
+            assert block is not None
+            assert len(block) == count
+            blocks.append(block)
+            self._moved.add(number)
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        return Block.concatenate(blocks).take(places)
 
     def _turn(self, rows: int) -> int:
         return rows if self._left is None else min(rows, self._left)
@@ -139,20 +217,32 @@ class InterleaveStream(Stream):
         if element is None:
             self._input_ended = True
             return False
-        self._slots[self._current] = _Slot(before, position, self._open(element, position))
+        self._slots[self._current] = self._open(element, before, position)
         return True
 
-    def _open(self, element: Block, position: int) -> Cursor:
+    def _open(self, element: Block, before: State, position: int) -> _Slot:
         node = self._run.prepare(self._node.dataset_of(element, position))
         run = self._run.inner(self._node, node, self._epoch, position)
         if not self._node.num_parallel_calls:
-            return node.cursor(run, self._epoch)
+            return _Slot(before, position, node.cursor(run, self._epoch), self._sure_rows(node))
         own, skips = run.ahead()
-        return Cursor(Ahead(node.open(own, self._epoch), None, run.threads, skips))
+        return _Slot(before, position, Cursor(Ahead(node.open(own, self._epoch), None, run.threads, skips)), 0)
+
+    def _sure_rows(self, node: Node) -> int:
+        if self._node.block_length is None or not node.indexable or node.spec is None:
+            return 0
+        if self._spec is None:
+            self._spec = node.spec
+        if node.spec != self._spec or any(below.fails for below in node.walk()):
+            return 0
+        return _ENDLESS if node.cardinality == INFINITE_CARDINALITY else node.cardinality
 
     def state(self) -> State:
-        slots = [None if slot is None else [slot.before, slot.position, slot.rows.state()] for slot in self._slots]
-        return [self._input.state(), slots, self._current, self._left, self._input_ended]
+        for number in self._moved:
+            slot = self._slots[number]
+            self._states[number] = None if slot is None else [slot.before, slot.position, slot.rows.state()]
+        self._moved.clear()
+        return [self._input.state(), list(self._states), self._current, self._left, self._input_ended]
 
     def restore(self, state: State) -> None:
         position, slots, self._current, self._left, self._input_ended = state
@@ -164,9 +254,10 @@ class InterleaveStream(Stream):
                 element = source.pull(1, 1)
                 source.close()
                 assert element is not None
-                cursor = self._open(element, ordinal)
-                cursor.restore(rows)
-                self._slots[number] = _Slot(before, ordinal, cursor)
+                slot = self._slots[number] = self._open(element, before, ordinal)
+                slot.rows.restore(rows)
+                slot.left = max(0, slot.left - slot.rows.met)
+                self._moved.add(number)
         self._input.restore(position)
 
     def close(self) -> None:

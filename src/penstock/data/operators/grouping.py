@@ -81,11 +81,11 @@ class GroupByWindow(OneInput):
 
 
 @dataclass(frozen=True)
-class _HeldRow:
-    """One collected row: its number in the input, and its leaves."""
+class _Rows:
+    """Collected rows: their numbers in the input, in order, and their leaves."""
 
-    number: int
-    leaves: list[Any]
+    numbers: list[int] = field(default_factory=list)
+    leaves: list[list[Any]] = field(default_factory=list)
 
 
 class GroupByWindowStream(Stream):
@@ -99,9 +99,9 @@ class GroupByWindowStream(Stream):
         self._pace = Pace()
         # Places in the input, by the number of the row that follows: the oldest one that a collected row needs stays.
         self._places: list[tuple[int, State]] = []
-        self._groups: dict[int, list[_HeldRow]] = {}
+        self._groups: dict[int, _Rows] = {}
         self._structure: Any = None
-        self._window: tuple[int, list[_HeldRow]] | None = None
+        self._window: tuple[int, _Rows] | None = None
         self._output: Cursor | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -148,8 +148,10 @@ class GroupByWindowStream(Stream):
                 raise
             # Copies: a row must not keep the block alive in which it came.
             leaves = [own(column[number]) for column in block.columns]
-            self._groups.setdefault(key, []).append(_HeldRow(first + number, leaves))
-            if len(self._groups[key]) >= size:
+            group = self._groups.get(key) or self._groups.setdefault(key, _Rows())
+            group.numbers.append(first + number)
+            group.leaves.append(leaves)
+            if len(group.numbers) >= size:
                 self._input.give_back(len(block) - number - 1)
                 self._emit(key)
                 return True
@@ -163,43 +165,44 @@ class GroupByWindowStream(Stream):
         self._window = (key, self._groups.pop(key))
         self._output = self._open(*self._window)
 
-    def _open(self, key: int, rows: list[_HeldRow]) -> Cursor:
-        window = self._node.dataset_of(Block.of_leaves([held.leaves for held in rows], self._structure))
+    def _open(self, key: int, rows: _Rows) -> Cursor:
+        window = self._node.dataset_of(Block.of_leaves(rows.leaves, self._structure))
         node = self._run.prepare(self._made(key, window))
-        inner = self._run.inner(self._node, node, self._epoch, rows[0].number)
+        inner = self._run.inner(self._node, node, self._epoch, rows.numbers[0])
         return node.cursor(inner, self._epoch)
 
     def _made(self, key: int, window: Any) -> Node:
         """The dataset that is made of a window."""
         return self._node.dataset_of_window(key, window)
 
-    def _held_numbers(self) -> list[int]:
-        rows = [held.number for group in self._groups.values() for held in group]
-        return rows + [held.number for held in self._window[1]] if self._window else rows
-
     def _forget_places(self) -> None:
-        first = min(self._held_numbers(), default=self._input.met)
-        while len(self._places) > 1 and self._places[1][0] <= first:
-            self._places.pop(0)
+        """Forget the places that no collected row needs; a row's number is above those before it in its group."""
+        held = [rows.numbers[0] for rows in self._groups.values()]
+        if self._window is not None:
+            held.append(self._window[1].numbers[0])
+        first = min(held, default=self._input.met)
+        unneeded = 0
+        while unneeded + 1 < len(self._places) and self._places[unneeded + 1][0] <= first:
+            unneeded += 1
+        del self._places[:unneeded]
 
     def state(self) -> State:
-        numbers = self._held_numbers()
-        if numbers:
+        if self._groups or self._window is not None:
             self._forget_places()
             _, place = self._places[0]
         else:
             place = self._input.state()
-        groups = [[key, [held.number for held in rows]] for key, rows in self._groups.items()]
+        groups = [[key, list(rows.numbers)] for key, rows in self._groups.items()]
         window = None
         if self._window is not None and self._output is not None:
-            window = [self._window[0], [held.number for held in self._window[1]], self._output.state()]
+            window = [self._window[0], list(self._window[1].numbers), self._output.state()]
         return [place, self._input.known, groups, window]
 
     def restore(self, state: State) -> None:
         place, known, groups, window = state
         self._input.restore_at(place, known)
         wanted = {number for _, numbers in groups for number in numbers} | set(window[1] if window else ())
-        rows: dict[int, _HeldRow] = {}
+        found: dict[int, list[Any]] = {}
         while self._input.repeating:
             place, met = self._input.state(), self._input.met
             block = self._input.repeat()
@@ -208,11 +211,10 @@ class GroupByWindowStream(Stream):
             self._places.append((met, place))
             self._structure = block.structure
             for number in wanted.intersection(range(met, met + len(block))):
-                leaves = [own(column[number - met]) for column in block.columns]
-                rows[number] = _HeldRow(number, leaves)
-        self._groups = {key: [rows[number] for number in numbers] for key, numbers in groups}
+                found[number] = [own(column[number - met]) for column in block.columns]
+        self._groups = {key: _Rows(list(numbers), [found[number] for number in numbers]) for key, numbers in groups}
         if window is not None:
-            self._window = (window[0], [rows[number] for number in window[1]])
+            self._window = (window[0], _Rows(list(window[1]), [found[number] for number in window[1]]))
             self._output = self._open(*self._window)
             self._output.restore(window[2])
 

@@ -93,7 +93,7 @@ class Cursor(Stream):
         self._before: State = None
         self._block: Block | None = None
         self._offset = 0
-        self._withheld: Exception | None = None
+        self._withheld: BaseException | None = None
         self.met = 0
 
     @property
@@ -147,7 +147,7 @@ class Cursor(Stream):
         self._offset -= rows
         self.met -= rows
 
-    def withhold(self, failure: Exception) -> None:
+    def withhold(self, failure: BaseException) -> None:
         """Let a failure that `pull` has just raised come with the next `pull` instead."""
         self._withheld = failure
         self.met -= 1
