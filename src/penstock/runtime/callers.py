@@ -126,7 +126,10 @@ class Callers:
             self._start(task)
             begun = time.perf_counter()
             task.call()
-            self._note(time.perf_counter() - begun, task.rows)
+            rows = task.rows
+            # An exception that a call has left refers to this frame, and must not lead to other calls by it.
+            del task
+            self._note(time.perf_counter() - begun, rows)
             self.bell.ring()
 
     def _start(self, task: Task) -> None:
