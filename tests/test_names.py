@@ -49,7 +49,7 @@ USES = {
     "ps.compute_average_loss([1.0])": ("ps.compute_average_loss needs the package jax, which is not installed", "jax"),
     "ps.keras.value_and_grad": ("ps.keras needs the package", "keras"),
     "ps.image.decode(b'')": ("images need simplejpeg and Pillow", "image"),
-    "ps.ArrayRecordDataset('x')": ("ps.ArrayRecordDataset needs the package array-record", "array-record"),
+    "ps.ArrayRecordDataset('x')": ("ps.ArrayRecordDataset needs the package array_record", "array-record"),
     "ps.Dataset.list_files('s3://bucket/*')": ("files with a protocol, such as s3:// or gs://, need fsspec", "cloud"),
 }
 LOOKS = [

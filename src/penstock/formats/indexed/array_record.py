@@ -6,19 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import InvalidArgumentError, MissingExtraError, StorageError
+from penstock.errors import InvalidArgumentError, StorageError
+from penstock.extras import load
 from penstock.formats.files import has_protocol
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.open_files import OpenFiles
 from penstock.spec import TensorSpec
 
-try:
-    from array_record.python.array_record_module import ArrayRecordReader
-except ModuleNotFoundError as error:
-    raise MissingExtraError(
-        "ps.ArrayRecordDataset needs the package array-record: pip install 'penstock[array-record]'",
-        name="array_record",
-    ) from error
+_library: Any = load("array_record.python.array_record_module", "array-record", "ps.ArrayRecordDataset")
 
 _OPTIONS = "readahead_buffer_size:0"  # what lies behind a record is not wanted
 
@@ -38,13 +33,14 @@ class ArrayRecordFiles(FileFormat):
     """The records of ArrayRecord files as bytes."""
 
     def __init__(self) -> None:
+        self._reader = _library.ArrayRecordReader  # or the error that says what to install
         self._files = OpenFiles[_Records]()
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._files = OpenFiles[_Records]()
+        self.__init__()  # type: ignore[misc]  # there is nothing to restore
 
     @property
     def memory(self) -> str:  # type: ignore[override]  # it depends on the files
@@ -52,13 +48,13 @@ class ArrayRecordFiles(FileFormat):
         return "" if largest == 1 else f"a row at random decodes a group of {largest}: write group_size:1 for shuffling"
 
     def count(self, name: str) -> int:
-        return self._files.get(name, _opened).count
+        return self._files.get(name, self._opened).count
 
     def spec(self, name: str) -> Any:
         return TensorSpec((), object)
 
     def read(self, name: str, rows: Rows) -> Any:
-        records = self._files.get(name, _opened)
+        records = self._files.get(name, self._opened)
         try:
             with records.lock:
                 if isinstance(rows, range):
@@ -72,12 +68,11 @@ class ArrayRecordFiles(FileFormat):
             raise StorageError(f"{name!r}, {where}: {error}") from error
         return np.fromiter(found, object, len(found))
 
-
-def _opened(name: str) -> _Records:
-    if has_protocol(name):
-        raise InvalidArgumentError(f"ps.ArrayRecordDataset reads local files, got {name!r}: copy it to a disk")
-    reader = ArrayRecordReader(name, _OPTIONS)
-    if not reader.ok():
-        raise StorageError(f"{name!r} cannot be read as an ArrayRecord file: it is damaged, cut, or another file")
-    options = dict(option.partition(":")[::2] for option in reader.writer_options_string().split(","))
-    return _Records(reader, reader.num_records(), int(options.get("group_size") or 1))
+    def _opened(self, name: str) -> _Records:
+        if has_protocol(name):
+            raise InvalidArgumentError(f"ps.ArrayRecordDataset reads local files, got {name!r}: copy it to a disk")
+        reader = self._reader(name, _OPTIONS)
+        if not reader.ok():
+            raise StorageError(f"{name!r} cannot be read as an ArrayRecord file: it is damaged, cut, or another file")
+        options = dict(option.partition(":")[::2] for option in reader.writer_options_string().split(","))
+        return _Records(reader, reader.num_records(), int(options.get("group_size") or 1))
