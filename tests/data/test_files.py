@@ -13,6 +13,7 @@ import zlib
 
 import google_crc32c
 import numpy as np
+import pyarrow as pa
 import pytest
 from forked import run
 from hypothesis import given
@@ -290,7 +291,7 @@ def test_the_wrong_compression_is_named(tmp_path):
         with pytest.raises(ps.StorageError, match=r"damaged, or not compressed as compression_type says"):
             list(ps.TFRecordDataset(plain, compression))
     assert list(ps.TFRecordDataset(packed, "gzip")) == [b"x"]
-    with pytest.raises(ps.InvalidArgumentError, match=r"takes None, '', 'GZIP' or 'ZLIB', got 'zip'"):
+    with pytest.raises(ps.InvalidArgumentError, match=r"takes None, '', 'GZIP', 'ZLIB' or 'ZSTD', got 'zip'"):
         ps.TFRecordDataset(packed, "zip")
     with pytest.raises(ps.InvalidArgumentError, match=r"TFRecordWriter\(compression_type"):
         ps.TFRecordWriter(tmp_path / "c", "zip")
@@ -561,3 +562,17 @@ def test_a_compressed_file_that_was_not_called_so_is_told(tmp_path):
     path.write_bytes(gzip.compress(b"a\nb\n"))
     with pytest.raises(ps.ElementError, match='it looks like a GZIP file: give compression_type="GZIP"'):
         list(ps.TextLineDataset(path))
+
+
+def test_zstandard_files_are_read_and_a_cut_one_is_an_error(tmp_path):
+    lines = "".join(f"line {number}\n" for number in range(300_000)).encode()  # more than a piece
+    packed = pa.compress(lines, codec="zstd", asbytes=True)
+    path = written(tmp_path / "a.zst", packed + packed)
+    dataset = ps.TextLineDataset(path, "zstd")
+    assert list(dataset.batch(300_000).map(len)) == [300_000] * 2 and next(iter(dataset.skip(299_999))) == "line 299999"
+    check_conformance(lambda: ps.TextLineDataset(path, "ZSTD").skip(599_995), limit=10)
+    path = written(tmp_path / "cut.zst", packed[:-9])
+    with pytest.raises(ps.StorageError, match="cut.zst' is damaged, cut, or not compressed as .*Truncated"):
+        list(ps.TextLineDataset([path], "ZSTD"))
+    with pytest.raises(ps.InvalidArgumentError, match="TFRecordWriter.*takes None, '', 'GZIP' or 'ZLIB', got 'ZSTD'"):
+        ps.TFRecordWriter(tmp_path / "b", "ZSTD")

@@ -4,9 +4,11 @@ import glob
 import os
 import weakref
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import pyarrow as pa
 
 from penstock import formats
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
@@ -14,13 +16,14 @@ from penstock.paths import local_path
 
 # What zlib calls window bits: they say which header and which checksum to expect.
 WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}
+_ZSTD = "ZSTD"
 
 _RAW_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
 
 
-def check_compression(call: str, compression_type: str | None) -> str:
-    """The compression as "", "GZIP" or "ZLIB", which may be given in any case; None stands for "".
+def check_compression(call: str, compression_type: str | None, known: Sequence[str] = (*WINDOW_BITS, _ZSTD)) -> str:
+    """The compression as "", or one of those known, which may be given in any case; None stands for "".
 
     Raises:
         InvalidArgumentError: anything else.
@@ -28,9 +31,10 @@ def check_compression(call: str, compression_type: str | None) -> str:
     if compression_type is None:
         return ""
     name = str(compression_type).upper()
-    if name not in ("", *WINDOW_BITS):
+    if name not in ("", *known):
+        *others, last = map(repr, ("", *known))
         raise InvalidArgumentError(
-            f"{call}(compression_type=...) takes None, '', 'GZIP' or 'ZLIB', got {compression_type!r}"
+            f"{call}(compression_type=...) takes None, {', '.join(others)} or {last}, got {compression_type!r}"
         )
     return name
 
@@ -91,6 +95,8 @@ def open_bytes(name: str, compression: str) -> "ByteReader":
             file = formats.remote.open_file(name)
         else:
             file = open(name, "rb", buffering=0)  # noqa: SIM115  # its reader closes it
+        if compression == _ZSTD:
+            return Unpacked(name, file)
         return Inflated(name, file, WINDOW_BITS[compression]) if compression else ByteReader(name, file)
     except OSError as error:
         raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
@@ -224,4 +230,37 @@ class Inflated(ByteReader):
             raise StorageError(f"{self.name!r} is truncated: it ends after {self._end} decompressed bytes")
         else:
             self._raw = self._part.unconsumed_tail
+        return piece
+
+
+class Unpacked(ByteReader):
+    """The decompressed bytes of one Zstandard file, as Arrow decompresses them, a piece of fixed size at a time."""
+
+    def __init__(self, name: str, file: Any) -> None:
+        super().__init__(name, file)
+        self._stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
+        self._ready = b""
+        self._end = 0
+
+    def read(self, count: int) -> bytes:
+        ready, self._ready = self._ready, b""
+        return ready or self._unpack()
+
+    def seek(self, offset: int) -> bool:
+        while self._end < offset:
+            self._ready = self._unpack()
+            if not self._ready:
+                return False
+        self._ready = self._ready[len(self._ready) - (self._end - offset) :]
+        return True
+
+    def _unpack(self) -> bytes:
+        try:
+            piece: bytes = self._stream.read(_PIECE_BYTES)
+        except OSError as error:
+            raise StorageError(
+                f"{self.name!r} is damaged, cut, or not compressed as compression_type says: {error}, after "
+                f"{self._end} decompressed bytes"
+            ) from error
+        self._end += len(piece)
         return piece

@@ -39,7 +39,7 @@ class TFRecordWriter:
 
     def __init__(self, path: str | os.PathLike[str], compression_type: str | None = None) -> None:
         self._path = os.fspath(path)
-        compression = check_compression("TFRecordWriter", compression_type)
+        compression = check_compression("TFRecordWriter", compression_type, tuple(WINDOW_BITS))
         if has_protocol(self._path):
             raise InvalidArgumentError(
                 f"TFRecordWriter takes a local path, got {self._path!r}: write the file here, then copy it there"
