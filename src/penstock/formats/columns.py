@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import InvalidTypeError
 from penstock.spec import LeafSpec, TensorSpec, leaf_spec
@@ -85,7 +84,7 @@ def spec_of_encoded(field: pa.Field, array: pa.Array) -> LeafSpec:
         return TensorSpec(meta["shape"], np.dtype(meta["dtype"]))
     if meta["kind"] != "ragged":
         return TensorSpec((), object)
-    axes = pc.unique(pc.list_value_length(array.field("shape"))).to_pylist()
+    axes = array.field("shape").value_lengths().unique().to_pylist()
     if len(axes) != 1:
         return TensorSpec((), object)
     lists = array.field("values")

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
@@ -105,7 +104,7 @@ def masked(table: pa.Table, names: bool | Sequence[str]) -> pa.Table:
                 f"from_arrow(mask_nulls=...): cannot mask {name!r}, as {why}; the columns are {table.column_names}"
             )
         column = table[name]
-        filled = pc.coalesce(column, _zero(column.type))
+        filled = column.fill_null(_zero(column.type))
         table = table.set_column(table.column_names.index(name), name, filled).append_column(mask, column.is_valid())
     return table
 
