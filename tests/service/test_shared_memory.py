@@ -339,6 +339,7 @@ def test_without_segments_blocks_come_through_the_socket(new_worker: Any) -> Non
 def test_a_fork_of_the_consumer_gives_nothing_back(worker: Endpoint) -> None:
     connection = connect(worker, "shared_memory")
     held = columns(connection, "large", 3)
+    gc.collect()  # what other tests have left, such as a server of gRPC's, cannot be freed in a process that was forked
     script = os.fork()
     if script == 0:
         del held
