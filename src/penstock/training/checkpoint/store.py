@@ -152,7 +152,8 @@ def _checkpointer(processes: set[int], barrier: WriteBarrier | None = None) -> A
     )
     if barrier is None:
         return ocp.Checkpointer(handler, multiprocessing_options=alike)
-    options = ocp.options.AsyncOptions(barrier_sync_fn=barrier.wait)
+    # Made together: what Orbax waits for otherwise counts the saves of each process, and worker 0 makes some alone.
+    options = ocp.options.AsyncOptions(barrier_sync_fn=barrier.wait, create_directories_asynchronously=False)
     return ocp.AsyncCheckpointer(handler, async_options=options, multiprocessing_options=alike)
 
 
