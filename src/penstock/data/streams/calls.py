@@ -40,7 +40,7 @@ class Work:
     stepwise: bool = False
 
 
-class _Piece:
+class _CalledPiece:
     """Rows that were read, and the calls for them; or what was raised in place of a row, or the end.
 
     Attributes:
@@ -77,14 +77,14 @@ class _CallsStream(OneInputStream):
         self._input = input
         self._work = work
         self._skips = skips
-        self._pieces: deque[_Piece] = deque()
+        self._pieces: deque[_CalledPiece] = deque()
         self._position = work.first
         self._room = Room()
         self._room.meet(work.callers)
         self._most_rows = 1 << 40
         self._ended = False
         # What was raised in place of a row, to come with the next pull, and the piece that begins with that row.
-        self._failure: tuple[BaseException, _Piece] | None = None
+        self._failure: tuple[BaseException, _CalledPiece] | None = None
         self._then: Callable[[], None] | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -102,7 +102,7 @@ class _CallsStream(OneInputStream):
         self._skips.count(piece.skips)  # if these are too many, the piece comes with the next pull
         return self._taken(piece, need, allow)
 
-    def _taken(self, piece: _Piece, need: int, allow: int) -> Block | None:
+    def _taken(self, piece: _CalledPiece, need: int, allow: int) -> Block | None:
         self._pieces.remove(piece)
         if piece.error is not None:
             raise piece.error
@@ -111,7 +111,7 @@ class _CallsStream(OneInputStream):
         assert piece.pending is not None
         output: Block | None
         output, failure = piece.pending.outcome()
-        self._given(piece, 0 if output is None else len(output))
+        self._given(piece)
         if failure is not None:
             self._failure = failure.error, self._rest(piece, failure.row)
         elif not self._work.stepwise:
@@ -132,12 +132,12 @@ class _CallsStream(OneInputStream):
         raise error
 
     @staticmethod
-    def _rest(piece: _Piece, rows: int) -> _Piece:
+    def _rest(piece: _CalledPiece, rows: int) -> _CalledPiece:
         """A piece without its first rows."""
         assert piece.rows is not None
         state, passed, met = piece.place
         left = piece.rows.slice(rows, len(piece.rows))
-        return _Piece([state, passed + rows, met + rows], piece.number + rows, piece.position + rows, left, [])
+        return _CalledPiece([state, passed + rows, met + rows], piece.number + rows, piece.position + rows, left, [])
 
     def _fill(self, need: int, allow: int) -> None:
         """Read rows and have the function called for them, as long as there is room."""
@@ -176,7 +176,7 @@ class _CallsStream(OneInputStream):
             rows = next(self._pulled(need, allow))
         except failures() as raised:
             error = to_keep(raised)
-        piece = _Piece(place, number, self._position, rows, self._skips.taken())
+        piece = _CalledPiece(place, number, self._position, rows, self._skips.taken())
         piece.error = error
         if rows is not None:
             self._position += len(rows)
@@ -191,15 +191,15 @@ class _CallsStream(OneInputStream):
         """The next rows of the input, from a coroutine: see `to_keep`."""
         yield self._input.pull(need, allow)
 
-    def _begin(self, piece: _Piece) -> None:
+    def _begin(self, piece: _CalledPiece) -> None:
         assert piece.rows is not None
         piece.pending = self._work.start(piece.rows, piece.position)
 
     @abstractmethod
-    def _next_done(self) -> _Piece | None:
+    def _next_done(self) -> _CalledPiece | None:
         """The piece to give now, if its calls have ended."""
 
-    def _given(self, piece: _Piece, rows: int) -> None:
+    def _given(self, piece: _CalledPiece) -> None:
         """Note that the first rows of a piece are given now."""
 
     def run_ahead(self) -> None:
@@ -224,7 +224,7 @@ class CallsInOrder(_CallsStream):
 
     same_rows = True
 
-    def _next_done(self) -> _Piece | None:
+    def _next_done(self) -> _CalledPiece | None:
         return self._pieces[0] if self._pieces and self._pieces[0].done else None
 
     def state(self) -> State:
@@ -238,10 +238,11 @@ class CallsInOrder(_CallsStream):
 
 
 class CallsInAnyOrder(_CallsStream):
-    """The results in the order in which the calls end.
+    """The results in the order in which the calls end, one row at a time.
 
     The state names the elements that were read but not given, as ranges, and a place in the input from which to read
-    them again.
+    them again. Their order would be another one then: so a state of what stands above must never lie within a block,
+    of which it could only say how many rows to pass over, and blocks have one row.
 
     Args:
         in_order: give the results in the order of the elements all the same: after what a state names, if it was
@@ -253,28 +254,40 @@ class CallsInAnyOrder(_CallsStream):
     def __init__(self, input: CountingCursor, work: Work, skips: SkipsAhead, *, in_order: bool) -> None:
         super().__init__(input, work, skips)
         self._in_order = in_order
-        # The rows that were given last, as a piece, and how many.
-        self._last: tuple[_Piece, int] | None = None
+        # Results that are there: of which piece, and how many of them were given.
+        self._taken_last: _CalledPiece | None = None
+        self._open: tuple[_CalledPiece, Block] | None = None
+        self._passed = 0
 
-    def _next_done(self) -> _Piece | None:
+    def _next_done(self) -> _CalledPiece | None:
         if self._in_order:
             return self._pieces[0] if self._pieces and self._pieces[0].done else None
         return next((piece for piece in self._pieces if piece.done), None)
 
-    def _given(self, piece: _Piece, rows: int) -> None:
-        self._last = piece, rows
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._open is None:
+            block = super().pull(need, allow)
+            if block is None:
+                return None
+            assert self._taken_last is not None
+            self._open, self._passed = (self._taken_last, block), 0
+        _, block = self._open
+        row = block.slice(self._passed, self._passed + 1)
+        self._passed += 1
+        if self._passed == len(block):
+            self._open = None
+        return row
 
-    def advanced(self, state: State, rows: int) -> State | None:
-        """As it is always asked, of the block that was given last."""
-        if rows == 0 or self._last is None:
-            return state
-        piece, given = self._last
-        return self._state([(piece, rows, given - rows)])
+    def _given(self, piece: _CalledPiece) -> None:
+        self._taken_last = piece
 
     def state(self) -> State:
-        return self._state([])
+        if self._open is None:
+            return self._state([])
+        piece, block = self._open
+        return self._state([(piece, self._passed, len(block) - self._passed)])
 
-    def _state(self, kept: list[tuple[_Piece, int, int]]) -> State:
+    def _state(self, kept: list[tuple[_CalledPiece, int, int]]) -> State:
         """The state if of these pieces so many rows, after so many, were not given."""
         if self._failure is not None:
             failed = self._failure[1]
@@ -292,7 +305,7 @@ class CallsInAnyOrder(_CallsStream):
         place, known, self._position, elements = state
         wanted = [[number, position, *(count or [1])] for number, position, *count in elements]
         self._input.restore_at(place, known)
-        found: list[_Piece] = []
+        found: list[_CalledPiece] = []
         while self._input.repeating:
             place, number = self._input.state(), self._input.met
             rows = self._input.repeat()
@@ -301,7 +314,7 @@ class CallsInAnyOrder(_CallsStream):
             for first, position, count in wanted:
                 start, stop = max(first, number), min(first + count, number + len(rows))
                 if start < stop:
-                    whole = _Piece(place, number, position - first + number, rows, [])
+                    whole = _CalledPiece(place, number, position - first + number, rows, [])
                     piece = self._rest(whole, start - number)
                     assert piece.rows is not None
                     piece.rows = piece.rows.slice(0, stop - start)
