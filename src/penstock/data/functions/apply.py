@@ -169,7 +169,7 @@ def _mapped(
         results = until_stopped(run, results)
     if layout.structure == LEAF and not isinstance(value, np.ndarray):
         return _map_scalars(results, rows, first, layout, promise)
-    output = Output(found, rows, promise)
+    output = OutputBlock(found, rows, promise)
     output.put(0, value)
     return output.finished(output.fill(results, 1, rows), rows)
 
@@ -238,7 +238,7 @@ def _column_of_scalars(values: list[Any], dtype: np.dtype[Any]) -> Column:
     return column_of([as_leaf(value) for value in values])
 
 
-class Output:
+class OutputBlock:
     """The output block of one call, allocated for results of a known layout; threads fill disjoint rows."""
 
     def __init__(self, layout: Layout, rows: int, promise: Promise | None) -> None:

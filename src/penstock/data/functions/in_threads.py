@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any
 
 from penstock.data.block import Block, own
-from penstock.data.functions.apply import Failure, Output, Results, as_promised, map_rows, note, until_stopped
+from penstock.data.functions.apply import Failure, OutputBlock, Results, as_promised, map_rows, note, until_stopped
 from penstock.data.functions.promise import Promise
 from penstock.data.node import Node, Run
 from penstock.data.streams.reading import Pending
@@ -80,7 +80,7 @@ class Calls(Pending):
         self._lock = Lock()
         self._outcome: Outcome | None = None
         self._values: list[_Values] = []
-        self._output: Output | None = None
+        self._output: OutputBlock | None = None
         self._failures: list[Failure] = []
         chunk = rows if at_once is not None else callers.chunk
         starts = range(0, rows, chunk)
@@ -94,7 +94,7 @@ class Calls(Pending):
         elif len(starts) == 1:
             calls = [self._all]
         else:
-            self._output = Output(layout, rows, promise)
+            self._output = OutputBlock(layout, rows, promise)
             calls = [partial(self._fill, start) for start in starts]
         self._chunk = chunk
         callers.add([Task(partial(self._call, call), min(chunk, rows)) for call in calls])

@@ -81,7 +81,7 @@ class GroupByWindow(OneInput):
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _Group:
     """Collected rows: their numbers in the input, in order, and their leaves."""
 
     numbers: list[int] = field(default_factory=list)
@@ -99,9 +99,9 @@ class GroupByWindowStream(Stream):
         self._pace = Pace()
         # Places in the input, by the number of the row that follows: the oldest one that a collected row needs stays.
         self._places: list[tuple[int, State]] = []
-        self._groups: dict[int, _Rows] = {}
+        self._groups: dict[int, _Group] = {}
         self._structure: Any = None
-        self._window: tuple[int, _Rows] | None = None
+        self._window: tuple[int, _Group] | None = None
         self._output: Cursor | None = None
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -148,7 +148,7 @@ class GroupByWindowStream(Stream):
                 raise
             # Copies: a row must not keep the block alive in which it came.
             leaves = [own(column[number]) for column in block.columns]
-            group = self._groups.get(key) or self._groups.setdefault(key, _Rows())
+            group = self._groups.get(key) or self._groups.setdefault(key, _Group())
             group.numbers.append(first + number)
             group.leaves.append(leaves)
             if len(group.numbers) >= size:
@@ -165,7 +165,7 @@ class GroupByWindowStream(Stream):
         self._window = (key, self._groups.pop(key))
         self._output = self._open(*self._window)
 
-    def _open(self, key: int, rows: _Rows) -> Cursor:
+    def _open(self, key: int, rows: _Group) -> Cursor:
         window = self._node.dataset_of(Block.of_leaves(rows.leaves, self._structure))
         node = self._run.prepare(self._made(key, window))
         inner = self._run.inner(self._node, node, self._epoch, rows.numbers[0])
@@ -212,9 +212,9 @@ class GroupByWindowStream(Stream):
             self._structure = block.structure
             for number in wanted.intersection(range(met, met + len(block))):
                 found[number] = [own(column[number - met]) for column in block.columns]
-        self._groups = {key: _Rows(list(numbers), [found[number] for number in numbers]) for key, numbers in groups}
+        self._groups = {key: _Group(list(numbers), [found[number] for number in numbers]) for key, numbers in groups}
         if window is not None:
-            self._window = (window[0], _Rows(list(window[1]), [found[number] for number in window[1]]))
+            self._window = (window[0], _Group(list(window[1]), [found[number] for number in window[1]]))
             self._output = self._open(*self._window)
             self._output.restore(window[2])
 

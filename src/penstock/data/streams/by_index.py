@@ -16,7 +16,7 @@ _SECONDS = 0.004
 _SMALL_BYTES = 1 << 18
 
 
-class _Piece:
+class _ReadPiece:
     """Rows that are being read: those from `start` to `stop`, of which the first `passed` are not wanted any more.
 
     Attributes:
@@ -95,7 +95,7 @@ class IndexStream(Stream):
         self._bell = bell
         self._length = length
         self._position = 0
-        self._pieces: deque[_Piece] = deque()
+        self._pieces: deque[_ReadPiece] = deque()
         # The first position that no piece is about.
         self._next = 0
         # The most rows to read at a time. Others that fail may be near one that did, so it grows from few again.
@@ -129,18 +129,18 @@ class IndexStream(Stream):
         rows = self._left(rows, self._next)
         if rows <= 0:
             return False
-        piece = _Piece(self._next, self._next + rows)
+        piece = _ReadPiece(self._next, self._next + rows)
         self._next += rows
         self._pieces.append(piece)
         piece.begin(self._read)
         self._meet(piece)
         return True
 
-    def _meet(self, piece: _Piece) -> None:
+    def _meet(self, piece: _ReadPiece) -> None:
         if isinstance(piece.pending, Pending):
             self._room.meet(piece.pending.callers)
 
-    def _finish(self, head: _Piece) -> None:
+    def _finish(self, head: _ReadPiece) -> None:
         """Have the first piece read to its end."""
         if not head.begun:
             head.begin(self._read)
@@ -154,7 +154,7 @@ class IndexStream(Stream):
 
     def _go_on(self) -> None:
         """Read on where the calls have ended; every piece comes to the next ones after the piece before it."""
-        before: _Piece | None = None
+        before: _ReadPiece | None = None
         for piece in self._pieces:
             while piece.pending is not None and piece.pending.done:
                 if before is not None and not before.done and before.waits <= piece.waits:
@@ -173,7 +173,7 @@ class IndexStream(Stream):
             if self._pieces[-1].pending is None:  # it has come to no calls
                 return
 
-    def _learn(self, head: _Piece) -> None:
+    def _learn(self, head: _ReadPiece) -> None:
         """See from a piece that was read how many rows the next ones should have."""
         assert head.block is not None
         if self._most < self._ANY:
@@ -183,7 +183,7 @@ class IndexStream(Stream):
         elif head.tasks == 1 and self._room.wide and head.seconds < _SECONDS and head.block.nbytes < _SMALL_BYTES:
             self._rows = max(self._rows, min(2 * len(head.block), self._ANY))
 
-    def _pass_over(self, head: _Piece) -> None:
+    def _pass_over(self, head: _ReadPiece) -> None:
         """Raise what a row has raised, or read fewer rows: the rows before the failing one are delivered first."""
         self._pieces.popleft()
         start, rows = head.start + head.passed, len(head)
@@ -194,8 +194,8 @@ class IndexStream(Stream):
             raise head.error
         middle = start + max(1, rows // 2)
         if middle < head.stop:
-            self._pieces.appendleft(_Piece(middle, head.stop))
-        self._pieces.appendleft(_Piece(start, middle))
+            self._pieces.appendleft(_ReadPiece(middle, head.stop))
+        self._pieces.appendleft(_ReadPiece(start, middle))
 
     def skip(self, rows: int) -> int:
         skipped = max(0, self._left(rows, self._position))
@@ -229,6 +229,6 @@ class IndexStream(Stream):
             self._leave(piece)
 
     @staticmethod
-    def _leave(piece: _Piece) -> None:
+    def _leave(piece: _ReadPiece) -> None:
         if isinstance(piece.pending, Pending):
             piece.pending.unwanted = True

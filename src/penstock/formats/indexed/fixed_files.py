@@ -21,7 +21,7 @@ _NPY_HEADER: Final = 1 << 16
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _FixedRows:
     """The rows of an open file: how many, of what, and where the first begins."""
 
     file: RangedFile
@@ -36,14 +36,14 @@ class FixedFiles(FileFormat):
 
     def __init__(self, records: FixedRecords) -> None:
         self.records = records
-        self._files = OpenFiles[_Rows]()
+        self._files = OpenFiles[_FixedRows]()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"records": self.records}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.records = state["records"]
-        self._files = OpenFiles[_Rows]()
+        self._files = OpenFiles[_FixedRows]()
 
     def count(self, name: str) -> int:
         return self._files.get(name, self._opened).count
@@ -55,7 +55,7 @@ class FixedFiles(FileFormat):
         values = _values(self._files.get(name, self._opened), rows)
         return np.fromiter((value.tobytes() for value in values), object, len(values))
 
-    def _opened(self, name: str) -> _Rows:
+    def _opened(self, name: str) -> _FixedRows:
         file = open_ranges(name)
         size, around = self.records.record_bytes, self.records.header_bytes + self.records.footer_bytes
         count, rest = divmod(file.size - around, size)
@@ -64,20 +64,20 @@ class FixedFiles(FileFormat):
                 f"{name!r} has {file.size} bytes, which are no whole number of records of {size} bytes and {around} "
                 "around them: it is cut, or its records have another length"
             )
-        return _Rows(file, count, self.records.header_bytes, np.dtype(np.uint8), (size,))
+        return _FixedRows(file, count, self.records.header_bytes, np.dtype(np.uint8), (size,))
 
 
 class NpyFiles(FileFormat):
     """The rows of arrays that `numpy.save` has written, one array in each file. Fields become a dictionary."""
 
     def __init__(self) -> None:
-        self._files = OpenFiles[_Rows]()
+        self._files = OpenFiles[_FixedRows]()
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._files = OpenFiles[_Rows]()
+        self._files = OpenFiles[_FixedRows]()
 
     def count(self, name: str) -> int:
         return self._files.get(name, _npy).count
@@ -94,7 +94,7 @@ class NpyFiles(FileFormat):
         return values if values.dtype.names is None else {field: values[field] for field in values.dtype.names}
 
 
-def _values(of: _Rows, rows: Rows) -> npt.NDArray[Any]:
+def _values(of: _FixedRows, rows: Rows) -> npt.NDArray[Any]:
     size = of.dtype.itemsize * math.prod(of.shape)
     numbers = np.arange(rows.start, rows.stop) if isinstance(rows, range) else rows
     begins = of.offset + numbers * size
@@ -103,7 +103,7 @@ def _values(of: _Rows, rows: Rows) -> npt.NDArray[Any]:
     return np.frombuffer(data, of.dtype, len(numbers) * math.prod(of.shape)).reshape(len(numbers), *of.shape)
 
 
-def _npy(name: str) -> _Rows:
+def _npy(name: str) -> _FixedRows:
     file = open_ranges(name)
     head = io.BytesIO(file.read(np.array([0]), np.array([min(_NPY_HEADER, file.size)])))
     try:
@@ -120,4 +120,4 @@ def _npy(name: str) -> _Rows:
         raise StorageError(
             f"{name!r} is cut: its array of {dtype}{shape} takes {expected} bytes, and there are {file.size}"
         )
-    return _Rows(file, shape[0], head.tell(), dtype, shape[1:])
+    return _FixedRows(file, shape[0], head.tell(), dtype, shape[1:])
