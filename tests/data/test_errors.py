@@ -56,6 +56,45 @@ def test_filter_passes_over_the_element_at_which_its_predicate_raises(kind):
     assert drain(iter(dataset)) == [0, 2, "no 3", 4, 6]
 
 
+CALLED_ROW_BY_ROW = {
+    "map": lambda d, function: d.map(function),
+    "map in threads": lambda d, function: d.map(function, num_parallel_calls=3),
+    "filter": lambda d, function: d.filter(lambda x: function(x) >= 0).map(lambda x: x * 10),
+    "scan": lambda d, function: d.scan(0, lambda state, x: (state, function(x))),
+    "take_while": lambda d, function: d.take_while(lambda x: function(x) >= 0).map(lambda x: x * 10),
+    "rejection_resample": lambda d, function: (
+        d.rejection_resample(lambda x: int(function(x) < 0), (1.0, 0.0), (1.0, 0.0)).map(lambda number, x: x * 10)
+    ),
+    "group_by_reducer": lambda d, function: d.group_by_reducer(
+        lambda x: x, ps.Reducer(lambda key: 0, lambda state, x: x, function)
+    ),
+}
+
+
+@pytest.mark.parametrize("build", CALLED_ROW_BY_ROW.values(), ids=CALLED_ROW_BY_ROW)
+def test_a_function_that_fails_is_called_once_for_the_element_after_those_before_it(build):
+    calls = []
+
+    def function(x):
+        calls.append(int(x))
+        return fails_at(2, 5, 6)(x)
+
+    dataset = build(over("stream"), function).prefetch(2)
+    expected = [0, 10, "no 2", 30, 40, "no 5", "no 6", 70]
+    assert drain(iter(dataset)) == expected
+    calls.clear()
+    iterator = iter(dataset)
+    states = [iterator.state_dict()]
+    for _ in expected:
+        drain_one(iterator)
+        states.append(iterator.state_dict())
+    assert sorted(set(calls)) == list(range(8)) and len(calls) == 8
+    for given, state in enumerate(states):
+        with iter(dataset) as resumed:
+            resumed.load_state_dict(state)
+            assert drain(resumed) == expected[given:], given
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_zip_keeps_pairs_together_after_an_error_in_one_member(kind):
     pairs = ps.Dataset.zip(over(kind).map(fails_at(2)), ps.Dataset.range(8)).map(lambda a, b: a - 10 * b)

@@ -386,7 +386,8 @@ class DatasetIterator(Iterator[Element]):
             if isinstance(error, PenstockError) or hasattr(error, "__notes__"):  # said what is wrong, or a function's
                 raise
             raise StateMismatchError(
-                f"the state is damaged: its position does not fit the dataset, got {state['position']!r:.200}"
+                "the state is damaged, or was saved by an earlier penstock: its position does not fit the dataset, got "
+                f"{state['position']!r:.200}"
             ) from error
 
     def close(self) -> None:

@@ -20,11 +20,12 @@ from penstock.data.functions.apply import (
 from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Made
 from penstock.data.functions.promise import Promise
+from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run
 from penstock.data.skipped import SkipsAhead
 from penstock.data.streams.calls import CallsInAnyOrder, CallsInOrder, Work
 from penstock.data.streams.reading import Pending, Reading
-from penstock.data.streams.stream import OneInputStream, State, Stream
+from penstock.data.streams.stream import State, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY
 from penstock.rng import mix
@@ -193,24 +194,17 @@ class Map(OneInput):
         return CallsInAnyOrder(input, work, skips, in_order=self.deterministic is not False)
 
 
-class MapStream(OneInputStream):
+class MapStream(FunctionStream):
     """map over a stream. The state never passes a failure that has not been raised yet: it is met again."""
 
     same_rows = True
 
     def __init__(self, node: Map, run: Run, epoch: int) -> None:
+        super().__init__(node, run, epoch)
         self._node = node
-        self._run = run
         self._epoch = epoch
-        self._input = node.input.cursor(run, epoch)
-        self._first = run.first(node.input)
-        self._failure: BaseException | None = None
 
-    def pull(self, need: int, allow: int) -> Block | None:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            self._input.skip(1)
-            raise failure
+    def _make(self, need: int, allow: int) -> Block | None:
         block = self._input.pull(need, allow)
         if block is None:
             return None
@@ -219,7 +213,7 @@ class MapStream(OneInputStream):
         if failed is not None:
             self._failure = failed.error
             self._input.give_back(len(block) - failed.row)
-        return output if output is not None else self.pull(need, allow)
+        return output
 
     def state(self) -> State:
         return self._input.state()
@@ -255,21 +249,15 @@ class Filter(OneInput):
         return FilterStream(self, run, epoch)
 
 
-class FilterStream(OneInputStream):
+class FilterStream(FunctionStream):
     """The state is the input's: rejected rows need no memory."""
 
     def __init__(self, node: Filter, run: Run, epoch: int) -> None:
+        super().__init__(node, run, epoch)
         self._node = node
-        self._input = node.input.cursor(run, epoch)
-        self._first = run.first(node.input)
-        self._failure: BaseException | None = None
 
-    def pull(self, need: int, allow: int) -> Block | None:
-        while True:
-            if self._failure is not None:
-                failure, self._failure = self._failure, None
-                self._input.skip(1)
-                raise failure
+    def _make(self, need: int, allow: int) -> Block | None:
+        while self._failure is None:
             block = self._input.pull(need, allow)
             if block is None:
                 return None
@@ -278,6 +266,7 @@ class FilterStream(OneInputStream):
                 return block
             if len(kept):
                 return block.take(kept)
+        return None
 
     def _decide(self, block: Block) -> Any:
         """The rows to keep, up to the first at which the predicate raises."""
@@ -290,9 +279,7 @@ class FilterStream(OneInputStream):
         if not set(map(type, values)) <= _TRUTH_VALUES:
             values, failure = self._truths(values, failure)
         if failure is not None:
-            self._input.give_back(len(block) - len(values))
-            note(failure, self._node, self._first + self._input.met)
-            self._failure = failure
+            self._fail(self._node, failure, len(block) - len(values))
         return np.flatnonzero(np.fromiter(values, bool, len(values)))
 
     def _truths(self, values: list[Any], failure: BaseException | None) -> tuple[list[Any], BaseException | None]:

@@ -13,7 +13,7 @@ import numpy as np
 from penstock.data.block import Block
 from penstock.data.collecting import Collector, Unlike
 from penstock.data.node import Node, Run
-from penstock.data.streams.stream import State, Stream
+from penstock.data.streams.stream import RowsBeforeFailure, State
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import failures
@@ -58,7 +58,7 @@ class Generator(Node):
         return GeneratorStream(self, run)
 
 
-class GeneratorStream(Stream):
+class GeneratorStream(RowsBeforeFailure):
     """The state is the number of elements taken; restoring runs the generator again and passes over that many."""
 
     def __init__(self, node: Generator, run: Run) -> None:
@@ -68,13 +68,8 @@ class GeneratorStream(Stream):
         self._collector: Collector | None = None
         self._taken = 0
         self._ended = False
-        self._failure: BaseException | None = None
 
-    def pull(self, need: int, allow: int) -> Block | None:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            self._taken += 1  # only now: a state that was taken before it was raised must meet it again
-            raise failure
+    def _make(self, need: int, allow: int) -> Block | None:
         iterator = self._begun()
         if iterator is None:
             return None
@@ -86,15 +81,15 @@ class GeneratorStream(Stream):
             collector.take(islice(iterator, wanted))
         except failures() as error:
             self._note(error, self._taken + collector.rows)
-            if collector.rows == 0:
-                self._taken += 1
-                raise
             self._failure = error
         rows = collector.rows
         self._taken += rows
         if rows < wanted and self._failure is None:
             self._ended = True
         return collector.block() if rows else None
+
+    def _pass_failed_row(self) -> None:
+        self._taken += 1
 
     def _first(self, iterator: Iterator[Any]) -> Block | None:
         """One row, which tells what those after it are like."""

@@ -10,7 +10,7 @@ import numpy as np
 from penstock.data.block import Block, own
 from penstock.data.functions.apply import Layout, call_rows, checked_rows, integer_key, note
 from penstock.data.node import OneInput, Run
-from penstock.data.streams.stream import CountingCursor, OneInputStream, State
+from penstock.data.streams.stream import CountingCursor, OneInputStream, RowsBeforeFailure, State
 from penstock.errors import InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.pacing import Pace
@@ -78,7 +78,7 @@ class GroupByReducer(OneInput):
         return GroupByReducerStream(self, run, epoch)
 
 
-class GroupByReducerStream(OneInputStream):
+class GroupByReducerStream(RowsBeforeFailure, OneInputStream):
     """The state is how many elements were read and results given: restoring reads the elements again."""
 
     _input: CountingCursor
@@ -93,7 +93,7 @@ class GroupByReducerStream(OneInputStream):
         self._keys: list[int] | None = None
         self._given = 0
 
-    def pull(self, need: int, allow: int) -> Block | None:
+    def _make(self, need: int, allow: int) -> Block | None:
         while True:
             met = self._input.met
             block = self._input.pull(1, self._pace.start())
@@ -134,14 +134,15 @@ class GroupByReducerStream(OneInputStream):
                 layout = Layout.of(result)
                 self._run.agreed(self._node, layout).check(layout)
             except failures() as error:
-                if results:  # given first; the key is tried again at the next pull
-                    break
                 note(error, self._node, f"the result of key {key}")
-                self._given += 1
-                raise
+                self._failure = error
+                break
             results.append(result)
         self._given += len(results)
         return Block.of_rows(results) if results else None
+
+    def _pass_failed_row(self) -> None:
+        self._given += 1
 
     def state(self) -> State:
         return [self._input.met, self._given]

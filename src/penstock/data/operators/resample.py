@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block
-from penstock.data.functions.apply import checked_rows, note
+from penstock.data.functions.apply import checked_rows
+from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run
-from penstock.data.streams.stream import OneInputStream, State
+from penstock.data.streams.stream import State
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import mix, uniform_positions
@@ -55,19 +56,18 @@ class RejectionResample(OneInput):
         return RejectionResampleStream(self, run, epoch)
 
 
-class RejectionResampleStream(OneInputStream):
+class RejectionResampleStream(FunctionStream):
     """Without an initial distribution the classes seen so far estimate it; their counts are part of the state."""
 
     def __init__(self, node: RejectionResample, run: Run, epoch: int) -> None:
+        super().__init__(node, run, epoch)
         self._node = node
         self._key = mix(run.key(node, node.seed), epoch)
-        self._input = node.input.cursor(run, epoch)
         self._target = np.array(node.target_distribution)
         self._counts = np.zeros(len(self._target), dtype=np.int64)
-        self._position = 0
 
-    def pull(self, need: int, allow: int) -> Block | None:
-        while True:
+    def _make(self, need: int, allow: int) -> Block | None:
+        while self._failure is None:
             block = self._input.pull(need, allow)
             if block is None:
                 return None
@@ -77,10 +77,12 @@ class RejectionResampleStream(OneInputStream):
                 taken = block.take(rows)
                 numbers = np.array(classes, dtype=np.int64)[rows]
                 return Block((numbers, *taken.columns), _CLASSED.nested([LEAF, block.structure]), len(kept))
+        return None
 
     def _decide(self, block: Block) -> tuple[list[int], list[int]]:
         """The classes of the rows, and which rows stay."""
-        draws = uniform_positions(self._key, range(self._position, self._position + len(block)))
+        end = self._input.met
+        draws = uniform_positions(self._key, range(end - len(block), end))
         classes: list[int] = []
         kept: list[int] = []
         try:
@@ -91,13 +93,7 @@ class RejectionResampleStream(OneInputStream):
                     kept.append(len(classes))
                 classes.append(number)
         except failures() as error:
-            if not kept:
-                note(error, self._node, self._position + len(classes))
-                self._input.give_back(len(block) - len(classes) - 1)
-                self._position += len(classes) + 1
-                raise
-            self._input.give_back(len(block) - len(classes))
-        self._position += len(classes)
+            self._fail(self._node, error, len(block) - len(classes))
         return classes, kept
 
     def _checked(self, value: Any) -> int:
@@ -114,9 +110,9 @@ class RejectionResampleStream(OneInputStream):
         return float(ratios[number] / ratios.max()) if ratios.max() > 0 else 0.0
 
     def state(self) -> State:
-        return [self._input.state(), self._position, self._counts.tolist()]
+        return [self._input.state(), self._counts.tolist()]
 
     def restore(self, state: State) -> None:
-        position, self._position, counts = state
+        position, counts = state
         self._counts = np.array(counts, dtype=np.int64)
         self._input.restore(position)

@@ -10,8 +10,9 @@ import numpy as np
 
 from penstock.data.block import Block, own
 from penstock.data.collecting import Collector, Unlike
-from penstock.data.functions.apply import Layout, checked_rows, note
+from penstock.data.functions.apply import Layout, checked_rows
 from penstock.data.functions.promise import Promise
+from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import OneInput, Run
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
@@ -62,42 +63,37 @@ class Scan(OneInput):
         return ScanStream(self, run, epoch)
 
 
-class ScanStream(OneInputStream):
+class ScanStream(FunctionStream):
     """The carried state cannot be read again, so it is part of this stream's state."""
 
     def __init__(self, node: Scan, run: Run, epoch: int) -> None:
+        super().__init__(node, run, epoch)
         self._node = node
-        self._run = run
-        self._input = node.input.cursor(run, epoch)
         self._carried = _owned(node.initial_state)
         # The state before the last call, which holds again where its output is refused.
         self._before = self._carried
-        self._position = 0
+        # How many calls for the rows of a block have returned.
+        self._called = 0
         self._collector: Collector | None = None
         self._state_like: Callable[[Any], Any] = _unlike
 
-    def pull(self, need: int, allow: int) -> Block | None:
+    def _make(self, need: int, allow: int) -> Block | None:
         block = self._input.pull(need, allow)
         if block is None:
             return None
-        begun, outputs = self._position, self._outputs(block)
         failure: BaseException | None = None
         try:
-            self._collect(outputs, len(block))
+            self._collect(self._outputs(block), len(block))
         except failures() as error:
             failure = error
         done = 0 if self._collector is None else self._collector.rows
-        if self._position > begun + done:  # the last output was refused
-            self._carried, self._position = self._before, self._position - 1
-        if self._collector is not None and done:
-            # What failed comes after these: the element is tried again at the next pull.
+        if self._called > done:  # the last output was refused
+            self._carried = self._before
+        if failure is not None:
+            self._fail(self._node, failure, len(block) - done)
+        else:  # the collector may take fewer rows than there are
             self._input.give_back(len(block) - done)
-            return self._collector.block()
-        assert failure is not None
-        note(failure, self._node, self._position)
-        self._input.give_back(len(block) - 1)
-        self._position += 1
-        raise failure
+        return self._collector.block() if self._collector is not None and done else None
 
     def _collect(self, outputs: Iterator[Any], rows: int) -> None:
         """Take outputs; the first of all tells what they are like."""
@@ -116,6 +112,7 @@ class ScanStream(OneInputStream):
     def _outputs(self, block: Block) -> Iterator[Any]:
         """The output for each row."""
         function = self._node.function
+        self._called = 0
         for element in block.rows():
             try:
                 result: Any = function(self._carried, element)
@@ -124,7 +121,7 @@ class ScanStream(OneInputStream):
             if not isinstance(result, tuple) or len(result) != 2:
                 raise InvalidTypeError(f"scan(scan_func) must return a pair (new state, output), got {result!r}")
             self._before, self._carried = self._carried, self._next_state(result[0])
-            self._position += 1
+            self._called += 1
             yield result[1]
 
     def _next_state(self, value: Any) -> Any:
@@ -147,10 +144,10 @@ class ScanStream(OneInputStream):
         return [as_leaf(leaf) for leaf in flatten(value)[0]]
 
     def state(self) -> State:
-        return [self._input.state(), self._position, encode_value(self._carried)]
+        return [self._input.state(), encode_value(self._carried)]
 
     def restore(self, state: State) -> None:
-        position, self._position, carried = state
+        position, carried = state
         self._carried = decode_value(carried, like=self._node.initial_state)
         self._input.restore(position)
 
@@ -189,16 +186,15 @@ class TakeWhile(OneInput):
         return TakeWhileStream(self, run, epoch)
 
 
-class TakeWhileStream(OneInputStream):
+class TakeWhileStream(FunctionStream):
     """The state is the input's, and whether the end was met."""
 
     def __init__(self, node: TakeWhile, run: Run, epoch: int) -> None:
+        super().__init__(node, run, epoch)
         self._node = node
-        self._input = node.input.cursor(run, epoch)
-        self._position = 0
         self._ended = False
 
-    def pull(self, need: int, allow: int) -> Block | None:
+    def _make(self, need: int, allow: int) -> Block | None:
         block = None if self._ended else self._input.pull(need, allow)
         if block is None:
             return None
@@ -210,20 +206,16 @@ class TakeWhileStream(OneInputStream):
                     break
                 taken += 1
         except failures() as error:
-            if taken == 0:
-                note(error, self._node, self._position)
-                self._input.give_back(len(block) - 1)
-                self._position += 1
-                raise
-        self._position += taken
-        self._input.give_back(len(block) - taken)
+            self._fail(self._node, error, len(block) - taken)
+        else:
+            self._input.give_back(len(block) - taken)
         return block.slice(0, taken) if taken else None
 
     def state(self) -> State:
-        return [self._input.state(), self._position, self._ended]
+        return [self._input.state(), self._ended]
 
     def restore(self, state: State) -> None:
-        position, self._position, self._ended = state
+        position, self._ended = state
         self._input.restore(position)
 
 

@@ -13,7 +13,7 @@ from penstock.data.block import Block
 from penstock.data.skipped import SkippedPlace, SkipsAhead
 from penstock.data.streams.reading import Pending, to_keep
 from penstock.data.streams.room import OVERTAKING, Room
-from penstock.data.streams.stream import CountingCursor, Cursor, OneInputStream, State
+from penstock.data.streams.stream import CountingCursor, Cursor, OneInputStream, RowsBeforeFailure, State
 from penstock.runtime.callers import Callers
 from penstock.runtime.threads import failures
 
@@ -70,7 +70,7 @@ class _CalledPiece:
         return self.pending.nbytes if self.pending is not None and self.done else 0
 
 
-class _CallsStream(OneInputStream):
+class _CallsStream(RowsBeforeFailure, OneInputStream):
     """What streams of calls have in common: reading rows and having the function called as long as there is room."""
 
     def __init__(self, input: Cursor, work: Work, skips: SkipsAhead) -> None:
@@ -83,13 +83,11 @@ class _CallsStream(OneInputStream):
         self._room.meet(work.callers)
         self._most_rows = 1 << 40
         self._ended = False
-        # What was raised in place of a row, to come with the next pull, and the piece that begins with that row.
-        self._failure: tuple[BaseException, _CalledPiece] | None = None
+        # The piece that begins with the row whose failure comes with the next pull.
+        self._failed: _CalledPiece | None = None
         self._then: Callable[[], None] | None = None
 
-    def pull(self, need: int, allow: int) -> Block | None:
-        if self._failure is not None:
-            return self._raise()
+    def _make(self, need: int, allow: int) -> Block | None:
         while True:
             rung = self._work.callers.bell.rung
             self._fill(need, allow)
@@ -113,23 +111,20 @@ class _CallsStream(OneInputStream):
         output, failure = piece.pending.outcome()
         self._given(piece)
         if failure is not None:
-            self._failure = failure.error, self._rest(piece, failure.row)
+            self._failure, self._failed = failure.error, self._rest(piece, failure.row)
         elif not self._work.stepwise:
             # What is given beyond what is needed was read ahead too.
             self._fill(need - len(output) if output is not None else 0, allow)
-        if output is None:
-            return self._raise()
-        self._most_rows = max(1, _BLOCK_BYTES * len(output) // max(1, output.nbytes))
+        if output is not None:
+            self._most_rows = max(1, _BLOCK_BYTES * len(output) // max(1, output.nbytes))
         return output
 
-    def _raise(self) -> Block | None:
-        assert self._failure is not None
-        (error, failed), self._failure = self._failure, None
-        rest = self._rest(failed, 1)
+    def _pass_failed_row(self) -> None:
+        assert self._failed is not None
+        rest, self._failed = self._rest(self._failed, 1), None
         if rest.rows:
             self._begin(rest)
             self._pieces.appendleft(rest)
-        raise error
 
     @staticmethod
     def _rest(piece: _CalledPiece, rows: int) -> _CalledPiece:
@@ -228,8 +223,8 @@ class CallsInOrder(_CallsStream):
         return self._pieces[0] if self._pieces and self._pieces[0].done else None
 
     def state(self) -> State:
-        if self._failure is not None:
-            return self._failure[1].place
+        if self._failed is not None:
+            return self._failed.place
         return self._pieces[0].place if self._pieces else self._input.state()
 
     def restore(self, state: State) -> None:
@@ -289,10 +284,9 @@ class CallsInAnyOrder(_CallsStream):
 
     def _state(self, kept: list[tuple[_CalledPiece, int, int]]) -> State:
         """The state if of these pieces so many rows, after so many, were not given."""
-        if self._failure is not None:
-            failed = self._failure[1]
-            assert failed.rows is not None
-            kept = [*kept, (failed, 0, len(failed.rows))]
+        if self._failed is not None:
+            assert self._failed.rows is not None
+            kept = [*kept, (self._failed, 0, len(self._failed.rows))]
         open_pieces = kept + [(piece, 0, 1 if piece.rows is None else len(piece.rows)) for piece in self._pieces]
         first = min((piece for piece, _, _ in open_pieces), key=lambda piece: piece.number, default=None)
         place = self._input.state() if first is None else first.place

@@ -268,6 +268,33 @@ class CountingCursor(Cursor):
         self._known = known
 
 
+class RowsBeforeFailure(Stream):
+    """A stream that makes several rows at a time: where one fails, the rows before it are given first.
+
+    The failure comes with the next pull. Until then the state is that before the failing row, so an iteration that is
+    restored from it meets the failure again.
+    """
+
+    _failure: BaseException | None = None
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._failure is None:
+            block = self._make(need, allow)
+            if block is not None or self._failure is None:
+                return block
+        failure, self._failure = self._failure, None
+        self._pass_failed_row()
+        raise failure
+
+    @abstractmethod
+    def _make(self, need: int, allow: int) -> Block | None:
+        """As `pull`, up to the first row that fails: what that raises is put into `_failure`."""
+
+    @abstractmethod
+    def _pass_failed_row(self) -> None:
+        """Move on to the row after the one that failed: its failure is about to be raised."""
+
+
 class OneInputStream(Stream):
     """A stream over one input, whose rows it takes by a cursor."""
 

@@ -1,0 +1,27 @@
+"""Streams that call a user's function for each row of one input, in order."""
+
+from penstock.data.functions.apply import note
+from penstock.data.node import OneInput, Run
+from penstock.data.streams.stream import OneInputStream, RowsBeforeFailure
+
+
+class FunctionStream(RowsBeforeFailure, OneInputStream):
+    """One pass of an operator that calls a function for each row.
+
+    The row at which the function fails and those after it are given back to the input: the function is called once for
+    each row.
+    """
+
+    def __init__(self, node: OneInput, run: Run, epoch: int) -> None:
+        self._run = run
+        self._input = node.input.cursor(run, epoch)
+        self._first = run.first(node.input)
+
+    def _fail(self, node: OneInput, failure: BaseException, rows: int) -> None:
+        """Note that the function failed at the first of the last `rows` rows that were pulled."""
+        self._input.give_back(rows)
+        note(failure, node, self._first + self._input.met)
+        self._failure = failure
+
+    def _pass_failed_row(self) -> None:
+        self._input.skip(1)
