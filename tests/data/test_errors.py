@@ -62,9 +62,9 @@ CALLED_ROW_BY_ROW = {
     "filter": lambda d, function: d.filter(lambda x: function(x) >= 0).map(lambda x: x * 10),
     "scan": lambda d, function: d.scan(0, lambda state, x: (state, function(x))),
     "take_while": lambda d, function: d.take_while(lambda x: function(x) >= 0).map(lambda x: x * 10),
-    "rejection_resample": lambda d, function: (
-        d.rejection_resample(lambda x: int(function(x) < 0), (1.0, 0.0), (1.0, 0.0)).map(lambda number, x: x * 10)
-    ),
+    "rejection_resample": lambda d, function: d.rejection_resample(
+        lambda x: int(function(x) < 0), (1.0, 0.0), (1.0, 0.0)
+    ).map(lambda number, x: x * 10),
     "group_by_reducer": lambda d, function: d.group_by_reducer(
         lambda x: x, ps.Reducer(lambda key: 0, lambda state, x: x, function)
     ),
