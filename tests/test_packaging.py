@@ -1,27 +1,85 @@
-"""The page of the package in an index has no broken links."""
+"""The page of the package in an index: no broken links, and the addresses of the repository it was cloned from."""
 
 import re
+import shutil
+import subprocess
+import tarfile
+from email.parser import Parser
 from pathlib import Path
-from typing import Any
+from zipfile import ZipFile
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
 from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
 
 ROOT = Path(__file__).parents[1]
+ADDRESS = "https://host.example/owner/penstock"
 
 
-@pytest.mark.parametrize("repository", ["", "https://host.example/owner/penstock/"])
-def test_the_page_of_the_package_has_no_broken_links(repository: str) -> None:
-    metadata: Any = ProjectMetadata(str(ROOT), PluginManager())
-    metadata.hatch.metadata.hook_config["custom"]["repository"] = repository
-    page = metadata.core.readme
-    links = re.findall(r"\]\(([^)]*)\)", page)
-    assert all(link.startswith("https://") for link in links)
-    assert "operators" in page
-    if repository:
-        assert f"{repository}blob/main/CONTRIBUTING.md" in links
-        assert metadata.core.urls == {"Repository": repository.rstrip("/")}
-    for link in links:
-        if repository and link.startswith(repository):
-            assert (ROOT / link.removeprefix(f"{repository}blob/main/").partition("#")[0]).exists()
+def checkout(directory: Path, origin: str) -> Path:
+    """What a package is built from, as a checkout that was cloned from `origin`."""
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, directory / name)
+    (directory / "src" / "penstock").mkdir(parents=True)
+    shutil.copy(ROOT / "src" / "penstock" / "__init__.py", directory / "src" / "penstock" / "__init__.py")
+    subprocess.run(["git", "init", "-q"], cwd=directory, check=True)
+    subprocess.run(["git", "remote", "add", "origin", origin], cwd=directory, check=True)
+    return directory
+
+
+def links(page: str) -> list[str]:
+    return re.findall(r"\]\(([^)]*)\)", page)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        f"{ADDRESS}.git",
+        f"{ADDRESS}/",
+        "https://user:secret@host.example/owner/penstock.git",
+        "git@host.example:owner/penstock.git",
+        "ssh://git@host.example:2222/owner/penstock",
+    ],
+)
+def test_the_page_of_the_package_links_into_the_repository_it_was_cloned_from(tmp_path: Path, origin: str) -> None:
+    metadata = ProjectMetadata(str(checkout(tmp_path, origin)), PluginManager())
+    assert metadata.core.urls == {
+        "Repository": ADDRESS,
+        "Documentation": f"{ADDRESS}/tree/main/docs",
+        "Changelog": f"{ADDRESS}/blob/main/CHANGELOG.md",
+    }
+    files = [
+        link.removeprefix(f"{ADDRESS}/blob/main/").partition("#")[0]
+        for link in links(metadata.core.readme)
+        if link.startswith(ADDRESS)
+    ]
+    assert "CONTRIBUTING.md" in files
+    for file in files:
+        assert (ROOT / file).exists(), file
+    assert all(link.startswith("https://") for link in links(metadata.core.readme))
+
+
+@pytest.mark.parametrize(
+    "origin", ["/srv/git/penstock", "../penstock", "file:///srv/penstock.git", "http://localhost/penstock"]
+)
+def test_a_checkout_without_a_public_address_builds_a_page_without_its_links(tmp_path: Path, origin: str) -> None:
+    metadata = ProjectMetadata(str(checkout(tmp_path, origin)), PluginManager())
+    assert metadata.core.urls == {}
+    assert "operators" in metadata.core.readme
+    assert all(link.startswith("https://") for link in links(metadata.core.readme))
+
+
+def test_a_wheel_from_an_unpacked_sdist_keeps_the_addresses(tmp_path: Path) -> None:
+    (tmp_path / "checkout").mkdir()
+    root = checkout(tmp_path / "checkout", f"{ADDRESS}.git")
+    sdist = next(SdistBuilder(str(root)).build(directory=str(tmp_path)))
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    wheel = next(WheelBuilder(sdist.removesuffix(".tar.gz")).build(directory=str(tmp_path)))
+    with ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        fields = Parser().parsestr(archive.read(name).decode())
+    assert fields.get_all("Project-URL")[:1] == [f"Repository, {ADDRESS}"]
+    assert f"{ADDRESS}/blob/main/CONTRIBUTING.md" in fields.get_payload()
