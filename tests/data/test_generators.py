@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.data.iterator import blocks_of
 
 
 class Point(NamedTuple):
@@ -56,7 +57,7 @@ def test_elements_are_the_same_alone_and_in_blocks(values: list[Any]) -> None:
     alone = list(generated(values))
     parts = [list(generated(values).skip(number).take(1)) for number in range(len(values))]
     together = list(generated(values).prefetch(8))
-    blocks = [row for block in iter(generated(values).take(100))._blocks() for row in block.rows()]
+    blocks = [row for block in blocks_of(iter(generated(values).take(100))) for row in block.rows()]
     expected = list(map(described, alone))
     assert [described(part) for (part,) in parts] == list(map(described, together)) == expected
     assert list(map(described, blocks)) == expected

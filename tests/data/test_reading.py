@@ -15,6 +15,7 @@ import pytest
 from forked import run
 
 import penstock as ps
+from penstock.data.iterator import blocks_of
 
 
 class Tap:
@@ -109,7 +110,7 @@ def test_the_first_element_of_a_slow_map_does_not_wait_for_others():
 
 
 def test_blocks_grow_for_cheap_elements():
-    blocks = [len(block) for block in iter(ps.Dataset.range(100_000))._blocks()]
+    blocks = [len(block) for block in blocks_of(iter(ps.Dataset.range(100_000)))]
     assert blocks[0] == 1 and len(blocks) < 60 and sum(blocks) == 100_000
 
 

@@ -14,6 +14,7 @@ from forked import Forked, run
 from ml_dtypes import bfloat16
 
 import penstock as ps
+from penstock.data.iterator import blocks_of
 from penstock.testing import assert_same_elements, check_conformance
 
 Pair = namedtuple("Pair", "left right")
@@ -52,7 +53,7 @@ def test_save_and_load_keep_every_kind_of_leaf(tmp_path):
 
 def test_saved_rows_are_read_by_memory_map_without_a_copy(tmp_path):
     ps.Dataset.from_tensor_slices(np.zeros((1000, 64), np.float32)).save(tmp_path / "rows")
-    block = next(iter(ps.Dataset.load(tmp_path / "rows").batch(100))._blocks())
+    block = next(blocks_of(iter(ps.Dataset.load(tmp_path / "rows").batch(100))))
     assert not block.columns[0].flags.owndata
     assert not block.columns[0].flags.writeable
 

@@ -17,7 +17,7 @@ from penstock.data.block import Block, object_column
 from penstock.data.fingerprint import fingerprint_of
 from penstock.data.folders import FolderRequest, class_names_of
 from penstock.data.guards import settled
-from penstock.data.iterator import DatasetIterator, Element, Iterations
+from penstock.data.iterator import DatasetIterator, Element, Iterations, blocks_of
 from penstock.data.node import Node, Run, describe
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
 from penstock.data.operators.cardinality import AssertCardinality
@@ -1542,7 +1542,7 @@ class Dataset(Generic[Element]):
         writer = RowStoreWriter(local_path(path))
         try:
             with iter(self) as iterator:
-                for block in iterator._blocks():
+                for block in blocks_of(iterator):
                     writer.write(block.columns, block.structure, len(block))
             writer.finish()
         except BaseException:

@@ -13,6 +13,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from penstock.data.block import Block
 from penstock.data.guards import guarded_below
 from penstock.data.identity import Identity, identities_of
+from penstock.data.iterator_states import (
+    STATE_VERSION,
+    check_state,
+    drawn_in,
+    errors_at,
+    position_in,
+    position_of,
+    taken_apart,
+)
 from penstock.data.node import Node, Run
 from penstock.data.plan import Plan, going_on, make_plan
 from penstock.data.skipped import SkipLog, SkippedRows
@@ -37,8 +46,6 @@ else:
     from typing import TypeVar
 
     Element = TypeVar("Element", covariant=True)
-
-STATE_VERSION = 2
 
 _TOGETHER = 256
 """So many rows of a block are made elements at a time."""
@@ -287,12 +294,6 @@ class DatasetIterator(Iterator[Element]):
             return Optional.of(element)
         return Optional.empty()
 
-    def _blocks(self) -> Iterator[Block]:
-        """The elements not given yet, block by block."""
-        self._check_usable()
-        while (block := self._pull()) is not None:
-            yield block
-
     def state_dict(self) -> dict[str, Any]:
         """The position after the last element given, as data for JSON, with a version and what identifies the dataset.
 
@@ -302,33 +303,16 @@ class DatasetIterator(Iterator[Element]):
         if not self._finalizer.alive:
             raise ClosedError("this iterator was closed: take its state before")
         state = self._state_at(self._place())
-        self._claim()
+        self._pass.run.live.claim()
         return state
 
     def _place(self) -> State:
         with self._lock:
-            return _position(self._pass.cursor.state_before(self._not_given), self._pass.skips.snapshot())
-
-    def _position(self) -> State:
-        """The position after the last element given, for `_state_at`: costs little, and tells nobody.
-
-        Whoever takes positions says by `_consumed` how far the elements are used.
-        """
-        self._tells = False
-        return self._place()
-
-    def _consumed(self, position: State) -> None:
-        """All elements before a position are used, and no state will be taken of an earlier one."""
-        if self._pass.run.live:
-            self._pass.run.live.consumed(_apart(position)[0])
-
-    def _give_back(self, position: State) -> None:
-        """No element after a position was used; to be closed now."""
-        self._pass.run.live.give_back(_apart(position)[0])
+            return position_of(self._pass.cursor.state_before(self._not_given), self._pass.skips.snapshot())
 
     def _state_at(self, position: State) -> dict[str, Any]:
         """What `state_dict` returned at a position."""
-        place, skipped = _apart(position)
+        place, skipped = taken_apart(position)
         records = self._pass.run.live.records(place)
         return {
             "version": STATE_VERSION,
@@ -342,20 +326,6 @@ class DatasetIterator(Iterator[Element]):
             **({"skipped": skipped} if skipped else {}),
         }
 
-    @staticmethod
-    def _position_in(state: dict[str, Any]) -> State:
-        """The position that `_state_at` made a state of."""
-        return _position(state["position"], state.get("skipped"))
-
-    @staticmethod
-    def _errors_at(position: State) -> SkippedRows:
-        """What `errors` was at a position."""
-        return SkippedRows.of(_apart(position)[1])
-
-    def _claim(self) -> None:
-        """Tell the dispatcher that no other reader may get elements up to the last state; wait until it knows."""
-        self._pass.run.live.claim()
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the element after the last one that was given when the state was taken.
 
@@ -365,9 +335,9 @@ class DatasetIterator(Iterator[Element]):
             StateMismatchError: the state is of another version, or of another dataset; the message names the first node
                 that differs.
         """
-        _check_state(state, self._identities)
+        check_state(state, self._identities)
         plan = make_plan(going_on(self._node, self._options, state.get("in_flight")), self._options)
-        drawn = _drawn_of(state, self._node)
+        drawn = drawn_in(state, self._node)
         live = dict(state.get("live", {}))
         self._pass.run.live.leave_to(live)
         self.close()
@@ -427,57 +397,55 @@ class DatasetIterator(Iterator[Element]):
         self.close()
 
 
-def _drawn_of(state: Any, node: Node) -> list[int] | None:
-    """The seeds that had been drawn when the nodes were made; None where the dataset's own seed was in their place."""
-    here = len(node.drawn_seeds())
-    found = state.get("drawn", [] if here == 0 else None)
-    if found is not None and (not isinstance(found, list) or [type(seed) for seed in found] != [int] * here):
-        raise StateMismatchError(f"the state is damaged: its drawn should be {here} integers, got {found!r:.200}")
-    return found
+def blocks_of(iterator: DatasetIterator[Any]) -> Iterator[Block]:
+    """The elements that an iterator has not given yet, block by block."""
+    iterator._check_usable()
+    while (block := iterator._pull()) is not None:
+        yield block
 
 
-def _position(place: State, skipped: Any) -> State:
-    """A position: where the plan stands, and what was left out on the way there."""
-    return place if skipped is None else {"place": place, "skipped": skipped}
+class PositionedElements(Iterator[Element]):
+    """The elements of an iterator, for a caller that takes them before they are used.
 
+    Such a caller notes the position after each element, which costs little and tells nobody, makes a state of one of
+    them when it is asked for one, and says by `consumed` how far the elements are used.
+    """
 
-def _apart(position: State) -> tuple[State, Any]:
-    return (position["place"], position["skipped"]) if isinstance(position, dict) else (position, None)
+    def __init__(self, iterator: DatasetIterator[Element]) -> None:
+        self._iterator = iterator
+        iterator._tells = False
 
+    def __next__(self) -> Element:
+        return next(self._iterator)
 
-def _check_state(state: Any, identities: list[Identity]) -> None:
-    if not isinstance(state, dict) or "version" not in state:
-        raise StateMismatchError(f"expected what state_dict() returned, got {state!r:.200}")
-    if state["version"] != STATE_VERSION:
-        raise StateMismatchError(
-            f"the state has version {state['version']}, this penstock reads version {STATE_VERSION}: "
-            "finish the epoch with the penstock that saved it, or start the epoch again"
-        )
-    missing = {"epoch", "seed", "position", "nodes"} - state.keys()
-    if missing:
-        raise StateMismatchError(f"the state is incomplete: {', '.join(sorted(missing))} missing")
-    for name in ("epoch", "seed"):
-        if not isinstance(state[name], int):
-            raise StateMismatchError(f"the state is damaged: its {name} should be an integer, got {state[name]!r:.200}")
-    if not isinstance(state.get("live", {}), dict):
-        raise StateMismatchError(f"the state is damaged: its live should be a dictionary, got {state['live']!r:.200}")
-    if not isinstance(state["nodes"], list):
-        raise StateMismatchError(f"the state is damaged: its nodes should be a list, got {state['nodes']!r:.200}")
-    for number, entry in enumerate(state["nodes"]):
-        if not isinstance(entry, list) or [type(part) for part in entry] != [str, str, str]:
-            raise StateMismatchError(
-                f"the state is damaged: its node {number} should be three texts, got {entry!r:.200}"
-            )
-        if number >= len(identities):
-            raise StateMismatchError(
-                f"the state was saved from another dataset: node {number} was {entry[0]}, here it is nothing"
-            )
-        difference = identities[number].difference(entry)
-        if difference is not None:
-            raise StateMismatchError(f"the state was saved from another dataset: node {number} {difference}")
-    if len(identities) > len(state["nodes"]):
-        extra = identities[len(state["nodes"])].node
-        raise StateMismatchError(
-            f"the state was saved from another dataset: node {len(state['nodes'])} was missing, "
-            f"here it is {extra.where()}"
-        )
+    def position(self) -> State:
+        """The position after the last element given."""
+        return self._iterator._place()
+
+    def state_at(self, position: State) -> dict[str, Any]:
+        """What `state_dict` returned at a position."""
+        return self._iterator._state_at(position)
+
+    def errors_at(self, position: State) -> SkippedRows:
+        """The rows that were left out before a position."""
+        return errors_at(position)
+
+    def consumed(self, position: State) -> None:
+        """All elements before a position are used, and no state will be taken of an earlier one."""
+        live = self._iterator._pass.run.live
+        if live:
+            live.consumed(taken_apart(position)[0])
+
+    def claim(self) -> None:
+        """Tell the dispatcher that no other reader may get elements up to the last state; wait until it knows."""
+        self._iterator._pass.run.live.claim()
+
+    def restore(self, state: dict[str, Any]) -> State:
+        """Continue from a state; gives its position."""
+        self._iterator.load_state_dict(state)
+        return position_in(state)
+
+    def close(self, position: State) -> None:
+        """End the iterator; no element after the position was used."""
+        self._iterator._pass.run.live.give_back(taken_apart(position)[0])
+        self._iterator.close()

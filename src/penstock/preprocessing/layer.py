@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.data.block import Column, column_of, is_ragged
 from penstock.data.dataset import Dataset
+from penstock.data.iterator import blocks_of
 from penstock.data.node import Node
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -107,7 +108,7 @@ def columns_of(call: str, data: Any) -> Iterator[Array]:
         if _never_ends(data.node):
             raise InvalidArgumentError(f"{call}.adapt(data): the dataset never ends, take(n) some of its elements")
         with iter(data) as iterator:
-            for block in iterator._blocks():
+            for block in blocks_of(iterator):
                 if block.structure != LEAF:
                     raise InvalidTypeError(
                         f"{call}.adapt(data) takes elements of one array, got {block.structure}: "

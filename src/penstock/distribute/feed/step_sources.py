@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.data.iterator import DatasetIterator
+from penstock.data.iterator import DatasetIterator, PositionedElements
 from penstock.data.skipped import SkippedRows
 from penstock.distribute.feed.steps import HostStep, Shares, Template, rows_of
 from penstock.errors import StateMismatchError
@@ -96,7 +96,7 @@ class GlobalBatches(StepSource):
 
     def __init__(self, batches: DatasetIterator, replicas: int, local: range, *, pairs: bool) -> None:
         self.replicas = len(local)
-        self._batches = batches
+        self._batches = PositionedElements(batches)
         self._replicas_in_sync = replicas
         self._local = local
         self._pairs = pairs
@@ -117,19 +117,19 @@ class GlobalBatches(StepSource):
         )
 
     def position(self) -> Any:
-        return self._batches._position()
+        return self._batches.position()
 
     def state_at(self, position: Any) -> Any:
-        return self._batches._state_at(position)
+        return self._batches.state_at(position)
 
     def errors_at(self, position: Any) -> SkippedRows:
-        return self._batches._errors_at(position)
+        return self._batches.errors_at(position)
 
     def consumed(self, position: Any) -> None:
-        self._batches._consumed(position)
+        self._batches.consumed(position)
 
     def claim(self) -> None:
-        self._batches._claim()
+        self._batches.claim()
 
     def restore(self, state: Any) -> Any:
         if isinstance(state, dict) and "worker" in state:
@@ -138,12 +138,10 @@ class GlobalBatches(StepSource):
                 f"the state is of worker {number} of {count}, which reads data of its own, but here all workers share "
                 "global batches: restore it under the AutoShardPolicy that it was saved under"
             )
-        self._batches.load_state_dict(state)
-        return self._batches._position_in(state)
+        return self._batches.restore(state)
 
     def close(self, position: Any) -> None:
-        self._batches._give_back(position)
-        self._batches.close()
+        self._batches.close(position)
 
 
 class WorkerBatches(StepSource):
@@ -154,10 +152,10 @@ class WorkerBatches(StepSource):
 
     def __init__(self, batches: DatasetIterator, workers: int, worker: int, replicas: int) -> None:
         self.replicas = replicas
-        self._batches = batches
+        self._batches = PositionedElements(batches)
         self._workers = workers
         self._worker = worker
-        self._before = batches._position()
+        self._before = self._batches.position()
         self._leaves: list[Any] = []
         self._structure = Structure("none", leaf_count=0)
         self._bounds: list[tuple[int, int]] = []
@@ -179,27 +177,27 @@ class WorkerBatches(StepSource):
         )
 
     def _read(self) -> None:
-        self._before = self._batches._position()
+        self._before = self._batches.position()
         self._leaves, self._structure = flatten(next(self._batches))
         rows = rows_of(self._leaves, self._structure)
         self._bounds = slice_bounds(rows, self._workers * self.replicas)
 
     def position(self) -> Any:
-        dataset = self._before if self._part else self._batches._position()
+        dataset = self._before if self._part else self._batches.position()
         place = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
         return {**place, "part": self._part, "dataset": dataset}
 
     def state_at(self, position: Any) -> Any:
-        return {**position, "dataset": self._batches._state_at(position["dataset"])}
+        return {**position, "dataset": self._batches.state_at(position["dataset"])}
 
     def errors_at(self, position: Any) -> SkippedRows:
-        return self._batches._errors_at(position["dataset"])
+        return self._batches.errors_at(position["dataset"])
 
     def consumed(self, position: Any) -> None:
-        self._batches._consumed(position["dataset"])
+        self._batches.consumed(position["dataset"])
 
     def claim(self) -> None:
-        self._batches._claim()
+        self._batches.claim()
 
     def restore(self, state: Any) -> Any:
         _check_worker(state, self._worker, self._workers, "part", "dataset")
@@ -208,16 +206,15 @@ class WorkerBatches(StepSource):
                 f"the state was taken in the middle of a batch that was cut for {state['replicas']} replicas on each "
                 f"worker, here are {self.replicas}: only at the end of a batch can their number change"
             )
-        self._batches.load_state_dict(state["dataset"])
+        position = self._batches.restore(state["dataset"])
         self._part = 0
         for _ in range(state["part"]):
             self.next()
         self.number = state["step"]
-        return {**state, "dataset": self._batches._position_in(state["dataset"])}
+        return {**state, "dataset": position}
 
     def close(self, position: Any) -> None:
-        self._batches._give_back(position["dataset"])
-        self._batches.close()
+        self._batches.close(position["dataset"])
 
 
 class Elements(StepSource):
@@ -234,7 +231,7 @@ class Elements(StepSource):
     ) -> None:
         self.replicas = replicas
         self._rows_of = _rows_or_scalars if scalars else rows_of
-        self._datasets = datasets
+        self._datasets = [PositionedElements(dataset) for dataset in datasets]
         self._workers = workers
         self._worker = worker
         # Elements of a step that an exception has interrupted; `_ENDED` in place of a dataset that has ended.
@@ -258,7 +255,7 @@ class Elements(StepSource):
         return HostStep(structure, columns, sizes, sizes if self._workers == 1 else None)
 
     def _positions(self) -> Any:
-        return [dataset._position() for dataset in self._datasets]
+        return [dataset.position() for dataset in self._datasets]
 
     def position(self) -> Any:
         positions = self._before if self._collected else self._positions()
@@ -267,19 +264,19 @@ class Elements(StepSource):
 
     def state_at(self, position: Any) -> Any:
         parts = zip(self._datasets, position["datasets"], strict=True)
-        return {**position, "datasets": [dataset._state_at(part) for dataset, part in parts]}
+        return {**position, "datasets": [dataset.state_at(part) for dataset, part in parts]}
 
     def errors_at(self, position: Any) -> SkippedRows:
         parts = zip(self._datasets, position["datasets"], strict=True)
-        return SkippedRows.of_all(dataset._errors_at(part) for dataset, part in parts)
+        return SkippedRows.of_all(dataset.errors_at(part) for dataset, part in parts)
 
     def consumed(self, position: Any) -> None:
         for dataset, part in zip(self._datasets, position["datasets"], strict=True):
-            dataset._consumed(part)
+            dataset.consumed(part)
 
     def claim(self) -> None:
         for dataset in self._datasets:
-            dataset._claim()
+            dataset.claim()
 
     def restore(self, state: Any) -> Any:
         _check_worker(state, self._worker, self._workers, "datasets")
@@ -294,15 +291,12 @@ class Elements(StepSource):
             )
         self._collected = []
         self.number = state["step"]
-        for dataset, position in zip(self._datasets, state["datasets"], strict=True):
-            dataset.load_state_dict(position)
         pairs = zip(self._datasets, state["datasets"], strict=True)
-        return {**state, "datasets": [dataset._position_in(part) for dataset, part in pairs]}
+        return {**state, "datasets": [dataset.restore(part) for dataset, part in pairs]}
 
     def close(self, position: Any) -> None:
         for dataset, part in zip(self._datasets, position["datasets"], strict=True):
-            dataset._give_back(part)
-            dataset.close()
+            dataset.close(part)
 
 
 _ENDED = object()

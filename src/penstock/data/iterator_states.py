@@ -1,0 +1,79 @@
+"""The states of iterators: what is in them, and what is refused."""
+
+from typing import Any
+
+from penstock.data.identity import Identity
+from penstock.data.node import Node
+from penstock.data.skipped import SkippedRows
+from penstock.data.streams.stream import State
+from penstock.errors import StateMismatchError
+
+STATE_VERSION = 2
+
+
+def position_of(place: State, skipped: Any) -> State:
+    """A position: where the plan stands, and what was left out on the way there."""
+    return place if skipped is None else {"place": place, "skipped": skipped}
+
+
+def taken_apart(position: State) -> tuple[State, Any]:
+    """Where the plan stands at a position, and what was left out on the way there."""
+    return (position["place"], position["skipped"]) if isinstance(position, dict) else (position, None)
+
+
+def position_in(state: dict[str, Any]) -> State:
+    """The position that a state was made of."""
+    return position_of(state["position"], state.get("skipped"))
+
+
+def errors_at(position: State) -> SkippedRows:
+    """What an iterator's `errors` was at a position."""
+    return SkippedRows.of(taken_apart(position)[1])
+
+
+def drawn_in(state: Any, node: Node) -> list[int] | None:
+    """The seeds that had been drawn when the nodes were made; None where the dataset's own seed was in their place."""
+    here = len(node.drawn_seeds())
+    found = state.get("drawn", [] if here == 0 else None)
+    if found is not None and (not isinstance(found, list) or [type(seed) for seed in found] != [int] * here):
+        raise StateMismatchError(f"the state is damaged: its drawn should be {here} integers, got {found!r:.200}")
+    return found
+
+
+def check_state(state: Any, identities: list[Identity]) -> None:
+    """Raise a StateMismatchError if this is no state of an iterator over these nodes."""
+    if not isinstance(state, dict) or "version" not in state:
+        raise StateMismatchError(f"expected what state_dict() returned, got {state!r:.200}")
+    if state["version"] != STATE_VERSION:
+        raise StateMismatchError(
+            f"the state has version {state['version']}, this penstock reads version {STATE_VERSION}: "
+            "finish the epoch with the penstock that saved it, or start the epoch again"
+        )
+    missing = {"epoch", "seed", "position", "nodes"} - state.keys()
+    if missing:
+        raise StateMismatchError(f"the state is incomplete: {', '.join(sorted(missing))} missing")
+    for name in ("epoch", "seed"):
+        if not isinstance(state[name], int):
+            raise StateMismatchError(f"the state is damaged: its {name} should be an integer, got {state[name]!r:.200}")
+    if not isinstance(state.get("live", {}), dict):
+        raise StateMismatchError(f"the state is damaged: its live should be a dictionary, got {state['live']!r:.200}")
+    if not isinstance(state["nodes"], list):
+        raise StateMismatchError(f"the state is damaged: its nodes should be a list, got {state['nodes']!r:.200}")
+    for number, entry in enumerate(state["nodes"]):
+        if not isinstance(entry, list) or [type(part) for part in entry] != [str, str, str]:
+            raise StateMismatchError(
+                f"the state is damaged: its node {number} should be three texts, got {entry!r:.200}"
+            )
+        if number >= len(identities):
+            raise StateMismatchError(
+                f"the state was saved from another dataset: node {number} was {entry[0]}, here it is nothing"
+            )
+        difference = identities[number].difference(entry)
+        if difference is not None:
+            raise StateMismatchError(f"the state was saved from another dataset: node {number} {difference}")
+    if len(identities) > len(state["nodes"]):
+        extra = identities[len(state["nodes"])].node
+        raise StateMismatchError(
+            f"the state was saved from another dataset: node {len(state['nodes'])} was missing, "
+            f"here it is {extra.where()}"
+        )
