@@ -102,6 +102,64 @@ def test_resizing_is_pillows_for_bytes_and_agrees_with_it_for_floats():
     assert ps.image.resize(pixels, (31, 47)) is pixels
 
 
+def bilinear_by_definition(pixels, size):
+    """Halves, then four pixels around each place, by loops."""
+    while pixels.shape[0] >= 2 * size[0] and pixels.shape[1] >= 2 * size[1]:
+        pixels = np.pad(pixels, ((0, pixels.shape[0] % 2), (0, pixels.shape[1] % 2), (0, 0)), "edge").astype(np.float64)
+        pixels = (pixels[::2, ::2] + pixels[1::2, ::2] + pixels[::2, 1::2] + pixels[1::2, 1::2]) / 4
+    result = np.empty((*size, pixels.shape[2]))
+    for y, x in np.ndindex(size):
+        down = (y + 0.5) * pixels.shape[0] / size[0] - 0.5
+        aside = (x + 0.5) * pixels.shape[1] / size[1] - 0.5
+        result[y, x] = 0
+        for row, high in ((np.floor(down), 1 - down % 1), (np.floor(down) + 1, down % 1)):
+            for column, wide in ((np.floor(aside), 1 - aside % 1), (np.floor(aside) + 1, aside % 1)):
+                at = int(np.clip(row, 0, pixels.shape[0] - 1)), int(np.clip(column, 0, pixels.shape[1] - 1))
+                result[y, x] += pixels[at] * high * wide
+    return result
+
+
+@pytest.fixture(params=["numpy", "opencv"])
+def library(request, monkeypatch):
+    """What resizes: OpenCV, where it is installed, or nothing but NumPy."""
+    if request.param == "numpy":
+        monkeypatch.setattr("penstock.formats.resizing.cv2", None)
+    else:
+        pytest.importorskip("cv2", reason="OpenCV is not installed")
+
+
+@pytest.mark.parametrize("size", [(20, 30), (31, 30), (10, 12), (7, 40), (70, 100), (3, 3)])
+@pytest.mark.parametrize(("channels", "dtype"), [(3, np.uint8), (1, np.uint8), (4, np.uint8), (3, np.float32)])
+def test_bilinear_is_one_definition_whatever_library_resizes(size, channels, dtype, library):
+    pixels = noise(31, 47, channels).reshape(31, 47, channels).astype(dtype)
+    resized = ps.image.resize(pixels, size)
+    assert resized.shape == (*size, channels) and resized.dtype == dtype
+    # One level for each rounding: of each halving, and at the end.
+    assert np.abs(resized - bilinear_by_definition(pixels, size)).max() <= (1.5 if dtype == np.uint8 else 1e-3)
+
+
+def test_images_of_a_folder_are_decoded_where_their_batch_stands(tmp_path, library):
+    (tmp_path / "a").mkdir()
+    for number in range(7):  # the fifth has another size, and the last is no JPEG
+        image = encoded(noise(30 + (number == 4), 40), "png" if number == 6 else "jpeg")
+        (tmp_path / "a" / f"{number}.{'png' if number == 6 else 'jpg'}").write_bytes(image)
+    for size in ((30, 40), (20, 25)):
+        folder = ps.Dataset.from_image_folder(tmp_path, size, num_parallel_calls=2)
+        for images, labels in folder.repeat(2).batch(7):
+            assert labels.tolist() == [0] * 7
+            for number, image in enumerate(images):
+                (file,) = (tmp_path / "a").glob(f"{number}.*")
+                assert np.array_equal(image, ps.image.decode(file.read_bytes(), size=size))
+
+
+def test_what_decode_gave_is_not_overwritten_by_the_next_image():
+    given = {"size": (40, 40), "crop_to_aspect_ratio": True}
+    first = ps.image.decode(JPEG, **given)
+    kept = first.copy()
+    ps.image.decode(encoded(255 - smooth(40, 60), "jpeg"), **given)
+    assert np.array_equal(first, kept)
+
+
 def test_proportions_are_kept_by_a_crop_or_by_edges_of_zeros():
     pixels = np.zeros((10, 40, 1), np.uint8)
     pixels[:, 15:25] = 200

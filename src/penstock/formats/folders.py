@@ -12,6 +12,7 @@ import numpy.typing as npt
 from penstock import formats
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
 from penstock.formats.files import has_protocol, open_bytes
+from penstock.formats.place import Place
 from penstock.paths import local_path
 
 _PIECE_BYTES = 1 << 20
@@ -137,16 +138,20 @@ class FileReader(ABC):
         self.labels = labels
 
     @abstractmethod
-    def content(self, data: bytes) -> Any:
-        """What the bytes of a file become.
+    def content(self, data: bytes, place: Place | None) -> Any:
+        """What the bytes of a file become; an array may be written to where `place` says.
 
         Raises:
             ElementError: they are damaged.
         """
 
     def __call__(self, name: str) -> Any:
+        return self._call_in_place(None, name)
+
+    def _call_in_place(self, place: Place | None, name: str) -> Any:
+        """As a call; `map` gives the place of the result in its output block."""
         try:
-            content = self.content(read_file(name))
+            content = self.content(read_file(name), place)
         except ElementError as error:
             raise ElementError(f"{name!r}: {error}") from error
         return content if self.labels is None else (content, self.labels.of(name))
@@ -160,8 +165,8 @@ class ImageReader(FileReader):
         self.channels = channels
         self.decoding = decoding
 
-    def content(self, data: bytes) -> Any:
-        return formats.images.decode(data, self.channels, **self.decoding)
+    def content(self, data: bytes, place: Place | None) -> Any:
+        return formats.images.decode(data, self.channels, **self.decoding, place=place)
 
 
 class TextReader(FileReader):
@@ -171,7 +176,7 @@ class TextReader(FileReader):
         super().__init__(labels)
         self.max_length = max_length
 
-    def content(self, data: bytes) -> str:
+    def content(self, data: bytes, place: Place | None) -> str:
         try:
             return data.decode("utf-8")[: self.max_length]
         except UnicodeDecodeError as error:

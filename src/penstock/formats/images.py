@@ -1,37 +1,30 @@
-"""Images: the bytes of a file to an array, and arrays to another size.
+"""Images: the bytes of a file to an array.
 
 JPEG goes through libjpeg-turbo (simplejpeg), at a reduced scale where that is enough. Pillow takes what it rejects,
 such as CMYK and files with small faults, and every other format.
 """
 
 import io
+import math
+from threading import local
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingExtraError
-from penstock.options import check_flag, check_integer
+from penstock.formats.place import Place
 
 try:
     import simplejpeg
     from PIL import Image, UnidentifiedImageError
+
+    from penstock.formats.resizing import Pixels, Size, check_resize, fitted
+    from penstock.formats.resizing import resize as resize
 except ModuleNotFoundError as error:
     raise MissingExtraError(
         "images need simplejpeg and Pillow: pip install 'penstock[image]'", name=error.name or "PIL"
     ) from error
 
-Pixels = npt.NDArray[Any]
-Size = tuple[int, int]
-"""Height and width."""
-
-_FILTERS: Final = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-    "area": Image.Resampling.BOX,
-    "lanczos3": Image.Resampling.LANCZOS,
-}
 _KINDS: Final = {1: ("GRAY", "L"), 3: ("RGB", "RGB"), 4: ("RGBA", "RGBA")}
 """By the number of channels: what simplejpeg and Pillow call pixels of so many."""
 _DTYPES: Final = ("uint8", "uint16", "float32")
@@ -60,8 +53,13 @@ def decode(
     interpolation: str = "bilinear",
     crop_to_aspect_ratio: bool = False,
     pad_to_aspect_ratio: bool = False,
+    place: Place | None = None,
 ) -> Pixels:
-    """What `ps.image.decode` says."""
+    """What `ps.image.decode` says.
+
+    Args:
+        place: asked once for where the result may be written, if it can be written there without a copy.
+    """
     check_decode("image.decode", channels, dtype, size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio)
     given: Any = data
     if not isinstance(given, (bytes, bytearray, memoryview)):
@@ -69,19 +67,50 @@ def decode(
             f"the text {given!r:.100}: read the file first" if isinstance(given, str) else f"a {type(given).__name__}"
         )
         raise InvalidTypeError(f"image.decode(data=...) takes the bytes of an image file, got {what}")
+
+    def memory(shape: tuple[int, ...], kind: np.dtype[Any]) -> Pixels | None:
+        if dtype != "uint8" or (size is not None and shape[:2] != tuple(size)):
+            return _scratch(shape, kind)
+        return None if place is None else place(shape, kind)
+
     least = None if size is None or interpolation == "nearest" else (size, pad_to_aspect_ratio)
-    pixels = _of_jpeg(data, channels, least) if data[:3] == _JPEG and dtype != "uint16" else None
+    pixels = _of_jpeg(data, channels, least, memory) if data[:3] == _JPEG and dtype != "uint16" else None
     if pixels is None:
         pixels = _by_pillow(data, channels, dtype)
-    if size is not None:
+    if size is not None and pixels.shape[:2] != tuple(size):
         pixels = resize(
             pixels,
             size,
             interpolation=interpolation,
             crop_to_aspect_ratio=crop_to_aspect_ratio,
             pad_to_aspect_ratio=pad_to_aspect_ratio,
+            out=None if place is None or dtype == "float32" else place((*size, channels), pixels.dtype),
         )
-    return pixels.astype(np.float32) / np.float32(_LARGEST[pixels.dtype]) if dtype == "float32" else pixels
+    if dtype == "float32":
+        out = None if place is None else place(pixels.shape, np.dtype(np.float32))
+        floats: Pixels = np.divide(pixels, np.float32(_LARGEST[pixels.dtype]), out=out)
+        return floats
+    return pixels.copy() if _is_scratch(pixels) else pixels
+
+
+_kept: Final = local()
+_MOST_SCRATCH: Final = 1 << 24
+
+
+def _scratch(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Pixels | None:
+    """Memory of this thread that is used again for each image: new pages cost a tenth of what decoding costs."""
+    size = math.prod(shape)
+    if size > _MOST_SCRATCH:
+        return None
+    memory: Pixels | None = getattr(_kept, "memory", None)
+    if memory is None or memory.size < size:
+        memory = _kept.memory = np.empty(size, np.uint8)
+    return memory[:size].view(dtype).reshape(shape)
+
+
+def _is_scratch(pixels: Pixels) -> bool:
+    memory: Pixels | None = getattr(_kept, "memory", None)
+    return memory is not None and np.may_share_memory(pixels, memory)
 
 
 _LARGEST: Final = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
@@ -102,49 +131,38 @@ def check_decode(
     if dtype not in _DTYPES:
         raise InvalidArgumentError(f"{call}(dtype=...) takes 'uint8', 'uint16' or 'float32', got {dtype!r}")
     if size is not None:
-        _check_resize(call, size, interpolation, crop, pad)
+        check_resize(call, size, interpolation, crop, pad)
 
 
-def _check_resize(call: str, size: Any, interpolation: str, crop: bool, pad: bool) -> None:
-    if not isinstance(size, (tuple, list)) or len(size) != 2:
-        raise InvalidTypeError(f"{call}(size=...) takes (height, width), got {size!r}")
-    for name, length in zip(("height", "width"), size):
-        check_integer(call, name, length, minimum=1)
-    if interpolation not in _FILTERS:
-        raise InvalidArgumentError(
-            f"{call}(interpolation=...) takes one of {', '.join(map(repr, _FILTERS))}, got {interpolation!r}"
-        )
-    check_flag(call, "crop_to_aspect_ratio", crop)
-    check_flag(call, "pad_to_aspect_ratio", pad)
-    if crop and pad:
-        raise InvalidArgumentError(f"{call} takes one of crop_to_aspect_ratio and pad_to_aspect_ratio, got both")
-
-
-def _of_jpeg(data: bytes | bytearray | memoryview, channels: int, least: tuple[Size, bool] | None) -> Pixels | None:
+def _of_jpeg(
+    data: bytes | bytearray | memoryview, channels: int, least: tuple[Size, bool] | None, memory: Place
+) -> Pixels | None:
     """The pixels of a JPEG; None where simplejpeg rejects it, and Pillow is to say what it finds.
 
     Args:
         data: the file.
         channels: how many the result has.
         least: the size that is wanted in the end, and whether the image will be fitted into it.
+        memory: gives some for the pixels.
     """
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         factor = 1 if least is None else _scale(height, width, *least)
-        if colours not in ("RGB", "Gray", "YCbCr") or _is_too_large(height // factor, width // factor):
+        height, width = -(-height // factor), -(-width // factor)
+        if colours not in ("RGB", "Gray", "YCbCr") or _is_too_large(height, width):
             return None
-        small = {} if factor == 1 else {"min_height": -(-height // factor), "min_width": -(-width // factor)}
-        pixels: Pixels = simplejpeg.decode_jpeg(data, _KINDS[channels][0], **small)
+        small = {} if factor == 1 else {"min_height": height, "min_width": width}
+        buffer = memory((height, width, channels), np.dtype(np.uint8))
+        pixels: Pixels = simplejpeg.decode_jpeg(data, _KINDS[channels][0], buffer=buffer, **small)
     except ValueError:
         return None
     return pixels
 
 
-def _scale(height: int, width: int, size: Size, fitted: bool) -> int:
+def _scale(height: int, width: int, size: Size, is_fitted: bool) -> int:
     """By how much both sides of a JPEG can be divided and still be as long as the result's."""
-    if fitted:
-        share = min(size[0] / height, size[1] / width)
-        size = (round(height * share), round(width * share))
+    if is_fitted:
+        size = fitted(height, width, size)
     fits = [factor for factor in _SCALES if height >= size[0] * factor and width >= size[1] * factor]
     return fits[0] if fits else 1
 
@@ -190,74 +208,3 @@ def _pixels_of(image: Any, channels: int, dtype: str) -> Pixels:
     pixels = np.asarray(image.convert(_KINDS[channels][1]))
     pixels = pixels[..., None] if channels == 1 else pixels
     return pixels.astype(np.uint16) * np.uint16(257) if dtype == "uint16" else pixels
-
-
-def resize(
-    image: Any,
-    size: Size,
-    *,
-    interpolation: str = "bilinear",
-    crop_to_aspect_ratio: bool = False,
-    pad_to_aspect_ratio: bool = False,
-) -> Pixels:
-    """What `ps.image.resize` says."""
-    _check_resize("image.resize", size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio)
-    pixels = np.asarray(image)
-    if pixels.ndim not in (3, 4) or pixels.dtype.kind not in "uf":
-        raise InvalidTypeError(
-            f"image.resize takes an image (height, width, channels) of unsigned or floating-point numbers, or a batch "
-            f"of them, got an array of {pixels.dtype} with shape {pixels.shape}"
-        )
-    if 0 in pixels.shape[-3:]:
-        raise ElementError(f"image.resize takes images with pixels, got shape {pixels.shape}")
-    if pixels.ndim == 4:
-        given = {"crop_to_aspect_ratio": crop_to_aspect_ratio, "pad_to_aspect_ratio": pad_to_aspect_ratio}
-        rows = [resize(row, size, interpolation=interpolation, **given) for row in pixels]
-        return np.stack(rows) if rows else np.empty((0, *size, pixels.shape[-1]), pixels.dtype)
-    height, width = pixels.shape[:2]
-    if crop_to_aspect_ratio:
-        top, left, bottom, right = _middle(height, width, size)
-        pixels, height, width = pixels[top:bottom, left:right], bottom - top, right - left
-    inner = _fitted(height, width, size) if pad_to_aspect_ratio else (size[0], size[1])
-    resized = pixels if inner == (height, width) else _resized(pixels, inner, _FILTERS[interpolation])
-    if inner == tuple(size):
-        return resized
-    padded = np.zeros((*size, pixels.shape[-1]), pixels.dtype)
-    top, left = ((whole - part) // 2 for whole, part in zip(size, inner))
-    padded[top : top + inner[0], left : left + inner[1]] = resized
-    return padded
-
-
-def _middle(height: int, width: int, size: Size) -> tuple[int, int, int, int]:
-    """Top, left, bottom and right of the largest part in the middle with the proportions of `size`, as in Keras."""
-    cut_height = max(1, min(height, int(width * size[0] / size[1])))
-    cut_width = max(1, min(width, int(height * size[1] / size[0])))
-    top, left = (height - cut_height) // 2, (width - cut_width) // 2
-    return top, left, top + cut_height, left + cut_width
-
-
-def _fitted(height: int, width: int, size: Size) -> Size:
-    """The largest size with the proportions of an image that fits into `size`."""
-    share = min(size[0] / height, size[1] / width)
-    return max(1, min(size[0], round(height * share))), max(1, min(size[1], round(width * share)))
-
-
-def _resized(pixels: Pixels, size: Size, by: Image.Resampling) -> Pixels:
-    channels = pixels.shape[-1]
-    shape = (size[1], size[0])
-    if pixels.dtype == np.uint8 and channels in _KINDS:
-        image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
-        result = np.asarray(image.resize(shape, by))
-        return result[..., None] if channels == 1 else result
-    # Pillow has no image of several numbers wider than a byte: one channel after the other.
-    planes = [
-        np.asarray(Image.fromarray(np.ascontiguousarray(pixels[..., channel], np.float32)).resize(shape, by))
-        for channel in range(channels)
-    ]
-    result = np.stack(planes, axis=-1)
-    if pixels.dtype.kind == "f":
-        floats: Pixels = result.astype(pixels.dtype)
-        return floats
-    limits = np.iinfo(pixels.dtype)
-    whole: Pixels = np.clip(np.rint(result), limits.min, limits.max).astype(pixels.dtype)
-    return whole

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from types import GeneratorType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,15 +17,17 @@ from penstock.errors import ElementError, InvalidTypeError
 from penstock.runtime.channel import Closed
 from penstock.runtime.memory import empty
 from penstock.runtime.threads import failures
-from penstock.spec import alike, as_leaf, spec_of_leaf
+from penstock.spec import TensorSpec, alike, as_leaf, spec_of_leaf
 from penstock.structure import LEAF, Structure, flatten
 
 _SLOW_SECONDS = 1e-4
 """From here on asking after every call whether its result is still wanted costs nothing that could be measured."""
 
 
-Results = Callable[[int, int], Iterator[Any]]
-"""Gives the results of rows start to stop, one by one."""
+class Results(Protocol):
+    """Gives the results of rows start to stop, one by one; some write them to their rows of an output block."""
+
+    def __call__(self, start: int, stop: int, output: "OutputBlock | None" = None) -> Iterator[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,19 @@ class Layout:
         leaves = [as_leaf(leaf) for leaf in leaves]
         shapes = tuple(leaf.shape if isinstance(leaf, (np.ndarray, np.generic)) else () for leaf in leaves)
         return Layout(structure, tuple(map(_dtype, leaves)), shapes)
+
+    @staticmethod
+    def promised(promise: Promise | None) -> "Layout | None":
+        """The layout of results whose shapes and dtypes were promised; None where some are not known."""
+        if promise is None:
+            return None
+        shapes, dtypes = [], []
+        for spec in promise.leaves:
+            if not isinstance(spec, TensorSpec) or spec.assumed or spec.dtype.kind not in "biufc" or None in spec.shape:
+                return None
+            shapes.append(tuple(length for length in spec.shape if length is not None))
+            dtypes.append(spec.dtype)
+        return Layout(promise.structure, tuple(dtypes), tuple(shapes))
 
     def check(self, other: "Layout") -> None:
         """Raise an ElementError if the other layout differs from this one, but for the width of fixed-width strings."""
@@ -101,6 +117,18 @@ def checked_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
         count += 1
     if count < len(block):
         _result(iter(()))
+
+
+def call_rows_in_place(function: Any, block: Block, output: "OutputBlock", start: int) -> Iterator[Any]:
+    """As `call_rows`, of a function that has a method `_call_in_place`.
+
+    Its first argument is a `Place`: memory in the result's row of the output block, where it may write the result and
+    return what it got. Only a function that keeps no reference to its result has such a method.
+    """
+    unpack = block.structure.kind == "tuple"
+    for number, row in enumerate(block.rows(), start):
+        place = partial(output.place, number)
+        yield function._call_in_place(place, *row) if unpack else function._call_in_place(place, row)
 
 
 def call_rows_with_randomness(
@@ -177,10 +205,10 @@ def _mapped(
 def until_stopped(run: Run, results: Results) -> Results:
     """`results` that end when the iteration is closed: slow calls for a whole batch would keep its threads alive."""
 
-    def guarded(start: int, stop: int) -> Iterator[Any]:
+    def guarded(start: int, stop: int, output: OutputBlock | None = None) -> Iterator[Any]:
         if run.threads.stopped:
             raise Closed
-        for value in results(start, stop):
+        for value in results(start, stop, output):
             yield value
             if run.threads.stopped:
                 raise Closed
@@ -256,8 +284,16 @@ class OutputBlock:
         """How many bytes it holds."""
         return sum(column.nbytes for column in self._columns)
 
+    def place(self, row: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Column | None:
+        """Where an array of this row's result will stand; None where none of this shape and dtype is expected."""
+        for column in self._columns:
+            if column.shape[1:] == shape and column.dtype == dtype:
+                place: Column = column[row]
+                return place
+        return None
+
     def put(self, row: int, value: Any) -> None:
-        """Write one result."""
+        """Write one result. What stands in its place already is not moved by NumPy."""
         self._put(row, self._leaves(value))
 
     def fill(self, results: Results, start: int, stop: int) -> Failure | None:
@@ -268,7 +304,7 @@ class OutputBlock:
                 column = self._columns[0]
                 shape, dtype = column.shape[1:], column.dtype
                 odd = self._odd[0]
-                for value in results(start, stop):
+                for value in results(start, stop, self):
                     if type(value) is np.ndarray and value.dtype is dtype:
                         if value.shape == shape:
                             column[row] = value
@@ -278,7 +314,7 @@ class OutputBlock:
                         self._put(row, self._leaves(value))
                     row += 1
             else:
-                for value in results(start, stop):
+                for value in results(start, stop, self):
                     self._put(row, self._leaves(value))
                     row += 1
             if row < stop:

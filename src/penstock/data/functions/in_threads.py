@@ -7,7 +7,16 @@ from threading import Lock
 from typing import Any
 
 from penstock.data.block import Block, own
-from penstock.data.functions.apply import Failure, OutputBlock, Results, as_promised, map_rows, note, until_stopped
+from penstock.data.functions.apply import (
+    Failure,
+    Layout,
+    OutputBlock,
+    Results,
+    as_promised,
+    map_rows,
+    note,
+    until_stopped,
+)
 from penstock.data.functions.promise import Promise
 from penstock.data.node import Node, Run
 from penstock.data.streams.reading import Pending
@@ -85,7 +94,7 @@ class Calls(Pending):
         chunk = rows if at_once is not None else callers.chunk
         starts = range(0, rows, chunk)
         self.tasks = self._left = len(starts)
-        layout = run.known(node)
+        layout = run.known(node) or Layout.promised(promise)
         if at_once is not None:
             calls: list[Callable[[], None]] = [partial(self._all_at_once, at_once)]
         elif layout is None:
@@ -157,7 +166,7 @@ class Calls(Pending):
         failure = min(self._failures, key=lambda failure: failure.row, default=None)
         return as_promised(*self._output.finished(failure, self._rows), self._promise)
 
-    def _again(self, start: int, stop: int) -> Iterator[Any]:
+    def _again(self, start: int, stop: int, output: OutputBlock | None = None) -> Iterator[Any]:
         """What the calls for these rows returned and raised, row by row."""
         for number, values in enumerate(self._values):
             first = number * self._chunk

@@ -10,8 +10,10 @@ import numpy as np
 from penstock.data.block import Block, Indices
 from penstock.data.functions.apply import (
     Failure,
+    OutputBlock,
     Results,
     call_rows,
+    call_rows_in_place,
     call_rows_with_randomness,
     checked_rows,
     map_rows,
@@ -136,9 +138,11 @@ class Map(OneInput):
         return (at_once if kept else None), None
 
     def _results(self, run: Run, epoch: int, block: Block, positions: Any) -> Results:
-        def results(start: int, stop: int) -> Iterator[Any]:
+        def results(start: int, stop: int, output: OutputBlock | None = None) -> Iterator[Any]:
             rows = block.slice(start, stop)
             if self.seed is None:
+                if output is not None and hasattr(self.function, "_call_in_place"):
+                    return call_rows_in_place(self.function, rows, output, start)
                 return call_rows(self.function, rows)
             generators = self._generators(run, epoch, positions[start:stop])
             return call_rows_with_randomness(self.function, rows, generators)
