@@ -23,7 +23,7 @@ TAIL = 10
 
 def measure() -> list[Figure]:
     """The figures of this file."""
-    return [*above(), *below(), *heavy_tails(), *first_elements()]
+    return [*above(), *below(), *heavy_tails(), *first_elements(), *distributed(), *in_data_workers()]
 
 
 def slow(x: np.int64) -> np.ndarray:
@@ -121,6 +121,41 @@ def heavy_tails() -> list[Figure]:
         for name in ("nothing", "prefetch(2)", "batch(4)")
         if kind != "batch(4)" or name != "batch(4)"
     ]
+
+
+def distributed() -> list[Figure]:
+    """Steps for two replicas, over the borders of epochs too."""
+    ideal, strategy = ROWS * SECONDS / CALLS, ps.HostStrategy(2)
+    figures = []
+    for kind in ("range", "from_generator"):
+        mapped = _over(kind, 12).map(slow, num_parallel_calls=CALLS).batch(4).repeat(ROWS // 12)
+        question = f"distribute_dataset over epochs of 12, over {kind}"
+        figures.append(_figure(question, strategy.distribute_dataset(mapped), ideal))
+    return figures
+
+
+def in_data_workers() -> list[Figure]:
+    """One worker process, by pass of each kind. Opening the pass is in the time."""
+    ideal = ROWS * SECONDS / CALLS
+    passes = {
+        "rows": ps.Dataset.range(ROWS).map(slow, num_parallel_calls=CALLS),
+        "groups": ps.Dataset.range(2 * ROWS).filter(is_even).map(slow, num_parallel_calls=CALLS),
+        "a sequence": _over("from_generator").map(slow, num_parallel_calls=CALLS),
+    }
+    with ps.service.local(num_workers=1) as service:
+        return [
+            _figure(
+                f"in a data worker, {kind}",
+                mapped.apply(ps.service.distribute("distributed_epoch", service.target)),
+                ideal,
+            )
+            for kind, mapped in passes.items()
+        ]
+
+
+def is_even(x: np.int64) -> bool:
+    """Every second number."""
+    return bool(x % 2 == 0)
 
 
 def first_elements() -> list[Figure]:

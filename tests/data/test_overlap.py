@@ -92,6 +92,13 @@ def test_calls_run_on_over_the_borders_of_epochs(below, batch):
     assert sum(len(np.atleast_2d(element)) for element in epochs) == 3 * CALLS
 
 
+@pytest.mark.parametrize("below", ["an index", "a generator", "a stream"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_calls_run_on_over_the_borders_of_epochs_of_distributed_input(below, replicas):
+    epochs = BELOW[below](4).map(Together(), num_parallel_calls=CALLS).batch(4).repeat(CALLS)
+    assert len(list(ps.HostStrategy(replicas).distribute_dataset(epochs))) == CALLS
+
+
 def test_rows_of_a_cache_that_are_on_their_way_are_not_made_twice():
     calls = []
 

@@ -409,6 +409,24 @@ def test_spans_grow_while_they_are_cheap() -> None:
     assert sizes == [1, 4, 16, 64]
 
 
+def test_spans_at_the_end_are_not_divided_below_the_calls_that_run_together() -> None:
+    pace = SpanPace(None)
+    for _ in range(30):  # eight calls of 20 ms overlap: the first takes 20 ms, and then eight come every 20 ms
+        pace.began(rows=1, seconds=0.02)
+        pace.arrived(rows=16, nbytes=128)
+        pace.measured(positions=16, nbytes=128, seconds=0.04)
+    assert [pace.size(remaining, 2, 0) for remaining in (100, 40, 16, 8)] == [40, 20, 8, 7]
+
+
+def test_of_elements_that_take_their_time_one_by_one_single_ones_are_fetched_at_the_end() -> None:
+    pace = SpanPace(None)
+    for _ in range(30):
+        pace.began(rows=2, seconds=0.04)
+        pace.arrived(rows=4, nbytes=32)
+        pace.measured(positions=4, nbytes=32, seconds=0.08)
+    assert [pace.size(remaining, 2, 0) for remaining in (100, 8, 4, 2, 1)] == [5, 4, 2, 1, 1]
+
+
 def test_spans_take_about_100_ms() -> None:
     pace = SpanPace(None)
     for _ in range(10):

@@ -210,6 +210,7 @@ def places(production, start, stop, **more):
 @given(source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, start=st.integers(0, 4))
 @example(source="range", names=["flat_map shuffled", "filter", "map in threads"], start=2)
 @example(source="files", names=["filter", "flat_map"], start=0)
+@example(source="range", names=["filter", "map in threads", "flat_map", "map in threads"], start=1)
 def test_a_span_is_resumed_exactly_at_any_element(source, names, start):
     dataset = composed(source, names)
     part = cut(dataset.node)

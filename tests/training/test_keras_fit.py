@@ -1,5 +1,7 @@
 """`model.fit(dataset)`: Keras's own loops give the same numbers on any number of devices, and lose no row."""
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -333,6 +335,24 @@ def test_a_dataset_of_unknown_length_is_read_to_its_end() -> None:
     with mirrored(4).scope(), pytest.warns(UserWarning, match="ran out of data"):
         counting_model().fit(dataset, epochs=2, callbacks=[ledger], verbose=0)
     assert ledger.epochs == [[1.0, 0.0] * 15, [2.0, 0.0] * 15]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_eight_calls_of_a_parallel_map_run_together_in_fit(replicas: int) -> None:
+    meeting = threading.Barrier(8, timeout=20)
+
+    def together(number: Any) -> Any:
+        meeting.wait()  # every call ends only when eight are inside
+        time.sleep(0.005)  # long enough for every call to be a task of its own
+        return FEATURES[number % 30], LABELS[number % 30]
+
+    pair = (ps.TensorSpec((4,), np.float32), ps.TensorSpec((1,), np.float32))
+    dataset = ps.Dataset.range(4).map(together, num_parallel_calls=8, output_signature=pair).batch(4).repeat(8)
+    with mirrored(replicas).scope():
+        model = plain_model()
+        model.fit(rows(FEATURES, LABELS, batch=4), verbose=0)  # it is built here, and looks at no batch in advance
+        history = model.fit(dataset, epochs=2, verbose=0).history
+    assert len(history["loss"]) == 2
 
 
 def test_a_generator_of_the_users_own_still_goes_into_fit() -> None:

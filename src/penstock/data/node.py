@@ -155,11 +155,6 @@ class Run:
 
         return to(self._root) > 1
 
-    @property
-    def stepwise(self) -> bool:
-        """Whether nothing may be read ahead, because how far it was read is told to somebody."""
-        return False
-
     def first(self, node: "Node") -> int:
         """The number of the first element that is read of a node; above 0 where the run is about a part of an epoch."""
         return 0

@@ -140,8 +140,23 @@ class SkippedPlace:
         return len(self.rows) + self.more
 
 
+@dataclass(frozen=True)
+class ReadFrom:
+    """A source was read from a position on: what comes next is made of these rows, or of those after them.
+
+    Attributes:
+        position: of the first of them.
+    """
+
+    position: int
+
+
+Noticed = SkippedPlace | ReadFrom
+"""What is noted while rows are read ahead, and counts when they are given."""
+
+
 class Skips(Protocol):
-    """Takes what an iteration leaves out.
+    """Takes what an iteration leaves out, and where its source was read.
 
     Attributes:
         limit: the most rows that may be left out; None for any number.
@@ -158,6 +173,9 @@ class Skips(Protocol):
         Raises:
             TooManySkippedError: they are more than the limit.
         """
+
+    def read_from(self, place: ReadFrom) -> None:
+        """Note where a source was read; only the source of a span of a data service says so."""
 
 
 class KnownPasses:
@@ -233,6 +251,9 @@ class SkipLog:
         if self.limit is not None and self._count > self.limit:
             raise too_many(self.limit, self._rows)
 
+    def read_from(self, place: ReadFrom) -> None:
+        """Nobody asks an iteration of this process."""
+
     def _tell(self, skip: SkippedPlace) -> None:
         for row, log in zip(skip.rows, skip.logged, strict=True):
             if log:
@@ -273,11 +294,11 @@ class SkipLog:
 
 
 class SkipsAhead:
-    """What a thread that reads ahead leaves out. It counts when the consumer has come there."""
+    """What is left out by whatever reads ahead, and where it reads. It counts when the consumer has come there."""
 
     def __init__(self, consumer: Skips) -> None:
         self._consumer = consumer
-        self._pending: list[SkippedPlace] = []
+        self._pending: list[Noticed] = []
         self.limit: int | None = consumer.limit
 
     def knows(self, key: str, number: int) -> bool:
@@ -293,22 +314,33 @@ class SkipsAhead:
         if self.knows(skip.key, skip.number):
             return
         self._pending.append(skip)
-        if self.limit is not None and sum(skip.count for skip in self._pending) > self.limit:
-            raise too_many(self.limit, [row for skip in self._pending for row in skip.rows])
+        if self.limit is None:
+            return
+        skips = [entry for entry in self._pending if isinstance(entry, SkippedPlace)]
+        if sum(skip.count for skip in skips) > self.limit:
+            raise too_many(self.limit, [row for skip in skips for row in skip.rows])
 
-    def taken(self) -> list[SkippedPlace]:
+    def read_from(self, place: ReadFrom) -> None:
+        """Note where a source was read."""
+        self._pending.append(place)
+
+    def taken(self) -> list[Noticed]:
         """What was noted since this was called last."""
         pending, self._pending = self._pending, []
         return pending
 
-    def count(self, skips: list[SkippedPlace]) -> None:
+    def count(self, noticed: list[Noticed]) -> None:
         """The consumer has come to these: they count, and leave the list.
 
         Raises:
             TooManySkippedError: they are more than the limit.
         """
-        while skips:
-            self._consumer.add(skips.pop(0))
+        while noticed:
+            entry = noticed.pop(0)
+            if isinstance(entry, ReadFrom):
+                self._consumer.read_from(entry)
+            else:
+                self._consumer.add(entry)
 
 
 def too_many(limit: int, rows: list[SkippedRow]) -> TooManySkippedError:

@@ -24,7 +24,6 @@ from penstock.data.functions.in_threads import Calls, Made
 from penstock.data.functions.promise import Promise
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run
-from penstock.data.skipped import SkipsAhead
 from penstock.data.streams.calls import CallsInAnyOrder, CallsInOrder, Work
 from penstock.data.streams.reading import Pending, Reading
 from penstock.data.streams.stream import State, Stream
@@ -189,9 +188,9 @@ class Map(OneInput):
         def start(block: Block, position: int) -> Pending:
             return self._calls(run, epoch, block, range(position, position + len(block)))
 
-        own, skips = (run, SkipsAhead(run.skips)) if run.stepwise else run.ahead()
+        own, skips = run.ahead()
         first = 0 if self.unordered else run.first(self.input)
-        work = Work(start, self._callers(run), first, paced=self.input.paced, stepwise=run.stepwise)
+        work = Work(start, self._callers(run), first, paced=self.input.paced)
         if not self.unordered:
             return CallsInOrder(self.input.cursor(own, epoch), work, skips)
         input = self.input.counting_cursor(own, epoch)

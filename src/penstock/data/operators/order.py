@@ -102,8 +102,7 @@ class RepeatStream(OneInputStream):
 
     def _opened(self, number: int) -> Cursor:
         input = self._node.input.cursor(self._run, self._first_epoch + number)
-        if not self._run.stepwise:
-            input.when_drained(partial(self._run_ahead, number))
+        input.when_drained(partial(self._run_ahead, number))
         return input
 
     def _run_ahead(self, number: int) -> None:

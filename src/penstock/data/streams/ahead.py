@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from penstock.data.block import Block
-from penstock.data.skipped import SkippedPlace, SkipsAhead
+from penstock.data.skipped import Noticed, SkipsAhead
 from penstock.data.streams.stream import State, Stream
 from penstock.runtime.channel import Channel, Closed
 from penstock.runtime.pacing import Pace
@@ -16,20 +16,20 @@ _AUTOTUNED_BLOCKS = 2
 class _Ready:
     block: Block
     after: State
-    skips: list[SkippedPlace] = field(default_factory=list)
+    skips: list[Noticed] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Failed:
     error: BaseException
     after: State
-    skips: list[SkippedPlace] = field(default_factory=list)
+    skips: list[Noticed] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Ended:
     after: State
-    skips: list[SkippedPlace] = field(default_factory=list)
+    skips: list[Noticed] = field(default_factory=list)
 
 
 _Item = _Ready | _Failed | _Ended

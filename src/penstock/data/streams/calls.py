@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from penstock.data.block import Block
-from penstock.data.skipped import SkippedPlace, SkipsAhead
+from penstock.data.skipped import Noticed, SkipsAhead
 from penstock.data.streams.reading import Pending, to_keep
 from penstock.data.streams.room import OVERTAKING, Room
 from penstock.data.streams.stream import CountingCursor, Cursor, OneInputStream, RowsBeforeFailure, State
@@ -30,14 +30,12 @@ class Work:
         callers: who calls it.
         first: the position of the first row of all.
         paced: whether the rows come from something that shows how far it is read.
-        stepwise: whether nothing may be read before all that was read is given.
     """
 
     start: Callable[[Block, int], Pending]
     callers: Callers
     first: int = 0
     paced: bool = False
-    stepwise: bool = False
 
 
 class _CalledPiece:
@@ -48,10 +46,10 @@ class _CalledPiece:
         number: how many rows and failures the input had given before them.
         position: of the first row.
         rows: the rows; None for a failure or the end.
-        skips: what was left out before them.
+        skips: what was left out before them, and where they were read.
     """
 
-    def __init__(self, place: State, number: int, position: int, rows: Block | None, skips: list[SkippedPlace]) -> None:
+    def __init__(self, place: State, number: int, position: int, rows: Block | None, skips: list[Noticed]) -> None:
         self.place = place
         self.number = number
         self.position = position
@@ -112,7 +110,7 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
         self._given(piece)
         if failure is not None:
             self._failure, self._failed = failure.error, self._rest(piece, failure.row)
-        elif not self._work.stepwise:
+        else:
             # What is given beyond what is needed was read ahead too.
             self._fill(need - len(output) if output is not None else 0, allow)
         if output is not None:
@@ -136,10 +134,6 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
 
     def _fill(self, need: int, allow: int) -> None:
         """Read rows and have the function called for them, as long as there is room."""
-        if self._work.stepwise:
-            if not self._pieces and not self._ended:
-                self._read(max(need, min(allow, self._work.callers.count)), allow)
-            return
         # Rows that come at a pace of their own must not keep back the results that are there.
         reads = 2 if self._work.paced else -1
         while reads and not self._ended and ((need > 0 and not self._pieces) or self._room.free(self._pieces)):

@@ -185,9 +185,10 @@ class Lanes:
         try:
             known_length = shared.progress.passes[task.pass_number].length
             length = known_length if request.stride == 1 else UNKNOWN_CARDINALITY
-            for answer in checked(self._workers.fetch(worker, request), request, options.kind, length):
+            answers = checked(self._workers.fetch(worker, request), request, options.kind, length)
+            for number, answer in enumerate(answers):
                 task.wrong_answers = 0
-                if not self._take_in(task, answer, request):
+                if not self._take_in(task, answer, request, first=number == 0):
                     break
         except LostDataWorkerError as error:
             if not shared.stopping:
@@ -248,7 +249,7 @@ class Lanes:
             self._shared.progress.order.arrived(task)
             self._shared.wake()
 
-    def _take_in(self, task: FetchTask, answer: Answer, request: Fetch) -> bool:
+    def _take_in(self, task: FetchTask, answer: Answer, request: Fetch, *, first: bool) -> bool:
         """Take in a piece of an answer; False if no more of the answer is wanted."""
         shared, options = self._shared, self._options
         in_turn = request.wait_seconds > 0
@@ -268,6 +269,8 @@ class Lanes:
                 before = task.fetch_position
                 chunk, block = answer
                 shared.pace.arrived(chunk.rows, block.nbytes)
+                if first:
+                    shared.pace.began(chunk.rows, chunk.seconds)
                 if not in_turn and not self._has_room(task, chunk.rows):
                     return False
                 shared.buffered += task.arrive(Arrived(chunk, block), options.kind, options.stride)

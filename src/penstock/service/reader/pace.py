@@ -76,6 +76,7 @@ class SpanPace:
         # Sums with exponentially falling weights.
         self._positions = self._rows = self._bytes = self._seconds = 0.0
         self._new_rows = 0
+        self._first_seconds = 0.0
         self._span = 1
 
     def arrived(self, rows: int, nbytes: int) -> None:
@@ -83,6 +84,14 @@ class SpanPace:
         old, new = self._bytes_per_row, nbytes / rows
         self._bytes_per_row = new if old == 0 else old + _ALPHA * (new - old)
         self._new_rows += rows
+
+    def began(self, rows: int, seconds: float) -> None:
+        """Note how long the first elements of a span took to come, so many of them.
+
+        Where calls overlap, the first takes much longer than each of those that follow.
+        """
+        others = (rows - 1) * self._seconds / self._rows if self._rows else 0.0
+        self._first_seconds += _ALPHA * (max(0.0, seconds - others) - self._first_seconds)
 
     def measured(self, positions: int, nbytes: int, seconds: float) -> None:
         """Note the cost of this many more completed positions, which may be none."""
@@ -111,7 +120,9 @@ class SpanPace:
         if self._usage is not None:
             size = min(size, max(1, self.used_in(_PART_SECONDS)))
         if remaining is not None:
-            fewest = int(_FEWEST_SECONDS / self._seconds * self._positions) if self._seconds else 1
+            # A span of fewer would not be there earlier.
+            seconds = max(_FEWEST_SECONDS, self._first_seconds)
+            fewest = int(seconds / self._seconds * self._positions) if self._seconds else 1
             size = min(size, max(1, fewest, remaining // lanes))  # all lanes end at about the same time
         return min(size, max(0, self._most(lanes) - under_way))
 

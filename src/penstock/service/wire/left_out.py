@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from penstock.data.skipped import KEPT_ROWS, KnownPasses, SkippedPlace, SkippedRow, too_many
+from penstock.data.skipped import KEPT_ROWS, KnownPasses, ReadFrom, SkippedPlace, SkippedRow, too_many
 from penstock.data.streams.stream import State
 from penstock.service.wire.subjects import LONGEST_NAME
 from penstock.service.wire.worker_messages import LeftOut, RowLeftOut
@@ -35,6 +35,9 @@ class Noted:
         self._rows += [_row(row, log) for row, log in told][: KEPT_ROWS - len(self._rows)]
         if self.limit is not None and self._count > self.limit:
             raise too_many(self.limit, [skipped_row(row) for row in self._rows])
+
+    def read_from(self, place: ReadFrom) -> None:
+        """As `Skips.read_from`; where positions count elements nobody asks."""
 
     def taken(self) -> LeftOut | None:
         """The rows left out since the last call; None if there were none."""

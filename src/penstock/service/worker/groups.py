@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from penstock.data.block import Block
 from penstock.data.node import Node, OneInput, Run
 from penstock.data.plan import with_inputs
+from penstock.data.skipped import ReadFrom
 from penstock.data.streams.by_index import IndexStream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -37,9 +38,7 @@ class SpanRows(OneInput):
 
     def stream(self, run: Run, epoch: int) -> "Feed":
         assert isinstance(run, SpanRun)
-        feed = Feed(self.input, run, epoch)
-        run.feed = feed
-        return feed
+        return Feed(self.input, run, epoch)
 
 
 def over_rows(node: Node) -> Node:
@@ -53,21 +52,11 @@ def over_rows(node: Node) -> Node:
 
 
 class SpanRun(Run):
-    """The run of a pass for one span; rows keep their numbers of the whole epoch.
-
-    Attributes:
-        feed: the open rows.
-    """
-
-    feed: "Feed"
+    """The run of a pass for one span; rows keep their numbers of the whole epoch."""
 
     def __init__(self, run: Run, span: Span) -> None:
         self.__dict__.update(run.__dict__)  # the same threads, and what its nodes have agreed on
         self.span = span
-
-    @property
-    def stepwise(self) -> bool:
-        return True
 
     def first(self, node: Node) -> int:
         return self.span.start if isinstance(node, SpanRows) else 0
@@ -82,7 +71,7 @@ class SpanRun(Run):
 
 
 class Feed(IndexStream):
-    """The rows of a span. `position` is where rows were read last, `met` how many elements and failures came since."""
+    """The rows of a span, which says where they are read. Whatever reads ahead passes that on with what it gives."""
 
     def __init__(self, base: Node, run: SpanRun, epoch: int) -> None:
         length, stop = base.cardinality, run.span.stop
@@ -90,12 +79,29 @@ class Feed(IndexStream):
         own = run.for_one_stream()
         super().__init__(lambda indices: base.reading(own, epoch, indices), stop, run.bell)
         self.restore(run.span.start)
-        self.position = run.span.start
-        self.met = 0
+        self._skips = run.skips
 
     def pull(self, need: int, allow: int) -> Block | None:
-        self.position, self.met = int(self.state()), 0
+        self._skips.read_from(ReadFrom(int(self.state())))
         return super().pull(need, allow)
+
+
+class PlaceInSpan(Noted):
+    """Where the elements of a span are, and what was left out between them.
+
+    Attributes:
+        position: where the rows were read that the next elements are made of.
+        met: how many elements and failures came since.
+    """
+
+    def __init__(self, limit: int | None, start: int) -> None:
+        super().__init__(limit)
+        self.position = start
+        self.met = 0
+
+    def read_from(self, place: ReadFrom) -> None:
+        """Count from these rows on."""
+        self.position, self.met = place.position, 0
 
 
 class GroupsReader(SpanReader):
@@ -113,9 +119,8 @@ class GroupsReader(SpanReader):
         self._span = span
         self._length = length
         own = SpanRun(run, span)
-        own.skips = self._noted = Noted(run.skips.limit)
+        own.skips = self._place = PlaceInSpan(run.skips.limit, span.start)
         self._stream = node.cursor(own, epoch)
-        self._feed = own.feed
         self._passed = 0
         self._last_left_out: LeftOut | None = None
 
@@ -129,17 +134,17 @@ class GroupsReader(SpanReader):
 
     def _pull(self, rows: int) -> Piece | None:
         found = pulled(self._stream, rows)
-        left_out = self._noted.taken()
+        left_out = self._place.taken()
         if found is None:
             self._last_left_out = left_out
             return None
-        piece = Piece(self._feed.position, self._feed.met, found, left_out=left_out)
-        self._feed.met += _count(found)
+        piece = Piece(self._place.position, self._place.met, found, left_out=left_out)
+        self._place.met += _count(found)
         return piece
 
     def rest(self) -> Span:
-        number, feed = self._span.pass_number, self._feed
-        return Span(pass_number=number, start=feed.position, stop=self._span.stop, skip=feed.met)
+        number, place = self._span.pass_number, self._place
+        return Span(pass_number=number, start=place.position, stop=self._span.stop, skip=place.met)
 
     @property
     def length(self) -> int:

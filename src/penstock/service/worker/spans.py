@@ -162,7 +162,7 @@ class RowsReader(SpanReader):
         return self._cardinality if 0 <= self._cardinality <= self._span.stop else -2
 
     def close(self) -> None:
-        """Does nothing: reading by index leaves nothing open."""
+        self._stream.close()
 
 
 def pulled(stream: Stream, rows: int) -> Block | Exception | None:

@@ -1,0 +1,125 @@
+"""Calls of a parallel map overlap in a data worker, within spans and from one to the next: counted, not timed."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock.service.wire.policy import ShardingPolicy
+from penstock.service.wire.subjects import Pass, Span
+from penstock.service.wire.worker_messages import Fetch
+from penstock.service.worker.cut import cut
+from penstock.service.worker.open_pass import OpenPass, PassKey
+
+CALLS = 8
+ROWS = 4 * CALLS
+PAIR = ps.TensorSpec((2,), np.int64)
+
+
+class Together:
+    """A function whose calls end only when eight of them are inside at the same moment."""
+
+    def __init__(self):
+        self.meeting = threading.Barrier(CALLS, timeout=20)
+
+    def __call__(self, x):
+        self.meeting.wait()
+        time.sleep(0.005)  # long enough for every call to be a task of its own
+        return np.full(2, np.min(x))
+
+
+def generator(rows):
+    return ps.Dataset.from_generator(lambda: iter(np.arange(rows)))
+
+
+PASSES = {
+    "rows": lambda f: ps.Dataset.range(ROWS).map(f, num_parallel_calls=CALLS, output_signature=PAIR),
+    "rows of batches": lambda f: (
+        ps.Dataset.range(4 * ROWS).batch(4).map(f, num_parallel_calls=CALLS, output_signature=PAIR)
+    ),
+    "groups over a map": lambda f: (
+        ps.Dataset.range(ROWS).map(f, num_parallel_calls=CALLS, output_signature=PAIR).unbatch()
+    ),
+    "a map over groups": lambda f: (
+        ps.Dataset.range(2 * ROWS).filter(lambda x: x % 2 == 0).map(f, num_parallel_calls=CALLS, output_signature=PAIR)
+    ),
+    "a map between groups": lambda f: (
+        ps.Dataset.range(ROWS // 2)
+        .flat_map(lambda x: ps.Dataset.from_tensors(x).repeat(2))
+        .map(f, num_parallel_calls=CALLS, output_signature=PAIR)
+        .filter(lambda x: True)
+        .unbatch()
+    ),
+    "a sequence": lambda f: generator(ROWS).map(f, num_parallel_calls=CALLS, output_signature=PAIR),
+}
+
+
+def opened(dataset):
+    part = cut(dataset.node)
+    assert not part.above
+    key = PassKey("d", ShardingPolicy.DYNAMIC, 0, 0, 1, 0, 9)
+    return OpenPass(part.worker, dataset.options(), key, 1 << 20, 1 << 20)
+
+
+def request(start, stop):
+    span = Span(pass_number=0, start=start, stop=stop)
+    return Fetch(dataset_id="d", epoch=0, seed=9, policy=ShardingPolicy.DYNAMIC, part=Pass(number=0), span=span)
+
+
+def read(reader):
+    found = []
+    while (piece := reader.next(1)) is not None:
+        assert not isinstance(piece.found, Exception), piece.found
+        found += [np.asarray(row).tolist() for row in piece.found.rows()]
+    reader.close()
+    return found
+
+
+@pytest.mark.parametrize("kind", PASSES)
+def test_eight_calls_run_within_a_span(kind):
+    dataset = PASSES[kind](Together())
+    opening = opened(dataset)
+    found = read(opening.reader(request(0, 8 * ROWS)))
+    assert found == [np.asarray(row).tolist() for row in PASSES[kind](lambda x: np.full(2, np.min(x)))]
+    opening.end()
+
+
+@pytest.mark.parametrize("kind", ["rows", "a map over groups"])
+def test_eight_calls_run_over_two_spans_that_are_read_at_the_same_time(kind):
+    together, half = Together(), 4 if kind == "rows" else 8
+    opening = opened(PASSES[kind](together))
+    results = {}
+
+    def go(start):
+        results[start] = read(opening.reader(request(start, start + half)))
+
+    readers = [threading.Thread(target=go, args=(start,)) for start in (0, half)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert len(results[0]) == len(results[half]) == 4
+    opening.end()
+
+
+def test_a_span_that_nobody_reads_on_makes_no_further_calls():
+    entered, released, calls = threading.Semaphore(0), threading.Event(), []
+
+    def held(x):
+        calls.append(int(x))
+        entered.release()
+        assert x == 0 or released.wait(timeout=60)
+        return x
+
+    opening = opened(ps.Dataset.range(100).map(held, num_parallel_calls=2))
+    reader = opening.reader(request(0, 100))
+    assert reader.next(1).found.columns[0].tolist() == [0]
+    for _ in range(3):
+        assert entered.acquire(timeout=60)
+    reader.close()
+    released.set()
+    opening.end()
+    opening.join(60)
+    assert len(calls) <= 5
