@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.data.block import Block, Indices, dtype_of_rows
 from penstock.data.node import DependsOn, Node, Run, added, surely
-from penstock.data.skipped import SkippedPlace, SkipsAhead
+from penstock.data.skipped import Noticed, SkipsAhead
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError, InvalidTypeError, TooManySkippedError
@@ -288,7 +288,7 @@ class ChooseStream(Stream):
         self._least = _AHEAD_ROWS if looked_up else 1
         self._members: list[Cursor] = []
         self._skips: list[SkipsAhead] = []
-        self._left_out: list[list[SkippedPlace]] = [[] for _ in node.members]
+        self._left_out: list[list[Noticed]] = [[] for _ in node.members]
         self._before_end: dict[
             int, State
         ] = {}  # of members at whose end something was left out that does not count yet

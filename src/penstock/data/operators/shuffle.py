@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Run, SameElements
-from penstock.data.skipped import SkippedPlace
+from penstock.data.skipped import Noticed
 from penstock.data.slots import Places, Slots
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
@@ -144,7 +144,7 @@ class ShuffleStream(OneInputStream):
         own, self._skips = run.ahead()
         self._input = node.input.counting_cursor(own, epoch)
         # What was left out among the collected rows, and after how many of them.
-        self._left_out: list[tuple[int, list[SkippedPlace]]] = []
+        self._left_out: list[tuple[int, list[Noticed]]] = []
         self._slots = Slots(run.copiers)
         self._collected: list[Places] = []
         self._collected_begin: State = None
