@@ -81,6 +81,27 @@ def test_strategies_know_operators_by_the_facts_on_their_nodes_only() -> None:
     assert not known, "\n".join(known)
 
 
+def test_no_other_room_asks_which_operator_a_node_is() -> None:
+    asked = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.is_relative_to(PACKAGE / "data"):
+            continue
+        imports = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom)]
+        operators = {
+            alias.asname or alias.name
+            for node in imports
+            if str(node.module).startswith("penstock.data.operators")
+            for alias in node.names
+        }
+        asked += [
+            f"{path.relative_to(PACKAGE)}, line {node.lineno}: {ast.unparse(node)}"
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass")
+            if operators & {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+        ]
+    assert not asked, "\n".join(asked)
+
+
 def test_a_class_name_stands_once_in_the_package() -> None:
     found: dict[str, list[str]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):

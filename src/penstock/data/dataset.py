@@ -1501,8 +1501,8 @@ class Dataset(Generic[Element]):
         """
         position = check_integer("at", "index", index, minimum=0)
         node = make_plan(self.node, self._options).root
-        while isinstance(node, Prefetch):
-            node = node.input
+        while node.reads_ahead:
+            (node,) = node.inputs
         if not node.indexable:
             stream = next(below for below in node.walk() if not below.indexable)
             raise InvalidArgumentError(

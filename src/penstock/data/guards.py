@@ -7,7 +7,6 @@ failures keep their places (`keeps_places`): the whole pair is, above it.
 """
 
 from penstock.data.node import Node
-from penstock.data.operators.combine import Zip
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.plan import with_inputs
 from penstock.options import Options
@@ -46,11 +45,11 @@ def _placed(node: Node, *, pairing: bool) -> tuple[Node, bool]:
     """
     if pairing and not node.keeps_places:
         return guarded(node), False
-    inside = pairing or isinstance(node, Zip)
+    inside = pairing or node.pairs
     parts = [_placed(below, pairing=inside) for below in node.inputs]
     risen = with_inputs(node, [below for below, _ in parts])
     failing = any(fails for _, fails in parts)
-    if isinstance(node, IgnoreErrors):
+    if node.leaves_out_failures:
         return risen, False
     if failing and not (risen.keeps_places if inside else risen.drops_alike):
         risen = with_inputs(node, [_guard(below) if fails else below for below, fails in parts])

@@ -199,12 +199,22 @@ class Node(ABC):
     """Whether it keeps batches only as far as a function of the user's does, which may change their rows."""
     changes_nothing: ClassVar[bool] = False
     """Whether it gives exactly the elements of its input, in their order."""
+    reads_ahead: ClassVar[bool] = False
+    """Whether all it does is to make the elements of its input before they are asked for."""
+    leaves_out_failures: ClassVar[bool] = False
+    """Whether it leaves out the elements of its input that fail."""
+    pairs: ClassVar[bool] = False
+    """Whether it puts elements of several inputs together, so that with a failing one the others are left out too."""
+    gives_at_end: ClassVar[bool] = False
+    """Whether it reads all of its input before it gives its first element."""
     maps_may_pass: ClassVar[bool] = False
     """Whether a map without randomness may as well stand below it, without many more calls of its function."""
     rows_apart: ClassVar[bool] = False
     """Whether what it makes of a row of its input depends on that row alone, and on its number if it draws by that."""
     one_each: ClassVar[bool] = False
     """Whether it makes one element of each of its input, so that both have the same number."""
+    dataset_for_each: ClassVar[bool] = False
+    """Whether it gives the elements of datasets, of which it makes one of each element of its input."""
     reads_files: ClassVar[bool] = False
     """Whether it reads the files that its input names, one after the other."""
     worth_a_worker: ClassVar[bool] = False
@@ -324,6 +334,26 @@ class Node(ABC):
         return self.draws_unseeded or any(node.unseeded for node in self.inputs)
 
     @property
+    def numbers_known(self) -> bool:
+        """Whether the numbers that its elements have in the whole stream are known where it runs."""
+        return True
+
+    @property
+    def mixes_rows(self) -> bool:
+        """Whether elements that it makes of several elements of its input alternate."""
+        return False
+
+    @property
+    def one_writer(self) -> bool:
+        """Whether only one process can make its elements, because it writes them to one place."""
+        return False
+
+    @property
+    def unordered(self) -> bool:
+        """Whether its elements come in an order that does not come again."""
+        return False
+
+    @property
     def rows_per_batch(self) -> int:
         """The rows that it puts into each batch but the last; 0 where it makes no batches."""
         return 0
@@ -407,6 +437,14 @@ class Node(ABC):
         """This node with its elements in an order that comes again when rows are read again; None if it has none."""
         return self
 
+    def serial(self) -> "Node":
+        """This node, which calls its function for one element after the other."""
+        return self
+
+    def forgetful(self) -> "Node":
+        """This node without what it has kept of the elements of other iterations."""
+        return self
+
     def walk_all(self) -> Iterator["Node"]:
         """As `walk`, with the nodes that other processes run, each before the node that gives its elements here."""
         for node in self.walk():
@@ -463,6 +501,18 @@ class OneInput(Node):
     """A node over one input."""
 
     input: Node
+
+    def dataset_of_element(self, element: Block, position: int) -> Node:
+        """The dataset that it makes of the one element in this block. Only where `dataset_for_each`."""
+        raise NotImplementedError(self.name)
+
+    def by_row(self, *, numbered: bool) -> "OneInput":
+        """This node, which treats one element of its input after the other.
+
+        Args:
+            numbered: whether the numbers of the input's elements in the whole stream are known.
+        """
+        return self
 
     @property
     def inputs(self) -> tuple[Node, ...]:

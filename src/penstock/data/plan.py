@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 from penstock.data.identity import places_of
 from penstock.data.node import Node
-from penstock.data.operators.batching import Batching
 from penstock.data.operators.element import Map
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.shuffle import Shuffle
@@ -45,7 +44,7 @@ class Plan:
 
         A state names the elements that are in flight there.
         """
-        unordered = next((node for node in self.root.walk() if isinstance(node, Map) and node.unordered), None)
+        unordered = next((node for node in self.root.walk() if node.unordered), None)
         return None if unordered is None else places_of(self.root)[id(unordered)]
 
 
@@ -176,7 +175,7 @@ def _raised(node: Node, moves: list[str], memo: _Memo) -> tuple[Node, int | None
 
 
 def _rows_per_element(node: Node) -> int:
-    return node.batch_size if isinstance(node, Batching) else 1
+    return max(1, node.rows_per_batch)
 
 
 def _with_prefetch(node: Node, ahead: int | None) -> Node:

@@ -1,22 +1,20 @@
 """What the elements of a dataset are where only a call of a user's function tells: found by one call of each."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from penstock.data.block import Block, Indices
 from penstock.data.functions.apply import checked_rows
-from penstock.data.node import Node, Run, SameElements
+from penstock.data.node import Node, OneInput, Run, SameElements
 from penstock.data.operators.batching import Batching
 from penstock.data.operators.element import Filter, Map
-from penstock.data.operators.expand import Interleave
 from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Take
-from penstock.data.operators.reducing import GroupByReducer
 from penstock.data.operators.sequence import Scan
 from penstock.data.plan import with_inputs
 from penstock.data.streams.reading import Reading
@@ -45,7 +43,8 @@ def element_spec(node: Node) -> Any:
 def tells_by_index(node: Node) -> bool:
     """Whether `element_spec` calls no function, or calls functions with elements that are read by index alone."""
     return all(
-        asked.indexable or (isinstance(asked, (Map, Scan)) and asked.input.indexable) for asked in _to_be_read(node)
+        asked.indexable or (asked.one_each and all(below.indexable for below in asked.inputs))
+        for asked in _to_be_read(node)
     )
 
 
@@ -72,11 +71,11 @@ class _Samples:
         self._seen: dict[tuple[int, str], Any] = {}
         # The nodes of whose elements those that fail are left out.
         self._guarded: set[int] = set()
-        # Whether a group_by_reducer reads all of its input: what is above it may need the results of several keys.
+        # Whether what gives its elements at the end reads all of its input: what is above it may need several of them.
         self._whole = False
 
     def spec(self, node: Node) -> Any:
-        guards = [below for below in node.walk() if isinstance(below, IgnoreErrors)]
+        guards = [below for below in node.walk() if below.leaves_out_failures]
         self._guarded.update(id(below) for guard in guards for below in guard.walk())
         for asked in _to_be_read(node):
             if (id(asked), "output") not in self._seen:
@@ -125,10 +124,13 @@ class _Samples:
 
     def _read(self, node: Node) -> None:
         """See what the elements of a node are: of the datasets that a function makes by what they say of themselves."""
-        if isinstance(node, (Interleave, GroupByWindow)):
+        if isinstance(node, OneInput) and (node.dataset_for_each or isinstance(node, GroupByWindow)):
             element = self._first(node.input, node)
             self._look(node, "input")(element)
-            made = node.dataset_of(element, 0) if isinstance(node, Interleave) else self._dataset_of_one(node, element)
+            if isinstance(node, GroupByWindow):
+                made = self._dataset_of_one(node, element)
+            else:
+                made = node.dataset_of_element(element, 0)
             try:
                 self._seen[id(node), "output"] = _seen_or_known(made)
             except _Nothing:  # it has too few elements to call a function with: there may be others that have more
@@ -147,7 +149,7 @@ class _Samples:
     def _first(self, node: Node, asked: Node) -> Block:
         """The first element of a node, as a block; errors name the node for whose sake it is read."""
         block = self._pulled(node)
-        if block is None and not self._whole and any(isinstance(below, GroupByReducer) for below in node.walk()):
+        if block is None and not self._whole and any(below.gives_at_end for below in node.walk()):
             self._whole = True
             block = self._pulled(node)
         if block is None:
@@ -188,11 +190,10 @@ class _Samples:
             return inputs[0]
         if not node.spec_from_call:
             return with_inputs(node, inputs)
-        if isinstance(node, GroupByReducer) and not self._whole:
+        if node.gives_at_end and not self._whole:
             inputs = [Take(inner, 1) for inner in inputs]  # the result of one element is as that of all
-        one_by_one = replace(node, num_parallel_calls=None) if isinstance(node, (Map, Interleave)) else node
         below = [_Watched(inner, look=self._look(node, "input")) for inner in inputs]
-        return _Watched(with_inputs(one_by_one, list(below)), look=self._look(node, "output"))
+        return _Watched(with_inputs(node.serial(), list(below)), look=self._look(node, "output"))
 
     def _look(self, node: Node, side: str) -> Callable[[Block], None]:
         def look(block: Block) -> None:

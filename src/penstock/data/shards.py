@@ -5,14 +5,12 @@ None is applied by halves: what does not fit is said of the dataset as a whole.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from penstock.data.dataset import Dataset
+from penstock.data.iterator import blocks_of
 from penstock.data.node import DependsOn, Node, OneInput
-from penstock.data.operators.expand import Interleave
-from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.keep import Cache, Kept
 from penstock.data.operators.order import Shard, ShardHint
 from penstock.data.plan import with_inputs
 from penstock.errors import InvalidArgumentError
@@ -129,22 +127,24 @@ def names_of(reader: OneInput) -> list[Any] | None:
 
 
 def _reads_files(node: Node) -> TypeGuard[OneInput]:
-    return node.reads_files or (isinstance(node, Interleave) and _makes_readers(node))
+    return node.reads_files or (isinstance(node, OneInput) and node.dataset_for_each and _makes_readers(node))
 
 
-def _makes_readers(node: Interleave) -> bool:
+def _makes_readers(node: OneInput) -> bool:
     """Whether the datasets that this node makes of its input's elements read files; told by the first one."""
-    names = node.input.input if isinstance(node.input, IgnoreErrors) else node.input
+    names = node.input.inputs[0] if node.input.leaves_out_failures else node.input
     if not names.indexable or names.cardinality == 0:
         return False
+    made = first_dataset(node)
+    return made is not None and bool(readers_of(made))
+
+
+def first_dataset(node: OneInput) -> Node | None:
+    """What a node that makes datasets makes of the first element of its input; None where there is none."""
     with iter(Dataset(node.input)) as elements:
-        element = next(elements, None)
-    if element is None:
-        return False
-    made = node.function(*element) if isinstance(element, tuple) else node.function(element)
-    if not isinstance(made, Dataset):
-        return False
-    return bool(readers_of(made.node))
+        for block in blocks_of(elements):
+            return node.dataset_of_element(block.slice(0, 1), 0)
+    return None
 
 
 def below_order(names: Node, change: Callable[[Node], Node]) -> Node:
@@ -163,5 +163,5 @@ def rewritten(node: Node, change: Callable[[Node], Node | None]) -> Node:
     if all(old is new for old, new in zip(node.inputs, inputs, strict=True)):
         return node
     node = with_inputs(node, inputs)
-    # Other rows than those that the user's own iterations keep.
-    return replace(node, kept=Kept()) if isinstance(node, Cache) else node
+    # They are other rows than those that the user's own iterations keep.
+    return node.forgetful()

@@ -26,6 +26,7 @@ class Zip(Node):
     """One element of each input, together; as many as the shortest input has."""
 
     name: ClassVar[str] = "zip"
+    pairs = True
     members: tuple[Node, ...] = field(repr=False)
     structure: Structure = field(repr=False)
 

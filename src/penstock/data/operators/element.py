@@ -1,7 +1,7 @@
 """Operators that call the user's function once per element: map and filter."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Final
 
@@ -96,8 +96,14 @@ class Map(OneInput):
 
     @property
     def unordered(self) -> bool:
-        """Whether results come as soon as they are there: asked for, and possible because several are on their way."""
+        """As soon as they are there: asked for, and possible because several are on their way."""
         return self.in_flight or (self.deterministic is False and self.overlaps)
+
+    def in_order(self) -> "Map":
+        return replace(self, deterministic=None) if self.deterministic is False else self
+
+    def serial(self) -> "Map":
+        return replace(self, num_parallel_calls=None)
 
     @property
     def varies(self) -> bool:

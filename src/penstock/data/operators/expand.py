@@ -1,7 +1,7 @@
 """Operators that make a dataset of every element: flat_map and interleave."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -28,11 +28,13 @@ class Interleave(OneInput):
 
     depends_on = DependsOn.ANY
     worth_a_worker = True
+    dataset_for_each = True
     method: str
     function: Callable[..., Any]
     cycle_length: int = 1
     block_length: int | None = None
     num_parallel_calls: int | None = None
+    numbers_known: bool = field(default=True, repr=False, kw_only=True)
 
     @property
     def mode(self) -> str:
@@ -40,7 +42,7 @@ class Interleave(OneInput):
 
     @property
     def identity(self) -> dict[str, Any]:
-        return self._arguments_without("num_parallel_calls")
+        return self._arguments_without("num_parallel_calls", "numbers_known")
 
     @property
     def name(self) -> str:  # type: ignore[override]  # one node serves two methods
@@ -65,8 +67,19 @@ class Interleave(OneInput):
     def arguments(self) -> list[str]:
         return [argument for argument in super().arguments() if not argument.startswith("method=")]
 
-    def dataset_of(self, element: Block, position: int) -> Node:
-        """The dataset that the function makes of the one element in this block."""
+    @property
+    def mixes_rows(self) -> bool:
+        return self.cycle_length > 1
+
+    def serial(self) -> "Interleave":
+        return replace(self, num_parallel_calls=None)
+
+    def by_row(self, *, numbered: bool) -> "Interleave":
+        """Random keys depend on the node's name, which stays."""
+        known = numbered and self.numbers_known
+        return replace(self, cycle_length=1, block_length=None, numbers_known=known)
+
+    def dataset_of_element(self, element: Block, position: int) -> Node:
         try:
             dataset = next(call_rows(self.function, element))
         except failures() as error:
@@ -221,7 +234,7 @@ class InterleaveStream(Stream):
         return True
 
     def _open(self, element: Block, before: State, position: int) -> _Slot:
-        node = self._run.prepare(self._node.dataset_of(element, position))
+        node = self._run.prepare(self._node.dataset_of_element(element, position))
         run = self._run.inner(self._node, node, self._epoch, position)
         if not self._node.num_parallel_calls:
             return _Slot(before, position, node.cursor(run, self._epoch), self._sure_rows(node))

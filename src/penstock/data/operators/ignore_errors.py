@@ -24,6 +24,7 @@ class IgnoreErrors(SameElements):
     depends_on = DependsOn.ANY
     reads_once = True
     keeps_batches = True
+    leaves_out_failures = True
     log: bool = False
     automatic: bool = field(default=False, repr=False)
 

@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -37,6 +37,7 @@ class Prefetch(OneInput):
     gives_all = True
     keeps_batches = True
     changes_nothing = True
+    reads_ahead = True
     buffer_size: int
 
     @property
@@ -177,6 +178,13 @@ class Cache(OneInput):
     @property
     def keeps_places(self) -> bool:
         return True
+
+    @property
+    def one_writer(self) -> bool:
+        return bool(self.filename)
+
+    def forgetful(self) -> "Cache":
+        return replace(self, kept=Kept())
 
     def seed(self, run: Run) -> int:
         """What the kept rows depend on besides the node: the run's seed, if something below has none of its own."""

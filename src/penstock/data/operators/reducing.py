@@ -56,6 +56,7 @@ class GroupByReducer(OneInput):
 
     name: ClassVar[str] = "group_by_reducer"
     worth_a_worker = True
+    gives_at_end = True
     key_function: Callable[..., Any]
     init_function: Callable[[Any], Any]
     reduce_function: Callable[[Any, Any], Any]

@@ -29,6 +29,7 @@ class Scan(OneInput):
 
     name: ClassVar[str] = "scan"
     reads_once = True
+    one_each = True
     worth_a_worker = True
     initial_state: Any = field(repr=False)
     function: Callable[[Any, Any], tuple[Any, Any]]

@@ -19,7 +19,7 @@ from penstock.distribute.feed.shards import StrategyWorkers, WorkerShare, share_
 from penstock.distribute.feed.step_sources import Elements, GlobalBatches, StepSource, WorkerBatches
 from penstock.distribute.feed.steps import Template, check_spec, unbatched
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy, Options
 from penstock.sharding import slice_bounds
 from penstock.structure import flatten
 
@@ -209,13 +209,13 @@ class DividedInput(Inputs):
     def fix_seeds(self, seed: int, drawn: list[int]) -> None:
         for own, agreed in zip(self._whole.node.drawn_seeds(), drawn, strict=True):
             own.seed = agreed
-        options = self._whole.options()
+        options = self._options()
         given = options.seed is not None
         iterations = Iterations(options.seed if given else seed, seeded=given)
         self._part = Dataset(self.share.node, options, iterations)
 
     def fix_seeds_alone(self) -> None:
-        options = self._whole.options()
+        options = self._options()
         unseeded = [node for node in self.share.same_order if node.unseeded]
         if self.workers.count > 1 and unseeded and options.seed is None:
             random = next((node for top in unseeded for node in top.walk() if node.draws_unseeded), None)
@@ -230,6 +230,11 @@ class DividedInput(Inputs):
         # With other workers not the user's own dataset, whose iterations here would count as epochs here alone.
         if self.workers.count > 1 or self.share.node is not self._whole.node:
             self._part = Dataset(self.share.node, options)
+
+    def _options(self) -> Options:
+        """Those of the dataset, with maps in order where each worker takes elements by their numbers."""
+        options = self._whole.options()
+        return replace(options, deterministic=None) if self.workers.count > 1 and self.share.same_order else options
 
     @property
     def dataset(self) -> Dataset:

@@ -120,22 +120,26 @@ def share_of_worker(node: Node, policy: AutoShardPolicy | None, workers: Strateg
 
 def _by_data(node: Node, workers: StrategyWorkers, reason: str) -> WorkerShare:
     if workers.count > 1:
-        node = rewritten(node, _in_order)
+        node = _in_order(node)
         share = _batch_share(node, workers)
         if share is not None:
             return WorkerShare(AutoShardPolicy.DATA, reason, share, own_batches=False, pairs=True, same_order=(node,))
     return WorkerShare(AutoShardPolicy.DATA, reason, node, own_batches=False, same_order=(node,))
 
 
-def _in_order(node: Node) -> Node | None:
-    """The node in an order that is the same on every worker; None where it is so already."""
+def _in_order(node: Node) -> Node:
+    """The dataset in an order that is the same on every worker."""
+    return rewritten(node, _reordered)
+
+
+def _reordered(node: Node) -> Node | None:
     ordered = node.in_order()
     if ordered is None:
         raise InvalidArgumentError(
             f"{node.where()} gives its elements in an order of its own on every worker, so that they cannot be divided "
             "by rows: give it a job_name, and the job divides them"
         )
-    return None if ordered is node else ordered
+    return None if ordered is node else _in_order(ordered)
 
 
 def _batch_share(node: Node, workers: StrategyWorkers) -> Node | None:

@@ -9,23 +9,14 @@ the trainer.
 import logging
 from dataclasses import dataclass, replace
 
-from penstock.data.dataset import Dataset
 from penstock.data.node import DependsOn, Node, OneInput
-from penstock.data.operators.element import Map
-from penstock.data.operators.expand import Interleave
-from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.plan import with_inputs
+from penstock.data.shards import first_dataset
 from penstock.errors import InvalidArgumentError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.service.wire.subjects import PassKind
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, eq=False)
-class DrawsNothing(Interleave):
-    """An `interleave` whose datasets draw no random numbers by its elements' numbers, which are not known here."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +103,7 @@ def cut(node: Node, *, ordered: bool = False) -> Cut:
         worker = with_inputs(step, [worker])
     if not _works(*worker.walk()) and _works(*rest):
         return _whole(node, f"{why}: one of them produces it all, in order")
-    if rest and isinstance(node, Prefetch):
+    if rest and isinstance(node, OneInput) and node.reads_ahead:
         rest.append(node)
     return Cut(worker, "groups" if groups else "rows", base.cardinality, tuple(rest), why)
 
@@ -124,10 +115,10 @@ def without_last_guards(node: Node) -> tuple[Node, list[OneInput]]:
     """
     above: list[OneInput] = []
     below = node
-    while isinstance(below, (IgnoreErrors, Prefetch)):
+    while isinstance(below, OneInput) and (below.leaves_out_failures or below.reads_ahead):
         above.append(below)
         below = below.input
-    return (below, above[::-1]) if any(isinstance(step, IgnoreErrors) for step in above) else (node, [])
+    return (below, above[::-1]) if any(step.leaves_out_failures for step in above) else (node, [])
 
 
 def kind_of(node: Node) -> tuple[PassKind, int]:
@@ -161,10 +152,10 @@ def check_shared(cut: Cut) -> None:
 def without_prefetch(node: Node) -> Node:
     """The pipeline without prefetching, and with maps that keep their order: the same elements."""
     inputs = [without_prefetch(below) for below in node.inputs]
-    if isinstance(node, Prefetch):
+    if node.reads_ahead:
         return inputs[0]
     node = with_inputs(node, inputs)
-    return replace(node, deterministic=None) if isinstance(node, Map) and node.deterministic is False else node
+    return (node.in_order() or node) if node.unordered else node
 
 
 def _whole(node: Node, reason: str) -> Cut:
@@ -186,9 +177,9 @@ def _works(*nodes: Node) -> bool:
     return any(node.worth_a_worker for node in nodes)
 
 
-def _shared_caches(node: Node) -> list[Cache]:
+def _shared_caches(node: Node) -> list[Node]:
     """The caches in directories, each of which only one process can write."""
-    return [below for below in node.walk() if isinstance(below, Cache) and below.filename]
+    return [below for below in node.walk() if below.one_writer]
 
 
 def _maps_below(above: list[OneInput]) -> tuple[list[OneInput], list[OneInput]]:
@@ -204,7 +195,7 @@ def _maps_below(above: list[OneInput]) -> tuple[list[OneInput], list[OneInput]]:
     return moved, rest
 
 
-def _below_cache(node: Node, shared: list[Cache]) -> tuple[Node | None, list[OneInput]]:
+def _below_cache(node: Node, shared: list[Node]) -> tuple[Node | None, list[OneInput]]:
     """As `base_of`, but below all of these caches; None if there is no such node."""
     above: list[OneInput] = []
     left = len(shared)
@@ -228,15 +219,9 @@ def _groups(above: list[OneInput], *, ordered: bool, probing: bool) -> tuple[lis
         why = _why_not(step, exact, ordered, probing)
         if why:
             return groups, f"{step.label} {why}"
-        groups.append(_by_row(step, exact) if isinstance(step, Interleave) else step)
+        groups.append(step.by_row(numbered=exact))
         exact = exact and step.one_each
     return groups, "each row is treated by itself" if groups else "any row is read by index"
-
-
-def _by_row(step: Interleave, exact: bool) -> Interleave:
-    """An `interleave` that reads one dataset after the other. Random keys depend on the node's name, which stays."""
-    kind = Interleave if exact else DrawsNothing
-    return kind(step.input, step.method, step.function, num_parallel_calls=step.num_parallel_calls, site=step.site)
 
 
 def _why_not(step: OneInput, exact: bool, ordered: bool, probing: bool) -> str:
@@ -244,26 +229,22 @@ def _why_not(step: OneInput, exact: bool, ordered: bool, probing: bool) -> str:
     by_number = "draws by the number of an element in the whole stream"
     if step.rows_apart:
         return by_number if step.draws_by_number else ""
-    if isinstance(step, IgnoreErrors):
+    if step.leaves_out_failures:
         return "counts what it leaves out in the trainer"
-    if not isinstance(step, Interleave):
+    if not step.dataset_for_each:
         return "must see the whole stream"
-    if step.cycle_length > 1 and ordered:
+    if step.mixes_rows and ordered:
         return "mixes what it makes of several rows"
-    if exact or isinstance(step, DrawsNothing):
+    if exact or not step.numbers_known:
         return ""
     return by_number if not probing or _may_draw(step) else ""
 
 
-def _may_draw(step: Interleave) -> bool:
+def _may_draw(step: OneInput) -> bool:
     """Whether the dataset made of its first element draws random numbers by the position in the stream."""
     try:
-        with iter(Dataset(step.input)) as elements:
-            element = next(elements)
-        made = step.function(*element) if isinstance(element, tuple) else step.function(element)
-    except StopIteration:
-        return False
+        made = first_dataset(step)
     except Exception as error:
         _logger.debug("%s may draw random numbers: its first element fails: %r", step.label, error)
         return True
-    return not isinstance(made, Dataset) or made.node.unseeded
+    return made is not None and made.unseeded

@@ -19,7 +19,7 @@ from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.service.wire.left_out import Noted
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import LeftOut
-from penstock.service.worker.cut import DrawsNothing, base_of
+from penstock.service.worker.cut import base_of
 from penstock.service.worker.spans import Piece, SpanReader, pulled
 
 
@@ -62,7 +62,7 @@ class SpanRun(Run):
         return self.span.start if isinstance(node, SpanRows) else 0
 
     def inner(self, node: Node, root: Node, epoch: int, position: int) -> Run:
-        if isinstance(node, DrawsNothing) and root.unseeded:
+        if root.unseeded and not node.numbers_known:
             raise InvalidArgumentError(
                 f"{node.where()} makes datasets that draw random numbers without a seed, which depend on the number of "
                 "the element in the whole stream; it is not known here. Give them seeds, or let the filter stand above"
