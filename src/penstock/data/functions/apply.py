@@ -125,10 +125,11 @@ def call_rows_in_place(function: Any, block: Block, output: "OutputBlock", start
     Its first argument is a `Place`: memory in the result's row of the output block, where it may write the result and
     return what it got. Only a function that keeps no reference to its result has such a method.
     """
+    call = getattr(function, "_call_in_place")  # noqa: B009  # a protocol for penstock's own, as `_map_block` is
     unpack = block.structure.kind == "tuple"
     for number, row in enumerate(block.rows(), start):
         place = partial(output.place, number)
-        yield function._call_in_place(place, *row) if unpack else function._call_in_place(place, row)
+        yield call(place, *row) if unpack else call(place, row)
 
 
 def call_rows_with_randomness(
