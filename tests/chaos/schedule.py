@@ -20,6 +20,8 @@ _OF_SHARED_JOBS = ("idle", "slow")
 
 SHORT_TIMES = {"heartbeat_seconds": 0.2, "lease_seconds": 1.5}
 DEFAULT_TIMES = {"heartbeat_seconds": 2.0, "lease_seconds": 10.0}
+_PASSES = 120
+"""A multiple of each number of passes that there may be, also where a pass has every second element."""
 _LONGER = 6
 """How many times longer things last with the default times."""
 
@@ -157,7 +159,7 @@ def draw(seed: int, *, dispatcher: bool, network: bool, faults: int | None, defa
         kind=kind,
         mode=mode,
         shape=rng.choice(_SHAPES[mode]),
-        elements=6 * rng.randint(80, 230) * (longer // 2 or 1),
+        elements=_elements(rng, mode) * (longer // 2 or 1),
         workers=rng.randint(1, 3),
         trainers=trainers,
         protocol="flight" if network else rng.choice(("shared_memory", "flight")),
@@ -168,6 +170,12 @@ def draw(seed: int, *, dispatcher: bool, network: bool, faults: int | None, defa
         paces=_paces(rng, kind, trainers) if mode == "shared" else (0.0,) * trainers,
         idle=rng.choice((0.0, 0.0, 1.0) if kind != "idle" else (1.0, 2.0)) if mode == "shared" else 0.0,
     )
+
+
+def _elements(rng: random.Random, mode: str) -> int:
+    elements = 6 * rng.randint(80, 230)
+    # A reader may get more than an epoch of one pass: each pass begins anew with its own elements then.
+    return elements // _PASSES * _PASSES if mode == "cross_trainer" else elements
 
 
 def _mode(seed: int, kind: str) -> str:

@@ -214,13 +214,15 @@ def test_a_mark_that_is_missing_is_said(copied: tuple[Path, list[bytes]], caplog
 def test_a_mark_of_another_journal_is_refused(copied: tuple[Path, list[bytes]], tmp_path: Path) -> None:
     Journal(tmp_path / "other", State()).close()
     shutil.copy(tmp_path / "other" / journal_mark.FILE, copied[0])
-    with pytest.raises(ps.StorageError, match="belongs to another journal than the one beside it"):
+    with pytest.raises(ps.StorageError, match="another journal than the one beside it: .* choose another work_dir"):
         found(copied[0])
 
 
 def test_a_damaged_mark_is_refused(copied: tuple[Path, list[bytes]]) -> None:
     (copied[0] / journal_mark.FILE).write_bytes(b"x" * 56)
-    with pytest.raises(ps.StorageError, match=r"journal\.mark is damaged, .* from a copy\. To go on"):
+    with pytest.raises(
+        ps.StorageError, match=r"journal\.mark is damaged, .* from a copy, or choose another work_dir .* To go on"
+    ):
         found(copied[0])
 
 

@@ -61,13 +61,14 @@ class JournalMark:
         ]
         if not whole or len(content) > _SLOTS * _SLOT.size:
             raise StorageError(
-                f"{self._path} is damaged, which says how far the journal beside it went: bring both back from a copy. "
-                "To go on from the journal as it is, remove the file: if the journal has lost its end, what was read "
-                "then is given out again"
+                f"{self._path} is damaged, which says how far the journal beside it went: bring both back from a copy, "
+                "or choose another work_dir to begin anew on purpose. To go on from the journal as it is, remove the "
+                "file: if the journal has lost its end, what was read then is given out again"
             )
         if any(name != self._name for name, _ in whole):
             raise StorageError(
-                f"{self._path} belongs to another journal than the one beside it: bring both back from the same copy"
+                f"{self._path} belongs to another journal than the one beside it: bring both back from the same copy, "
+                "or choose another work_dir to begin anew on purpose"
             )
         return max(int(number) for _, number in whole)
 
