@@ -58,6 +58,8 @@ from penstock.extras import load as _load
 from penstock.formats.example import parse_example as parse_example
 from penstock.formats.indexed.file_format import FileFormat as FileFormat
 from penstock.formats.indexed.registry import register_format as register_format
+from penstock.formats.ragged_feature import RaggedFeature as RaggedFeature
+from penstock.formats.sequence_example import parse_sequence_example as parse_sequence_example
 from penstock.formats.tfrecord_writer import TFRecordWriter as TFRecordWriter
 from penstock.optional import Optional as Optional
 from penstock.options import AUTOTUNE as AUTOTUNE

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import io
 import json
+import lzma
 import os
 import pathlib
 import struct
@@ -291,7 +292,7 @@ def test_the_wrong_compression_is_named(tmp_path):
         with pytest.raises(ps.StorageError, match=r"damaged, or not compressed as compression_type says"):
             list(ps.TFRecordDataset(plain, compression))
     assert list(ps.TFRecordDataset(packed, "gzip")) == [b"x"]
-    with pytest.raises(ps.InvalidArgumentError, match=r"takes None, '', 'GZIP', 'ZLIB' or 'ZSTD', got 'zip'"):
+    with pytest.raises(ps.InvalidArgumentError, match=r"takes None, '', 'GZIP', 'ZLIB', 'XZ' or 'ZSTD', got 'zip'"):
         ps.TFRecordDataset(packed, "zip")
     with pytest.raises(ps.InvalidArgumentError, match=r"TFRecordWriter\(compression_type"):
         ps.TFRecordWriter(tmp_path / "c", "zip")
@@ -562,6 +563,30 @@ def test_a_compressed_file_that_was_not_called_so_is_told(tmp_path):
     path.write_bytes(gzip.compress(b"a\nb\n"))
     with pytest.raises(ps.ElementError, match='it looks like a GZIP file: give compression_type="GZIP"'):
         list(ps.TextLineDataset(path))
+
+
+def test_xz_files_are_read_and_damaged_ones_are_errors(tmp_path):
+    lines = "".join(f"line {number}\n" for number in range(300_000)).encode()  # more than a piece
+    packed = lzma.compress(lines, preset=0)
+    path = written(tmp_path / "a.xz", packed + bytes(8) + packed)
+    dataset = ps.TextLineDataset(path, "xz")
+    assert list(dataset.batch(300_000).map(len)) == [300_000] * 2 and next(iter(dataset.skip(299_999))) == "line 299999"
+    check_conformance(lambda: ps.TextLineDataset(path, "XZ").skip(599_995), limit=10)
+    # One piece of input gives many of output.
+    zeros = written(tmp_path / "zeros.xz", lzma.compress(bytes(1 << 24) + b"\n"))
+    (line,) = ps.TextLineDataset(zeros, "XZ")
+    assert len(line) == 1 << 24
+    for name, data, message in (
+        ("cut", packed[:-9], "is truncated: it ends after 3488890 decompressed bytes"),
+        ("other", gzip.compress(lines), "is damaged, or not compressed as .* after 0 decompressed bytes"),
+        (
+            "changed",
+            packed[: len(packed) // 2] + b"????" + packed[len(packed) // 2 + 4 :],
+            "is damaged, or not .* after [0-9]+ decompressed bytes",
+        ),
+    ):
+        with pytest.raises(ps.StorageError, match=f"{name}' {message}"):
+            list(ps.TextLineDataset(written(tmp_path / name, data), "XZ"))
 
 
 def test_zstandard_files_are_read_and_a_cut_one_is_an_error(tmp_path):

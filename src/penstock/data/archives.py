@@ -35,7 +35,7 @@ def TarDataset(  # noqa: N802  # as the others
         extensions: those to read, without the first dot, in lower case; None for those of the first sample.
         decode: whether ".txt" and ".json" become strings, ".cls", ".id" and ".index" integers, and ".npy" arrays.
             Everything else is bytes.
-        compression_type: None or "" for none; "GZIP", "ZLIB" or "ZSTD", in any case.
+        compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case.
 
     Raises:
         StorageError: a file is missing, or is no tar archive; while iterating, an archive is damaged or cut.

@@ -43,7 +43,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
         delimiter: what stands between values.
         mask_nulls: columns in which nulls become zeros, with a column "x_is_valid" of booleans beside each. A null
             elsewhere is an error.
-        compression_type: None or "" for none; "GZIP", "ZLIB" or "ZSTD", in any case.
+        compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case.
 
     Raises:
         StorageError: a file is missing, or cannot be read, or has another header.
@@ -110,7 +110,7 @@ def JsonLinesDataset(  # noqa: N802  # as the others
         label: the column that makes each row a pair of the others and itself, as models are trained on.
         mask_nulls: columns in which nulls become zeros, empty strings or empty lists, with a column "x_is_valid" of
             booleans beside each. A null elsewhere is an error.
-        compression_type: None or "" for none; "GZIP", "ZLIB" or "ZSTD", in any case.
+        compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case.
 
     Raises:
         StorageError: a file is missing, or cannot be read.

@@ -8,7 +8,7 @@ All records of a call are walked together: what one step reads of every record, 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,22 +16,24 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
-from penstock.spec import LeafSpec
+from penstock.formats.ragged_feature import RaggedFeature
+from penstock.spec import LeafSpec, TensorSpec
 
 Places = npt.NDArray[np.int64]
 Column = npt.NDArray[Any]
 
-_FIRST: Final = 0x0A  # the tag of field 1 with a length
+FIRST: Final = 0x0A  # the tag of field 1 with a length
 _SECOND: Final = 0x12
 _FLOAT: Final = 0x0D  # of a float by itself, as older writers have it
 _NUMBER: Final = 0x08  # of an integer by itself
 _LISTS: Final = {0x0A: "bytes", 0x12: "floats", 0x1A: "int64 numbers"}
 _VARINT_BYTES: Final = 10
+_NUMBERS: Final = TensorSpec((None,), np.int64)
 
 
 def parse_example(
     records: bytes | Sequence[bytes] | Column,
-    features: Mapping[str, LeafSpec],
+    features: Mapping[str, LeafSpec | RaggedFeature],
     defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     r"""The features of `tf.train.Example` records, as TensorFlow's `tf.io.parse_example`, without TensorFlow.
@@ -42,7 +44,8 @@ def parse_example(
     Args:
         records: one record, or a batch of them: what `ps.TFRecordDataset` gives, with or without `batch`.
         features: what each feature is. Of a `ps.TensorSpec` without None in its shape each record must have so many
-            values; with None in front, any number that fits. Floats, integers (and bools) or `object`, for bytes.
+            values; with None in front, any number that fits. Floats, integers (and bools) or `object`, for bytes. A
+            `ps.RaggedFeature` is divided into rows by other features.
         defaults: of features of fixed shape, what stands for one that a record does not have. Without it that is an
             error. Features of any length are then empty.
 
@@ -64,15 +67,90 @@ def parse_example(
         >>> batch["i"][1]
         array([3, 4, 5, 6, 7, 8, 9])
     """
-    kinds = {name: _Kind.of(name, spec) for name, spec in features.items()}
-    unknown = sorted(set(defaults or ()) - {name for name, kind in kinds.items() if kind.count is not None})
-    if unknown:
-        raise InvalidArgumentError(f"parse_example(defaults=...) takes features of fixed shape, got {unknown[0]!r}")
-    one = isinstance(records, bytes)
-    batch = _Batch([records] if isinstance(records, bytes) else list(records))
-    found = batch.features(kinds)
-    columns = {name: _column(batch, name, kinds[name], *found[name], defaults or {}) for name in kinds}
-    return {name: column[0] for name, column in columns.items()} if one else columns
+    wanted = Wanted.of("parse_example", features, defaults or {})
+    batch = Batch([records] if isinstance(records, bytes) else list(records))
+    columns = wanted.columns(batch, batch.features(wanted.keys))
+    return first_rows(columns) if isinstance(records, bytes) else columns
+
+
+def first_rows(columns: Mapping[str, Column]) -> dict[str, Any]:
+    """What a call for one record gives."""
+    return {name: column[0] for name, column in columns.items()}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The features that a call asks for.
+
+    Attributes:
+        kinds: by the names of the features in the records and what they are.
+        parts: by the names in the result: what it is made of, and how it is divided into rows.
+        defaults: what stands for features that a record does not have.
+    """
+
+    kinds: dict[tuple[str, str], "_Kind"]
+    parts: dict[str, tuple[tuple[str, str], RaggedFeature | None]]
+    defaults: Mapping[str, Any]
+
+    @staticmethod
+    def of(call: str, features: Mapping[str, Any], defaults: Mapping[str, Any]) -> "Wanted":
+        """What arguments ask for.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: they cannot be.
+        """
+        kinds: dict[tuple[str, str], _Kind] = {}
+        parts = {}
+        for name, feature in features.items():
+            ragged = feature if isinstance(feature, RaggedFeature) else None
+            spec = feature if ragged is None else TensorSpec((None,), ragged.dtype)
+            key = name if ragged is None or ragged.value_key is None else ragged.value_key
+            parts[name] = (key, str(spec)), ragged
+            kinds[key, str(spec)] = _Kind.of(call, name, spec)
+            for other in ragged.keys if ragged is not None else ():
+                if other is not None:
+                    kinds[other, str(_NUMBERS)] = _Kind.of(call, other, _NUMBERS)
+        fixed = {name for name, (place, _) in parts.items() if kinds[place].count is not None}
+        unknown = sorted(set(defaults) - fixed)
+        if unknown:
+            raise InvalidArgumentError(f"{call}(defaults=...) takes features of fixed shape, got {unknown[0]!r}")
+        return Wanted(kinds, parts, defaults)
+
+    @property
+    def keys(self) -> set[str]:
+        """The names of the features in the records."""
+        return {key for key, _ in self.kinds}
+
+    def only(self, name: str) -> "Wanted":
+        """One feature of the result."""
+        place, ragged = part = self.parts[name]
+        places = {place} | {(key, str(_NUMBERS)) for key in (ragged.keys if ragged else ()) if key is not None}
+        return Wanted({place: self.kinds[place] for place in places}, {name: part}, self.defaults)
+
+    def columns(self, batch: "Batch", found: Mapping[str, tuple[Places, Places]]) -> dict[str, Column]:
+        """What becomes of each feature of the result, from where those of the records stand."""
+        read = {
+            place: _column(batch, place[0], kind, *found[place[0]], self.defaults) for place, kind in self.kinds.items()
+        }
+        return {
+            name: read[place] if ragged is None else _divided(batch, name, ragged, read, read[place])
+            for name, (place, ragged) in self.parts.items()
+        }
+
+
+def _divided(
+    batch: "Batch", name: str, ragged: RaggedFeature, read: Mapping[tuple[str, str], Column], values: Column
+) -> Column:
+    """A ragged feature of all records."""
+    numbers = [None if key is None else read[key, str(_NUMBERS)] for key in ragged.keys]
+    nothing = np.empty(0, np.int64)
+    column = np.empty(len(values), object)
+    for row, of_record in enumerate(values):
+        try:
+            column[row] = ragged.divided(of_record, [nothing if each is None else each[row] for each in numbers])
+        except ElementError as error:
+            raise ElementError(f"{batch.where(row)}: feature {name!r}: {error}") from error
+    return column
 
 
 @dataclass(frozen=True)
@@ -85,21 +163,21 @@ class _Kind:
     dtype: np.dtype[Any]
 
     @staticmethod
-    def of(name: str, spec: Any) -> "_Kind":
+    def of(call: str, name: str, spec: Any) -> "_Kind":
         if not isinstance(spec, LeafSpec):
-            raise InvalidTypeError(f"parse_example(features=...) takes a ps.TensorSpec for {name!r}, got {spec!r:.200}")
+            raise InvalidTypeError(f"{call}(features=...) takes a ps.TensorSpec for {name!r}, got {spec!r:.200}")
         tag = {"O": 0x0A, "f": 0x12, "i": 0x1A, "u": 0x1A, "b": 0x1A}.get(spec.dtype.kind)
         lengths = [length for length in spec.shape if length is not None]
         varies = len(lengths) < len(spec.shape)
         if tag is None or (varies and (spec.shape[0] is not None or len(lengths) != len(spec.shape) - 1)):
             raise InvalidArgumentError(
-                f"parse_example takes floats, integers, or objects (for bytes), and None in front alone, got "
+                f"{call} takes floats, integers, or objects (for bytes), and None in front alone, got "
                 f"{spec} for {name!r}"
             )
         return _Kind(tag, None if varies else math.prod(lengths), tuple(lengths), spec.dtype)
 
 
-class _Batch:
+class Batch:
     """The bytes of records, one after the other, with zeros behind them."""
 
     def __init__(self, records: list[Any]) -> None:
@@ -112,19 +190,25 @@ class _Batch:
         self.ends = np.cumsum([len(record) for record in records], dtype=np.int64)
         self.begins = np.append(0, self.ends[:-1]) if len(records) else self.ends
 
-    def features(self, names: Mapping[str, Any]) -> dict[str, tuple[Places, Places]]:
+    def features(self, names: Collection[str]) -> dict[str, tuple[Places, Places]]:
         """Where the named feature of each record begins and ends; both are 0 where there is none."""
+        rows = np.flatnonzero(self.ends > self.begins)
+        at, ends = self.message(rows, self.begins[rows], self.ends[rows], FIRST)
+        self.check(ends == self.ends[rows], rows, "it is no tf.train.Example")
+        return self.entries(names, rows, at, ends)
+
+    def entries(
+        self, names: Collection[str], rows: Places, at: Places, ends: Places
+    ) -> dict[str, tuple[Places, Places]]:
+        """As `features`, of maps from names to messages that stand at these places of these records."""
         count = len(self.ends)
         found = {name: (np.zeros(count, np.int64), np.zeros(count, np.int64)) for name in names}
         encoded = {name.encode(): places for name, places in found.items()}
-        rows = np.flatnonzero(self.ends > self.begins)
-        at, ends = self.message(rows, self.begins[rows], self.ends[rows], _FIRST)
-        self.check(ends == self.ends[rows], rows, "it is no tf.train.Example")
         while len(rows):
             left = at < ends
             rows, at, ends = rows[left], at[left], ends[left]
-            entry, stop = self.message(rows, at, ends, _FIRST)
-            name, name_end = self.message(rows, entry, stop, _FIRST)
+            entry, stop = self.message(rows, at, ends, FIRST)
+            name, name_end = self.message(rows, entry, stop, FIRST)
             value, value_end = stop.copy(), stop.copy()
             full = np.flatnonzero(name_end < stop)
             value[full], value_end[full] = self.message(rows[full], name_end[full], stop[full], _SECOND)
@@ -190,10 +274,14 @@ class _Batch:
     def check(self, good: npt.NDArray[np.bool_], rows: Places, problem: str) -> None:
         """Refuse the first of these records that is not good."""
         if not good.all():
-            raise ElementError(f"parse_example: record {int(rows[np.argmin(good)])}: {problem}")
+            raise ElementError(f"{self.where(int(rows[np.argmin(good)]))}: {problem}")
+
+    def where(self, row: int) -> str:
+        """What an error says of where it is."""
+        return f"parse_example: record {row}"
 
 
-def _column(batch: _Batch, name: str, kind: _Kind, begins: Places, ends: Places, defaults: Mapping[str, Any]) -> Column:
+def _column(batch: Batch, name: str, kind: _Kind, begins: Places, ends: Places, defaults: Mapping[str, Any]) -> Column:
     """A feature of all records."""
     rows = np.flatnonzero(ends > begins)
     at, limits = begins[rows], ends[rows]
@@ -227,7 +315,7 @@ def _column(batch: _Batch, name: str, kind: _Kind, begins: Places, ends: Places,
     return column
 
 
-def _of_any_length(batch: _Batch, name: str, kind: _Kind, rows: Places, values: Column, counts: Places) -> Column:
+def _of_any_length(batch: Batch, name: str, kind: _Kind, rows: Places, values: Column, counts: Places) -> Column:
     """An object array with the values of each record."""
     size = math.prod(kind.shape)
     batch.check(
@@ -242,14 +330,14 @@ def _of_any_length(batch: _Batch, name: str, kind: _Kind, rows: Places, values: 
     return column
 
 
-def _bytes(batch: _Batch, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
+def _bytes(batch: Batch, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
     """The values of lists of bytes, record by record, and how many each has."""
     counts = np.zeros(len(rows), np.int64)
     of, starts, stops = [], [], []
     left = np.flatnonzero(at < ends)
     at = at.copy()
     while len(left):
-        begin, end = batch.message(rows[left], at[left], ends[left], _FIRST)
+        begin, end = batch.message(rows[left], at[left], ends[left], FIRST)
         of.append(left)
         starts.append(begin)
         stops.append(end)
@@ -264,7 +352,7 @@ def _bytes(batch: _Batch, name: str, rows: Places, at: Places, ends: Places) -> 
     return values, counts
 
 
-def _floats(batch: _Batch, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
+def _floats(batch: Batch, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
     data, lengths, single = _packed(batch, name, rows, at, ends, _FLOAT)
     size = 5 if single else 4
     batch.check(lengths % size == 0, rows, f"feature {name!r} is damaged")
@@ -275,7 +363,7 @@ def _floats(batch: _Batch, name: str, rows: Places, at: Places, ends: Places) ->
     return by_value.reshape(-1).view("<f4"), lengths // size
 
 
-def _integers(batch: _Batch, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
+def _integers(batch: Batch, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
     data, lengths, single = _packed(batch, name, rows, at, ends, _NUMBER)
     last = np.flatnonzero(data < 0x80)
     sizes = np.diff(last, prepend=-1)
@@ -298,7 +386,7 @@ def _integers(batch: _Batch, name: str, rows: Places, at: Places, ends: Places) 
 
 
 def _packed(
-    batch: _Batch, name: str, rows: Places, at: Places, ends: Places, single: int
+    batch: Batch, name: str, rows: Places, at: Places, ends: Places, single: int
 ) -> tuple[npt.NDArray[np.uint8], Places, bool]:
     """The bytes of lists of numbers, how many each record has, and whether each number has a tag of its own."""
     full = at < ends
@@ -307,6 +395,6 @@ def _packed(
         batch.check(alone == full, rows, f"feature {name!r} is written in another way than in the records before it")
         return batch.ranges(at, ends - at), ends - at, True
     begins, stops = at.copy(), at.copy()
-    begins[full], stops[full] = batch.message(rows[full], at[full], ends[full], _FIRST)
+    begins[full], stops[full] = batch.message(rows[full], at[full], ends[full], FIRST)
     batch.check((stops == ends) | ~full, rows, f"feature {name!r} is damaged")
     return batch.ranges(begins, stops - begins), stops - begins, False

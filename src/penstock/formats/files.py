@@ -1,6 +1,7 @@
 """Files as bytes, from front to back: local or with a protocol, plain or compressed."""
 
 import glob
+import importlib
 import os
 import weakref
 import zlib
@@ -14,15 +15,24 @@ from penstock import formats
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.paths import local_path
 
+lzma: Any
+try:
+    lzma = importlib.import_module("lzma")
+except ImportError:  # Python can be built without it
+    lzma = None
+
 # What zlib calls window bits: they say which header and which checksum to expect.
 WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}
+_XZ = "XZ"
 _ZSTD = "ZSTD"
 
 _RAW_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
 
 
-def check_compression(call: str, compression_type: str | None, known: Sequence[str] = (*WINDOW_BITS, _ZSTD)) -> str:
+def check_compression(
+    call: str, compression_type: str | None, known: Sequence[str] = (*WINDOW_BITS, _XZ, _ZSTD)
+) -> str:
     """The compression as "", or one of those known, which may be given in any case; None stands for "".
 
     Raises:
@@ -97,6 +107,8 @@ def open_bytes(name: str, compression: str) -> "ByteReader":
             file = open(name, "rb", buffering=0)  # noqa: SIM115  # its reader closes it
         if compression == _ZSTD:
             return Unpacked(name, file)
+        if compression == _XZ:
+            return InflatedXZ(name, file)
         return Inflated(name, file, WINDOW_BITS[compression]) if compression else ByteReader(name, file)
     except OSError as error:
         raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
@@ -202,19 +214,27 @@ class Inflated(ByteReader):
     def _inflate(self) -> bytes:
         """The next piece; nothing at the end."""
         while True:
-            raw = self._raw or super().read(_RAW_BYTES)
+            raw = self._raw or self._more()
             if self._part is None:
                 if not raw:
                     return b""
                 raw = self._raw = raw.lstrip(b"\0") if self._parts else raw  # the last part may be padded with zeros
                 if not raw:
                     continue
-                self._part = zlib.decompressobj(self._window_bits)
+                self._part = self._begin()
                 self._parts += 1
             piece = self._decompress(raw)
             if piece:
                 self._end += len(piece)
                 return piece
+
+    def _begin(self) -> Any:
+        """What decompresses the next part."""
+        return zlib.decompressobj(self._window_bits)
+
+    def _more(self) -> bytes:
+        """The next bytes to decompress."""
+        return super().read(_RAW_BYTES)
 
     def _decompress(self, raw: bytes) -> bytes:
         try:
@@ -230,6 +250,38 @@ class Inflated(ByteReader):
             raise StorageError(f"{self.name!r} is truncated: it ends after {self._end} decompressed bytes")
         else:
             self._raw = self._part.unconsumed_tail
+        return piece
+
+
+class InflatedXZ(Inflated):
+    """The decompressed bytes of one xz file."""
+
+    def __init__(self, name: str, file: Any) -> None:
+        if lzma is None:
+            raise StorageError(f"{name!r} cannot be decompressed: this Python was built without its module lzma")
+        super().__init__(name, file, 0)
+
+    def _begin(self) -> Any:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ)
+
+    def _more(self) -> bytes:
+        # What was read already may decompress to many pieces.
+        return super()._more() if self._part is None or self._part.needs_input else b""
+
+    def _decompress(self, raw: bytes) -> bytes:
+        wanting = self._part.needs_input
+        try:
+            piece: bytes = self._part.decompress(raw, _PIECE_BYTES)
+        except lzma.LZMAError as error:
+            raise StorageError(
+                f"{self.name!r} is damaged, or not compressed as compression_type says: {error}, "
+                f"after {self._end} decompressed bytes"
+            ) from error
+        self._raw = b""
+        if self._part.eof:
+            self._raw, self._part = self._part.unused_data, None
+        elif not raw and not piece and wanting:
+            raise StorageError(f"{self.name!r} is truncated: it ends after {self._end} decompressed bytes")
         return piece
 
 
