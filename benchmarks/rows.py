@@ -1,6 +1,6 @@
 """What operators cost for each row, against the loop that one would write by hand, by processor time and in turn."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -12,7 +12,7 @@ from benchmarks.timing import Figure, processor_ratio, processor_seconds
 
 def measure() -> list[Figure]:
     """The figures of this file."""
-    return [*generators(), restored_generator(), *shuffles(), ragged_text(), *windows(), scanned()]
+    return [*maps(), *generators(), restored_generator(), *shuffles(), ragged_text(), *windows(), scanned()]
 
 
 def exhaust(items: Iterable[object]) -> None:
@@ -37,6 +37,46 @@ def images() -> Iterator[np.ndarray[Any, Any]]:
     """Images that are made one by one, as cheaply as NumPy makes them."""
     for number in range(20_000):
         yield np.full((28, 28), number % 255, np.uint8)
+
+
+def stacked(rows: list[Any]) -> Any:
+    """A batch of elements, made by hand."""
+    if isinstance(rows[0], tuple):
+        return tuple(np.array(column) for column in zip(*rows, strict=True))
+    if isinstance(rows[0], dict):
+        return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    return np.array(rows)
+
+
+def maps() -> Iterator[Figure]:
+    """Functions of one element that give one leaf, tuples and dictionaries, in batches, by this thread and by two."""
+    count = np.arange(100_000)
+    pictures, labels = np.zeros((8_000, 28, 28), np.uint8), np.arange(8_000)
+    scale = np.float32(1 / 255)
+    cases: list[tuple[str, tuple[np.ndarray[Any, Any], ...], Callable[..., Any]]] = [
+        ("a number", (count,), lambda x: x + 1),
+        ("a tuple of numbers", (count,), lambda x: (x, x + 1)),
+        ("a dictionary of numbers", (count,), lambda x: {"x": x, "y": x + 1}),
+        ("an image", (pictures,), lambda image: image * scale),
+        ("a tuple of image and label", (pictures, labels), lambda image, label: (image * scale, label)),
+        (
+            "a dictionary of image and label",
+            (pictures, labels),
+            lambda image, label: {"image": image * scale, "label": label},
+        ),
+    ]
+    for name, columns, function in cases:
+        source = ps.Dataset.from_tensor_slices(columns if len(columns) > 1 else columns[0])
+
+        def by_hand(columns: Any = columns, function: Callable[..., Any] = function) -> None:
+            for start in range(0, len(columns[0]), 256):
+                rows = zip(*(column[start : start + 256] for column in columns), strict=True)
+                stacked([function(*row) for row in rows])
+
+        for calls, word in ((None, ""), (2, ", two threads")):
+            dataset = source.map(function, num_parallel_calls=calls).batch(256)
+            question = f"map to {name}{word}, batch(256) / loop"
+            yield processor_ratio(question, lambda dataset=dataset: exhaust(dataset), by_hand, 0.85)  # type: ignore[misc]
 
 
 def generators() -> Iterator[Figure]:

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter, itemgetter
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -56,6 +57,8 @@ class Structure:
             return leaves[0]
         if self.is_flat_tuple:
             return tuple(leaves)
+        if self.kind == "dict" and self.is_flat:
+            return dict(zip(self.names, leaves, strict=True))
         return self._take(iter(leaves))
 
     def _take(self, leaves: Iterator[Any]) -> Any:
@@ -148,6 +151,33 @@ def flatten(value: Any) -> tuple[list[Any], Structure]:
     """
     leaves: list[Any] = []
     return leaves, _visit(value, leaves)
+
+
+def quick_leaves(structure: Structure) -> Callable[[Any], tuple[Any, ...] | None]:
+    """What gives the leaves of a value that is of this structure at first sight, and None for another.
+
+    Whether a container stands in the place of a leaf is for the caller to see.
+    """
+    count, names, record = len(structure.names), structure.names, structure.record
+    if structure.kind == "leaf":
+        return lambda value: (value,)
+    if structure.is_flat_tuple:
+        return lambda value: value if type(value) is tuple and len(value) == count else None
+    if not structure.is_flat or count == 0:
+        return lambda value: None
+    get = itemgetter if structure.kind == "dict" else attrgetter
+    only: Callable[[Any], Any] = get(names[0])
+    take: Callable[[Any], Any] = get(*names) if count > 1 else lambda value: (only(value),)
+
+    def of_dictionary(value: Any) -> tuple[Any, ...] | None:
+        if type(value) is not dict or len(value) != count:
+            return None
+        try:
+            return take(value)  # type: ignore[no-any-return]  # a tuple
+        except KeyError:
+            return None
+
+    return of_dictionary if structure.kind == "dict" else lambda value: take(value) if type(value) is record else None
 
 
 def map_structure(function: Callable[..., Any], first: Any, *others: Any) -> Any:

@@ -8,20 +8,19 @@ what differs is looked at again.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 
 from penstock.data.block import Block, Column, column_of, object_column, own
+from penstock.data.functions.output import bounds
 from penstock.runtime.memory import empty
 from penstock.spec import LeafSpec
-from penstock.structure import Structure
+from penstock.structure import Structure, quick_leaves
 
 Check = Callable[[Any], list[Any]]
 """Gives the leaves of a row that differs from the first, or raises an error that says what is wrong with it."""
 
-_EXACT_IN_DOUBLES: Final = 1 << 53
 _MOST_ROWS: Final = 1 << 16
 _MOST_BYTES: Final = 1 << 30
 
@@ -255,9 +254,9 @@ def _leaf_like(raw: Any, leaf: Any, spec: LeafSpec | None) -> Leaf:
     kind = type(raw)
     dtype = leaf.dtype if isinstance(leaf, (np.ndarray, np.generic)) else np.dtype(object)
     if kind in (int, float) and dtype.kind in "iuf":
-        bounds = _bounds(kind, dtype)
-        if bounds is not None:
-            return Numbers(kind, dtype, *bounds)
+        limits = bounds(kind, dtype)
+        if limits is not None:
+            return Numbers(kind, dtype, *limits)
     elif kind is bool and dtype == np.bool_:
         return Numbers(kind, dtype, False, True)
     elif leaf is raw and (kind in (str, bytes) or (isinstance(raw, np.generic) and dtype.kind in "biufc")):
@@ -265,16 +264,6 @@ def _leaf_like(raw: Any, leaf: Any, spec: LeafSpec | None) -> Leaf:
     elif leaf is raw and kind is np.ndarray and dtype.kind in "biufc":
         return Arrays(dtype, raw.shape, spec)
     return Values(Unlike, dtype)  # a type that no row is of: each is looked at
-
-
-def _bounds(kind: type, dtype: np.dtype[Any]) -> tuple[float, float] | None:
-    """Between which numbers of a type a dtype holds them, as NumPy rounds them; None where it does not."""
-    if kind is int and dtype.kind in "iu":
-        return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    if dtype.kind != "f" or dtype.itemsize not in (4, 8):
-        return None
-    largest = float(np.finfo(dtype).max) if kind is float else _EXACT_IN_DOUBLES
-    return -largest, largest
 
 
 class Collector:
@@ -304,7 +293,7 @@ class Collector:
         self._only = only
         self._structure = structure
         self._check = check
-        self._of_row = _leaves_of(structure)
+        self._of_row = quick_leaves(structure)
         self._rows = 0
         self.alone = only.alone if only is not None else _row_alone(self._of_row, self._leaves, structure)
 
@@ -356,40 +345,6 @@ class Collector:
     def checked_alone(self, value: Any) -> Any:
         """As `alone`, of a row that is looked at."""
         return Block.of_leaves([[own(leaf) for leaf in self._check(value)]], self._structure).row(0)
-
-
-def _leaves_of(structure: Structure) -> Callable[[Any], Sequence[Any] | None]:
-    """What gives the leaves of a row that is of this structure at first sight, and None for another.
-
-    A container in the place of a leaf is unlike any leaf.
-    """
-    count, names, record = len(structure.names), structure.names, structure.record
-    if structure.kind == "leaf":
-        return lambda value: (value,)
-    if structure.is_flat_tuple:
-
-        def of_tuple(value: Any) -> Sequence[Any] | None:
-            return value if type(value) is tuple and len(value) == count else None
-
-        return of_tuple
-    if not structure.is_flat or count == 0:
-        return lambda value: None
-    if structure.kind == "dict":
-
-        def of_dictionary(value: Any) -> Sequence[Any] | None:
-            # What a name that is missing gives is unlike every leaf.
-            return [value.get(name) for name in names] if type(value) is dict and len(value) == count else None
-
-        return of_dictionary
-    take = attrgetter(*names)
-
-    def of_record(value: Any) -> Sequence[Any] | None:
-        if type(value) is not record:
-            return None
-        found = take(value)
-        return (found,) if count == 1 else found
-
-    return of_record
 
 
 def _row_alone(

@@ -7,16 +7,9 @@ from threading import Lock
 from typing import Any
 
 from penstock.data.block import Block, own
-from penstock.data.functions.apply import (
-    Failure,
-    Layout,
-    OutputBlock,
-    Results,
-    as_promised,
-    map_rows,
-    note,
-    until_stopped,
-)
+from penstock.data.functions.apply import as_promised, map_rows, note
+from penstock.data.functions.layout import Layout
+from penstock.data.functions.output import Failure, OutputBlock, Results
 from penstock.data.functions.promise import Promise
 from penstock.data.node import Node, Run
 from penstock.data.streams.reading import Pending
@@ -48,7 +41,7 @@ class Made(Pending):
 
 
 @dataclass
-class _Values:
+class _Returned:
     """What the calls for some rows returned, up to the first that raised."""
 
     found: list[Any] = field(default_factory=list)
@@ -82,13 +75,13 @@ class Calls(Pending):
         super().__init__(callers)
         self._run = run
         self._node = node
-        self._results = until_stopped(run, results)
+        self._results = results
         self._positions = positions
         self._rows = rows = len(positions)
         self._promise = promise
         self._lock = Lock()
         self._outcome: Outcome | None = None
-        self._values: list[_Values] = []
+        self._values: list[_Returned] = []
         self._output: OutputBlock | None = None
         self._failures: list[Failure] = []
         chunk = rows if at_once is not None else callers.chunk
@@ -98,12 +91,12 @@ class Calls(Pending):
         if at_once is not None:
             calls: list[Callable[[], None]] = [partial(self._all_at_once, at_once)]
         elif layout is None:
-            self._values = [_Values() for _ in starts]
+            self._values = [_Returned() for _ in starts]
             calls = [partial(self._keep, values, start) for values, start in zip(self._values, starts, strict=True)]
         elif len(starts) == 1:
             calls = [self._all]
         else:
-            self._output = OutputBlock(layout, rows, promise)
+            self._output = OutputBlock(run.threads, layout, rows, promise)
             calls = [partial(self._fill, start) for start in starts]
         self._chunk = chunk
         callers.add([Task(partial(self._call, call), min(chunk, rows)) for call in calls])
@@ -127,11 +120,13 @@ class Calls(Pending):
     def _all(self) -> None:
         self._outcome = map_rows(self._run, self._node, self._results, self._rows, self._promise)
 
-    def _keep(self, values: _Values, start: int) -> None:
+    def _keep(self, values: _Returned, start: int) -> None:
         stop = min(start + self._chunk, self._rows)
         try:
             for value in self._results(start, stop):
                 values.found.append(_owned(value))
+                if self._run.threads.stopped:  # slow calls would keep its threads alive
+                    raise Closed
         except failures() as error:
             values.error = error
 

@@ -31,6 +31,10 @@ class Promise:
         """The leaves of a result, of which Python numbers and lists take the promised dtypes."""
         return list(map(fitted, self.leaves, leaves))
 
+    def fit_leaf(self, number: int, leaf: Any) -> Any:
+        """As `fit`, for one leaf."""
+        return fitted(self.leaves[number], leaf)
+
     def fit_value(self, value: Any) -> Any:
         """As `fit`, for a whole result; one of another structure as it is."""
         leaves, structure = flatten(value)

@@ -9,9 +9,6 @@ import numpy as np
 
 from penstock.data.block import Block, Indices
 from penstock.data.functions.apply import (
-    Failure,
-    OutputBlock,
-    Results,
     call_rows,
     call_rows_in_place,
     call_rows_with_randomness,
@@ -21,6 +18,7 @@ from penstock.data.functions.apply import (
 )
 from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Made
+from penstock.data.functions.output import Failure, OutputBlock, Results
 from penstock.data.functions.promise import Promise
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run

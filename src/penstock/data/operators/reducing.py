@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, own
-from penstock.data.functions.apply import Layout, call_rows, checked_rows, integer_key, note
+from penstock.data.functions.apply import call_rows, checked_rows, integer_key, note
+from penstock.data.functions.layout import Layout
 from penstock.data.node import OneInput, Run
 from penstock.data.streams.stream import CountingCursor, OneInputStream, RowsBeforeFailure, State
 from penstock.errors import InvalidTypeError

@@ -10,7 +10,8 @@ import numpy as np
 
 from penstock.data.block import Block, own
 from penstock.data.collecting import Collector, Unlike
-from penstock.data.functions.apply import Layout, checked_rows
+from penstock.data.functions.apply import checked_rows
+from penstock.data.functions.layout import Layout
 from penstock.data.functions.promise import Promise
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import OneInput, Run

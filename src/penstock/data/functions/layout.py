@@ -1,0 +1,76 @@
+"""What the results of one function have in common."""
+
+from dataclasses import dataclass, field
+from types import GeneratorType
+from typing import Any
+
+import numpy as np
+
+from penstock.data.functions.promise import Promise
+from penstock.errors import ElementError, InvalidTypeError
+from penstock.spec import TensorSpec, alike, as_leaf
+from penstock.structure import Structure, flatten
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What every result of one function must look like: its structure, and the dtype of each leaf.
+
+    The shapes are those of the result it was taken from; others may differ. `scalars` tells which of its leaves were
+    values without axes, and no arrays.
+    """
+
+    structure: Structure
+    dtypes: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...] = field(compare=False)
+    scalars: tuple[bool, ...] = field(compare=False)
+
+    @staticmethod
+    def of(value: Any) -> "Layout":
+        """The layout of one result."""
+        leaves, structure = flatten(value)
+        if value is None:
+            raise InvalidTypeError("the function returned None: does it lack a `return`?")
+        if any(isinstance(leaf, GeneratorType) for leaf in leaves):
+            raise InvalidTypeError(
+                "the function returned a generator, which can be read once only: return a list or an array, or use "
+                "flat_map with ps.Dataset.from_generator"
+            )
+        leaves = [as_leaf(leaf) for leaf in leaves]
+        shapes = tuple(leaf.shape if isinstance(leaf, (np.ndarray, np.generic)) else () for leaf in leaves)
+        scalars = tuple(not isinstance(leaf, np.ndarray) for leaf in leaves)
+        return Layout(structure, tuple(map(dtype_of_leaf, leaves)), shapes, scalars)
+
+    @staticmethod
+    def promised(promise: Promise | None) -> "Layout | None":
+        """The layout of results whose shapes and dtypes were promised; None where some are not known."""
+        if promise is None:
+            return None
+        shapes, dtypes = [], []
+        for spec in promise.leaves:
+            if not isinstance(spec, TensorSpec) or spec.assumed or spec.dtype.kind not in "biufc" or None in spec.shape:
+                return None
+            shapes.append(tuple(length for length in spec.shape if length is not None))
+            dtypes.append(spec.dtype)
+        return Layout(promise.structure, tuple(dtypes), tuple(shapes), tuple(not shape for shape in shapes))
+
+    def check(self, other: "Layout") -> None:
+        """Raise an ElementError if the other layout differs from this one, but for the width of fixed-width strings."""
+        if self == other:
+            return
+        same = self.structure == other.structure and all(
+            alike(a, b) for a, b in zip(self.dtypes, other.dtypes, strict=True)
+        )
+        if not same:
+            raise ElementError(
+                f"the function returned {other} after it had returned {self}; return one kind of element "
+                "(object stands for strings, bytes and other Python objects)"
+            )
+
+    def __str__(self) -> str:
+        return self.structure.shown([str(dtype) for dtype in self.dtypes])
+
+
+def dtype_of_leaf(leaf: Any) -> np.dtype[Any]:
+    """The dtype of a leaf; of strings and other objects `object`."""
+    return leaf.dtype if isinstance(leaf, (np.ndarray, np.generic)) else np.dtype(object)
