@@ -92,6 +92,22 @@ def test_idle_memory_is_given_back_to_the_system() -> None:
     assert arena.nbytes == 64 << 20
 
 
+def test_a_closed_arena_keeps_only_the_memory_of_arrays() -> None:
+    arena = Arena()
+    kept = arena.allocate(1 << 20)
+    idle = arena.allocate(8 << 20)
+    assert kept is not None and idle is not None
+    kept[:] = 7
+    del idle
+    arena.close()
+    assert arena.nbytes == 16 << 20
+    assert arena.allocate(8 << 20) is None
+    assert (kept == 7).all()
+    del kept
+    arena.close()
+    assert arena.nbytes == 0
+
+
 def test_an_arena_without_room_says_so_and_goes_on_when_there_is_some() -> None:
     arena = Arena()
     arrays = [arena.allocate(5 << 20) for _ in range(128)]

@@ -111,6 +111,14 @@ class Arena:
             self._collect()
             return sum(segment.size for segment in self._segments)
 
+    def close(self) -> None:
+        """Give back all idle memory, and allocate no more. Arrays stay as they are."""
+        with self._lock:
+            self._works = False
+            self._collect()
+            self._segments = {segment for segment in self._segments if segment.used}
+            self._free.clear()
+
     def _collect(self) -> None:
         while self._returned:
             slot = self._returned.popleft()

@@ -123,6 +123,7 @@ class SharedMemoryServer:
         for thread in (self._thread, *lines.values()):
             thread.join(_JOIN_SECONDS)
         self._listener.close()
+        self.arena.close()
 
 
 def _shut(line: socket.socket) -> None:
