@@ -25,6 +25,7 @@ from penstock.data.iterator_states import (
 from penstock.data.node import Node, Run
 from penstock.data.plan import Plan, going_on, make_plan
 from penstock.data.skipped import SkipLog, SkippedRows
+from penstock.data.streams.given import settled
 from penstock.data.streams.stream import Cursor, State
 from penstock.data.tensorflow import ITERATOR
 from penstock.errors import ClosedError, InvalidTypeError, OutOfRangeError, PenstockError, StateMismatchError
@@ -313,6 +314,8 @@ class DatasetIterator(Iterator[Element]):
     def _state_at(self, position: State) -> dict[str, Any]:
         """What `state_dict` returned at a position."""
         place, skipped = taken_apart(position)
+        if self._in_flight is not None:
+            place = settled(place)
         records = self._pass.run.live.records(place)
         return {
             "version": STATE_VERSION,
