@@ -228,13 +228,13 @@ def left_by_a_killed_writer(place, process):
 def test_what_killed_saves_leave_is_removed_by_the_next_one_beside_it(tmp_path):
     left_by_a_killed_writer(tmp_path / "same.writing", os.getpid())  # a number that another process has now
     left_by_a_killed_writer(tmp_path / "other.writing", 1)
-    own = tmp_path / "own.writing"
+    own = tmp_path / "own.unfinished"
     own.mkdir()
     (own / "notes").touch()
     ps.Dataset.range(3).save(tmp_path / "same")
-    assert sorted(os.listdir(tmp_path)) == ["own.writing", "same"]
+    assert sorted(os.listdir(tmp_path)) == ["own.unfinished", "same"]
     assert sorted(os.listdir(tmp_path / "same")) == ["rows-00000.arrow", "rows.json"]
-    with pytest.raises(ps.StorageError, match=r"own\.writing is there, and penstock has not made it"):
+    with pytest.raises(ps.StorageError, match=r"own\.unfinished is there, and penstock has not made it"):
         ps.Dataset.range(3).save(tmp_path / "own")
     assert (own / "notes").exists()
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, overload
 
 import numpy as np
@@ -17,7 +18,7 @@ from penstock.data.block import Block, object_column
 from penstock.data.fingerprint import fingerprint_of
 from penstock.data.folders import FolderRequest, class_names_of
 from penstock.data.guards import settled
-from penstock.data.iterator import DatasetIterator, Element, Iterations, blocks_of
+from penstock.data.iterator import DatasetIterator, Element, Iterations
 from penstock.data.node import Node, Run, describe
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
 from penstock.data.operators.cardinality import AssertCardinality
@@ -27,6 +28,7 @@ from penstock.data.operators.expand import Interleave
 from penstock.data.operators.generator import Generator
 from penstock.data.operators.grouping import Bucket, GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
+from penstock.data.operators.indexed_files import IndexedFiles
 from penstock.data.operators.keep import Cache, Kept, Prefetch, Saved
 from penstock.data.operators.order import EVERYTHING, Enumerate, Repeat, Shard, ShardHint, Skip, Take
 from penstock.data.operators.rebatching import Rebatch, Unbatch
@@ -41,11 +43,14 @@ from penstock.data.operators.windows import TimeseriesWindows
 from penstock.data.plan import explain, make_plan
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index
+from penstock.data.saving import Save, SaveRequest, WriteMissing
 from penstock.data.tensorflow import DATASET
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import matching_files
 from penstock.formats.folders import ImageReader, TextReader
-from penstock.formats.row_store import RowStore, RowStoreWriter
+from penstock.formats.row_store import RowStore
+from penstock.formats.saving.manifest import read_manifest
+from penstock.formats.saving.saved_files import SavedFiles
 from penstock.formats.tables import arrow_table, as_columns
 from penstock.options import (
     AUTOTUNE,
@@ -664,7 +669,7 @@ class Dataset(Generic[Element]):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Dataset[Any]":
-        """The dataset that `save` wrote to `path`: read by memory map, at any row.
+        """The dataset that `save` wrote to `path`, in whatever format: any row is read by its number.
 
         Raises:
             StorageError: there is no saved dataset, or it is damaged; altered rows raise when they are first read.
@@ -676,8 +681,16 @@ class Dataset(Generic[Element]):
             >>> [int(x) for x in Dataset.load(path)]
             [0, 1, 4, 9]
         """
-        place = local_path(path)
-        return Dataset(Saved(place, RowStore(place), site=user_site()))
+        place = Path(local_path(path))
+        manifest = read_manifest(place)
+        if manifest is None:
+            return Dataset(Saved(str(place), RowStore(place), site=user_site()))
+        if manifest.structure is None:
+            return Dataset.range(0)
+        files = SavedFiles(manifest, place.absolute())
+        counts = {name: files.count(name) for name in files.files}
+        names = Slices("files", (object_column(counts),), LEAF, len(counts), site=user_site())
+        return Dataset(IndexedFiles(names, "load", files, counts, site=user_site()))
 
     # A function for every element
 
@@ -1522,32 +1535,62 @@ class Dataset(Generic[Element]):
             threads.stop()
             threads.join()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        format: str = "penstock",
+        shards: int | None = None,
+        *,
+        rows_per_shard: int | None = None,
+    ) -> None:
         """Write the elements of one iteration to the directory `path`, which appears when it is complete.
 
+        `ps.Dataset.load(path)` reads them again, by index, as they were; other programs read the files. Shards are
+        written in several threads where the rows can be read by index. On a terminal a bar shows how far it is.
+
+        A save that was killed leaves `<path>.unfinished`: the same call goes on behind the shards that are complete, as
+        long as the dataset has the same `fingerprint()`; otherwise it begins anew.
+
+        Args:
+            path: a local directory.
+            format: "penstock" holds every kind of element, and is read by memory map. "parquet", "npy", "tfrecord"
+                (elements of several leaves as `tf.train.Example`), "array_record" (the same; needs the extra
+                `array-record`) and "tar" (WebDataset) are those of others.
+            shards: how many files, with the same number of rows but for one. None: one for each 128 MiB or so.
+            rows_per_shard: how many rows each file has but the last, in place of `shards`; also where only reading
+                tells how many there are.
+
         Raises:
-            InvalidArgumentError: the dataset never ends.
-            StorageError: `path` exists, or cannot be written.
-            InvalidTypeError: elements with objects other than arrays, strings and bytes.
+            InvalidArgumentError: the dataset never ends; no such format; `shards` of a dataset of unknown length.
+            InvalidTypeError: elements that the format cannot hold.
+            ElementError: rows that do not fit what the first one said.
+            StorageError: `path` exists, somebody else is writing it, or it cannot be written.
 
         Example:
             >>> import pathlib, tempfile
             >>> import penstock as ps
             >>> path = pathlib.Path(tempfile.mkdtemp()) / "words"
-            >>> ps.Dataset.from_tensor_slices(["rose", "violet"]).save(path)
+            >>> ps.Dataset.from_tensor_slices({"word": ["rose", "violet"]}).save(path, format="parquet", shards=2)
             >>> list(ps.Dataset.load(path))
-            ['rose', 'violet']
+            [{'word': 'rose'}, {'word': 'violet'}]
+            >>> sorted(file.name for file in path.glob("*.parquet"))
+            ['part-00000.parquet', 'part-00001.parquet']
         """
-        self._check_ends("save")
-        writer = RowStoreWriter(local_path(path))
-        try:
-            with iter(self) as iterator:
-                for block in blocks_of(iterator):
-                    writer.write(block.columns, block.structure, len(block))
-            writer.finish()
-        except BaseException:
-            writer.discard()
-            raise
+        self._save_by("save", path, format, shards, rows_per_shard, None)
+
+    def _save_by(
+        self,
+        call: str,
+        path: str | os.PathLike[str],
+        format: str,
+        shards: int | None,
+        rows_per_shard: int | None,
+        write_missing: WriteMissing | None,
+    ) -> None:
+        self._check_ends(call)
+        request = SaveRequest(call, Path(local_path(path)), format, shards, rows_per_shard).checked(self.node)
+        save = Save(request, self.node, self._options, lambda: self.element_spec)
+        save.run(lambda: iter(self), write_missing)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """The last state of `reduce_func(state, element)`, carried from element to element.

@@ -255,12 +255,13 @@ class DatasetIterator(Iterator[Element]):
         if os.getpid() != self._process:
             raise ClosedError("this iterator was made in another process, where its threads run: call iter(dataset)")
 
-    def _pull(self) -> Block | None:
+    def _pull(self, most: int | None = None) -> Block | None:
         self._rows, self._block, self._put = iter(()), None, 0
         if self._tells and self._pass.run.live:
             self._pass.run.live.consumed(self._pass.cursor.state())
         try:
-            block = self._pass.cursor.pull(1, self._pace.start())
+            allowed = self._pace.start()
+            block = self._pass.cursor.pull(1, allowed if most is None else min(allowed, most))
         except KeyboardInterrupt:
             self._leave()
             raise
@@ -405,6 +406,18 @@ def blocks_of(iterator: DatasetIterator[Any]) -> Iterator[Block]:
     iterator._check_usable()
     while (block := iterator._pull()) is not None:
         yield block
+
+
+def next_block(iterator: DatasetIterator[Any], most: int) -> Block | None:
+    """The next elements of an iterator as a block, at most so many; None at the end."""
+    iterator._check_usable()
+    return iterator._pull(most)
+
+
+def pass_over(iterator: DatasetIterator[Any], elements: int) -> None:
+    """Let an iterator go on behind so many elements, which are not read where that can be."""
+    iterator._check_usable()
+    iterator._pass.cursor.skip(elements)
 
 
 class PositionedElements(Iterator[Element]):

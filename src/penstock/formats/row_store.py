@@ -1,6 +1,6 @@
 """Rows in a directory: Arrow IPC files, written once and then read by memory map, at any row.
 
-    rows-00000.arrow …   the rows; a new file begins where the type of a column changes
+    rows-00000.arrow …   the rows, shard by shard; a new file begins where the type of a column changes
     order.npy            where each row belongs, if they were not written in order
     rows.json            written last: {"content": {"version", "rows", "structure", "specs", "files", "order"},
                          "crc32c"}; a directory without it is incomplete
@@ -40,17 +40,12 @@ _CHUNK_BYTES = 4 << 20
 Columns = tuple[npt.NDArray[Any], ...]
 
 
-class RowStoreWriter:
-    """Writes the rows of one store. Use it in `with`: leaving it by an error removes what was written.
+class RowFiles:
+    """Writes rows to Arrow files whose names begin with `name`, a new one where the type of a column changes."""
 
-    Raises:
-        StorageError: the store exists, another process that is alive is writing it, or it cannot be written.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        with self._told():
-            self._work = WorkDirectory(self._path)
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory = directory
+        self._stem = name
         self._files: list[tuple[str, list[CheckedBytes]]] = []
         self._schema: pa.Schema | None = None
         self._writer: CheckedArrowWriter | None = None
@@ -59,16 +54,6 @@ class RowStoreWriter:
         self._rows = 0
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """What the system refuses, as a full disk, with the place."""
-        try:
-            yield
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError(f"'{self._path}' cannot be written: {error}") from error
 
     def write(self, columns: Columns, structure: Structure, rows: int) -> None:
         """Append rows."""
@@ -82,8 +67,7 @@ class RowStoreWriter:
             field, array = encode_column(str(number), column)
             fields.append(field)
             arrays.append(array)
-        with self._told():
-            self._append(fields, arrays)
+        self._append(fields, arrays)
 
     def _append(self, fields: list[pa.Field], arrays: list[pa.Array]) -> None:
         schema = pa.schema(fields)
@@ -98,10 +82,10 @@ class RowStoreWriter:
     def _begin_file(self, schema: pa.Schema) -> None:
         self._end_file()
         self._schema = schema
-        self._writer = CheckedArrowWriter(self._work.path / self._name(), schema)
+        self._writer = CheckedArrowWriter(self._directory / self._name(), schema)
 
     def _name(self) -> str:
-        return f"rows-{len(self._files):05d}.arrow"
+        return f"{self._stem}-{len(self._files):05d}.arrow" if self._files else f"{self._stem}.arrow"
 
     def _flush(self) -> None:
         if self._pending and self._writer is not None:
@@ -118,34 +102,90 @@ class RowStoreWriter:
             writer, self._writer = self._writer, None
             self._files.append((self._name(), writer.close()))
 
-    def finish(self, order: npt.NDArray[np.int64] | None = None) -> None:
-        """Make the store complete and visible. `order` says at which position each written row belongs."""
-        with self._told():
-            self._finish(order)
-
-    def _finish(self, order: npt.NDArray[np.int64] | None) -> None:
+    def finish(self) -> dict[str, Any]:
+        """Complete the files; gives what `write_description` is to be told of them."""
         self._end_file()
-        content = {
-            "version": VERSION,
+        return {
             "rows": self._rows,
+            "files": [name for name, _ in self._files],
             "structure": None if self._structure is None else structure_to_data(self._structure),
             "specs": [[spec_to_data(spec) for spec in specs] for specs in self._specs],
-            "files": self._files,
-            "order": None,
+            "pieces": self._files,
         }
-        if order is not None:
-            np.save(self._work.path / _ORDER, order)
-            content["order"] = google_crc32c.value((self._work.path / _ORDER).read_bytes())
-        description = json.dumps({"content": content, "crc32c": _checksum(content)})
-        (self._work.path / _DESCRIPTION).write_text(description)
-        self._work.publish()
 
-    def discard(self) -> None:
-        """Remove what was written."""
+    def close(self) -> None:
+        """Close what is open."""
         writer, self._writer = self._writer, None
         if writer is not None:
             with suppress(OSError):  # on a full disk it has something left to write
                 writer.close()
+
+
+def write_description(
+    directory: Path, *, rows: int, structure: Any, specs: list[Any], files: list[Any], order: int | None = None
+) -> None:
+    """Write `rows.json`, which makes the files in a directory a store; `order` is the checksum of `order.npy`."""
+    content = {
+        "version": VERSION,
+        "rows": rows,
+        "structure": structure,
+        "specs": specs,
+        "files": files,
+        "order": order,
+    }
+    description = json.dumps({"content": content, "crc32c": _checksum(content)})
+    (directory / _DESCRIPTION).write_text(description)
+
+
+class RowStoreWriter:
+    """Writes the rows of one store, which appears when it is finished.
+
+    Raises:
+        StorageError: the store exists, another process that is alive is writing it, or it cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        with self._told():
+            self._work = WorkDirectory(self._path)
+        self._files = RowFiles(self._work.path, "rows-00000")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What the system refuses, as a full disk, with the place."""
+        try:
+            yield
+        except StorageError:
+            raise
+        except OSError as error:
+            raise StorageError(f"'{self._path}' cannot be written: {error}") from error
+
+    def write(self, columns: Columns, structure: Structure, rows: int) -> None:
+        """Append rows."""
+        with self._told():
+            self._files.write(columns, structure, rows)
+
+    def finish(self, order: npt.NDArray[np.int64] | None = None) -> None:
+        """Make the store complete and visible. `order` says at which position each written row belongs."""
+        with self._told():
+            found = self._files.finish()
+            checksum = None
+            if order is not None:
+                np.save(self._work.path / _ORDER, order)
+                checksum = google_crc32c.value((self._work.path / _ORDER).read_bytes())
+            write_description(
+                self._work.path,
+                rows=found["rows"],
+                structure=found["structure"],
+                specs=found["specs"],
+                files=found["pieces"],
+                order=checksum,
+            )
+            self._work.publish()
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        self._files.close()
         self._work.discard()
 
 
@@ -161,7 +201,7 @@ class RowStore:
         description = self._description()
         self.rows: int = description["rows"]
         data = description["structure"]
-        self.structure: Structure | None = None if data is None else structure_of_data(data, _import_class)
+        self.structure: Structure | None = None if data is None else structure_of_data(data, class_of_record)
         self._specs: list[list[Any]] = description["specs"]
         self._batches: list[tuple[CheckedArrowFile, int]] = []
         rows: list[int] = []
@@ -177,7 +217,7 @@ class RowStore:
         place = self.path / _DESCRIPTION
         try:
             data = json.loads(place.read_text())
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise StorageError(f"there is no saved dataset at '{self.path}': rows.json is missing") from error
         except ValueError as error:
             raise StorageError(f"{place} is damaged: {error}") from error
@@ -248,7 +288,12 @@ def _checksum(content: Any) -> int:
     return value
 
 
-def _import_class(module: str, name: str) -> type:
+def class_of_record(module: str, name: str) -> type:
+    """The class of a record that is stored.
+
+    Raises:
+        StorageError: it cannot be imported.
+    """
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):

@@ -2,7 +2,8 @@
 
     <path>.writing/owner   the writer's process, which holds a lock on this file until it has ended, however that comes
 
-A directory whose lock is free is what a writer has left that was killed. The next writer beside it removes it.
+A directory whose lock is free is what a writer has left that was killed. The next writer beside it removes it. What
+somebody can go on with is in `<path>.unfinished` instead, which stays until the next writer of that path has it.
 """
 
 import fcntl
@@ -17,13 +18,22 @@ from penstock.errors import StorageError
 from penstock.paths import link_of_others
 
 _ENDING: Final = ".writing"
+KEPT_ENDING: Final = ".unfinished"
 _OWNER: Final = "owner"
 _CLEANING_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 0.02
 
 
+class BeingWritten(StorageError):
+    """Somebody else is writing there."""
+
+
 class WorkDirectory:
     """A directory for what shall appear at `path`, which nobody else writes until it is published or discarded.
+
+    Args:
+        path: where it shall appear.
+        keep: whether it is `<path>.unfinished`, in which stands what a killed writer has left.
 
     Attributes:
         path: where to write.
@@ -33,23 +43,29 @@ class WorkDirectory:
         OSError: it cannot be made.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keep: bool = False) -> None:
         if link := link_of_others(path):
             raise StorageError(f"'{path}' is not written to: {link}")
         if path.exists():
             raise StorageError(f"{path} exists: remove it first, or write to another place")
         self._final = path
-        self.path = path.with_name(path.name + _ENDING)
+        self._keep = keep
+        self.path = path.with_name(path.name + (KEPT_ENDING if keep else _ENDING))
         if link := link_of_others(self.path):
             raise StorageError(f"'{self.path}' is not written to: {link}")
+        if keep and self.path.exists() and (user := self.path.stat().st_uid) != os.getuid():
+            raise StorageError(f"'{self.path}' is not gone on with: user {user} has made it")
         self._lock = self._claimed()
+        if path.exists():  # another writer has just published it
+            self.discard()
+            raise StorageError(f"{path} exists: remove it first, or write to another place")
         _remove_dead(path.parent)
 
     def _claimed(self) -> int:
         until = time.monotonic() + _CLEANING_SECONDS
         while (lock := self._try_to_claim()) is None:
             if time.monotonic() > until:
-                raise StorageError(f"{self._final} is being written by process {_process(self.path) or 'another one'}")
+                raise BeingWritten(f"{self._final} is being written by process {_process(self.path) or 'another one'}")
             time.sleep(_PAUSE_SECONDS)
         return lock
 
@@ -75,7 +91,7 @@ class WorkDirectory:
                 return None
             if owner.stat().st_ino != os.fstat(lock).st_ino:  # it was removed meanwhile
                 return None
-            for left in self.path.iterdir():  # by one that was killed
+            for left in [] if self._keep else list(self.path.iterdir()):  # by one that was killed
                 if left != owner:
                     left.unlink()
             os.truncate(lock, 0)
@@ -88,6 +104,10 @@ class WorkDirectory:
         """Let it appear."""
         self.path.rename(self._final)
         (self._final / _OWNER).unlink()
+        self._let_go()
+
+    def leave(self) -> None:
+        """Leave what is there to the next writer."""
         self._let_go()
 
     def discard(self) -> None:

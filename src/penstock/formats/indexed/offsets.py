@@ -3,6 +3,9 @@
 An index belongs to a name, a layout of records and a version of the file, which is its size and the time of its last
 change, or what its file system says of it. Of another version it is made again. Beside the files it would be in the way
 of patterns such as `data/*`, and not every data directory can be written.
+
+Who writes a file knows where its records begin, and puts the index into the directory `_offsets` beside it, which moves
+along with the file. There the version is the file's size and a checksum of its last bytes.
 """
 
 import hashlib
@@ -18,12 +21,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.formats.files import has_protocol
+from penstock.errors import StorageError
+from penstock.formats.files import has_protocol, open_bytes
+from penstock.formats.ranges import RangedFile, open_ranges
 
 Edges = npt.NDArray[np.int64]
 """Where each record begins, and where the last one ends."""
 
-_BAD_INDEX: Final = (OSError, ValueError, KeyError, TypeError, pa.ArrowException)
+_BAD_INDEX: Final = (OSError, ValueError, KeyError, TypeError, StorageError, pa.ArrowException)
+_BESIDE: Final = "_offsets"
+_LAST_BYTES: Final = 1 << 16
 
 
 def kept_edges(name: str, layout: str, version: str, find: Callable[[], Edges]) -> Edges:
@@ -33,15 +40,38 @@ def kept_edges(name: str, layout: str, version: str, find: Callable[[], Edges]) 
     """
     place = _place(name, layout)
     with suppress(*_BAD_INDEX):
-        kept = pa.ipc.open_file(place.read_bytes()).read_all()
-        lengths, about = kept["length"].to_numpy(), kept.schema.metadata
-        if about == _about(version, int(about[b"first"]), lengths):
-            edges: Edges = np.cumsum(np.append(int(about[b"first"]), lengths), dtype=np.int64)
-            return edges
+        kept = _read(place.read_bytes(), version)
+        if kept is not None:
+            return kept
     edges = find()
     with suppress(OSError):
         _write(place, version, edges)
     return edges
+
+
+def edges_beside(file: RangedFile, layout: str) -> Edges | None:
+    """The index that the writer of a file has put beside it; None if there is none that belongs to it."""
+    folder, stroke, last = file.name.rpartition("/")
+    with suppress(*_BAD_INDEX):
+        reader = open_bytes(f"{folder}{stroke}{_BESIDE}/{last}.arrow", "")
+        try:
+            content = reader.read(reader.size)
+        finally:
+            reader.close()
+        return _read(content, _version_beside(file, layout))
+    return None
+
+
+def write_edges(path: Path, layout: str, edges: Edges) -> str:
+    """Write the index of a file beside it; gives its name from the file's directory on."""
+    name = f"{_BESIDE}/{path.name}.arrow"
+    _write(path.parent / name, _version_beside(open_ranges(str(path)), layout), edges)
+    return name
+
+
+def _version_beside(file: RangedFile, layout: str) -> str:
+    last = file.read(np.array([max(0, file.size - _LAST_BYTES)]), np.array([file.size]))
+    return f"{layout}, {file.size} bytes, {google_crc32c.value(last)}"
 
 
 def cache_directory() -> Path:
@@ -55,6 +85,16 @@ def _place(name: str, layout: str) -> Path:
     whole = name if has_protocol(name) else os.path.realpath(name)
     digest = hashlib.sha256(f"{layout} of {whole}".encode(errors="surrogateescape")).hexdigest()
     return cache_directory() / f"{digest[:40]}.arrow"
+
+
+def _read(content: bytes, version: str) -> Edges | None:
+    """The index with this content; None if it is of another version of the file, or damaged."""
+    kept = pa.ipc.open_file(content).read_all()
+    lengths, about = kept["length"].to_numpy(), kept.schema.metadata
+    if about != _about(version, int(about[b"first"]), lengths):
+        return None
+    edges: Edges = np.cumsum(np.append(int(about[b"first"]), lengths), dtype=np.int64)
+    return edges
 
 
 def _about(version: str, first: int, lengths: npt.NDArray[Any]) -> dict[bytes, bytes]:

@@ -11,7 +11,7 @@ from penstock.errors import ElementError, StorageError
 from penstock.formats.files import ByteReader
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of
-from penstock.formats.indexed.offsets import Edges, kept_edges
+from penstock.formats.indexed.offsets import Edges, edges_beside, kept_edges
 from penstock.formats.indexed.open_files import OpenFiles
 from penstock.formats.ranges import RangedFile, open_ranges
 from penstock.formats.records import RecordFormat, RecordReader
@@ -146,7 +146,9 @@ class RecordFiles(FileFormat):
                     f"{name!r} is compressed ({compression}), so that its records cannot be read by number: read it as "
                     "a stream, by ps.TextLineDataset or ps.TFRecordDataset with compression_type=..., or unpack it"
                 )
-        edges = kept_edges(name, self.records.layout, file.version, lambda: self.records.edges(name))
+        edges = edges_beside(file, self.records.layout)
+        if edges is None:
+            edges = kept_edges(name, self.records.layout, file.version, lambda: self.records.edges(name))
         return file, edges
 
 

@@ -1,0 +1,266 @@
+"""Saving a dataset in shards: in several threads where its rows are read by index, and resumed where it was killed."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
+
+from penstock.data.block import Block
+from penstock.data.fingerprint import fingerprint_of
+from penstock.data.iterator import DatasetIterator, next_block
+from penstock.data.node import Node
+from penstock.data.operators.keep import Prefetch
+from penstock.data.plan import make_plan
+from penstock.data.save_progress import SaveProgress
+from penstock.data.shard_saving import Journal, SavePlan, ShardTask, iterator_at, told_where, write_shard
+from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.formats.columns import spec_to_data
+from penstock.formats.saving.leaves import spec_of
+from penstock.formats.saving.registry import shard_format
+from penstock.formats.saving.shards import Description
+from penstock.formats.work_directory import WorkDirectory
+from penstock.options import Options, check_integer
+from penstock.structure import flatten
+
+_logger = logging.getLogger(__name__)
+
+SHARD_BYTES: Final = 128 << 20
+"""About how large the shards become whose number is not given."""
+_MOST_SHARDS: Final = 100_000
+
+WriteMissing = Callable[["Save", list[int]], None]
+"""Writes shards of a dataset whose shards can be written in any order."""
+
+
+@dataclass(frozen=True)
+class SaveRequest:
+    """What the user asked for.
+
+    Attributes:
+        call: the name of the method, for errors.
+        path: where the dataset shall appear.
+        format: the name of the format.
+        shards: how many there shall be; None for as many as their size asks for.
+        rows_per_shard: how many rows each shall have but the last; None for any number.
+    """
+
+    call: str
+    path: Path
+    format: str
+    shards: int | None
+    rows_per_shard: int | None
+
+    def checked(self, node: Node) -> "SaveRequest":
+        """The same.
+
+        Raises:
+            InvalidArgumentError, InvalidTypeError: arguments that do not go together, or with the dataset.
+            MissingExtraError: the format needs a package that is not installed.
+        """
+        shard_format(self.call, self.format)
+        for name, value in (("shards", self.shards), ("rows_per_shard", self.rows_per_shard)):
+            if value is not None:
+                check_integer(self.call, name, value, minimum=1)
+        if self.shards is not None and self.rows_per_shard is not None:
+            raise InvalidArgumentError(f"{self.call} takes shards or rows_per_shard, got both")
+        if self.shards is not None and self.shards > _MOST_SHARDS:
+            raise InvalidArgumentError(f"{self.call}(shards=...) takes at most {_MOST_SHARDS:,}, got {self.shards:,}")
+        if self.shards is not None and node.cardinality < 0:
+            raise InvalidArgumentError(
+                f"{self.call}(shards={self.shards}) needs to know how many elements there are, and only reading "
+                f"{node.where()} tells: give rows_per_shard=..., or put .assert_cardinality(count) before {self.call}"
+            )
+        return self
+
+
+class Save:
+    """One call that saves a dataset, or goes on with what an earlier call has left."""
+
+    def __init__(
+        self, request: SaveRequest, node: Node, options: Options, element_spec: Callable[[], Any]
+    ) -> None:
+        self.request = request
+        self.node = node
+        self.options = options
+        self._element_spec = element_spec
+        self._stopping = Event()
+
+    def run(self, begin: Callable[[], DatasetIterator[Any]], write_missing: WriteMissing | None = None) -> None:
+        """Save it.
+
+        Args:
+            begin: gives a new iterator; its state is where the save begins.
+            write_missing: writes the shards of a dataset that can be written in any order; None for threads.
+
+        Raises:
+            StorageError: something is at the path, somebody else is writing it, or it cannot be written.
+        """
+        with told_where(self.request.path):
+            work = WorkDirectory(self.request.path, keep=True)
+        self.journal = Journal(work.path)
+        try:
+            done = self._write(begin, write_missing or Save.in_threads)
+            ordered = [done[number] for number in sorted(done)]
+            with told_where(self.request.path):
+                shard_format(self.request.call, self.request.format).complete(work.path, ordered)
+                work.publish()
+                self.journal.remove(self.request.path)
+        except BaseException:
+            self._give_up(work)
+            raise
+
+    def _give_up(self, work: WorkDirectory) -> None:
+        """Leave what somebody can go on with, or nothing."""
+        plan = self.journal.plan()
+        done = self.journal.complete() if plan is not None and plan.fingerprint else {}
+        if not done:
+            work.discard()
+            return
+        rows = sum(shard["rows"] for shard in done.values())
+        _logger.warning("%s rows stay in %s: the same call goes on behind them", f"{rows:,}", work.path)
+        work.leave()
+
+    def _write(self, begin: Callable[[], DatasetIterator[Any]], write_missing: WriteMissing) -> dict[int, Description]:
+        fingerprint = _fingerprint(self.node, self.options)
+        left = self.journal.plan()
+        asked = [self.request.format, self.request.shards, self.request.rows_per_shard]
+        first: Iterator[Block] = iter(())
+        iterator = None
+        if left is not None and fingerprint and (left.fingerprint, left.asked) == (fingerprint, asked):
+            self.plan = left
+        else:
+            if left is not None:
+                _logger.info("%s begins anew: what is left there is of another dataset", self.request.path)
+            iterator = begin()
+            self.plan, first = self._planned(iterator, fingerprint, asked)
+            self.journal.begin(self.plan)
+        self.done = self.journal.complete()
+        rows = sum(shard["rows"] for shard in self.done.values())
+        total = self.node.cardinality
+        self._progress = SaveProgress(f"saving {self.request.path}", total if total >= 0 else None, rows)
+        try:
+            if self.plan.parallel and self.plan.bounds is not None:
+                if iterator is not None:
+                    iterator.close()
+                missing = [number for number in range(len(self.plan.bounds) - 1) if number not in self.done]
+                write_missing(self, missing)
+            else:
+                self._in_order(first, iterator or iterator_at(self.node, self.options, self._reached()))
+        finally:
+            self._progress.end()
+        return self.done
+
+    def _reached(self) -> dict[str, Any]:
+        """The state behind the shards that are complete."""
+        state: dict[str, Any] = self.done[max(self.done)]["state"] if self.done else self.plan.state
+        return state
+
+    def _planned(
+        self, iterator: DatasetIterator[Any], fingerprint: str, asked: list[Any]
+    ) -> tuple[SavePlan, Iterator[Block]]:
+        """How the dataset is divided, and its first row."""
+        state = iterator.state_dict()
+        format = shard_format(self.request.call, self.request.format)
+        root = make_plan(self.node, self.options)
+        first = next_block(iterator, 1)
+        specs: list[Any] = []
+        if first is not None:
+            found = [spec_of(column) for column in first.columns] if format.name != "penstock" else []
+            if format.needs_spec:
+                found = flatten(self._element_spec())[0]
+            format.check(first.structure, found, first.columns)
+            specs = [spec_to_data(spec) for spec in found]
+        below = root.root
+        while isinstance(below, Prefetch):
+            below = below.input
+        by_index = below.indexable and root.in_flight is None and self.options.on_error != "skip"
+        size = first.nbytes if first is not None else 0
+        bounds = self._bounds(size if by_index else None)
+        plan = SavePlan(format.name, asked, fingerprint, state, bounds, by_index, specs)
+        return plan, iter([first] if first is not None else [])
+
+    def _bounds(self, row_bytes: int | None) -> list[int] | None:
+        """The rows at which shards begin; None where that is seen as they are written."""
+        rows, shards = self.node.cardinality, self.request.shards
+        if rows < 0:
+            return None
+        if self.request.rows_per_shard is not None:
+            return [*range(0, rows, self.request.rows_per_shard), rows]
+        if shards is None:
+            if row_bytes is None:
+                return None
+            shards = min(_MOST_SHARDS, max(1, -(-rows * row_bytes // SHARD_BYTES)))
+        shards = min(shards, rows)
+        return [number * rows // shards for number in range(shards)] + [rows] if rows else [0]
+
+    def in_threads(self, missing: list[int]) -> None:
+        """Write shards, several at a time."""
+        task = ShardTask(self.node, self.options, self.plan, str(self.journal.directory))
+        pool = ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(missing))), "penstock-save")
+        try:
+            writing = {pool.submit(task, number, self._on_rows): number for number in missing}
+            waiting = set(writing)
+            while waiting:
+                complete, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for one in complete:
+                    self.add(writing[one], one.result())
+        finally:
+            self._stopping.set()
+            pool.shutdown(cancel_futures=True)
+
+    def _on_rows(self, rows: int) -> None:
+        if self._stopping.is_set():
+            raise _Stopped
+        self._progress.add(rows)
+
+    def add(self, number: int, description: Description) -> None:
+        """A shard is complete."""
+        self.journal.add(number, description)
+        self.done[number] = description
+
+    def count(self, rows: int) -> None:
+        """So many more rows are written, by somebody else."""
+        self._progress.add(rows)
+
+    def _in_order(self, first: Iterator[Block], iterator: DatasetIterator[Any]) -> None:
+        """Write shards one after the other, of one iteration."""
+        with iterator:
+            while (block := next(first, None) or next_block(iterator, self._limit(0))) is not None:
+                number = len(self.done)
+                blocks = self._of_one_shard(block, iterator)
+                description = write_shard(self.plan, self.journal.directory, number, blocks, self._on_rows)
+                self.add(number, {**description, "state": iterator.state_dict()})
+
+    def _of_one_shard(self, block: Block | None, iterator: DatasetIterator[Any]) -> Iterator[Block]:
+        rows = size = 0
+        while block is not None:
+            yield block
+            rows += len(block)
+            size += block.nbytes
+            limit = self._limit(rows)
+            if limit == 0 or (size >= SHARD_BYTES and self.plan.bounds is None and self.request.rows_per_shard is None):
+                return
+            block = next_block(iterator, limit)
+
+    def _limit(self, rows: int) -> int:
+        """How many rows the present shard still takes."""
+        per_shard = self.request.rows_per_shard
+        number = len(self.done)
+        if self.plan.bounds is not None and number + 1 < len(self.plan.bounds):
+            return max(0, self.plan.bounds[number + 1] - self.plan.bounds[number] - rows)
+        return 1 << 40 if per_shard is None else max(0, per_shard - rows)
+
+
+class _Stopped(Exception):
+    """Another thread has failed."""
+
+
+def _fingerprint(node: Node, options: Options) -> str:
+    try:
+        return fingerprint_of(node, options)
+    except InvalidTypeError:  # of something in this process alone
+        return ""

@@ -1,0 +1,190 @@
+"""One shard of a dataset that is saved: its rows, its files, and the note that it is complete.
+
+    <path>.unfinished/part-00000…      files of complete shards
+    <path>.unfinished/_save/plan.json  what is saved, and how it is divided
+    <path>.unfinished/_save/00000.json the description of a complete shard
+    <path>.unfinished/_save/try-…/     the files of a shard that is being written
+
+A shard's files are moved to their place when they are complete, and its description is written after that. So what has a
+description is complete, whenever the process was killed, and everything else is written again.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.data.block import Block
+from penstock.data.iterator import DatasetIterator, Iterations, next_block, pass_over
+from penstock.data.node import Node
+from penstock.errors import StorageError
+from penstock.formats.columns import spec_of_data
+from penstock.formats.saving.registry import shard_format
+from penstock.formats.saving.shards import Description
+from penstock.formats.work_directory import KEPT_ENDING
+from penstock.options import Options
+
+JOURNAL: Final = "_save"
+_PLAN: Final = "plan.json"
+
+
+@dataclass(frozen=True)
+class SavePlan:
+    """What is saved, as plain data.
+
+    Attributes:
+        format: the name of the format.
+        asked: the arguments that decide how rows are divided.
+        fingerprint: of the dataset; "" where it has none, so that nobody can go on with what is there.
+        state: of an iterator before the first element.
+        bounds: the first row of each shard, and the number of all; None where a shard ends by its size.
+        parallel: whether any shard can be written before those in front of it.
+        specs: the specification of each leaf, as far as the format needs it.
+    """
+
+    format: str
+    asked: list[Any]
+    fingerprint: str
+    state: dict[str, Any]
+    bounds: list[int] | None
+    parallel: bool
+    specs: list[Any]
+
+
+class Journal:
+    """What a directory says about the save in it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._place = directory / JOURNAL
+
+    def plan(self) -> SavePlan | None:
+        """What is being saved there; None if nothing says so."""
+        try:
+            return SavePlan(**json.loads((self._place / _PLAN).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def begin(self, plan: SavePlan) -> None:
+        """Begin anew: what is there goes."""
+        for left in self.directory.iterdir():
+            if left.is_dir():
+                shutil.rmtree(left)
+            elif left.name != "owner":
+                left.unlink()
+        self._place.mkdir()
+        _write(self._place / _PLAN, asdict(plan))
+
+    def complete(self) -> dict[int, Description]:
+        """The descriptions of complete shards by their numbers. What is left of others goes."""
+        for left in self._place.glob("try-*"):
+            shutil.rmtree(left)
+        found = (place for place in self._place.glob("*.json") if place.name != _PLAN)
+        return {int(place.stem): json.loads(place.read_text()) for place in sorted(found)}
+
+    def add(self, number: int, description: Description) -> None:
+        """Note that a shard is complete."""
+        _write(self._place / f"{number:05d}.json", description)
+
+    def remove(self, directory: Path) -> None:
+        """Remove the journal from where the directory is now."""
+        shutil.rmtree(directory / JOURNAL)
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """Writes any shard of a dataset that is divided by rows, in any process that has its directory."""
+
+    node: Node
+    options: Options
+    plan: SavePlan
+    directory: str
+
+    def __call__(self, number: int, on_rows: Callable[[int], None] = lambda rows: None) -> Description:
+        """The description of a shard, whose files are then in their place."""
+        assert self.plan.bounds is not None
+        start, stop = self.plan.bounds[number : number + 2]
+        with iterator_at(self.node, self.options, self.plan.state) as iterator:
+            pass_over(iterator, start)
+            return write_shard(self.plan, Path(self.directory), number, _rows(iterator, stop - start), on_rows)
+
+
+def iterator_at(node: Node, options: Options, state: dict[str, Any]) -> DatasetIterator[Any]:
+    """An iterator that goes on from a state."""
+    iterator: DatasetIterator[Any] = DatasetIterator(node, options, Iterations(options.seed), lambda: None)
+    iterator.load_state_dict(state)
+    return iterator
+
+
+def _rows(iterator: DatasetIterator[Any], count: int) -> Iterator[Block]:
+    while count > 0 and (block := next_block(iterator, count)) is not None:
+        yield block
+        count -= len(block)
+
+
+def write_shard(
+    plan: SavePlan, directory: Path, number: int, blocks: Iterable[Block], on_rows: Callable[[int], None]
+) -> Description:
+    """Write the files of a shard; gives its description.
+
+    Args:
+        plan: of the save.
+        directory: where the files shall be.
+        number: of the shard.
+        blocks: its rows.
+        on_rows: told how many rows were written, block by block; it may raise an exception to end the writing.
+    """
+    place = Path(tempfile.mkdtemp(prefix="try-", dir=directory / JOURNAL))
+    try:
+        writer = shard_format("save", plan.format).writer(place, number, [spec_of_data(spec) for spec in plan.specs])
+        try:
+            for block in blocks:
+                with told_where(directory):
+                    writer.write(block.columns, block.structure, len(block))
+                on_rows(len(block))
+            with told_where(directory):
+                description: Description = json.loads(json.dumps(writer.finish()))
+        finally:
+            with suppress(OSError):  # on a full disk it has something left to write
+                writer.close()
+        with told_where(directory):
+            for name in (*description["files"], *description.get("files_beside", ())):
+                (directory / name).parent.mkdir(exist_ok=True)
+                _sync(place / name)
+                os.replace(place / name, directory / name)
+        return description
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def told_where(directory: Path) -> Iterator[None]:
+    """What the system refuses, as a full disk, with the place."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        path = str(directory).removesuffix(KEPT_ENDING)
+        raise StorageError(f"'{path}' cannot be written: {error}") from error
+
+
+def _write(place: Path, data: Any) -> None:
+    work = place.with_suffix(".new")
+    work.write_text(json.dumps(data))
+    _sync(work)
+    os.replace(work, place)
+
+
+def _sync(path: Path) -> None:
+    """Let a file be on the disk before a name or a note speaks of it."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,160 @@
+"""The leaves of rows that are saved: what each holds, and its name in formats that give names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import ElementError, InvalidTypeError
+from penstock.formats.columns import spec_of_data, spec_to_data
+from penstock.formats.structure_data import structure_to_data
+from penstock.spec import LeafSpec, TensorSpec, merged_specs, spec_of_leaf
+from penstock.structure import Structure
+
+Column = npt.NDArray[Any]
+Columns = tuple[Column, ...]
+Kind = Literal["numbers", "text", "bytes"]
+
+ONLY: Final = "value"
+"""What a leaf is called that is a whole element."""
+
+
+def names_of(structure: Structure) -> list[str]:
+    """A name for each leaf: the keys and positions that lead to it, with dots between them.
+
+    Raises:
+        InvalidTypeError: two leaves would have one name.
+    """
+    names = [".".join(steps) or ONLY for steps in steps_of(structure)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidTypeError(f"two leaves would be saved under the name {twice[0]!r}: rename one of them")
+    return names
+
+
+def steps_of(structure: Structure) -> list[tuple[str, ...]]:
+    """The keys and positions that lead to each leaf."""
+    if structure.kind == "leaf":
+        return [()]
+    return [
+        (str(name), *below)
+        for name, child in zip(structure.names, structure.children, strict=True)
+        for below in steps_of(child)
+    ]
+
+
+def kind_of(column: Column) -> Kind:
+    """What the rows of a column hold.
+
+    Raises:
+        InvalidTypeError: Python objects that are neither strings nor bytes nor arrays of numbers.
+    """
+    if column.dtype.kind != "O":
+        return {"U": "text", "S": "bytes"}.get(column.dtype.kind, "numbers")  # type: ignore[return-value]  # of those
+    kinds = set(map(type, column.flat))
+    if kinds <= {str, np.str_}:
+        return "text"
+    if kinds <= {bytes, np.bytes_}:
+        return "bytes"
+    if kinds == {np.ndarray} and not any(map(is_ragged, column.flat)):
+        found = {kind_of(row) for row in column.flat}
+        if len(found) == 1:
+            return found.pop()
+    named = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise InvalidTypeError(
+        f"this format cannot store objects of type {named}{' in arrays of arrays' if kinds == {np.ndarray} else ''}: "
+        "convert them by map, or save in penstock's own format"
+    )
+
+
+def is_ragged(column: Column) -> bool:
+    """Whether each row is an array by itself, of a shape of its own."""
+    return column.dtype == object and column.ndim == 1 and len(column) > 0 and isinstance(column[0], np.ndarray)
+
+
+def spec_of(column: Column) -> LeafSpec:
+    """The specification of the rows of a column."""
+    return merged_specs(map(spec_of_leaf, column)) if is_ragged(column) else TensorSpec(column.shape[1:], column.dtype)
+
+
+@dataclass
+class Leaves:
+    """What the leaves of the rows were that a writer has got.
+
+    Attributes:
+        structure: of a row; None as long as there was none.
+        kinds: what each leaf holds.
+        specs: of each leaf those that were met.
+    """
+
+    structure: Structure | None = None
+    kinds: list[Kind] = field(default_factory=list)
+    specs: list[dict[LeafSpec, None]] = field(default_factory=list)
+
+    def note(self, columns: Columns, structure: Structure) -> None:
+        """Take note of rows.
+
+        Raises:
+            InvalidTypeError: Python objects that are not saved.
+            ElementError: a leaf with strings in some rows, and something else in others.
+        """
+        kinds = [kind_of(column) for column in columns]
+        if self.structure is None:
+            self.structure, self.kinds, self.specs = structure, kinds, [{} for _ in columns]
+        _check_same(self.structure, self.kinds, kinds)
+        for specs, column in zip(self.specs, columns, strict=True):
+            specs[spec_of(column)] = None
+
+    def to_data(self) -> dict[str, Any]:
+        """The structure, the kinds and the specifications as plain data."""
+        structure = None if self.structure is None else structure_to_data(self.structure)
+        return {"structure": structure, "kinds": self.kinds, "specs": [[spec_to_data(spec) for spec in specs] for specs in self.specs]}
+
+
+@dataclass(frozen=True)
+class SavedLeaf:
+    """A leaf of rows that were saved: what it holds, and its specification."""
+
+    kind: Kind
+    spec: LeafSpec
+
+    def restored(self, values: Column) -> Column:
+        """A column as it was, of what a format gives for it: of another dtype, or rows that are not put together."""
+        spec = self.spec
+        if None in spec.shape or spec.ragged_rank:
+            return _each(values, spec.dtype)
+        if 0 in spec.shape:
+            return np.empty((len(values), *spec.shape), spec.dtype)
+        if values.dtype == object and values.ndim == 1 and spec.shape and len(values):
+            values = np.stack([np.asarray(value, None if spec.dtype != object else object) for value in values])
+        if self.kind != "numbers" and spec.dtype != object:
+            return values.astype(spec.dtype)
+        return values.reshape(len(values), *spec.shape).astype(spec.dtype, copy=False)
+
+
+def _each(values: Column, dtype: np.dtype[Any]) -> Column:
+    return np.fromiter((np.asarray(value).astype(dtype, copy=False) for value in values), object, len(values))
+
+
+def merged_leaves(structure: Structure, shards: Sequence[Any]) -> list[SavedLeaf]:
+    """The leaves of all shards, of what `Leaves.to_data` said of each with rows.
+
+    Raises:
+        ElementError: they have nothing in common.
+    """
+    kinds: list[Kind] = [cast(Kind, kind) for kind in shards[0]["kinds"]]
+    for shard in shards:
+        _check_same(structure, kinds, shard["kinds"])
+    specs = zip(*(shard["specs"] for shard in shards), strict=True)
+    return [
+        SavedLeaf(kind, merged_specs(spec_of_data(one) for several in found for one in several))
+        for kind, found in zip(kinds, specs, strict=True)
+    ]
+
+
+def _check_same(structure: Structure, expected: Sequence[str], found: Sequence[str]) -> None:
+    for path, before, kind in zip(structure.paths(), expected, found, strict=True):
+        if before != kind:
+            raise ElementError(f"the leaf {path or 'of an element'} holds {before} in some rows, and {kind} in others")

@@ -1,0 +1,106 @@
+"""Datasets saved as arrays of NumPy: a file for each shard, whose rows are the elements."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.errors import ElementError, InvalidTypeError
+from penstock.formats.saving.leaves import Column, Columns, Leaves, is_ragged, names_of
+from penstock.formats.saving.manifest import write_manifest
+from penstock.formats.saving.shards import Description, ShardFormat, ShardWriter, file_name
+from penstock.spec import LeafSpec
+from penstock.structure import Structure
+
+_NUMBERS: Final = "biufcMm"
+
+
+class NpyShards(ShardFormat):
+    """Elements that are one array as its rows, others as rows with a field for each leaf."""
+
+    name = "npy"
+    needs_spec = True
+
+    def check(self, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
+        super().check(structure, specs, columns)
+        names_of(structure)
+        for path, spec, column in zip(structure.paths(), specs, columns, strict=True):
+            if spec.dtype.kind not in _NUMBERS or None in spec.shape or is_ragged(column):
+                raise InvalidTypeError(
+                    f"arrays of NumPy hold numbers in one shape, got {spec} of {path or 'the element'}: encode it by "
+                    "map, or save in another format"
+                )
+
+    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "NpyShardWriter":
+        return NpyShardWriter(directory, file_name(number, "npy"))
+
+    def complete(self, directory: Path, shards: Sequence[Description]) -> None:
+        write_manifest(directory, self.name, shards)
+
+
+class NpyShardWriter(ShardWriter):
+    """Writes one file: the header says how many rows there are, so it is written again at the end."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._path = directory / name
+        self._file: Any = None
+        self._dtype: np.dtype[Any] | None = None
+        self._shape: tuple[int, ...] = ()
+        self._leaves = Leaves()
+        self._rows = 0
+
+    def write(self, columns: Columns, structure: Structure, rows: int) -> None:
+        self._leaves.note(columns, structure)
+        alone = structure.kind == "leaf"
+        shape = columns[0].shape[1:] if alone else ()
+        dtype = columns[0].dtype if alone else _dtype(structure, columns)
+        if self._dtype is None:
+            self._dtype, self._shape = dtype, shape
+            self._file = self._path.open("wb")
+            self._file.write(self._header())
+        if (dtype, shape) != (self._dtype, self._shape):
+            raise ElementError(f"rows of {dtype} of shape {shape} follow on rows of {self._dtype} of {self._shape}")
+        self._file.write(_bytes_of(columns[0] if alone else _together(dtype, structure, columns, rows)))
+        self._rows += rows
+
+    def _header(self) -> bytes:
+        assert self._dtype is not None
+        header = io.BytesIO()
+        description = {
+            "descr": np.lib.format.dtype_to_descr(self._dtype),
+            "fortran_order": False,
+            "shape": (self._rows, *self._shape),
+        }
+        # NumPy leaves room behind the header for a larger number of rows.
+        np.lib.format.write_array_header_2_0(header, description)
+        return header.getvalue()
+
+    def finish(self) -> Description:
+        if self._file is not None:
+            self._file.seek(0)
+            self._file.write(self._header())
+        self.close()
+        return {"rows": self._rows, "files": [self._path.name] if self._rows else [], **self._leaves.to_data()}
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _dtype(structure: Structure, columns: Columns) -> np.dtype[Any]:
+    fields = zip(names_of(structure), columns, strict=True)
+    return np.dtype([(name, column.dtype, column.shape[1:]) for name, column in fields])
+
+
+def _together(dtype: np.dtype[Any], structure: Structure, columns: Columns, rows: int) -> Column:
+    found = np.empty(rows, dtype)
+    for name, column in zip(names_of(structure), columns, strict=True):
+        found[name] = column
+    return found
+
+
+def _bytes_of(array: Column) -> Any:
+    whole = np.ascontiguousarray(array)
+    return whole.view(np.uint8).data if whole.size else b""

@@ -1,0 +1,186 @@
+"""Datasets saved as Parquet files, in row groups that are small enough for reading rows in any order."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.errors import ElementError, InvalidTypeError
+from penstock.formats.saving.leaves import ONLY, Column, Columns, Leaves, is_ragged, kind_of, names_of
+from penstock.formats.saving.manifest import write_manifest
+from penstock.formats.saving.shards import Description, ShardFormat, ShardWriter, file_name
+from penstock.spec import LeafSpec
+from penstock.structure import Structure
+
+_GROUP_ROWS: Final = 2000
+_GROUP_BYTES: Final = 8 << 20
+"""A row group ends with the first of the two: a row at random costs the decoding of its group."""
+_NUMBERS: Final = "biufMm"
+_TIME_UNITS: Final = ("D", "s", "ms", "us", "ns")
+
+
+class ParquetShards(ShardFormat):
+    """Rows as columns; what is nested as structs, arrays as lists."""
+
+    name = "parquet"
+    needs_spec = True
+
+    def check(self, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
+        super().check(structure, specs, columns)
+        names_of(structure)
+        for path, spec, column in zip(structure.paths(), specs, columns, strict=True):
+            _type_of(path or "the element", spec, column)
+
+    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "ParquetShardWriter":
+        return ParquetShardWriter(directory, file_name(number, "parquet"), specs)
+
+    def complete(self, directory: Path, shards: Sequence[Description]) -> None:
+        write_manifest(directory, self.name, shards)
+
+
+class ParquetShardWriter(ShardWriter):
+    """Writes one file."""
+
+    def __init__(self, directory: Path, name: str, specs: Sequence[LeafSpec]) -> None:
+        self._path = directory / name
+        self._specs = specs
+        self._types: list[pa.DataType] = []
+        self._leaves = Leaves()
+        self._writer: Any = None
+        self._rows = 0
+        self._pending: list[pa.Table] = []
+        self._pending_rows = self._pending_bytes = 0
+
+    def write(self, columns: Columns, structure: Structure, rows: int) -> None:
+        self._leaves.note(columns, structure)
+        paths = structure.paths()
+        if not self._types:
+            given = zip(paths, self._specs, columns, strict=True)
+            self._types = [_type_of(path or "the element", spec, column) for path, spec, column in given]
+        arrays = [
+            _array(path, kind, column) for path, kind, column in zip(paths, self._types, columns, strict=True)
+        ]
+        nested = _nested(structure, iter(arrays), rows)
+        table = pa.table({ONLY: nested} if structure.kind == "leaf" else dict(zip(*_fields(nested), strict=True)))
+        # As many rows as a group takes, so that groups are of one size whatever blocks come.
+        start = 0
+        while start < rows:
+            part = table.slice(start, self._room(table.nbytes / rows))
+            self._pending.append(part)
+            self._pending_rows += len(part)
+            self._pending_bytes += part.nbytes
+            start += len(part)
+            if self._pending_rows >= _GROUP_ROWS or self._pending_bytes >= _GROUP_BYTES:
+                self._flush()
+        self._rows += rows
+
+    def _room(self, row_bytes: float) -> int:
+        by_bytes = int((_GROUP_BYTES - self._pending_bytes) / max(row_bytes, 1e-9))
+        return max(1, min(_GROUP_ROWS - self._pending_rows, by_bytes))
+
+    def _flush(self) -> None:
+        if self._pending:
+            table = pa.concat_tables(self._pending)
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(self._path, table.schema)
+            self._writer.write_table(table, row_group_size=len(table))
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+
+    def finish(self) -> Description:
+        self._flush()
+        self.close()
+        files = [self._path.name] if self._rows else []
+        return {"rows": self._rows, "files": files, **self._leaves.to_data()}
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+
+def _type_of(path: str, spec: LeafSpec, column: Column) -> pa.DataType:
+    """The type of a column, whose axes of one length are lists of fixed size."""
+    kind = kind_of(column)
+    shape = list(spec.shape)
+    if kind != "numbers":
+        found = pa.string() if kind == "text" else pa.binary()
+    else:
+        dtype = spec.dtype
+        timed = dtype.kind in "Mm" and (np.datetime_data(dtype) not in [(unit, 1) for unit in _TIME_UNITS])
+        if dtype.kind not in _NUMBERS or timed or dtype.itemsize > 8 or (dtype.kind == "m" and dtype.str[3:] == "[D]"):
+            raise InvalidTypeError(
+                f"Parquet has no type for {dtype}, of {path}: convert it by map, or save in penstock's own format"
+            )
+        found = pa.from_numpy_dtype(dtype.newbyteorder("="))
+    if None in shape[1:]:
+        raise InvalidTypeError(
+            f"Parquet files hold arrays of which the first axis alone varies, got {spec} of {path}: encode the arrays, "
+            "or save in penstock's own format"
+        )
+    for length in reversed(shape):
+        # A list of no values is no list of fixed size.
+        found = pa.list_(found) if length is None or 0 in shape else pa.list_(found, length)
+    return found
+
+
+def _array(path: str, kind: pa.DataType, column: Column) -> pa.Array:
+    """A column as an array of Arrow.
+
+    Raises:
+        ElementError: its rows have another shape than the specification says, or hold no time.
+    """
+    lists = []
+    inner = kind
+    while pa.types.is_list(inner) or pa.types.is_fixed_size_list(inner):
+        lists.append(inner)
+        inner = inner.value_type
+    rows = list(column) if is_ragged(column) else None
+    shapes = {row.shape for row in rows} if rows is not None else {column.shape[1:]}
+    for shape in shapes:
+        fixed = [one.list_size if pa.types.is_fixed_size_list(one) else None for one in lists]
+        if len(shape) != len(fixed) or any(size not in (None, length) for size, length in zip(fixed, shape)):
+            raise ElementError(
+                f"rows of {path or 'the dataset'} have shape {shape}, and the first one said {tuple(fixed)}: promise "
+                "None for axes that vary, by map(..., output_signature=ps.TensorSpec(...))"
+            )
+    flat = column.reshape(-1) if rows is None else np.concatenate([row.reshape(-1) for row in rows])
+    if flat.dtype.kind in "Mm" and np.isnat(flat).any():
+        raise ElementError(f"{path or 'the dataset'} holds NaT, which Parquet has no place for beside times")
+    array = pa.array(flat.tolist() if flat.dtype.kind in "OUS" else flat.astype(flat.dtype.newbyteorder("=")), inner)
+    lengths = [shape[0] for shape in (row.shape for row in rows)] if rows is not None else []
+    for place in range(len(lists) - 1, -1, -1):
+        array = _listed(array, lists[place], len(column), column.shape, place, lengths)
+    return array
+
+
+def _listed(
+    values: pa.Array, kind: pa.DataType, rows: int, shape: tuple[int, ...], place: int, lengths: list[int]
+) -> pa.Array:
+    """Values put into lists of one axis."""
+    if pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(values, type=kind)
+    if lengths:
+        counts = lengths
+    else:
+        counts = [shape[1 + place]] * (rows * math.prod(shape[1 : 1 + place]))
+    return pa.ListArray.from_arrays(np.cumsum([0, *counts], dtype=np.int32), values, type=kind)
+
+
+def _nested(structure: Structure, arrays: Any, rows: int) -> Any:
+    """Arrays as structs of the structure, without what has no leaves."""
+    if structure.kind == "leaf":
+        return next(arrays)
+    parts = [
+        (str(name), _nested(child, arrays, rows))
+        for name, child in zip(structure.names, structure.children, strict=True)
+        if child.leaf_count
+    ]
+    return pa.StructArray.from_arrays([part for _, part in parts], names=[name for name, _ in parts])
+
+
+def _fields(nested: pa.StructArray) -> tuple[list[str], list[pa.Array]]:
+    return [field.name for field in nested.type], nested.flatten()

@@ -1,0 +1,158 @@
+"""Datasets saved as records of bytes, in TFRecord and ArrayRecord files: elements of several leaves as Examples."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import InvalidTypeError
+from penstock.extras import load
+from penstock.formats.indexed.offsets import write_edges
+from penstock.formats.saving.example_writer import check_feature, serialize_examples
+from penstock.formats.saving.leaves import Columns, Leaves, names_of
+from penstock.formats.saving.manifest import write_manifest
+from penstock.formats.saving.shards import Description, ShardFormat, ShardWriter, file_name
+from penstock.formats.tfrecord import TFRecords, frame
+from penstock.spec import LeafSpec
+from penstock.structure import Structure
+
+_MASK: Final = 0xA282EAD8
+_HEAD_BYTES: Final = 12
+
+
+class RecordShards(ShardFormat):
+    """Elements that are bytes as records, all others as `tf.train.Example`."""
+
+    def check(self, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
+        super().check(structure, specs, columns)
+        _records(columns, structure)
+
+
+class TFRecordShards(RecordShards):
+    """TFRecord files that are not compressed, with indexes of where their records begin."""
+
+    name = "tfrecord"
+
+    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "TFRecordShardWriter":
+        return TFRecordShardWriter(directory, file_name(number, "tfrecord"))
+
+    def complete(self, directory: Path, shards: Sequence[Description]) -> None:
+        write_manifest(directory, self.name, shards)
+
+
+class ArrayRecordShards(RecordShards):
+    """ArrayRecord files with groups of one record, of which any is read by itself."""
+
+    name = "array_record"
+
+    def __init__(self) -> None:
+        library = load("array_record.python.array_record_module", "array-record", 'save(format="array_record")')
+        self.open = library.ArrayRecordWriter  # or the error that says what to install
+
+    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "ArrayRecordShardWriter":
+        return ArrayRecordShardWriter(directory, file_name(number, "array_record"), self.open)
+
+    def complete(self, directory: Path, shards: Sequence[Description]) -> None:
+        write_manifest(directory, self.name, shards)
+
+
+class RecordShardWriter(ShardWriter):
+    """Writes one file."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._path = directory / name
+        self._leaves = Leaves()
+        self._rows = 0
+
+    def write(self, columns: Columns, structure: Structure, rows: int) -> None:
+        self._leaves.note(columns, structure)
+        self._append(_records(columns, structure))
+        self._rows += rows
+
+    @abstractmethod
+    def _append(self, records: pa.LargeBinaryArray) -> None:
+        """Write records."""
+
+    def finish(self) -> Description:
+        self.close()
+        return {"rows": self._rows, "files": [self._path.name] if self._rows else [], **self._leaves.to_data()}
+
+
+class TFRecordShardWriter(RecordShardWriter):
+    """Frames the records of a block together."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        super().__init__(directory, name)
+        self._file: Any = None
+        self._lengths: list[npt.NDArray[np.int64]] = []
+
+    def _append(self, records: pa.LargeBinaryArray) -> None:
+        if self._file is None:
+            self._file = self._path.open("wb")
+        found = records.to_pylist()
+        checksums = np.fromiter(map(google_crc32c.value, found), np.uint32, len(found))
+        footers = ((checksums >> np.uint32(15) | checksums << np.uint32(17)) + np.uint32(_MASK)).astype("<u4").tobytes()
+        lengths = np.fromiter(map(len, found), np.int64, len(found))
+        known = {length: frame(bytes(length))[:_HEAD_BYTES] for length in set(lengths.tolist())}
+        parts = [
+            part
+            for place, record in enumerate(found)
+            for part in (known[len(record)], record, footers[4 * place : 4 * place + 4])
+        ]
+        self._file.write(b"".join(parts))
+        self._lengths.append(lengths + _HEAD_BYTES + 4)
+
+    def finish(self) -> Description:
+        description = super().finish()
+        if self._lengths:
+            edges = np.cumsum(np.concatenate(([0], *self._lengths)), dtype=np.int64)
+            description["files_beside"] = [write_edges(self._path, TFRecords().layout, edges)]
+        return description
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class ArrayRecordShardWriter(RecordShardWriter):
+    """Hands records to the library one by one."""
+
+    def __init__(self, directory: Path, name: str, open_writer: Any) -> None:
+        super().__init__(directory, name)
+        self._open = open_writer
+        self._writer: Any = None
+
+    def _append(self, records: pa.LargeBinaryArray) -> None:
+        if self._writer is None:
+            self._writer = self._open(str(self._path), "group_size:1")
+        for record in records.to_pylist():
+            self._writer.write(record)
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+
+def _records(columns: Columns, structure: Structure) -> pa.LargeBinaryArray:
+    """Rows as records.
+
+    Raises:
+        InvalidTypeError: rows that are neither bytes nor fit into an Example.
+    """
+    if structure.kind == "leaf":
+        if columns[0].dtype == object and columns[0].ndim == 1 and set(map(type, columns[0])) == {bytes}:
+            return pa.array(columns[0].tolist(), pa.large_binary())
+        if columns[0].dtype == object or columns[0].dtype.kind in "US":
+            raise InvalidTypeError(
+                "records hold bytes, or dictionaries of features, got strings: encode them by map(str.encode)"
+            )
+    names = names_of(structure)
+    for name, column in zip(names, columns, strict=True):
+        check_feature(name, column)
+    return serialize_examples(dict(zip(names, columns, strict=True)))

@@ -1,0 +1,33 @@
+"""The formats in which datasets are saved, by their names."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.errors import InvalidArgumentError
+from penstock.formats import saving
+from penstock.formats.saving.npy_shards import NpyShards
+from penstock.formats.saving.row_shards import RowShards
+from penstock.formats.saving.shards import ShardFormat
+from penstock.formats.saving.tar_shards import TarShards
+
+_FORMATS: Final[dict[str, Callable[[], ShardFormat]]] = {
+    "array_record": lambda: saving.record_shards.ArrayRecordShards(),
+    "npy": lambda: NpyShards(),
+    "parquet": lambda: saving.parquet_shards.ParquetShards(),
+    "penstock": lambda: RowShards(),
+    "tar": lambda: TarShards(),
+    "tfrecord": lambda: saving.record_shards.TFRecordShards(),
+}
+FORMATS: Final = tuple(_FORMATS)
+
+
+def shard_format(call: str, name: Any) -> ShardFormat:
+    """The format of a name.
+
+    Raises:
+        InvalidArgumentError: there is none of that name.
+        MissingExtraError: it needs a package that is not installed.
+    """
+    if not isinstance(name, str) or name not in _FORMATS:
+        raise InvalidArgumentError(f"{call}(format=...) takes one of {', '.join(map(repr, FORMATS))}, got {name!r:.200}")
+    return _FORMATS[name]()

@@ -1,0 +1,50 @@
+"""Datasets saved in penstock's own format, which `row_store.py` reads."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.formats.row_store import RowFiles, write_description
+from penstock.formats.saving.leaves import Columns
+from penstock.formats.saving.shards import Description, ShardFormat, ShardWriter
+from penstock.spec import LeafSpec
+from penstock.structure import Structure
+
+
+class RowShards(ShardFormat):
+    """Arrow files that are read by memory map, with a checksum for every byte. They hold every kind of element."""
+
+    name = "penstock"
+
+    def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "RowShardWriter":
+        return RowShardWriter(directory, number)
+
+    def complete(self, directory: Path, shards: Sequence[Description]) -> None:
+        leaves = max((len(shard["specs"]) for shard in shards), default=0)
+        specs: list[list[Any]] = [[] for _ in range(leaves)]
+        for shard in shards:
+            for known, found in zip(specs, shard["specs"]):
+                known += [spec for spec in found if spec not in known]
+        write_description(
+            directory,
+            rows=sum(shard["rows"] for shard in shards),
+            structure=next((shard["structure"] for shard in shards if shard["rows"]), None),
+            specs=specs,
+            files=[file for shard in shards for file in shard["pieces"]],
+        )
+
+
+class RowShardWriter(ShardWriter):
+    """Writes one Arrow file, or several where the type of a column changes."""
+
+    def __init__(self, directory: Path, number: int) -> None:
+        self._files = RowFiles(directory, f"rows-{number:05d}")
+
+    def write(self, columns: Columns, structure: Structure, rows: int) -> None:
+        self._files.write(columns, structure, rows)
+
+    def finish(self) -> Description:
+        return self._files.finish()
+
+    def close(self) -> None:
+        self._files.close()
