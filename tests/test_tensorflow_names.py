@@ -83,7 +83,6 @@ ATTRIBUTES = {
     "cluster_resolver": (ps.HostStrategy(), "coordinator_address"),
     "restore": (iter(numbers()), "here it is DatasetIterator.load_state_dict"),
     "next": (iter(numbers()), r"use next\(iterator\)"),
-    "snapshot": (numbers(), "cache"),
     "experimental_distribute": (ps.Options(), r"say ps.Options\(auto_shard_policy=...\)"),
     "autotune": (ps.Options(), "num_parallel_calls and prefetch"),
 }

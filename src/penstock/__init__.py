@@ -81,6 +81,7 @@ if _typing.TYPE_CHECKING:
     from penstock.distribute import MirroredStrategy as MirroredStrategy
     from penstock.distribute import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from penstock.distribute import TPUStrategy as TPUStrategy
+    from penstock.formats.saving.example_writer import serialize_example as serialize_example
     from penstock.training.checkpoint.checkpoint import Checkpoint as Checkpoint
     from penstock.training.checkpoint.keep import best_checkpoint as best_checkpoint
     from penstock.training.checkpoint.numbered import latest_checkpoint as latest_checkpoint
@@ -93,6 +94,7 @@ _LAZY = {
     "MultiWorkerMirroredStrategy": ("penstock.distribute", "jax"),
     "TPUStrategy": ("penstock.distribute", "jax"),
     "Checkpoint": ("penstock.training.checkpoint.checkpoint", "checkpoint"),
+    "serialize_example": ("penstock.formats.saving.example_writer", None),
     "best_checkpoint": ("penstock.training.checkpoint.keep", None),
     "latest_checkpoint": ("penstock.training.checkpoint.numbered", None),
     "compute_average_loss": ("penstock.training.loss", "jax"),

@@ -1,15 +1,22 @@
 """What `save` writes in formats of others: read back as it was by `load`, and by independent readers of each format."""
 
 import io
-import json
 import os
+import signal
+import sys
 import tarfile
+import textwrap
+import time
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from forked import Forked, run
+from hypothesis import given
+from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.data.save_progress import SaveProgress
 from penstock.testing import assert_same_elements
 
 FORMATS = ("penstock", "parquet", "npy", "tfrecord", "tar")
@@ -198,3 +205,212 @@ def test_a_file_that_was_changed_is_an_error(tmp_path):
     manifest.write_text(manifest.read_text().replace('"rows": 9', '"rows": 8'))
     with pytest.raises(ps.StorageError, match=r"_dataset\.json is damaged"):
         ps.Dataset.load(tmp_path / "saved")
+
+
+KILLED = """
+    import os, signal, sys
+    import numpy as np
+    import penstock as ps
+    folder, kind, format = sys.argv[1:]
+
+    def row(x):
+        if int(x) == 70 and not os.path.exists(folder + "/killed"):
+            open(folder + "/killed", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        with open(folder + "/calls", "a") as calls:
+            calls.write(f"{int(x)} ")
+        return {"id": x, "three": np.full(3, x)}
+
+    dataset = ps.Dataset.range(100)
+    if kind == "stream":
+        dataset = dataset.filter(lambda x: x % 2 == 0)
+    if kind == "shuffled":  # without a seed: the one that was drawn holds
+        dataset = dataset.filter(lambda x: x % 2 == 0).shuffle(20)
+    dataset.map(row).save(folder + "/saved", format=format, rows_per_shard=10)
+"""
+
+
+@pytest.mark.parametrize("kind", ["index", "stream", "shuffled"])
+@pytest.mark.parametrize("format", ["penstock", "tfrecord"])
+def test_a_save_that_was_killed_goes_on_behind_its_complete_shards(kind, format, tmp_path):
+    program = textwrap.dedent(KILLED)
+    assert run("-c", program, str(tmp_path), kind, format).returncode == -signal.SIGKILL
+    assert sorted(os.listdir(tmp_path)) == ["calls", "killed", "saved.unfinished"]
+    complete = len(list((tmp_path / "saved.unfinished" / "_save").glob("0*.json")))
+    (tmp_path / "calls").unlink()
+    done = run("-c", program, str(tmp_path), kind, format)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(os.listdir(tmp_path)) == ["calls", "killed", "saved"]
+    found = [int(row["id"]) for row in ps.Dataset.load(tmp_path / "saved")]
+    expected = list(range(100)) if kind == "index" else list(range(0, 100, 2))
+    assert sorted(found) == expected
+    assert (found == expected) == (kind != "shuffled")
+    if kind == "stream":
+        assert complete == 3
+        again = [int(x) for x in (tmp_path / "calls").read_text().split()]
+        assert again == expected[30:]
+
+
+def test_a_save_of_another_dataset_begins_anew(tmp_path):
+    def failing(factor):
+        return ps.Dataset.range(100).map(lambda x: int(x) * factor // (0 if x == 95 and factor == 1 else 1))
+
+    with pytest.raises(ZeroDivisionError):
+        failing(1).save(tmp_path / "saved", rows_per_shard=30)
+    assert os.listdir(tmp_path) == ["saved.unfinished"]
+    failing(2).save(tmp_path / "saved", rows_per_shard=30)
+    assert [int(x) for x in ps.Dataset.load(tmp_path / "saved")] == list(range(0, 200, 2))
+    assert os.listdir(tmp_path) == ["saved"]
+
+
+def test_a_save_that_fails_keeps_its_complete_shards_and_says_so(tmp_path, caplog):
+    class Source:
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            calls.append(index)
+            if index == 35 and (tmp_path / "broken").exists():
+                raise OSError("the network is away")
+            return index
+
+        def __reduce__(self):
+            return Source, ()
+
+    calls = []
+    (tmp_path / "broken").touch()
+    dataset = ps.Dataset.from_source(Source()).filter(lambda x: True)
+    with pytest.raises(OSError, match="the network is away"):
+        dataset.save(tmp_path / "saved", rows_per_shard=10)
+    assert "30 rows stay in" in caplog.text and "the same call goes on" in caplog.text
+    (tmp_path / "broken").unlink()
+    calls.clear()
+    dataset.save(tmp_path / "saved", rows_per_shard=10)
+    assert min(calls) == 30
+    assert [int(x) for x in ps.Dataset.load(tmp_path / "saved")] == list(range(40))
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_shows_a_bar_and_a_log_has_lines(monkeypatch, tmp_path, caplog):
+    clock = iter(range(0, 10_000, 31))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    progress = SaveProgress("saving x", 200, 50)
+    progress.add(50)
+    progress.add(100)
+    progress.end()
+    first, *_, last = screen.getvalue().split("\r")[1:]
+    assert first.startswith("saving x: [###############...............] 50%, 100 of 200 rows, 2 rows/s, 62 s left")
+    assert "100%, 200 of 200 rows" in last and last.endswith("\n")
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    caplog.set_level("INFO")
+    SaveProgress("saving y", None, 0).add(7)
+    assert caplog.messages[-1] == "saving y: 7 rows, 0 rows/s"
+    assert sys.stderr.getvalue() == ""
+
+
+LEAVES = {
+    "int": st.integers(-(2**63), 2**63 - 1).map(np.int64),
+    "small": st.integers(0, 255).map(np.uint8),
+    "float": st.floats(width=32, allow_nan=False).map(np.float32),
+    "flag": st.booleans().map(np.bool_),
+    "text": st.text(st.characters(codec="utf-8"), max_size=20),
+    "bytes": st.binary(max_size=20),
+    "array": st.lists(st.integers(-(2**31), 2**31 - 1), min_size=6, max_size=6).map(
+        lambda entries: np.array(entries, np.int32).reshape(2, 3)
+    ),
+}
+
+
+@st.composite
+def elements(draw):
+    """Elements of one random structure."""
+    kinds = draw(st.lists(st.sampled_from(sorted(LEAVES)), min_size=1, max_size=4))
+    shape = draw(st.sampled_from(["dict", "tuple", "nested"]))
+    found = []
+    for _ in range(draw(st.integers(1, 6))):
+        leaves = [draw(LEAVES[kind]) for kind in kinds]
+        named = {f"x{number}": leaf for number, leaf in enumerate(leaves)}
+        found.append({"dict": named, "tuple": tuple(leaves), "nested": {"a": (named, None), "b": leaves[0]}}[shape])
+    return found
+
+
+@given(elements(), st.sampled_from(["parquet", "tfrecord", "tar", "penstock"]), st.integers(1, 3))
+def test_every_structure_comes_back_as_it_was(tmp_path_factory, found, format, shards):
+    path = tmp_path_factory.mktemp("saving") / "saved"
+    dataset = ps.Dataset.from_list(found)
+    dataset.save(path, format=format, shards=shards)
+    assert_same_elements(ps.Dataset.load(path), dataset)
+
+
+def squares(path, calls=None, factor=1):
+    def square(x):
+        if calls is not None:
+            calls.append(int(x))
+        return x * x * factor
+
+    return ps.Dataset.range(9).filter(lambda x: x != 4).map(square, output_signature=ps.TensorSpec((), np.int64))
+
+
+def test_a_snapshot_is_made_once(tmp_path):
+    made = squares(tmp_path).snapshot(tmp_path / "kept")
+    assert [int(x) for x in made] == [0, 1, 4, 9, 25, 36, 49, 64]
+    assert len(made) == 8 and made.explain().startswith("load(")  # by index, what was a stream
+    before = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "kept").iterdir()}
+    again = squares(tmp_path).snapshot(tmp_path / "kept", shards=None)
+    assert [int(x) for x in again] == [int(x) for x in made]
+    assert before == {file.name: file.stat().st_mtime_ns for file in (tmp_path / "kept").iterdir()}
+
+
+def test_a_snapshot_of_another_pipeline_is_refused(tmp_path):
+    squares(tmp_path).snapshot(tmp_path / "kept", format="parquet")
+    with pytest.raises(ps.StorageError, match="another pipeline: its steps are the same, but not the code"):
+        squares(tmp_path, factor=2).snapshot(tmp_path / "kept")
+    with pytest.raises(ps.StorageError, match=r"another pipeline: node 0 was range\(start=0, stop=9.*stop=8"):
+        ps.Dataset.range(8).snapshot(tmp_path / "kept")
+    with pytest.raises(ps.StorageError, match="of 4 steps that count|of 3 steps that count|of 2 steps that count"):
+        ps.Dataset.range(9).snapshot(tmp_path / "kept")
+    ps.Dataset.range(3).save(tmp_path / "saved")
+    with pytest.raises(ps.StorageError, match="exists, and is no snapshot"):
+        ps.Dataset.range(3).snapshot(tmp_path / "saved")
+
+
+SNAPSHOT = """
+    import os, signal, sys
+    import penstock as ps
+    folder, dies = sys.argv[1:]
+
+    def row(x):
+        if dies == "dies" and int(x) == 55 and not os.path.exists(folder + "/killed"):
+            open(folder + "/killed", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        with open(folder + "/calls", "a") as calls:
+            calls.write(f"{int(x)} ")
+        return x * x
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    dataset = ps.Dataset.range(60).map(row).snapshot(folder + "/kept", shards=6)
+    print(sum(int(x) for x in dataset), flush=True)
+"""
+
+
+def test_processes_that_make_a_snapshot_at_the_same_time_make_one(tmp_path):
+    program = textwrap.dedent(SNAPSHOT)
+    processes = [Forked("-c", program, str(tmp_path), "dies", pipes=("stdin", "stdout")) for _ in range(3)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    codes = {process.communicate()[0]: process.returncode for process in processes}
+    assert codes == {"": -signal.SIGKILL, f"{sum(x * x for x in range(60))}\n": 0}
+    calls = [int(x) for x in (tmp_path / "calls").read_text().split()]
+    assert set(calls) == set(range(60))
+    assert len(calls) < 60 + 25  # two shards of ten at most were begun when it was killed, and a first row
+    assert sorted(os.listdir(tmp_path)) == ["calls", "kept", "killed"]

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -205,3 +206,54 @@ def test_a_worker_that_comes_late_helps(fleet: Fleet) -> None:
 def of_process(x: int) -> int:
     time.sleep(0.003)
     return os.getpid()
+
+
+def saved_rows(folder: str) -> ps.Dataset:
+    def row(x: int) -> dict[str, np.ndarray]:
+        if int(x) == 33:
+            try:
+                os.close(os.open(f"{folder}/killed", os.O_CREAT | os.O_EXCL))
+                os.kill(os.getpid(), signal.SIGKILL)
+            except FileExistsError:
+                pass
+        time.sleep(0.001)
+        return {"id": x, "worker": np.int64(os.getpid())}
+
+    return ps.Dataset.range(120).shuffle().map(row)
+
+
+def test_workers_save_every_element_once_though_one_dies_in_the_middle_of_a_shard(fleet: Fleet, tmp_path: Path) -> None:
+    workers = [fleet.add() for _ in range(3)]
+    fleet.await_workers(3)
+    dataset = saved_rows(str(tmp_path))
+    ps.service.distributed_save(dataset, tmp_path / "saved", fleet.target, "parquet", shards=12)
+    assert (tmp_path / "killed").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["killed", "saved"]
+    rows = list(ps.Dataset.load(tmp_path / "saved"))
+    assert sorted(int(row["id"]) for row in rows) == list(range(120))  # each once, of a shuffle without a seed
+    assert {int(row["worker"]) for row in rows} <= {worker.pid for worker in workers}
+    assert len({int(row["worker"]) for row in rows}) > 1
+    files = sorted(path.name for path in (tmp_path / "saved").iterdir())
+    assert files == ["_dataset.json", *(f"part-{number:05d}.parquet" for number in range(12))]
+
+
+def test_a_stream_is_made_by_workers_and_saved_by_the_process_that_asks(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.add()
+    dataset = ps.Dataset.range(50).filter(lambda x: x % 2 == 0).map(lambda x: (x, os.getpid()))
+    ps.service.distributed_save(dataset, tmp_path / "saved", fleet.target, rows_per_shard=10)
+    found = [(int(number), int(process)) for number, process in ps.Dataset.load(tmp_path / "saved")]
+    assert [number for number, _ in found] == list(range(0, 50, 2))
+    assert os.getpid() not in {process for _, process in found}
+
+
+def test_what_a_worker_cannot_write_is_an_error_here_and_the_complete_shards_stay(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.add()
+
+    def row(x: int) -> dict[str, object]:
+        return {"x": np.zeros(1 + int(x) // 35)}
+
+    with pytest.raises(ps.ElementError, match=r"shape \(2,\).*first one said \(1,\)"):
+        ps.service.distributed_save(
+            ps.Dataset.range(40).map(row), tmp_path / "saved", fleet.target, "parquet", shards=4
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["saved.unfinished"]

@@ -44,6 +44,8 @@ from penstock.data.plan import explain, make_plan
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index
 from penstock.data.saving import Save, SaveRequest, WriteMissing
+from penstock.data.snapshots import NOTE as SNAPSHOT_NOTE
+from penstock.data.snapshots import make_snapshot
 from penstock.data.tensorflow import DATASET
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import matching_files
@@ -1576,21 +1578,48 @@ class Dataset(Generic[Element]):
             >>> sorted(file.name for file in path.glob("*.parquet"))
             ['part-00000.parquet', 'part-00001.parquet']
         """
-        self._save_by("save", path, format, shards, rows_per_shard, None)
+        save_dataset(self, SaveRequest("save", Path(local_path(path)), format, shards, rows_per_shard))
 
-    def _save_by(
-        self,
-        call: str,
-        path: str | os.PathLike[str],
-        format: str,
-        shards: int | None,
-        rows_per_shard: int | None,
-        write_missing: WriteMissing | None,
-    ) -> None:
-        self._check_ends(call)
-        request = SaveRequest(call, Path(local_path(path)), format, shards, rows_per_shard).checked(self.node)
-        save = Save(request, self.node, self._options, lambda: self.element_spec)
-        save.run(lambda: iter(self), write_missing)
+    def snapshot(
+        self, path: str | os.PathLike[str], format: str = "penstock", shards: int | None = None
+    ) -> "Dataset[Element]":
+        """The elements of one iteration, which the first call saves in the directory `path`, and later ones find there.
+
+        The call returns when everything is written. Then any row is read by its number, whatever was done to make it,
+        and every epoch gives the same rows: shuffle after it. Several processes may call it at the same time: one
+        writes, the others wait. If it was killed, the next call goes on behind the complete shards.
+
+        The pipeline is known by its `fingerprint()`: operators, arguments, code of functions, arrays and options. What
+        functions and readers find in files is not part of it.
+
+        Args:
+            path: a local directory.
+            format: as for `save`.
+            shards: as for `save`.
+
+        Raises:
+            StorageError: another pipeline has made the snapshot, something else is at the path, or it cannot be
+                written.
+            InvalidTypeError: something in the pipeline exists in this process only, so that no other process could
+                know it again; elements that the format cannot hold.
+            InvalidArgumentError: as `save`.
+
+        Example:
+            >>> import pathlib, tempfile
+            >>> path = pathlib.Path(tempfile.mkdtemp()) / "squares"
+            >>> calls = []
+            >>> def squares():
+            ...     return Dataset.range(4).map(lambda x: x * x).snapshot(path)
+            >>> [int(x) for x in squares()], [int(x) for x in squares().shuffle(seed=1)]
+            ([0, 1, 4, 9], [1, 0, 9, 4])
+        """
+        place = Path(local_path(path))
+
+        def save(note: dict[str, Any]) -> None:
+            save_dataset(self, SaveRequest("snapshot", place, format, shards, None, {SNAPSHOT_NOTE: note}))
+
+        make_snapshot(place, self.node, self._options, save)
+        return self._then(Dataset.load(place).node)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """The last state of `reduce_func(state, element)`, carried from element to element.
@@ -1838,6 +1867,13 @@ def _members(call: str, datasets: Sequence[Dataset[Any]]) -> tuple[Node, ...]:
         raise InvalidArgumentError(f"{call} takes at least one dataset, got none")
     check_one_kind(call, [dataset._kind() for dataset in given])
     return tuple(dataset.node for dataset in given)
+
+
+def save_dataset(dataset: Dataset[Any], request: SaveRequest, write_missing: WriteMissing | None = None) -> None:
+    """Save a dataset as asked for; `write_missing` writes shards in any order, threads of this process if it is None."""
+    dataset._check_ends(request.call)
+    save = Save(request.checked(dataset.node), dataset.node, dataset.options(), lambda: dataset.element_spec)
+    save.run(lambda: iter(dataset), write_missing)
 
 
 def options_of(call: str, datasets: Iterable[Dataset[Any]]) -> Options:

@@ -1,10 +1,11 @@
 """Saving a dataset in shards: in several threads where its rows are read by index, and resumed where it was killed."""
 
+import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
@@ -16,7 +17,7 @@ from penstock.data.node import Node
 from penstock.data.operators.keep import Prefetch
 from penstock.data.plan import make_plan
 from penstock.data.save_progress import SaveProgress
-from penstock.data.shard_saving import Journal, SavePlan, ShardTask, iterator_at, told_where, write_shard
+from penstock.data.shard_saving import SavePlan, ShardNotes, ShardTask, iterator_at, told_where, write_shard
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.columns import spec_to_data
 from penstock.formats.saving.leaves import spec_of
@@ -46,6 +47,7 @@ class SaveRequest:
         format: the name of the format.
         shards: how many there shall be; None for as many as their size asks for.
         rows_per_shard: how many rows each shall have but the last; None for any number.
+        beside: plain data that is written into the directory along with the rows, by the names of files.
     """
 
     call: str
@@ -53,6 +55,7 @@ class SaveRequest:
     format: str
     shards: int | None
     rows_per_shard: int | None
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
     def checked(self, node: Node) -> "SaveRequest":
         """The same.
@@ -80,16 +83,14 @@ class SaveRequest:
 class Save:
     """One call that saves a dataset, or goes on with what an earlier call has left."""
 
-    def __init__(
-        self, request: SaveRequest, node: Node, options: Options, element_spec: Callable[[], Any]
-    ) -> None:
+    def __init__(self, request: SaveRequest, node: Node, options: Options, element_spec: Callable[[], Any]) -> None:
         self.request = request
         self.node = node
         self.options = options
         self._element_spec = element_spec
         self._stopping = Event()
 
-    def run(self, begin: Callable[[], DatasetIterator[Any]], write_missing: WriteMissing | None = None) -> None:
+    def run(self, begin: Callable[[], DatasetIterator[Any]], write_missing: WriteMissing | None) -> None:
         """Save it.
 
         Args:
@@ -101,22 +102,24 @@ class Save:
         """
         with told_where(self.request.path):
             work = WorkDirectory(self.request.path, keep=True)
-        self.journal = Journal(work.path)
+        self.notes = ShardNotes(work.path)
         try:
             done = self._write(begin, write_missing or Save.in_threads)
             ordered = [done[number] for number in sorted(done)]
             with told_where(self.request.path):
                 shard_format(self.request.call, self.request.format).complete(work.path, ordered)
+                for name, note in self.request.beside.items():
+                    (work.path / name).write_text(json.dumps(note))
                 work.publish()
-                self.journal.remove(self.request.path)
+                self.notes.remove(self.request.path)
         except BaseException:
             self._give_up(work)
             raise
 
     def _give_up(self, work: WorkDirectory) -> None:
         """Leave what somebody can go on with, or nothing."""
-        plan = self.journal.plan()
-        done = self.journal.complete() if plan is not None and plan.fingerprint else {}
+        plan = self.notes.plan()
+        done = self.notes.complete() if plan is not None and plan.fingerprint else {}
         if not done:
             work.discard()
             return
@@ -126,7 +129,7 @@ class Save:
 
     def _write(self, begin: Callable[[], DatasetIterator[Any]], write_missing: WriteMissing) -> dict[int, Description]:
         fingerprint = _fingerprint(self.node, self.options)
-        left = self.journal.plan()
+        left = self.notes.plan()
         asked = [self.request.format, self.request.shards, self.request.rows_per_shard]
         first: Iterator[Block] = iter(())
         iterator = None
@@ -137,8 +140,8 @@ class Save:
                 _logger.info("%s begins anew: what is left there is of another dataset", self.request.path)
             iterator = begin()
             self.plan, first = self._planned(iterator, fingerprint, asked)
-            self.journal.begin(self.plan)
-        self.done = self.journal.complete()
+            self.notes.begin(self.plan)
+        self.done = self.notes.complete()
         rows = sum(shard["rows"] for shard in self.done.values())
         total = self.node.cardinality
         self._progress = SaveProgress(f"saving {self.request.path}", total if total >= 0 else None, rows)
@@ -165,7 +168,6 @@ class Save:
         """How the dataset is divided, and its first row."""
         state = iterator.state_dict()
         format = shard_format(self.request.call, self.request.format)
-        root = make_plan(self.node, self.options)
         first = next_block(iterator, 1)
         specs: list[Any] = []
         if first is not None:
@@ -174,10 +176,7 @@ class Save:
                 found = flatten(self._element_spec())[0]
             format.check(first.structure, found, first.columns)
             specs = [spec_to_data(spec) for spec in found]
-        below = root.root
-        while isinstance(below, Prefetch):
-            below = below.input
-        by_index = below.indexable and root.in_flight is None and self.options.on_error != "skip"
+        by_index = in_any_order(self.node, self.options)
         size = first.nbytes if first is not None else 0
         bounds = self._bounds(size if by_index else None)
         plan = SavePlan(format.name, asked, fingerprint, state, bounds, by_index, specs)
@@ -199,7 +198,7 @@ class Save:
 
     def in_threads(self, missing: list[int]) -> None:
         """Write shards, several at a time."""
-        task = ShardTask(self.node, self.options, self.plan, str(self.journal.directory))
+        task = ShardTask(self.node, self.options, self.plan, str(self.notes.directory))
         pool = ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(missing))), "penstock-save")
         try:
             writing = {pool.submit(task, number, self._on_rows): number for number in missing}
@@ -219,7 +218,7 @@ class Save:
 
     def add(self, number: int, description: Description) -> None:
         """A shard is complete."""
-        self.journal.add(number, description)
+        self.notes.add(number, description)
         self.done[number] = description
 
     def count(self, rows: int) -> None:
@@ -232,7 +231,7 @@ class Save:
             while (block := next(first, None) or next_block(iterator, self._limit(0))) is not None:
                 number = len(self.done)
                 blocks = self._of_one_shard(block, iterator)
-                description = write_shard(self.plan, self.journal.directory, number, blocks, self._on_rows)
+                description = write_shard(self.plan, self.notes.directory, number, blocks, self._on_rows)
                 self.add(number, {**description, "state": iterator.state_dict()})
 
     def _of_one_shard(self, block: Block | None, iterator: DatasetIterator[Any]) -> Iterator[Block]:
@@ -257,6 +256,15 @@ class Save:
 
 class _Stopped(Exception):
     """Another thread has failed."""
+
+
+def in_any_order(node: Node, options: Options) -> bool:
+    """Whether any shard of a dataset can be written before those in front of it: its rows are read by index."""
+    plan = make_plan(node, options)
+    below = plan.root
+    while isinstance(below, Prefetch):
+        below = below.input
+    return below.indexable and below.cardinality >= 0 and plan.in_flight is None and options.on_error != "skip"
 
 
 def _fingerprint(node: Node, options: Options) -> str:

@@ -5,8 +5,8 @@
     <path>.unfinished/_save/00000.json the description of a complete shard
     <path>.unfinished/_save/try-…/     the files of a shard that is being written
 
-A shard's files are moved to their place when they are complete, and its description is written after that. So what has a
-description is complete, whenever the process was killed, and everything else is written again.
+A shard's files are moved to their place when they are complete, and its description is written after that. So what has
+a description is complete, whenever the process was killed, and everything else is written again.
 """
 
 import json
@@ -29,7 +29,7 @@ from penstock.formats.saving.shards import Description
 from penstock.formats.work_directory import KEPT_ENDING
 from penstock.options import Options
 
-JOURNAL: Final = "_save"
+NOTES: Final = "_save"
 _PLAN: Final = "plan.json"
 
 
@@ -56,12 +56,12 @@ class SavePlan:
     specs: list[Any]
 
 
-class Journal:
+class ShardNotes:
     """What a directory says about the save in it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._place = directory / JOURNAL
+        self._place = directory / NOTES
 
     def plan(self) -> SavePlan | None:
         """What is being saved there; None if nothing says so."""
@@ -92,8 +92,8 @@ class Journal:
         _write(self._place / f"{number:05d}.json", description)
 
     def remove(self, directory: Path) -> None:
-        """Remove the journal from where the directory is now."""
-        shutil.rmtree(directory / JOURNAL)
+        """Remove the notes from where the directory is now."""
+        shutil.rmtree(directory / NOTES)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def write_shard(
         blocks: its rows.
         on_rows: told how many rows were written, block by block; it may raise an exception to end the writing.
     """
-    place = Path(tempfile.mkdtemp(prefix="try-", dir=directory / JOURNAL))
+    place = Path(tempfile.mkdtemp(prefix="try-", dir=directory / NOTES))
     try:
         writer = shard_format("save", plan.format).writer(place, number, [spec_of_data(spec) for spec in plan.specs])
         try:

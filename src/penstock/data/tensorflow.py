@@ -3,8 +3,10 @@
 from penstock.tensorflow_names import Names, NotHere, TensorFlowNames
 
 _IN_ORDER = NotHere("the order is always kept, and threads change the speed alone")
-_ONE_FORMAT = NotHere("there is one format, which is read by memory map and not compressed")
-_ONE_WRITER = NotHere("one process writes all elements in their order, each once")
+_PER_FORMAT = NotHere("format=... decides: parquet is compressed, penstock's own is read by memory map")
+_BY_SHARDS = NotHere("say shards=... or rows_per_shard=...: elements are written in their order, each once")
+_RESUMED = NotHere("the same call goes on where it was killed")
+_ANY_ROW = NotHere("any row can be read: shuffle or map the dataset")
 
 DATASET = TensorFlowNames(
     keywords={
@@ -23,8 +25,8 @@ DATASET = TensorFlowNames(
         "list_files": {"file_pattern": "pattern"},
         "load": {
             "element_spec": NotHere("the directory says what its elements are"),
-            "compression": _ONE_FORMAT,
-            "reader_func": NotHere("there is one part, and any row of it can be read: shuffle or map the dataset"),
+            "compression": _PER_FORMAT,
+            "reader_func": _ANY_ROW,
             "wait": NotHere("the directory appears when it is complete"),
         },
         "map": {
@@ -34,7 +36,8 @@ DATASET = TensorFlowNames(
         },
         "ragged_batch": {"row_splits_dtype": NotHere("rows are arrays of their own, without row splits")},
         "range": {"output_type": NotHere("the numbers are int64; another dtype comes from .map(numpy.float32), say")},
-        "save": {"compression": _ONE_FORMAT, "shard_func": _ONE_WRITER, "checkpoint_args": _ONE_WRITER},
+        "save": {"compression": _PER_FORMAT, "shard_func": _BY_SHARDS, "checkpoint_args": _RESUMED},
+        "snapshot": {"compression": _PER_FORMAT, "shard_func": _BY_SHARDS, "reader_func": _ANY_ROW},
         "zip": {"datasets": NotHere("give them without a keyword: zip(first, second)")},
     },
     of_all_methods={
@@ -43,7 +46,6 @@ DATASET = TensorFlowNames(
     attributes={
         "make_one_shot_iterator": NotHere("use iter(dataset)"),
         "make_initializable_iterator": NotHere("use iter(dataset)"),
-        "snapshot": NotHere("use cache(directory), or save(path) and ps.Dataset.load(path)"),
         "sparse_batch": NotHere("there are no sparse tensors; padded_batch and ragged_batch take unequal rows"),
         "variant_tensor": NotHere("a dataset is no tensor"),
     },

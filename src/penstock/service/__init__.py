@@ -10,6 +10,7 @@ from penstock.service.distribute import distribute as distribute
 from penstock.service.distribute import from_dataset_id as from_dataset_id
 from penstock.service.distribute import register_dataset as register_dataset
 from penstock.service.local import local as local
+from penstock.service.saving import distributed_save as distributed_save
 from penstock.service.wire.policy import CrossTrainerCache as CrossTrainerCache
 from penstock.service.wire.policy import ShardingPolicy as ShardingPolicy
 from penstock.service.worker.server import WorkerConfig as WorkerConfig

@@ -20,7 +20,7 @@ from penstock.tensorflow_names import NotHere, TensorFlowNames
 
 PORT_WILDCARD: Final = "%port%"
 _FLIGHT = NotHere("it is always gRPC, by TLS with tls_cert and tls_key")
-_NO_SNAPSHOTS = NotHere("the service writes no snapshots; dataset.save(path) writes from one process")
+_NO_SNAPSHOTS = NotHere("a data worker writes as many shards at a time as it makes spans")
 _DISPATCHER = TensorFlowNames(
     keywords={
         "__init__": {

@@ -110,7 +110,11 @@ class Leaves:
     def to_data(self) -> dict[str, Any]:
         """The structure, the kinds and the specifications as plain data."""
         structure = None if self.structure is None else structure_to_data(self.structure)
-        return {"structure": structure, "kinds": self.kinds, "specs": [[spec_to_data(spec) for spec in specs] for specs in self.specs]}
+        return {
+            "structure": structure,
+            "kinds": self.kinds,
+            "specs": [[spec_to_data(spec) for spec in specs] for specs in self.specs],
+        }
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ class SavedLeaf:
         if None in spec.shape or spec.ragged_rank:
             return _each(values, spec.dtype)
         if 0 in spec.shape:
-            return np.empty((len(values), *spec.shape), spec.dtype)
+            return np.empty((len(values), *(length or 0 for length in spec.shape)), spec.dtype)
         if values.dtype == object and values.ndim == 1 and spec.shape and len(values):
             values = np.stack([np.asarray(value, None if spec.dtype != object else object) for value in values])
         if self.kind != "numbers" and spec.dtype != object:

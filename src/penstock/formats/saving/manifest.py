@@ -14,9 +14,9 @@ from typing import Any, Final
 import google_crc32c
 
 from penstock.errors import StorageError
+from penstock.formats.columns import spec_of_data, spec_to_data
 from penstock.formats.row_store import class_of_record
 from penstock.formats.saving.leaves import SavedLeaf, merged_leaves
-from penstock.formats.columns import spec_of_data, spec_to_data
 from penstock.formats.saving.shards import Description
 from penstock.formats.structure_data import structure_of_data
 from penstock.structure import Structure
@@ -49,7 +49,7 @@ def write_manifest(directory: Path, format: str, shards: Sequence[Description]) 
         ElementError: their rows have nothing in common.
     """
     full = [shard for shard in shards if shard["rows"]]
-    structure = full[0]["structure"] if full else None
+    structure: Any = full[0]["structure"] if full else None
     leaves = merged_leaves(structure_of_data(structure, class_of_record), full) if full else []
     content = {
         "version": _VERSION,

@@ -61,9 +61,7 @@ class ParquetShardWriter(ShardWriter):
         if not self._types:
             given = zip(paths, self._specs, columns, strict=True)
             self._types = [_type_of(path or "the element", spec, column) for path, spec, column in given]
-        arrays = [
-            _array(path, kind, column) for path, kind, column in zip(paths, self._types, columns, strict=True)
-        ]
+        arrays = [_array(path, kind, column) for path, kind, column in zip(paths, self._types, columns, strict=True)]
         nested = _nested(structure, iter(arrays), rows)
         table = pa.table({ONLY: nested} if structure.kind == "leaf" else dict(zip(*_fields(nested), strict=True)))
         # As many rows as a group takes, so that groups are of one size whatever blocks come.

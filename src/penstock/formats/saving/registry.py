@@ -29,5 +29,7 @@ def shard_format(call: str, name: Any) -> ShardFormat:
         MissingExtraError: it needs a package that is not installed.
     """
     if not isinstance(name, str) or name not in _FORMATS:
-        raise InvalidArgumentError(f"{call}(format=...) takes one of {', '.join(map(repr, FORMATS))}, got {name!r:.200}")
+        raise InvalidArgumentError(
+            f"{call}(format=...) takes one of {', '.join(map(repr, FORMATS))}, got {name!r:.200}"
+        )
     return _FORMATS[name]()

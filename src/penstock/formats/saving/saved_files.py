@@ -1,4 +1,4 @@
-"""The rows of files that were saved in a format of others, as they were: read by the format's reader, put together again."""
+"""The rows of files that were saved in a format of others, as they were: its reader's rows, put together again."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
