@@ -1870,7 +1870,7 @@ def _members(call: str, datasets: Sequence[Dataset[Any]]) -> tuple[Node, ...]:
 
 
 def save_dataset(dataset: Dataset[Any], request: SaveRequest, write_missing: WriteMissing | None = None) -> None:
-    """Save a dataset as asked for; `write_missing` writes shards in any order, threads of this process if it is None."""
+    """Save a dataset as asked for; `write_missing` writes shards that come in any order, threads if it is None."""
     dataset._check_ends(request.call)
     save = Save(request.checked(dataset.node), dataset.node, dataset.options(), lambda: dataset.element_spec)
     save.run(lambda: iter(dataset), write_missing)

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -199,14 +199,14 @@ class Save:
     def in_threads(self, missing: list[int]) -> None:
         """Write shards, several at a time."""
         task = ShardTask(self.node, self.options, self.plan, str(self.notes.directory))
+
+        def write(number: int) -> None:
+            self.add(number, task(number, self._on_rows))
+
         pool = ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(missing))), "penstock-save")
         try:
-            writing = {pool.submit(task, number, self._on_rows): number for number in missing}
-            waiting = set(writing)
-            while waiting:
-                complete, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for one in complete:
-                    self.add(writing[one], one.result())
+            for done in as_completed([pool.submit(write, number) for number in missing]):
+                done.result()
         finally:
             self._stopping.set()
             pool.shutdown(cancel_futures=True)
