@@ -41,6 +41,8 @@ SLOW = {
     "docs/training/jax-and-flax.md",
 }
 """Documents whose examples train, or start several workers: `make check` leaves them out."""
+NEEDS = {"docs/audio-and-video.md": ("soundfile", "av")}
+"""Packages of extras, without which the examples of a document are left out."""
 
 EXAMPLE = re.compile(
     r"^```(?P<kind>python|console)\n(?P<code>.*?)^```$(\n+```text\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE
@@ -137,6 +139,8 @@ def test_documents_that_are_slow_are_there() -> None:
     ids=map(name_of, DOCUMENTS),
 )
 def test_examples_run_as_the_document_says(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in NEEDS.get(name_of(document), ()):
+        pytest.importorskip(package, reason=f"{package} is not installed")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     try:

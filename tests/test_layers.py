@@ -51,7 +51,7 @@ LEVELS = (
     "training/",
     "training/keras/",
     "training/checkpoint/",
-    "image/ image keras testing/ testing",
+    "audio/ audio image/ image keras testing/ testing video/ video",
     "penstock",
     "demo/ launch/ dashboard/",  # the outside, which uses the package as its users do
     "cli/",
@@ -72,6 +72,9 @@ HEAVY = {
     "array_record": ("penstock.formats.indexed.",),
     "PIL": ("penstock.formats.",),
     "simplejpeg": ("penstock.formats.",),
+    "cv2": ("penstock.formats.",),
+    "soundfile": ("penstock.formats.",),
+    "av": ("penstock.formats.",),
     "ray": (),
     "tensorflow": (),
 }

@@ -18,6 +18,7 @@ WITHOUT_EXTRAS = """
 import inspect, json, sys
 
 BLOCKED = {"jax", "jaxlib", "keras", "orbax", "array_record", "fsspec", "tensorflow", "PIL", "simplejpeg"}
+BLOCKED |= {"soundfile", "av"}
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
@@ -49,6 +50,8 @@ USES = {
     "ps.compute_average_loss([1.0])": ("ps.compute_average_loss needs the package jax, which is not installed", "jax"),
     "ps.keras.value_and_grad": ("ps.keras needs the package", "keras"),
     "ps.image.decode(b'')": ("images need simplejpeg and Pillow", "image"),
+    "ps.audio.decode(b'')": ("ps.audio needs the package soundfile", "audio"),
+    "ps.video.decode(b'')": ("ps.video needs the package av", "video"),
     "ps.ArrayRecordDataset('x')": ("ps.ArrayRecordDataset needs the package array_record", "array-record"),
     "ps.Dataset.list_files('s3://bucket/*')": ("files with a protocol, such as s3:// or gs://, need fsspec", "cloud"),
 }
@@ -100,11 +103,13 @@ def test_only_public_names_are_shown():
     public = {name for name in written if not name.startswith("_")} | {"keras"}
     assert set(dir(ps)) == set(ps.__all__) == public
     assert {name for name, value in inspect.getmembers(ps, inspect.ismodule)} == {
+        "audio",
         "image",
         "keras",
         "preprocessing",
         "service",
         "testing",
+        "video",
     }
     assert ps.__version__ == importlib.metadata.version("penstock")
 

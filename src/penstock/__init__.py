@@ -73,11 +73,13 @@ from penstock.spec import TensorSpec as TensorSpec
 from penstock.training.keras.import_hook import connect_when_imported as _connect_when_imported
 
 if _typing.TYPE_CHECKING:
+    from penstock import audio as audio
     from penstock import image as image
     from penstock import keras as keras
     from penstock import preprocessing as preprocessing
     from penstock import service as service
     from penstock import testing as testing
+    from penstock import video as video
     from penstock.distribute import MirroredStrategy as MirroredStrategy
     from penstock.distribute import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
     from penstock.distribute import TPUStrategy as TPUStrategy
@@ -101,11 +103,13 @@ _LAZY = {
     "scale_regularization_loss": ("penstock.training.loss", "jax"),
 }
 _LAZY_MODULES = {
+    "audio": ("penstock.audio", None),
     "image": ("penstock.image", None),
     "keras": ("penstock.keras", "keras"),
     "preprocessing": ("penstock.preprocessing", None),
     "service": ("penstock.service", None),
     "testing": ("penstock.testing", None),
+    "video": ("penstock.video", None),
 }
 
 # All public names, for `from penstock import *` too, which imports the frameworks that are installed.

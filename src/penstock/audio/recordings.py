@@ -1,0 +1,54 @@
+"""Samples of recordings."""
+
+import os
+from typing import Any
+
+import numpy.typing as npt
+
+from penstock.extras import load
+from penstock.formats.media_files import AudioInfo
+
+
+def info(source: bytes | str | os.PathLike[str]) -> AudioInfo:
+    """What a recording says of itself, without decoding it: `samples`, `channels`, `rate`, `seconds` and `format`.
+
+    Args:
+        source: the content of a file, or its name, also one with a protocol.
+
+    Raises:
+        ElementError: it is no audio, or damaged.
+        StorageError: the file cannot be opened.
+        MissingExtraError: soundfile is not installed.
+    """
+    found: AudioInfo = load("penstock.formats.audio", "audio", "ps.audio").info(source)
+    return found
+
+
+def decode(
+    source: bytes | str | os.PathLike[str],
+    samples: tuple[int, int] | None = None,
+    seconds: tuple[float, float] | None = None,
+    dtype: str = "float32",
+) -> tuple[npt.NDArray[Any], int]:
+    """The samples of a recording as an array of shape (samples, channels), and how many there are in a second.
+
+    WAV, FLAC, Ogg Vorbis, Opus, MP3, AIFF and what else libsndfile reads. Of a part only that is decoded, and of a file
+    that is named only that is read.
+
+    Args:
+        source: the content of a file, or its name, also one with a protocol.
+        samples: begin and end of the part that is wanted, as numbers of samples; None for the whole.
+        seconds: the same in seconds, rounded to samples.
+        dtype: "float32" or "float64", from -1 to 1; "int16" or "int32".
+
+    Raises:
+        ElementError: it is no audio, is damaged or cut off, or ends before the part does. It names the file and the
+            sample.
+        InvalidArgumentError: other dtypes or parts than these.
+        StorageError: the file cannot be opened.
+        MissingExtraError: soundfile is not installed.
+    """
+    found: tuple[npt.NDArray[Any], int] = load("penstock.formats.audio", "audio", "ps.audio").decode(
+        source, samples, seconds, dtype
+    )
+    return found

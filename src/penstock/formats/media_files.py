@@ -1,0 +1,101 @@
+"""What audio and video have in common: where a recording comes from, and which part of it is asked for."""
+
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import formats
+from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from penstock.formats.files import has_protocol
+from penstock.paths import local_path
+
+
+@dataclass(frozen=True)
+class AudioInfo:
+    """What a recording says of itself; see `ps.audio.info`.
+
+    Attributes:
+        samples: how many, of each channel.
+        channels: how many.
+        rate: how many samples are in a second.
+        format: of the file and of its samples.
+    """
+
+    samples: int
+    channels: int
+    rate: int
+    format: str
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.samples / self.rate
+
+
+@dataclass(frozen=True)
+class VideoInfo:
+    """What a video is; see `ps.video.info`.
+
+    Attributes:
+        frames: how many.
+        height: of a frame.
+        width: of a frame.
+        rate: how many frames are in a second, on average.
+        codec: how they are compressed.
+        times: the seconds at which each frame is shown; the first at 0.
+    """
+
+    frames: int
+    height: int
+    width: int
+    rate: float
+    codec: str
+    times: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """How long it is: until its last frame ends."""
+        return self.times[-1] + 1 / self.rate if self.frames else 0.0
+
+
+Source = bytes | bytearray | memoryview | str | os.PathLike[str]
+"""The content of a file, or its name."""
+
+
+@contextmanager
+def opened(call: str, source: Any) -> Iterator[tuple[Any, str]]:
+    """A file object that can be read from any place, and what errors call it. It is closed at the end.
+
+    Raises:
+        InvalidTypeError: neither bytes nor a name.
+        StorageError: the file cannot be opened.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        with io.BytesIO(source) as content:
+            yield content, f"the recording of {len(source)} bytes"
+        return
+    if not isinstance(source, (str, os.PathLike)):
+        raise InvalidTypeError(f"{call} takes the bytes of a file or its name, got a {type(source).__name__}")
+    name = os.fspath(source)
+    try:
+        file: Any = formats.remote.open_file(name) if has_protocol(name) else open(local_path(name), "rb")  # noqa: SIM115
+    except OSError as error:
+        raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
+    with file:
+        yield file, repr(name)
+
+
+def seconds_bounds(call: str, seconds: Any) -> tuple[float, float]:
+    """Begin and end in seconds.
+
+    Raises:
+        InvalidArgumentError: no two times in order, from 0.
+    """
+    given = tuple(seconds) if isinstance(seconds, (tuple, list)) else ()
+    numbers = len(given) == 2 and all(isinstance(time, (int, float)) for time in given)
+    if not numbers or not 0 <= given[0] <= given[1]:
+        raise InvalidArgumentError(f"{call}(seconds=...) takes (begin, end) from 0 in seconds, got {seconds!r}")
+    return float(given[0]), float(given[1])

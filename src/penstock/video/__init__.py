@@ -1,0 +1,7 @@
+"""`ps.video`: functions for `map` that read frames of videos, by number or by time.
+
+They let other threads run. PyAV is imported when the first video is read.
+"""
+
+from penstock.video.frames import decode as decode
+from penstock.video.frames import info as info

@@ -1,0 +1,115 @@
+"""`ps.audio`: what Python's `wave` and FFmpeg have written, whole and in parts, and what is wrong with others."""
+
+import io
+import wave
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+pytest.importorskip("soundfile", reason="soundfile is not installed")
+
+RATE = 8000
+TONE = (np.sin(np.arange(RATE) / 20) * 20000).astype("<i2")
+STEREO = np.stack([TONE, -TONE // 2], axis=1)
+
+
+def wav(samples):
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setparams((samples.shape[1], 2, RATE, 0, "NONE", "NONE"))
+        sound.writeframes(samples.tobytes())
+    return file.getvalue()
+
+
+def by_ffmpeg(kind, codec):
+    av = pytest.importorskip("av", reason="PyAV is not installed")
+    file = io.BytesIO()
+    with av.open(file, "w", format=kind) as container:
+        stream = container.add_stream(codec, rate=RATE, layout="stereo")
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(STEREO.reshape(1, -1)), format="s16", layout="stereo")
+        frame.sample_rate = RATE
+        for packet in [*stream.encode(frame), *stream.encode()]:
+            container.mux(packet)
+    return file.getvalue()
+
+
+def test_every_sample_of_a_wave_file_in_every_dtype():
+    data, rate = ps.audio.decode(wav(STEREO), dtype="int16")
+    assert rate == RATE and np.array_equal(data, STEREO)
+    floats, _ = ps.audio.decode(wav(STEREO))
+    assert floats.dtype == np.float32 and np.array_equal(floats, STEREO.astype(np.float32) / 32768)
+    info = ps.audio.info(wav(STEREO[:, :1]))
+    assert (info.samples, info.channels, info.rate, info.seconds, info.format) == (RATE, 1, RATE, 1.0, "WAV PCM_16")
+
+
+@pytest.mark.parametrize(("kind", "codec", "most"), [("flac", "flac", 0), ("wav", "pcm_s16le", 0)])
+def test_what_ffmpeg_has_written_in_parts_too(kind, codec, most, tmp_path):
+    data = by_ffmpeg(kind, codec)
+    (tmp_path / "a").write_bytes(data)
+    for begin, end in ((0, 0), (0, 8000), (100, 105), (4095, 4097), (7999, 8000)):
+        for source in (data, tmp_path / "a", str(tmp_path / "a")):
+            part, _ = ps.audio.decode(source, samples=(begin, end), dtype="int16")
+            assert np.abs(part.astype(int) - STEREO[begin:end]).max(initial=0) <= most and part.shape == (
+                end - begin,
+                2,
+            )
+    assert np.array_equal(ps.audio.decode(data, seconds=(0.25, 0.5))[0], ps.audio.decode(data)[0][2000:4000])
+
+
+def test_clips_of_a_dataset_are_read_by_number(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.wav").write_bytes(wav(STEREO + number))
+    clips = [(str(tmp_path / f"{number}.wav"), begin) for number in range(3) for begin in range(0, RATE, 1000)]
+    dataset = (
+        ps.Dataset.from_list(clips)
+        .shuffle(seed=1)
+        .map(lambda name, begin: ps.audio.decode(name, samples=(begin, begin + 1000), dtype="int16")[0], ps.AUTOTUNE)
+    )
+    found = sorted(int(clip[0, 0]) for clip in dataset)
+    assert found == sorted(int(STEREO[begin, 0]) + number for number in range(3) for begin in range(0, RATE, 1000))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: b"", "a.flac' is no audio that is known, or damaged at its beginning"),
+        (lambda data: b"hello, this is text", "a.flac' is no audio that is known"),
+        (
+            lambda data: data[: len(data) // 2],
+            r"a.flac' is (no audio that is known, or damaged at its beginning|damaged after sample 0|cut: it ends)",
+        ),
+        (lambda data: wav(STEREO)[:20_000], "a.flac' is cut: it has 19956 bytes of samples, expected 32000"),
+    ],
+)
+def test_a_damaged_file_is_an_error_of_its_row(change, message, tmp_path):
+    (tmp_path / "a.flac").write_bytes(change(by_ffmpeg("flac", "flac")))
+    with pytest.raises(ps.ElementError, match=message):
+        ps.audio.decode(tmp_path / "a.flac")
+    names = [str(tmp_path / "a.flac"), str(tmp_path / "b.wav")]
+    (tmp_path / "b.wav").write_bytes(wav(STEREO))
+    iterator = iter(ps.Dataset.from_list(names).map(lambda name: ps.audio.decode(name)[0]).ignore_errors())
+    assert [clip.shape for clip in iterator] == [(RATE, 2)] and iterator.errors.count == 1
+
+
+def test_what_never_works_is_refused(tmp_path):
+    data = wav(STEREO)
+    with pytest.raises(
+        ps.ElementError, match="the recording of 32044 bytes has 8000 samples, expected .* 7000 to 8001"
+    ):
+        ps.audio.decode(data, samples=(7000, 8001))
+    with pytest.raises(
+        ps.InvalidArgumentError, match=r"samples=...\) takes \(begin, end\), numbers from 0, got \(5, 1\)"
+    ):
+        ps.audio.decode(data, samples=(5, 1))
+    with pytest.raises(ps.InvalidArgumentError, match=r"seconds=...\) takes \(begin, end\) from 0 in seconds, got 3"):
+        ps.audio.decode(data, seconds=3)
+    with pytest.raises(ps.InvalidArgumentError, match="takes one of samples and seconds, got both"):
+        ps.audio.decode(data, samples=(0, 1), seconds=(0, 1))
+    with pytest.raises(ps.InvalidArgumentError, match="takes one of 'int16', .* got 'int8'"):
+        ps.audio.decode(data, dtype="int8")
+    with pytest.raises(ps.InvalidTypeError, match="takes the bytes of a file or its name, got a int"):
+        ps.audio.decode(3)
+    with pytest.raises(ps.StorageError, match="nowhere.wav' cannot be opened: No such file"):
+        ps.audio.decode(tmp_path / "nowhere.wav")
