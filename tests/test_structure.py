@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.spec import as_leaf, describe_mismatch, spec_of
+from penstock.spec import as_leaf, covers, describe_mismatch, merged, spec_of
 from penstock.structure import flatten, map_structure
 
 Point = namedtuple("Point", "x y")
@@ -92,11 +92,11 @@ def test_lists_of_unequal_rows_are_refused():
 
 def test_specifications_cover_what_they_leave_open():
     images = ps.TensorSpec((None, 28), np.uint8)
-    assert images.covers(ps.TensorSpec((3, 28), np.uint8))
-    assert not images.covers(ps.TensorSpec((3, 27), np.uint8))
-    assert images.merged(ps.TensorSpec((3, 27), np.uint8)) == ps.TensorSpec((None, None), np.uint8)
+    assert covers(images, ps.TensorSpec((3, 28), np.uint8))
+    assert not covers(images, ps.TensorSpec((3, 27), np.uint8))
+    assert merged(images, ps.TensorSpec((3, 27), np.uint8)) == ps.TensorSpec((None, None), np.uint8)
     with pytest.raises(ps.ElementError, match="nothing in common"):
-        images.merged(ps.TensorSpec((3,), np.uint8))
+        merged(images, ps.TensorSpec((3,), np.uint8))
     assert describe_mismatch({"a": images}, {"a": ps.TensorSpec((3,), np.uint8)}) == (
         "expected TensorSpec(shape=(None, 28), dtype=uint8) at ['a'], got TensorSpec(shape=(3,), dtype=uint8)"
     )

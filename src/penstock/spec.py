@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import index
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -67,62 +67,6 @@ class LeafSpec:
     def assumed(self) -> bool:
         """Whether any of it was only seen in one call of a user's function."""
         return self.assumed_dtype or bool(self.assumed_axes)
-
-    def assuming(self, axes: Iterable[int], *, dtype: bool = True) -> Self:
-        """The same, of which the lengths of these axes and the dtype are assumed."""
-        same: Any = leaf_spec(self.shape, self.dtype, self.ragged_rank)
-        same._set(assumed_axes=frozenset(a for a in axes if self.shape[a] is not None), assumed_dtype=dtype)
-        return same  # type: ignore[no-any-return]  # it is of this class
-
-    def all_assumed(self) -> Self:
-        """The same, of which all that it says is assumed."""
-        return self.assuming(range(len(self.shape)))
-
-    def opened(self, axes: Iterable[int]) -> Self:
-        """The same with None as the length of these axes."""
-        shape = [None if axis in axes else length for axis, length in enumerate(self.shape)]
-        same: Any = leaf_spec(shape, self.dtype, self.ragged_rank)
-        return same.assuming(self.assumed_axes, dtype=self.assumed_dtype)  # type: ignore[no-any-return]  # it is of this class
-
-    def with_rows(self, size: int | None, assumed: bool) -> "LeafSpec":
-        """This leaf with `size` rows along its leading axis, which may be assumed."""
-        axes = (self.assumed_axes - {0}) | ({0} if assumed else set())
-        return leaf_spec((size, *self.shape[1:]), self.dtype, self.ragged_rank).assuming(axes, dtype=self.assumed_dtype)
-
-    def batched(self, size: int | None) -> "LeafSpec":
-        """This leaf with a further leading axis of `size` rows."""
-        rank = self.ragged_rank + 1 if self.ragged_rank else 0
-        axes = {axis + 1 for axis in self.assumed_axes}
-        return leaf_spec((size, *self.shape), self.dtype, rank).assuming(axes, dtype=self.assumed_dtype)
-
-    def ragged_rows(self, size: int | None) -> "LeafSpec":
-        """An object array of `size` such leaves."""
-        axes = {axis + 1 for axis in self.assumed_axes}
-        return leaf_spec((size, *self.shape), self.dtype, self.ragged_rank + 1).assuming(axes, dtype=self.assumed_dtype)
-
-    def row(self) -> "LeafSpec":
-        """This leaf without its leading axis."""
-        axes = {axis - 1 for axis in self.assumed_axes if axis}
-        rank = max(self.ragged_rank - 1, 0)
-        return leaf_spec(self.shape[1:], self.dtype, rank).assuming(axes, dtype=self.assumed_dtype)
-
-    def merged(self, other: "LeafSpec") -> "LeafSpec":
-        """The narrowest specification that covers both.
-
-        Raises:
-            ElementError: the dtypes or the numbers of axes differ.
-        """
-        if not alike(self.dtype, other.dtype) or len(self.shape) != len(other.shape):
-            raise ElementError(f"{self} and {other} have nothing in common")
-        lengths = [a if a == b else None for a, b in zip(self.shape, other.shape, strict=True)]
-        # Of strings the wider dtype.
-        dtype = self.dtype if _holds(self.dtype, other.dtype) else other.dtype
-        both = leaf_spec(lengths, dtype, max(self.ragged_rank, other.ragged_rank))
-        return both.assuming(self.assumed_axes | other.assumed_axes, dtype=self.assumed_dtype or other.assumed_dtype)
-
-    def covers(self, other: "LeafSpec") -> bool:
-        """Whether every value that fits `other` fits this specification too; assumed lengths count as they are."""
-        return self._takes(other, lambda a, b: a is None or a == b)
 
     def is_compatible_with(self, spec_or_value: Any) -> bool:
         """Whether a value fits, or whether some value can fit both specifications: where one is None, any length does.
@@ -238,6 +182,69 @@ class RaggedTensorSpec(LeafSpec):
 def leaf_spec(shape: Any, dtype: Any, ragged_rank: int = 0) -> LeafSpec:
     """A `RaggedTensorSpec`, or for `ragged_rank` 0 a `TensorSpec`."""
     return RaggedTensorSpec(shape, dtype, ragged_rank) if ragged_rank else TensorSpec(shape, dtype)
+
+
+def assuming(spec: LeafSpec, axes: Iterable[int], *, dtype: bool = True) -> LeafSpec:
+    """The same, of which the lengths of these axes and the dtype are assumed."""
+    same = leaf_spec(spec.shape, spec.dtype, spec.ragged_rank)
+    same._set(assumed_axes=frozenset(a for a in axes if spec.shape[a] is not None), assumed_dtype=dtype)
+    return same
+
+
+def all_assumed(spec: LeafSpec) -> LeafSpec:
+    """The same, of which all that it says is assumed."""
+    return assuming(spec, range(len(spec.shape)))
+
+
+def with_open_axes(spec: LeafSpec, axes: Iterable[int]) -> LeafSpec:
+    """The same with None as the length of these axes."""
+    shape = [None if axis in axes else length for axis, length in enumerate(spec.shape)]
+    return assuming(leaf_spec(shape, spec.dtype, spec.ragged_rank), spec.assumed_axes, dtype=spec.assumed_dtype)
+
+
+def with_rows(spec: LeafSpec, size: int | None, *, assumed: bool) -> LeafSpec:
+    """This leaf with `size` rows along its leading axis, which may be assumed."""
+    axes = (spec.assumed_axes - {0}) | ({0} if assumed else set())
+    return assuming(leaf_spec((size, *spec.shape[1:]), spec.dtype, spec.ragged_rank), axes, dtype=spec.assumed_dtype)
+
+
+def batched(spec: LeafSpec, size: int | None) -> LeafSpec:
+    """This leaf with a further leading axis of `size` rows."""
+    rank = spec.ragged_rank + 1 if spec.ragged_rank else 0
+    axes = {axis + 1 for axis in spec.assumed_axes}
+    return assuming(leaf_spec((size, *spec.shape), spec.dtype, rank), axes, dtype=spec.assumed_dtype)
+
+
+def ragged_rows(spec: LeafSpec, size: int | None) -> LeafSpec:
+    """An object array of `size` such leaves."""
+    axes = {axis + 1 for axis in spec.assumed_axes}
+    return assuming(leaf_spec((size, *spec.shape), spec.dtype, spec.ragged_rank + 1), axes, dtype=spec.assumed_dtype)
+
+
+def row_of(spec: LeafSpec) -> LeafSpec:
+    """This leaf without its leading axis."""
+    axes = {axis - 1 for axis in spec.assumed_axes if axis}
+    return assuming(leaf_spec(spec.shape[1:], spec.dtype, max(spec.ragged_rank - 1, 0)), axes, dtype=spec.assumed_dtype)
+
+
+def merged(spec: LeafSpec, other: LeafSpec) -> LeafSpec:
+    """The narrowest specification that covers both.
+
+    Raises:
+        ElementError: the dtypes or the numbers of axes differ.
+    """
+    if not alike(spec.dtype, other.dtype) or len(spec.shape) != len(other.shape):
+        raise ElementError(f"{spec} and {other} have nothing in common")
+    lengths = [a if a == b else None for a, b in zip(spec.shape, other.shape, strict=True)]
+    # Of strings the wider dtype.
+    dtype = spec.dtype if _holds(spec.dtype, other.dtype) else other.dtype
+    both = leaf_spec(lengths, dtype, max(spec.ragged_rank, other.ragged_rank))
+    return assuming(both, spec.assumed_axes | other.assumed_axes, dtype=spec.assumed_dtype or other.assumed_dtype)
+
+
+def covers(spec: LeafSpec, other: LeafSpec) -> bool:
+    """Whether every value that fits `other` fits `spec` too; assumed lengths count as they are."""
+    return spec._takes(other, lambda a, b: a is None or a == b)
 
 
 def _holds(dtype: np.dtype[Any], other: np.dtype[Any]) -> bool:
@@ -357,7 +364,7 @@ def merged_specs(specs: Iterable[LeafSpec]) -> LeafSpec:
     Raises:
         ElementError: the dtypes or the numbers of axes differ.
     """
-    return reduce(LeafSpec.merged, dict.fromkeys(specs))
+    return reduce(merged, dict.fromkeys(specs))
 
 
 def spec_of(element: Any) -> Any:
@@ -385,7 +392,7 @@ def fitted(spec: LeafSpec, value: Any) -> Any:
         if spec.ragged_rank and isinstance(value, list):
             rows = np.empty(len(value), object)
             for number, row in enumerate(value):
-                rows[number] = fitted(spec.row(), row)
+                rows[number] = fitted(row_of(spec), row)
             return rows
         if spec.dtype.kind not in "US":
             return _number_fitted(spec.dtype, value)
@@ -430,6 +437,6 @@ def describe_mismatch(declared: Any, found: Any) -> str | None:
     if want_structure != have_structure:
         return f"expected structure {want_structure}, got {have_structure}"
     for path, a, b in zip(want_structure.paths(), want, have, strict=True):
-        if not a.covers(b):
+        if not covers(a, b):
             return f"expected {a}{' at ' + path if path else ''}, got {b}"
     return None

@@ -9,7 +9,7 @@ import penstock as ps
 from penstock.data.dataset import Dataset
 from penstock.data.node import SameElements
 from penstock.data.plan import make_plan
-from penstock.data.shards import NotByFile, OneOf, divided_by_file, share_of_files
+from penstock.data.shards import EveryNth, NotByFile, divided_by_file, shard_of_files
 from penstock.service.worker.cut import check_shared, cut
 
 
@@ -36,7 +36,7 @@ def test_it_is_refused_where_files_are_divided(tmp_path):
     (tmp_path / "b.txt").write_text("3\n")
     node = Silent(ps.TextLineDataset([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]).node, site="here")
     with pytest.raises(NotByFile, match=r"silent\(\) at here is about the data of all workers together"):
-        divided_by_file(node, lambda reader: share_of_files(reader, OneOf(2, 0), "another policy"))
+        divided_by_file(node, lambda reader: shard_of_files(reader, EveryNth(2, 0), "another policy"))
 
 
 def test_it_is_refused_above_a_shared_job():

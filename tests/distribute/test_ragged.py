@@ -156,7 +156,7 @@ def test_an_exception_says_which_share_it_came_with(four) -> None:
     (batch,) = four.distribute_dataset(ps.Dataset.range(5).batch(8))
     with pytest.raises(ZeroDivisionError) as raised:
         four.run(lambda rows: rows.reshape(rows.shape[0], -1), args=(batch,))
-    assert any("shapes (0,): a share may be empty" in note for note in raised.value.__notes__)
+    assert any("shapes (0,): a slice may be empty" in note for note in raised.value.__notes__)
 
 
 def test_a_ragged_step_may_give_a_constant(four) -> None:

@@ -40,7 +40,7 @@ from penstock.service.wire.dispatcher_messages import (
 )
 from penstock.service.wire.policy import ShardingPolicy
 from penstock.service.wire.spans import count, insert, overlap, without
-from penstock.service.wire.subjects import DatasetInfo, Endpoint, JobParameters, Place, Refused, Span
+from penstock.service.wire.subjects import DatasetInfo, Endpoint, JobParameters, PassOffset, Refused, Span
 
 ELEMENTS = 3
 LENGTH = 10
@@ -54,7 +54,7 @@ Element = tuple[int, int]
 """Pass, and number: those of position p are 3 p, 3 p + 1 and 3 p + 2."""
 
 
-def number_at(place: Place) -> int:
+def number_at(place: PassOffset) -> int:
     """Of the element at a place, whose `skip` may run on over the positions that follow."""
     position, skip = place
     return ELEMENTS * position + skip

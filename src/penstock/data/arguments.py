@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.errors import InvalidTypeError
 from penstock.options import AUTOTUNE, check_integer
-from penstock.spec import LeafSpec
+from penstock.spec import LeafSpec, assuming
 from penstock.structure import flatten, map_structure
 
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -42,7 +42,7 @@ def as_signature(call: str, signature: Any) -> Any:
                 f"{call}(output_signature=...) takes ps.TensorSpec leaves, got {leaf!r}: such as "
                 "ps.TensorSpec((), 'int64') for a number"
             )
-    return map_structure(lambda leaf: leaf.assuming((), dtype=False), signature)
+    return map_structure(lambda leaf: assuming(leaf, (), dtype=False), signature)
 
 
 def as_numbers(call: str, name: str, values: object) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from penstock.data.identity import Identity
 from penstock.data.node import Node
-from penstock.data.skipped import SkippedRows
+from penstock.data.skipped import SkippedRows, skipped_rows
 from penstock.data.streams.stream import State
 from penstock.errors import StateMismatchError
 
@@ -28,7 +28,7 @@ def position_in(state: dict[str, Any]) -> State:
 
 def errors_at(position: State) -> SkippedRows:
     """What an iterator's `errors` was at a position."""
-    return SkippedRows.of(taken_apart(position)[1])
+    return skipped_rows(taken_apart(position)[1])
 
 
 def drawn_in(state: Any, node: Node) -> list[int] | None:

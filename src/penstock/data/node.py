@@ -369,7 +369,7 @@ class Node(ABC):
         """The rows of each of its batches, and those of the last one; None where that is not known."""
         return None
 
-    def share_of_rows(self, replicas: int, local: range) -> "Node | None":
+    def local_slices(self, replicas: int, local: range) -> "Node | None":
         """This node with only those rows of each batch that some of so many replicas get; None where it cannot be.
 
         Its elements are pairs of these rows and the number of rows of the whole batch.

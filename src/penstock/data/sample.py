@@ -21,7 +21,7 @@ from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import OneInputStream, State, Stream
 from penstock.errors import ElementError
 from penstock.runtime.threads import Threads
-from penstock.spec import LeafSpec
+from penstock.spec import LeafSpec, all_assumed, with_open_axes
 from penstock.structure import flatten, map_structure
 
 
@@ -83,7 +83,7 @@ class _Samples:
         found = self._known(node)
         if found is None:  # its elements cannot be: reading one raises what is wrong with them
             self._read(node)
-            found = map_structure(LeafSpec.all_assumed, self._seen[id(node), "output"])
+            found = map_structure(all_assumed, self._seen[id(node), "output"])
         return found
 
     def _known(self, node: Node) -> Any:
@@ -118,7 +118,7 @@ class _Samples:
                 if known.shape[axis : axis + 1] == (None,)
                 and (seen.shape[axis : axis + 1] == (length,) or (batches and axis == 0))
             ]
-            return leaf.all_assumed().opened(open_axes)
+            return with_open_axes(all_assumed(leaf), open_axes)
 
         return map_structure(carried, result)
 

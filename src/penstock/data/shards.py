@@ -22,14 +22,14 @@ class NotByFile(Exception):
 
 
 @dataclass(frozen=True)
-class OneOf:
-    """Part `index` of `count`."""
+class EveryNth:
+    """One of `count` shards: every `count`-th element, beginning with element `index`."""
 
     count: int
     index: int
 
     def of(self, node: Node) -> Node:
-        """Every `count`-th element of a node."""
+        """The shard of a node."""
         return Shard(node, self.count, self.index)
 
 
@@ -38,8 +38,8 @@ def hints_of(node: Node) -> list[ShardHint]:
     return [below for below in node.walk() if isinstance(below, ShardHint)]
 
 
-def divided_at_hints(node: Node, part: OneOf, policy: str) -> Node:
-    """The part that has its own share at each hint; `policy` names in errors who asks for it.
+def divided_at_hints(node: Node, one: EveryNth, policy: str) -> Node:
+    """The dataset with one shard at each hint; `policy` names in errors who asks for it.
 
     Raises:
         InvalidArgumentError: there is no hint, or one stands above another.
@@ -55,7 +55,7 @@ def divided_at_hints(node: Node, part: OneOf, policy: str) -> Node:
                 f"{hint.where()} stands above another shard(SHARD_HINT, SHARD_HINT), which would leave out all but "
                 "a part of each worker's part: keep one of them"
             )
-    return rewritten(node, lambda hint: part.of(hint.input) if isinstance(hint, ShardHint) else None)
+    return rewritten(node, lambda hint: one.of(hint.input) if isinstance(hint, ShardHint) else None)
 
 
 def without_hints(node: Node) -> Node:
@@ -63,8 +63,8 @@ def without_hints(node: Node) -> Node:
     return rewritten(node, lambda below: without_hints(below.input) if isinstance(below, ShardHint) else None)
 
 
-def divided_by_file(node: Node, share: Callable[[OneInput], Node]) -> Node:
-    """The dataset with `share` of each node that reads files in its place.
+def divided_by_file(node: Node, shard: Callable[[OneInput], Node]) -> Node:
+    """The dataset with `shard` of each node that reads files in its place.
 
     Raises:
         NotByFile: a source reads no files, or an operator is about the data of all parts together.
@@ -81,24 +81,24 @@ def divided_by_file(node: Node, share: Callable[[OneInput], Node]) -> Node:
             raise NotByFile(f"{below.where()} is about the data of all workers together")
         return None
 
-    rewritten(node, checked)  # before any share is made
-    shares = {id(reader): share(reader) for reader in readers}
-    return rewritten(node, lambda below: shares.get(id(below)))
+    rewritten(node, checked)  # before any shard is made
+    shards = {id(reader): shard(reader) for reader in readers}
+    return rewritten(node, lambda below: shards.get(id(below)))
 
 
-def share_of_files(reader: OneInput, part: OneOf, instead: str) -> Node:
+def shard_of_files(reader: OneInput, one: EveryNth, instead: str) -> Node:
     """A node that reads files, with every n-th of them.
 
     Raises:
-        InvalidArgumentError: there are fewer files than parts; the message advises `instead`.
+        InvalidArgumentError: there are fewer files than shards; the message advises `instead`.
     """
     names = names_of(reader)
-    if names is not None and len(names) < part.count:
+    if names is not None and len(names) < one.count:
         raise InvalidArgumentError(
             f"{reader.where()} reads {len(names)} {'file' if len(names) == 1 else 'files'}, fewer than the "
-            f"{part.count} workers: use {instead}, or more and smaller files"
+            f"{one.count} workers: use {instead}, or more and smaller files"
         )
-    return with_inputs(reader, [below_order(reader.input, part.of)])
+    return with_inputs(reader, [below_order(reader.input, one.of)])
 
 
 def readers_of(node: Node) -> list[OneInput]:
@@ -148,7 +148,7 @@ def first_dataset(node: OneInput) -> Node | None:
 
 
 def below_order(names: Node, change: Callable[[Node], Node]) -> Node:
-    """`change` applied below what only orders or repeats names: a part's files are then the same in every epoch."""
+    """`change` applied below what only orders or repeats names: a shard's files are then the same in every epoch."""
     if names.only_orders:
         return with_inputs(names, [below_order(below, change) for below in names.inputs])
     return change(names)

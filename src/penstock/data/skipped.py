@@ -54,16 +54,6 @@ class SkippedRow:
     position: int | None
     error: str
 
-    @staticmethod
-    def of(error: Exception, node: str, site: str) -> "SkippedRow":
-        """What an exception says of the row it happened at; by default that it came out of a node."""
-        found = _noted(error)
-        if found is None:
-            return SkippedRow(_shortened(node), site, None, _text(error))
-        element = found["element"]
-        position = int(element) if element and element.isdecimal() else None
-        return SkippedRow(_shortened(found["node"]), found["site"], position, _text(error))
-
     def __str__(self) -> str:
         place = "" if self.position is None else f"element {self.position} of "
         return f"{place}{self.node}{' at ' + self.site if self.site else ''}: {self.error}"
@@ -81,26 +71,36 @@ class SkippedRows:
     count: int = 0
     rows: tuple[SkippedRow, ...] = ()
 
-    @staticmethod
-    def of(snapshot: Any) -> "SkippedRows":
-        """What a snapshot of a `SkipLog` tells."""
-        if snapshot is None:
-            return SkippedRows()
-        return SkippedRows(snapshot["count"], tuple(SkippedRow(*row) for row in snapshot["rows"]))
-
-    @staticmethod
-    def of_all(parts: Iterable["SkippedRows"]) -> "SkippedRows":
-        """What several iterations have left out together."""
-        parts = list(parts)
-        rows = tuple(row for part in parts for row in part.rows)
-        return SkippedRows(sum(part.count for part in parts), rows[:KEPT_ROWS])
-
     def __str__(self) -> str:
         if not self.count:
             return "no rows skipped"
         rows = [f"  {row}" for row in self.rows]
         more = [f"  and {self.count - len(rows)} more"] if self.count > len(rows) else []
         return "\n".join([_rows(self.count) + " skipped", *rows, *more])
+
+
+def skipped_row(error: Exception, node: str, site: str) -> SkippedRow:
+    """What an exception says of the row it happened at; by default that it came out of a node."""
+    found = _noted(error)
+    if found is None:
+        return SkippedRow(_shortened(node), site, None, _text(error))
+    element = found["element"]
+    position = int(element) if element and element.isdecimal() else None
+    return SkippedRow(_shortened(found["node"]), found["site"], position, _text(error))
+
+
+def skipped_rows(snapshot: Any) -> SkippedRows:
+    """What a snapshot of a `SkipLog` tells."""
+    if snapshot is None:
+        return SkippedRows()
+    return SkippedRows(snapshot["count"], tuple(SkippedRow(*row) for row in snapshot["rows"]))
+
+
+def together(several: Iterable[SkippedRows]) -> SkippedRows:
+    """What several iterations have left out together."""
+    several = list(several)
+    rows = tuple(row for skipped in several for row in skipped.rows)
+    return SkippedRows(sum(skipped.count for skipped in several), rows[:KEPT_ROWS])
 
 
 class ProgramError(InvalidTypeError):

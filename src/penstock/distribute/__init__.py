@@ -1,4 +1,4 @@
-"""Strategies: run the same step on several replicas, each on its share of every batch.
+"""Strategies: run the same step on several replicas, each on its slice of every batch.
 
 JAX is imported only when a strategy on devices is asked for.
 """

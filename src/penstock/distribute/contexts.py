@@ -133,7 +133,7 @@ class ReplicaContext(ABC):
 
         Args:
             value: an array with at least one axis, or a nested structure of arrays. On devices all replicas' are equal
-                in shape: in a ragged step, values with a row for each row of the share are refused.
+                in shape: in a ragged step, values with a row for each row of the slice are refused.
             axis: the axis to join along.
 
         Returns:

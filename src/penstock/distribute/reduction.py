@@ -15,7 +15,7 @@ def holds_numbers(array: Any) -> bool:
     return array.dtype.kind not in "OSUTMm"
 
 
-def reduced(op: ReduceOp, parts: tuple[Any, ...], axes: tuple[int, ...], call: str = "strategy.reduce") -> Any:
+def reduced(op: ReduceOp, values: tuple[Any, ...], axes: tuple[int, ...], call: str = "strategy.reduce") -> Any:
     """The sum or mean of arrays over all of them, and over axes of each.
 
     `call` is what errors begin with.
@@ -23,11 +23,11 @@ def reduced(op: ReduceOp, parts: tuple[Any, ...], axes: tuple[int, ...], call: s
     Raises:
         InvalidArgumentError: an axis does not exist, the shapes do not fit, or there is nothing to take a mean of.
     """
-    check_axes(call, parts, axes)
-    check_equal_shapes(call, parts, apart_from=axes)
+    check_axes(call, values, axes)
+    check_equal_shapes(call, values, apart_from=axes)
     # A sum over no axes keeps the shape and widens booleans and small integers, as a sum over an axis does.
-    total = _sum([part.sum(axis=axes) for part in parts])
-    count = count_of(parts, axes)
+    total = _sum([value.sum(axis=axes) for value in values])
+    count = count_of(values, axes)
     if op is ReduceOp.SUM:
         return total
     if count == 0:
@@ -37,45 +37,45 @@ def reduced(op: ReduceOp, parts: tuple[Any, ...], axes: tuple[int, ...], call: s
     return total / count
 
 
-def joined(parts: tuple[Any, ...], axis: int, call: str = "strategy.gather") -> Any:
+def joined(values: tuple[Any, ...], axis: int, call: str = "strategy.gather") -> Any:
     """NumPy arrays, which may hold strings or objects, concatenated along an axis.
 
     Raises:
         InvalidArgumentError: the axis does not exist, or the shapes do not fit.
     """
-    check_axes(call, parts, (axis,))
-    check_equal_shapes(call, parts, apart_from=(axis,))
-    return np.concatenate(parts, axis=axis)
+    check_axes(call, values, (axis,))
+    check_equal_shapes(call, values, apart_from=(axis,))
+    return np.concatenate(values, axis=axis)
 
 
-def count_of(parts: tuple[Any, ...], axes: tuple[int, ...]) -> int:
-    """How many values a sum over all parts and over axes of each has."""
-    return sum(math.prod(part.shape[axis] for axis in axes) for part in parts)
+def count_of(values: tuple[Any, ...], axes: tuple[int, ...]) -> int:
+    """How many numbers a sum over all values, and over axes of each, has."""
+    return sum(math.prod(value.shape[axis] for axis in axes) for value in values)
 
 
-def check_axes(call: str, parts: Sequence[Any], axes: tuple[int, ...]) -> None:
+def check_axes(call: str, values: Sequence[Any], axes: tuple[int, ...]) -> None:
     """Refuse axes that the values do not have, and one that is named twice."""
-    for part in parts:
+    for value in values:
         for axis in axes:
-            if not -part.ndim <= axis < part.ndim:
+            if not -value.ndim <= axis < value.ndim:
                 raise InvalidArgumentError(
-                    f"{call}(axis={axis}) got a value of shape {part.shape}, which has no such axis"
+                    f"{call}(axis={axis}) got a value of shape {value.shape}, which has no such axis"
                 )
-        if len({axis % part.ndim for axis in axes}) < len(axes):
+        if len({axis % value.ndim for axis in axes}) < len(axes):
             raise InvalidArgumentError(f"{call}(axis={axes}) names an axis twice")
 
 
-def check_equal_shapes(call: str, parts: Sequence[Any], apart_from: tuple[int, ...] = ()) -> None:
+def check_equal_shapes(call: str, values: Sequence[Any], apart_from: tuple[int, ...] = ()) -> None:
     """Refuse arrays whose shapes differ on other axes than these."""
 
     def rest(shape: tuple[int, ...]) -> list[int]:
         left_out = {axis % len(shape) for axis in apart_from}
         return [length for number, length in enumerate(shape) if number not in left_out]
 
-    if any(rest(part.shape) != rest(parts[0].shape) for part in parts):
+    if any(rest(value.shape) != rest(values[0].shape) for value in values):
         advice = ": give axis=0 to reduce over rows too" if not apart_from and call == "strategy.reduce" else ""
         raise InvalidArgumentError(
-            f"{call} needs values of fitting shapes, got {', '.join(str(part.shape) for part in parts)}{advice}"
+            f"{call} needs values of fitting shapes, got {', '.join(str(value.shape) for value in values)}{advice}"
         )
 
 

@@ -19,14 +19,14 @@ from penstock.distribute.contexts import (
 from penstock.distribute.control.channel import Control
 from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
 from penstock.distribute.feed.explain import idle_replicas
-from penstock.distribute.feed.feed import Place
+from penstock.distribute.feed.feed import PlaceLeaves
 from penstock.distribute.feed.inputs import DividedInput, FunctionInput, Inputs
 from penstock.distribute.feed.options import InputOptions, InputReplicationMode
 from penstock.distribute.feed.shards import StrategyWorkers
-from penstock.distribute.feed.steps import Shares
+from penstock.distribute.feed.steps import StepLeaf
 from penstock.distribute.framework import frameworks_scope
 from penstock.distribute.tensorflow import STRATEGY
-from penstock.distribute.values import PerReplica, part_of, regrouped
+from penstock.distribute.values import PerReplica, local_leaf, regrouped
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 
@@ -53,8 +53,8 @@ class Strategy(ABC):
         return self._workers.replicas_in_sync
 
     @abstractmethod
-    def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
-        """The leaves of a step, placed for `run`; `even` says whether all replicas' shares have one shape."""
+    def _place(self, leaves: list[StepLeaf], even: bool) -> list[PerReplica]:
+        """The leaves of a step, placed for `run`; `even` says whether all replicas' slices have one shape."""
 
     def distribute_dataset(self, dataset: Any, input_options: InputOptions | None = None) -> DistributedDataset:
         """A dataset of global batches, cut so that each step gives every replica its slice.
@@ -140,7 +140,7 @@ class Strategy(ABC):
         return self._distributed("distribute_datasets_from_function", inputs, options)
 
     def _distributed(
-        self, call: str, inputs: Inputs, options: InputOptions, place: Place | None = None
+        self, call: str, inputs: Inputs, options: InputOptions, place: PlaceLeaves | None = None
     ) -> DistributedDataset:
         """A distributed dataset of these inputs; `place` places its steps, as `run` takes them if it is None."""
         self._calls += 1
@@ -182,14 +182,14 @@ class Strategy(ABC):
         *,
         donate_argnums: int | Sequence[int] = (),
     ) -> Any:
-        """Run `fn(*args, **kwargs)` once per replica, with the replica's own part of every `PerReplica`.
+        """Run `fn(*args, **kwargs)` once per replica, with the replica's own value of every `PerReplica`.
 
         On devices that is one compiled program for all replicas, on JAX arrays. In host memory each local replica has a
         thread of its own, and a single one runs in the caller's.
 
         Args:
             fn: the function; inside it `ps.get_replica_context()` knows the replica.
-            args: its arguments. Of every `PerReplica` in them each replica sees its own part; everything else is given
+            args: its arguments. Of every `PerReplica` in them each replica sees its own value; everything else is given
                 to all. On devices strings, True and False, functions and other hashable objects are constants that the
                 program is compiled for.
             kwargs: its keyword arguments, likewise.
@@ -403,11 +403,11 @@ class Strategy(ABC):
             ((1, 5), (2, 5))
         """
         self._map(self._checked, value)
-        return tuple(self._share(value, replica) for replica in range(self._workers.replicas))
+        return tuple(self._slice(value, replica) for replica in range(self._workers.replicas))
 
-    def _share(self, value: Any, replica: int) -> Any:
+    def _slice(self, value: Any, replica: int) -> Any:
         """The value of one local replica."""
-        return self._map(lambda leaf: part_of(leaf, replica), value)
+        return self._map(lambda leaf: local_leaf(leaf, replica), value)
 
     @contextmanager
     def scope(self) -> Iterator[Any]:
@@ -444,8 +444,8 @@ class Strategy(ABC):
             )
         return leaf
 
-    def _parts(self, leaf: Any) -> tuple[Any, ...]:
-        """The part of each local replica."""
+    def _values_of(self, leaf: Any) -> tuple[Any, ...]:
+        """The value of each local replica."""
         return leaf.values if isinstance(leaf, PerReplica) else (leaf,) * self._workers.replicas
 
 
@@ -455,6 +455,6 @@ def _checked_options(call: str, options: InputOptions | None) -> InputOptions:
     return options or InputOptions()
 
 
-def placed_on_host(leaves: list[Shares], even: bool) -> list[PerReplica]:
-    """The replicas' shares as they are, in host memory."""
-    return [PerReplica(shares.parts) for shares in leaves]
+def placed_on_host(leaves: list[StepLeaf], even: bool) -> list[PerReplica]:
+    """The replicas' slices as they are, in host memory."""
+    return [PerReplica(leaf.slices) for leaf in leaves]

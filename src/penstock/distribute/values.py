@@ -1,4 +1,4 @@
-"""`PerReplica`: a value of which each replica has its own part; and functions over nested structures of such values.
+"""`PerReplica`: a value of which each replica has its own; and functions over nested structures of such values.
 
 NumPy only: `jax/program.py` registers the classes with JAX.
 """
@@ -13,8 +13,8 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 class PerReplica:
     """A value that differs from replica to replica: one leaf of a distributed batch, or of what `run` gives.
 
-    It is not an array: inside `run` each replica gets its own part, outside `reduce`, `gather` and `local_results` make
-    arrays of it.
+    It is not an array: inside `run` each replica gets its own value; outside, `reduce`, `gather` and `local_results`
+    make arrays of it.
 
     Args:
         values: one value per local replica, in the replicas' order.
@@ -31,7 +31,7 @@ class PerReplica:
         }
     """
 
-    __slots__ = ("__weakref__", "_parts", "_ragged_row_counts", "count", "stacked")
+    __slots__ = ("__weakref__", "_ragged_row_counts", "_values", "count", "stacked")
 
     count: int
     """The number of local replicas."""
@@ -48,26 +48,26 @@ class PerReplica:
     def __init__(self, values: Iterable[Any]) -> None:
         if isinstance(values, PerReplica) or not isinstance(values, Iterable):
             raise InvalidTypeError(f"PerReplica(values) takes one value per replica in a list or tuple, got {values!r}")
-        parts = tuple(values)
-        if not parts:
+        values = tuple(values)
+        if not values:
             raise InvalidArgumentError("PerReplica(values) takes at least one value, got none")
-        self._parts: tuple[Any, ...] | None = parts
+        self._values: tuple[Any, ...] | None = values
         self.stacked = None
-        self.count = len(parts)
+        self.count = len(values)
         self._ragged_row_counts = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy belongs to no dataset, and takes none along.
-        return _copied, (type(self), self._parts, self.stacked, self.count)
+        return _copied, (type(self), self._values, self.stacked, self.count)
 
     @property
     def values(self) -> tuple[Any, ...]:
         """One value per local replica, in order."""
-        if self._parts is None:
+        if self._values is None:
             shape = self.stacked.shape[1:]
             shards = sorted(self.stacked.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-            self._parts = tuple(shard.data.reshape(shape) for shard in shards)
-        return self._parts
+            self._values = tuple(shard.data.reshape(shape) for shard in shards)
+        return self._values
 
     def __repr__(self) -> str:
         lines = [f"  {replica}: {value!r}".replace("\n", "\n     ") for replica, value in enumerate(self.values)]
@@ -85,15 +85,15 @@ class StackedPerReplica(PerReplica):
     __slots__ = ()
 
     def __init__(self, stacked: Any, count: int) -> None:
-        self._parts = None
+        self._values = None
         self.stacked = stacked
         self.count = count
         self._ragged_row_counts = None
 
 
-def _copied(kind: type[PerReplica], parts: tuple[Any, ...] | None, stacked: Any, count: int) -> PerReplica:
+def _copied(kind: type[PerReplica], values: tuple[Any, ...] | None, stacked: Any, count: int) -> PerReplica:
     value = kind.__new__(kind)
-    value._parts, value.stacked, value.count, value._ragged_row_counts = parts, stacked, count, None
+    value._values, value.stacked, value.count, value._ragged_row_counts = values, stacked, count, None
     return value
 
 
@@ -135,19 +135,19 @@ def leaves_of(value: Any) -> list[Any]:
     return flatten_nested(value)[0]
 
 
-def part_of(leaf: Any, replica: int) -> Any:
-    """A leaf as the local replica of this number sees it: its own part of a `PerReplica`, or what all have."""
+def local_leaf(leaf: Any, replica: int) -> Any:
+    """A leaf as the local replica of this number sees it: its own value of a `PerReplica`, or what all have."""
     return leaf.values[replica] if isinstance(leaf, PerReplica) else leaf
 
 
-def share_of(value: Any, replica: int) -> Any:
-    """A nested value as the local replica of this number sees it: its own part of every `PerReplica`.
+def local_value(value: Any, replica: int) -> Any:
+    """A nested value as the local replica of this number sees it: its own value of every `PerReplica`.
 
     A value without any is given as it is, the very same object: it may be a model that the replicas share.
     """
     if not any(isinstance(leaf, PerReplica) for leaf in leaves_of(value)):
         return value
-    return map_leaves(lambda leaf: part_of(leaf, replica), value)
+    return map_leaves(lambda leaf: local_leaf(leaf, replica), value)
 
 
 def regrouped(call: str, results: list[Any]) -> Any:

@@ -27,7 +27,7 @@ def compute_average_loss(
             the number of predictions of an example first where it has several.
         sample_weight: factors of a shape that fits the losses, for instance one per example.
         global_batch_size: the denominator. None: the number of examples of this replica times the number of replicas,
-            which weighs the examples of short shares more. A number: the same one in every step. "actual": the true
+            which weighs the examples of short slices more. A number: the same one in every step. "actual": the true
             number of examples of this step on all replicas.
 
     Returns:

@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column
 from penstock.errors import ElementError
-from penstock.spec import LeafSpec, fitted, spec_of_leaf
+from penstock.spec import LeafSpec, covers, fitted, spec_of_leaf
 from penstock.structure import Structure, flatten
 
 
@@ -76,9 +76,9 @@ def _broken(what: str) -> ElementError:
 
 def _first_unfit(spec: LeafSpec, column: Column) -> int | None:
     if column.dtype != object:
-        return None if spec.covers(spec_of_leaf(column[0])) else 0  # rows of an array are alike
+        return None if covers(spec, spec_of_leaf(column[0])) else 0  # rows of an array are alike
     if spec.dtype == object and spec.shape == () and column.ndim == 1:
         unfit = [isinstance(row, np.ndarray) for row in column]
     else:
-        unfit = [not spec.covers(spec_of_leaf(row)) for row in column]
+        unfit = [not covers(spec, spec_of_leaf(row)) for row in column]
     return unfit.index(True) if True in unfit else None

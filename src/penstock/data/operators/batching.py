@@ -18,7 +18,7 @@ from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
 from penstock.runtime.threads import failures, threads_of
 from penstock.sharding import slice_bounds
-from penstock.spec import LeafSpec, TensorSpec, as_leaf, cast, leaf_spec
+from penstock.spec import LeafSpec, TensorSpec, as_leaf, assuming, batched, cast, leaf_spec, ragged_rows
 from penstock.structure import LEAF, PAIR, Structure, flatten, map_structure
 
 _COUNT = TensorSpec((), np.int64)
@@ -180,16 +180,16 @@ class Batch(Batching):
         even = self.drop_remainder or length == INFINITE_CARDINALITY or length % size == 0
         return size, size if even else length % size
 
-    def share_of_rows(self, replicas: int, local: range) -> OneInput | None:
+    def local_slices(self, replicas: int, local: range) -> OneInput | None:
         if not self.indexable:
             return None
         own = (replicas, local.start, len(local))
-        return BatchShare(
+        return BatchSlices(
             self.input, self.batch_size, self.drop_remainder, self.num_parallel_calls, *own, site=self.site
         )
 
     def spec_over(self, *inputs: Any) -> Any:
-        return map_structure(lambda leaf: leaf.batched(self.rows), inputs[0])
+        return map_structure(lambda leaf: batched(leaf, self.rows), inputs[0])
 
     def batches(self, block: Block, size: int) -> Block:
         paths = block.structure.paths()
@@ -213,7 +213,7 @@ class Batch(Batching):
 
 
 @dataclass(frozen=True, eq=False)
-class BatchShare(Batch):
+class BatchSlices(Batch):
     """The rows of each batch that the replicas of one worker get by the splitting rule: only they are read.
 
     An element is the pair of those rows and the number of rows of the whole batch. For states and random keys this is
@@ -224,7 +224,7 @@ class BatchShare(Batch):
     first: int = field(default=0, repr=False)
     count: int = field(default=1, repr=False)
 
-    def share_of_rows(self, replicas: int, local: range) -> None:
+    def local_slices(self, replicas: int, local: range) -> None:
         return None
 
     @property
@@ -232,19 +232,19 @@ class BatchShare(Batch):
         return self._arguments_without("num_parallel_calls", "replicas", "first", "count")
 
     def spec_over(self, *inputs: Any) -> Any:
-        return map_structure(lambda leaf: leaf.batched(None), inputs[0]), _COUNT
+        return map_structure(lambda leaf: batched(leaf, None), inputs[0]), _COUNT
 
     def _read_full(self, run: Run, epoch: int, indices: Indices) -> Reading:
         rows, size = self._rows_of(self.batch_size)
         wanted = (as_positions(indices)[:, None] * self.batch_size + np.arange(rows.start, rows.stop)).reshape(-1)
         found = yield from self.input.reading(run, epoch, wanted)
-        return self._shares(found, len(rows), size, self.batch_size)
+        return self._sliced(found, len(rows), size, self.batch_size)
 
     def _read_short(self, run: Run, epoch: int, start: int, stop: int) -> Reading:
         rows, size = self._rows_of(stop - start)
         wanted = range(start + rows.start, start + rows.stop)
         found = yield from self.input.reading(run, epoch, wanted)
-        return self._shares(found, len(rows), size, stop - start)
+        return self._sliced(found, len(rows), size, stop - start)
 
     def _rows_of(self, whole: int) -> tuple[range, int]:
         """Which rows to read of a batch of `whole`, and how many this worker gets of them.
@@ -255,13 +255,13 @@ class BatchShare(Batch):
         start, stop = min(slices[0][0], whole - 1), slices[-1][1]
         return range(start, max(stop, start + 1)), slices[-1][1] - slices[0][0]
 
-    def _shares(self, rows: Block, read: int, size: int, whole: int) -> Block:
+    def _sliced(self, rows: Block, read: int, size: int, whole: int) -> Block:
         """The elements made of rows of which `read` belong to each batch."""
-        shares = self.batches(rows, read)
-        columns = shares.columns
-        if size < read and len(shares):
-            columns = tuple(column_of([share[:size] for share in column]) for column in columns)
-        return Block((*columns, np.full(len(shares), whole)), PAIR.nested([shares.structure, LEAF]), len(shares))
+        batches = self.batches(rows, read)
+        columns = batches.columns
+        if size < read and len(batches):
+            columns = tuple(column_of([batch[:size] for batch in column]) for column in columns)
+        return Block((*columns, np.full(len(batches), whole)), PAIR.nested([batches.structure, LEAF]), len(batches))
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,7 +281,7 @@ class PaddedBatch(Batching):
         shapes = _per_leaf(self.padded_shapes, structure, is_shape=True)
         values = _per_leaf(self.padding_values, structure, is_shape=False)
         return structure.unflatten(
-            [_padded_spec(*leaf).batched(self.rows) for leaf in zip(rows, shapes, values, strict=True)]
+            [batched(_padded_spec(*leaf), self.rows) for leaf in zip(rows, shapes, values, strict=True)]
         )
 
     def batches(self, block: Block, size: int) -> Block:
@@ -354,11 +354,11 @@ def _padded_spec(row: LeafSpec, shape: Sequence[int | None] | None, value: Any) 
     if dtype.kind in "US" and dtype.itemsize and value is not None:
         dtype = np.result_type(dtype, np.asarray(value))
     if shape is None or len(shape) != len(row.shape):
-        return leaf_spec(row.shape, dtype, row.ragged_rank).assuming(row.assumed_axes, dtype=row.assumed_dtype)
+        return assuming(leaf_spec(row.shape, dtype, row.ragged_rank), row.assumed_axes, dtype=row.assumed_dtype)
     given = [None if length == -1 else length for length in shape]
     lengths = [own if length is None else length for own, length in zip(row.shape, given, strict=True)]
     assumed = [axis for axis in row.assumed_axes if given[axis] is None]
-    return TensorSpec(lengths, dtype).assuming(assumed, dtype=row.assumed_dtype)
+    return assuming(TensorSpec(lengths, dtype), assumed, dtype=row.assumed_dtype)
 
 
 def _common_dtype(rows: list[Any]) -> np.dtype[Any]:
@@ -453,7 +453,7 @@ class RaggedBatch(Batching):
         # Where something is assumed of the input, nothing is known of it when rows are batched.
         known = self.input.spec is not None
         return map_structure(
-            lambda leaf: leaf.batched(self.rows) if _is_dense(leaf, known) else leaf.ragged_rows(self.rows), inputs[0]
+            lambda leaf: (batched if _is_dense(leaf, known) else ragged_rows)(leaf, self.rows), inputs[0]
         )
 
 

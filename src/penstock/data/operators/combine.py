@@ -17,7 +17,7 @@ from penstock.errors import ElementError, InvalidTypeError, TooManySkippedError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
 from penstock.runtime.threads import failures
-from penstock.spec import LeafSpec, TensorSpec, alike
+from penstock.spec import TensorSpec, alike, merged
 from penstock.structure import LEAF, Structure, flatten, map_structure
 
 
@@ -445,7 +445,7 @@ def merged_spec(first: Any, second: Any) -> Any:
     Raises:
         ElementError: their structures or dtypes differ.
     """
-    return map_structure(LeafSpec.merged, first, second)
+    return map_structure(merged, first, second)
 
 
 def check_one_kind(call: str, kinds: Sequence[tuple[Node, Any]]) -> None:

@@ -17,7 +17,7 @@ from penstock.errors import ElementError, InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
-from penstock.spec import LeafSpec
+from penstock.spec import merged, with_open_axes
 from penstock.structure import Structure, flatten, map_structure
 
 
@@ -240,14 +240,14 @@ class Bucket(GroupByWindow):
         leaves, structure = flatten(inputs[0])
         unknown = [[length is None for length in leaf.shape] for leaf in leaves]
         if self.bounded and self.input.spec is None:  # only the elements tell which axes are unknown
-            leaves = [leaf.opened(range(len(leaf.shape))) for leaf in leaves]
+            leaves = [with_open_axes(leaf, range(len(leaf.shape))) for leaf in leaves]
             unknown = [[False] * len(leaf.shape) for leaf in leaves]
         # As a window's, this node's length is not known.
         buckets = [
             self.batches_of(bucket, self, (structure, unknown)).spec_over(structure.unflatten(leaves))
             for bucket in range(len(self.boundaries) + (not self.bounded))
         ]
-        return reduce(lambda first, second: map_structure(LeafSpec.merged, first, second), buckets)
+        return reduce(lambda first, second: map_structure(merged, first, second), buckets)
 
     def batches_of(self, bucket: int, rows: Node, unknown: tuple[Structure, list[list[bool]]]) -> Node:
         """The batches of the rows of one bucket."""

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from penstock.data.block import Block
 from penstock.data.node import DependsOn, Run, SameElements
-from penstock.data.skipped import SkippedPlace, SkippedRow, belongs_to_row
+from penstock.data.skipped import SkippedPlace, belongs_to_row, skipped_row
 from penstock.data.streams.live import LiveStream
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -87,7 +87,7 @@ class IgnoreErrorsStream(Stream):
         """Leave out the row that failed; raises the exception again where it tells of something else."""
         if not belongs_to_row(error):
             raise error
-        row = SkippedRow.of(error, self._node.input.label, self._node.input.site)
+        row = skipped_row(error, self._node.input.label, self._node.input.site)
         if self._live is None:
             number = self._number()
         else:

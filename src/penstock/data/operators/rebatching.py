@@ -10,7 +10,7 @@ from penstock.data.node import DependsOn, Node, OneInput, Run, scaled
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from penstock.spec import LeafSpec
+from penstock.spec import LeafSpec, batched, ragged_rows, row_of
 from penstock.structure import flatten, map_structure
 
 
@@ -34,7 +34,7 @@ class Unbatch(OneInput):
         return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
 
     def spec_over(self, *inputs: Any) -> Any:
-        return map_structure(LeafSpec.row, inputs[0]) if _have_rows(inputs[0]) else None
+        return map_structure(row_of, inputs[0]) if _have_rows(inputs[0]) else None
 
     @property
     def drops_alike(self) -> bool:
@@ -55,7 +55,7 @@ def _have_rows(spec: Any) -> bool:
 
 def _batch_of(row: LeafSpec, size: int | None) -> LeafSpec:
     """What `_one_batch` makes of rows."""
-    return row.ragged_rows(size) if None in row.shape else row.batched(size)
+    return ragged_rows(row, size) if None in row.shape else batched(row, size)
 
 
 class UnbatchStream(OneInputStream):
@@ -116,7 +116,9 @@ class Rebatch(OneInput):
         size, rows = self.batch_sizes[0], Unbatch(self.input).cardinality
         whole = self.drop_remainder or rows == INFINITE_CARDINALITY or (rows > 0 and rows % size == 0)
         rows_of = size if whole and set(self.batch_sizes) == {size} else None
-        return map_structure(lambda leaf: _batch_of(leaf.row(), rows_of), inputs[0]) if _have_rows(inputs[0]) else None
+        return (
+            map_structure(lambda leaf: _batch_of(row_of(leaf), rows_of), inputs[0]) if _have_rows(inputs[0]) else None
+        )
 
     def stream(self, run: Run, epoch: int) -> "RebatchStream":
         return RebatchStream(self, run, epoch)

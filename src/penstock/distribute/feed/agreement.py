@@ -1,6 +1,6 @@
 """Agree with the other workers on each step: whether there is one, and how many rows every replica gets.
 
-JAX needs the same program in every process, so before a step runs all workers must know whether the replicas' shares
+JAX needs the same program in every process, so before a step runs all workers must know whether the replicas' slices
 are equal. Where lengths are known this is arithmetic; otherwise the workers exchange them over the control channel,
 ahead of the step.
 """
@@ -42,7 +42,7 @@ class StepFacts:
 
     @cached_property
     def even(self) -> bool:
-        """Whether all replicas' shares are equal in shape."""
+        """Whether all replicas' slices are equal in shape."""
         return self.regular and self.all_have(self.largest)
 
     @cached_property
@@ -140,7 +140,7 @@ class ExchangedAgreement(Agreement):
                 "distribute_datasets_from_function for a source of each worker's own"
             )
         present = [one for one in answers if one.sizes is not None]
-        # A worker without a step takes part with empty shares.
+        # A worker without a step takes part with empty slices.
         none = (0,) * (len(present[0].sizes or ()) if present else 0)
         sizes = [none if one.sizes is None else one.sizes for one in answers]
         layout = _common([one.leaves for one in present])

@@ -23,7 +23,7 @@ from penstock.distribute.control.channel import Control
 from penstock.distribute.control.messages import WorkerInput
 from penstock.distribute.feed.agreement import Agreement, ComputedAgreement, ExchangedAgreement, LocalAgreement
 from penstock.distribute.feed.explain import explain
-from penstock.distribute.feed.feed import Place, StepFeed
+from penstock.distribute.feed.feed import PlaceLeaves, StepFeed
 from penstock.distribute.feed.inputs import Inputs, Lengths, longest
 from penstock.distribute.feed.options import InputOptions, PartialBatch
 from penstock.distribute.feed.prefetch import Outcome, Prefetcher, Step, StepFailure
@@ -35,7 +35,7 @@ from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import draw_seed
 from penstock.runtime.channel import Closed
 from penstock.sharding import slice_bounds
-from penstock.spec import LeafSpec, TensorSpec
+from penstock.spec import LeafSpec, TensorSpec, with_rows
 from penstock.structure import flatten
 
 _logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class DistributedDataset:
     """
 
     def __init__(
-        self, inputs: Inputs, place: Place, options: InputOptions, control: Control | None = None, call: str = ""
+        self, inputs: Inputs, place: PlaceLeaves, options: InputOptions, control: Control | None = None, call: str = ""
     ) -> None:
         self._inputs = inputs
         self._place = place
@@ -88,8 +88,8 @@ class DistributedDataset:
         """Agree with the other workers on what all read."""
         inputs, control = self._inputs, self._control
         lengths, layout, cardinality = inputs.lengths, inputs.layout(), inputs.cardinality()
-        if inputs.share is not None and inputs.workers.count > 1:
-            _logger.info("%s shards by %s: %s", self._call, inputs.share.policy.name, inputs.share.reason)
+        if inputs.shard is not None and inputs.workers.count > 1:
+            _logger.info("%s shards by %s: %s", self._call, inputs.shard.policy.name, inputs.shard.reason)
         if control is None:
             inputs.fix_seeds_alone()
             return self._known(cardinality, inputs.lengths_of_all())
@@ -131,7 +131,7 @@ class DistributedDataset:
         assumed = not self._inputs.exact and 0 in leaves[0].assumed_axes
 
         def per_replica(leaf: LeafSpec) -> Any:
-            own = leaf.with_rows(rows, assumed) if leaf.shape else leaf
+            own = with_rows(leaf, rows, assumed=assumed) if leaf.shape else leaf
             return own if workers.replicas_in_sync == 1 else PerReplica([own] * workers.replicas)
 
         batch = structure.unflatten([per_replica(leaf) for leaf in leaves])

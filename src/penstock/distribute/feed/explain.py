@@ -5,7 +5,7 @@ from typing import Any
 from penstock.data.node import OneInput
 from penstock.data.shards import names_of, readers_of
 from penstock.distribute.feed.inputs import Inputs
-from penstock.distribute.feed.shards import StrategyWorkers, WorkerShare
+from penstock.distribute.feed.shards import StrategyWorkers, WorkerShard
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, AutoShardPolicy
 from penstock.sharding import slice_bounds
 
@@ -32,10 +32,10 @@ def explain(inputs: Inputs, steps: int) -> str:
         steps, f"{steps:,}"
     )
     workers = inputs.workers
-    if inputs.share is None:
+    if inputs.shard is None:
         return f"steps: {total}\nworker {workers.index} of {workers.count} reads what the given function says"
-    lines = [f"steps: {total}", f"{inputs.share.policy.name}: {inputs.share.reason}"]
-    for worker, own in enumerate(inputs.shares()):
+    lines = [f"steps: {total}", f"{inputs.shard.policy.name}: {inputs.shard.reason}"]
+    for worker, own in enumerate(inputs.shards()):
         replicas = StrategyWorkers(workers.count, worker, workers.replicas).local
         numbers = f"replica {replicas.start}" if len(replicas) == 1 else f"replicas {replicas.start} to {replicas[-1]}"
         lines.append(f"worker {worker} of {workers.count}, {numbers}:")
@@ -46,12 +46,12 @@ def explain(inputs: Inputs, steps: int) -> str:
     return "\n".join(lines)
 
 
-def _reads(share: WorkerShare, inputs: Inputs, replicas: range) -> list[str]:
-    if share.policy in (AutoShardPolicy.FILE, AutoShardPolicy.FILE_RANGE):
-        return [line for reader in readers_of(share.node) for line in _files(reader)]
-    if share.policy is AutoShardPolicy.DATA:
-        return _slices(share, inputs, replicas)
-    count = share.node.cardinality
+def _reads(shard: WorkerShard, inputs: Inputs, replicas: range) -> list[str]:
+    if shard.policy in (AutoShardPolicy.FILE, AutoShardPolicy.FILE_RANGE):
+        return [line for reader in readers_of(shard.node) for line in _files(reader)]
+    if shard.policy is AutoShardPolicy.DATA:
+        return _slices(shard, inputs, replicas)
+    count = shard.node.cardinality
     return [f"{count:,} batches of its own" if count >= 0 else "batches of its own"]
 
 
@@ -68,9 +68,9 @@ def _file(reader: OneInput, name: Any) -> str:
     return str(name) if count is None else f"{name}: {count:,} records"
 
 
-def _slices(share: WorkerShare, inputs: Inputs, replicas: range) -> list[str]:
+def _slices(shard: WorkerShard, inputs: Inputs, replicas: range) -> list[str]:
     size = inputs.full_rows and inputs.batch_size
-    only = "reads only these" if share.pairs else "reads all" if inputs.workers.count > 1 else "reads all of them"
+    only = "reads only these" if shard.pairs else "reads all" if inputs.workers.count > 1 else "reads all of them"
     if not size:
         return [f"its slices of each global batch ({only})"]
     bounds = slice_bounds(size, inputs.workers.replicas_in_sync)[replicas.start : replicas.stop]

@@ -11,14 +11,14 @@ from penstock.distribute.feed.agreement import Agreement, StepFacts
 from penstock.distribute.feed.options import PartialBatch
 from penstock.distribute.feed.prefetch import Outcome, Step, StepFailure, StepsEnded
 from penstock.distribute.feed.step_sources import StepSource
-from penstock.distribute.feed.steps import HostStep, Shares, Template
+from penstock.distribute.feed.steps import HostStep, StepLeaf, Template
 from penstock.distribute.values import PerReplica
 from penstock.errors import ElementError, WorkerError
 from penstock.runtime.channel import Closed
 from penstock.structure import LEAF, PAIR
 
-Place = Callable[[list[Shares], bool], list[Any]]
-"""Takes the leaves of a step, and whether all replicas' shares have one shape; gives what to hand out for each leaf.
+PlaceLeaves = Callable[[list[StepLeaf], bool], list[Any]]
+"""Takes the leaves of a step, and whether all replicas' slices have one shape; gives what to hand out for each leaf.
 
 With one replica in sync that is a `PerReplica`, whose only value is handed out.
 """
@@ -34,7 +34,7 @@ class StepFeed:
         partial: what to do with steps that do not fill all replicas equally.
         full: the rows of each replica in a full step; 0 as long as that is unknown.
         template: gives the layout of steps on a worker without data.
-        place: places the shares for the replicas.
+        place: places the slices for the replicas.
         bare: whether one replica is in sync, which gets bare values.
         topic: the name of this iteration on the control channel.
         control: the channel on which other workers learn of a failure.
@@ -46,7 +46,7 @@ class StepFeed:
     partial: PartialBatch
     full: int
     template: Callable[[], Template]
-    place: Place
+    place: PlaceLeaves
     bare: bool
     topic: str
     control: Control | None
@@ -84,7 +84,7 @@ class StepFeed:
         except StopIteration:
             return None
         if self._seen is None:
-            self._seen = Template.of([shares.parts[0] for shares in step.leaves], step.structure)
+            self._seen = Template.of([leaf.slices[0] for leaf in step.leaves], step.structure)
         return step
 
     def _placed(self, step: HostStep | None, facts: StepFacts) -> Any:
@@ -109,27 +109,27 @@ class StepFeed:
 
 
 def padded(step: HostStep, rows: int) -> HostStep:
-    """The step with every share padded to `rows` rows, paired with a mask that is True for real rows."""
+    """The step with every slice padded to `rows` rows, paired with a mask that is True for real rows."""
     masks = [np.arange(rows) < size for size in step.sizes]
-    leaves = [_filled(shares, step.sizes, rows) for shares in step.leaves]
-    mask = Shares(masks, np.concatenate(masks))
+    leaves = [_filled(leaf, step.sizes, rows) for leaf in step.leaves]
+    mask = StepLeaf(masks, np.concatenate(masks))
     return HostStep(PAIR.nested([step.structure, LEAF]), [*leaves, mask], (rows,) * len(step.sizes))
 
 
-def _filled(shares: Shares, sizes: tuple[int, ...], rows: int) -> Shares:
+def _filled(leaf: StepLeaf, sizes: tuple[int, ...], rows: int) -> StepLeaf:
     if all(size == rows for size in sizes):
-        return shares
-    shapes = {part.shape[1:] for part in shares.parts}
+        return leaf
+    shapes = {part.shape[1:] for part in leaf.slices}
     if len(shapes) > 1:
         raise ElementError(
             f'partial_batch="pad" fills up rows, but the replicas\' batches differ in their other axes: '
             f"{sorted(shapes)}; use padded_batch(padded_shapes=...) in the dataset"
         )
-    whole = np.full((rows * len(sizes), *shapes.pop()), _filling(shares.parts), dtype=shares.parts[0].dtype)
+    whole = np.full((rows * len(sizes), *shapes.pop()), _filling(leaf.slices), dtype=leaf.slices[0].dtype)
     parts = [whole[number * rows : (number + 1) * rows] for number in range(len(sizes))]
-    for part, real, size in zip(parts, shares.parts, sizes, strict=True):
+    for part, real, size in zip(parts, leaf.slices, sizes, strict=True):
         part[:size] = real
-    return Shares(parts, whole)
+    return StepLeaf(parts, whole)
 
 
 def _filling(parts: list[Any]) -> Any:

@@ -15,7 +15,7 @@ from penstock.distribute.contexts import InputContext
 from penstock.distribute.control.messages import RowShape
 from penstock.distribute.feed.agreement import Layout, Sizes
 from penstock.distribute.feed.options import InputReplicationMode
-from penstock.distribute.feed.shards import StrategyWorkers, WorkerShare, share_of_worker
+from penstock.distribute.feed.shards import StrategyWorkers, WorkerShard, shard_of_worker
 from penstock.distribute.feed.step_sources import Elements, GlobalBatches, StepSource, WorkerBatches
 from penstock.distribute.feed.steps import Template, check_spec, unbatched
 from penstock.errors import InvalidArgumentError, InvalidTypeError
@@ -51,10 +51,10 @@ class Inputs(ABC):
     workers: StrategyWorkers
     has_own_data: bool
     """Whether each worker reads other data, so that one worker's batches say nothing about another's."""
-    share: WorkerShare | None = None
+    shard: WorkerShard | None = None
     """What this worker reads of a dataset that the workers divide; None where a function of the user's decides."""
 
-    def shares(self) -> list[WorkerShare]:
+    def shards(self) -> list[WorkerShard]:
         """What each worker reads of such a dataset; none where a function of the user's decides."""
         return []
 
@@ -162,14 +162,14 @@ class Inputs(ABC):
 
 
 class DividedInput(Inputs):
-    """One dataset, of which every worker reads its share.
+    """One dataset, of which every worker reads its shard.
 
     Args:
         dataset: the whole dataset.
         workers: which worker this is, of how many.
     """
 
-    share: WorkerShare
+    shard: WorkerShard
 
     def __init__(self, dataset: Any, workers: StrategyWorkers) -> None:
         if not isinstance(dataset, Dataset):
@@ -180,27 +180,27 @@ class DividedInput(Inputs):
         check_spec(dataset.node.spec)
         self.workers = workers
         self._whole = dataset
-        self.share = self.share_of(workers.index)
-        self.has_own_data = self.share.own_batches
+        self.shard = self.shard_of(workers.index)
+        self.has_own_data = self.shard.own_batches
         self._part = dataset
         # The given dataset without sharding hints, with which it cannot be read.
         readable = without_hints(dataset.node)
         self._sample = dataset if readable is dataset.node else Dataset(readable, dataset.options())
 
-    def share_of(self, worker: int) -> WorkerShare:
+    def shard_of(self, worker: int) -> WorkerShard:
         """What a worker reads."""
         workers = StrategyWorkers(self.workers.count, worker, self.workers.replicas)
         policy = self._whole.options().auto_shard_policy
         assert not isinstance(policy, str)  # of a name the options have made the member
-        share = share_of_worker(self._whole.node, policy, workers)
+        shard = shard_of_worker(self._whole.node, policy, workers)
         if workers.count > 1:
-            return share
+            return shard
         # A single worker reads everything, whatever the policy, and its batches are the global ones.
-        whole = share.node if share.policy is AutoShardPolicy.HINT else self._whole.node
-        return replace(share, node=whole, own_batches=False)
+        whole = shard.node if shard.policy is AutoShardPolicy.HINT else self._whole.node
+        return replace(shard, node=whole, own_batches=False)
 
-    def shares(self) -> list[WorkerShare]:
-        return [self.share_of(worker) for worker in range(self.workers.count)]
+    def shards(self) -> list[WorkerShard]:
+        return [self.shard_of(worker) for worker in range(self.workers.count)]
 
     @property
     def drawn(self) -> list[int]:
@@ -212,29 +212,29 @@ class DividedInput(Inputs):
         options = self._options()
         given = options.seed is not None
         iterations = Iterations(options.seed if given else seed, seeded=given)
-        self._part = Dataset(self.share.node, options, iterations)
+        self._part = Dataset(self.shard.node, options, iterations)
 
     def fix_seeds_alone(self) -> None:
         options = self._options()
-        unseeded = [node for node in self.share.same_order if node.unseeded]
+        unseeded = [node for node in self.shard.same_order if node.unseeded]
         if self.workers.count > 1 and unseeded and options.seed is None:
             random = next((node for top in unseeded for node in top.walk() if node.draws_unseeded), None)
             if random is not None:
                 raise InvalidArgumentError(
-                    f"{random.where()} has no seed, so every worker could take its share of another order: give the "
+                    f"{random.where()} has no seed, so every worker could take its shard of another order: give the "
                     "dataset one by with_options(ps.Options(seed=...))"
                 )
             # Only datasets that functions make may draw, such as those of `flat_map`: on all workers alike.
-            self._part = Dataset(self.share.node, options, Iterations(0, seeded=True))
+            self._part = Dataset(self.shard.node, options, Iterations(0, seeded=True))
             return
         # With other workers not the user's own dataset, whose iterations here would count as epochs here alone.
-        if self.workers.count > 1 or self.share.node is not self._whole.node:
-            self._part = Dataset(self.share.node, options)
+        if self.workers.count > 1 or self.shard.node is not self._whole.node:
+            self._part = Dataset(self.shard.node, options)
 
     def _options(self) -> Options:
         """Those of the dataset, with maps in order where each worker takes elements by their numbers."""
         options = self._whole.options()
-        return replace(options, deterministic=None) if self.workers.count > 1 and self.share.same_order else options
+        return replace(options, deterministic=None) if self.workers.count > 1 and self.shard.same_order else options
 
     @property
     def dataset(self) -> Dataset:
@@ -242,7 +242,7 @@ class DividedInput(Inputs):
 
     @property
     def labels(self) -> list[str]:
-        return [f"policy {self.share.policy.name}", *(node.label for node in self._whole.node.walk())]
+        return [f"policy {self.shard.policy.name}", *(node.label for node in self._whole.node.walk())]
 
     @property
     def slices_per_batch(self) -> int:
@@ -255,16 +255,16 @@ class DividedInput(Inputs):
         return self.steps_of(batches)
 
     def cardinality(self) -> int:
-        return scaled(self.share.node.cardinality, self.steps_of)
+        return scaled(self.shard.node.cardinality, self.steps_of)
 
     @cached_property
     def lengths(self) -> Lengths | None:
-        return _lengths(self.share.node)
+        return _lengths(self.shard.node)
 
     def lengths_of_all(self) -> list[Lengths] | None:
         if self.lengths is None or not self.has_own_data:
             return super().lengths_of_all()
-        every = [_lengths(share.node) for share in self.shares()]
+        every = [_lengths(shard.node) for shard in self.shards()]
         known = [one for one in every if one is not None]
         return known if len(known) == len(every) else None
 
@@ -294,7 +294,7 @@ class DividedInput(Inputs):
         batches = iter(self._part)
         if self.has_own_data:
             return WorkerBatches(batches, workers.count, workers.index, workers.replicas)
-        return GlobalBatches(batches, workers.replicas_in_sync, workers.local, pairs=self.share.pairs)
+        return GlobalBatches(batches, workers.replicas_in_sync, workers.local, pairs=self.shard.pairs)
 
 
 class FunctionInput(Inputs):

@@ -10,15 +10,15 @@ from penstock.data.dataset import Dataset
 from penstock.data.node import Node, OneInput
 from penstock.data.plan import with_inputs
 from penstock.data.shards import (
+    EveryNth,
     NotByFile,
-    OneOf,
     below_order,
     divided_at_hints,
     divided_by_file,
     hints_of,
     names_of,
     rewritten,
-    share_of_files,
+    shard_of_files,
 )
 from penstock.errors import InvalidArgumentError
 from penstock.options import AutoShardPolicy
@@ -46,9 +46,9 @@ class StrategyWorkers:
         return self.count * self.replicas
 
     @property
-    def part(self) -> OneOf:
-        """The worker's part of data that is divided among all workers."""
-        return OneOf(self.count, self.index)
+    def every_nth(self) -> EveryNth:
+        """The worker's shard of data that is divided among all workers."""
+        return EveryNth(self.count, self.index)
 
     @property
     def local(self) -> range:
@@ -57,7 +57,7 @@ class StrategyWorkers:
 
 
 @dataclass(frozen=True)
-class WorkerShare:
+class WorkerShard:
     """What one worker reads.
 
     Attributes:
@@ -66,7 +66,7 @@ class WorkerShare:
         node: what the worker reads.
         own_batches: whether these are batches of the worker's own, each of which takes as many steps as there are
             workers; otherwise they are the global batches, of which it takes its replicas' slices.
-        pairs: whether an element is the pair that `BatchShare` gives.
+        pairs: whether an element is the pair that `BatchSlices` gives.
         same_order: the nodes of the whole dataset whose elements must come in one order on all workers, because each
             worker takes some by their numbers.
     """
@@ -79,37 +79,37 @@ class WorkerShare:
     same_order: tuple[Node, ...] = ()
 
 
-def share_of_worker(node: Node, policy: AutoShardPolicy | None, workers: StrategyWorkers) -> WorkerShare:
+def shard_of_worker(node: Node, policy: AutoShardPolicy | None, workers: StrategyWorkers) -> WorkerShard:
     """What a worker reads of a dataset under a policy; AUTO where it is None.
 
     Raises:
         InvalidArgumentError: the policy does not fit the dataset; the same on every worker.
     """
     if any(below.divided for below in node.walk()):
-        return WorkerShare(AutoShardPolicy.OFF, "a named job of the data service divides it", node, own_batches=True)
+        return WorkerShard(AutoShardPolicy.OFF, "a named job of the data service divides it", node, own_batches=True)
     hints = hints_of(node)
     if policy is AutoShardPolicy.HINT:
-        hinted = divided_at_hints(node, workers.part, "AutoShardPolicy.HINT")
+        hinted = divided_at_hints(node, workers.every_nth, "AutoShardPolicy.HINT")
         reason = "shard(SHARD_HINT, SHARD_HINT) says where"
-        return WorkerShare(policy, reason, hinted, own_batches=True, same_order=tuple(hint.input for hint in hints))
+        return WorkerShard(policy, reason, hinted, own_batches=True, same_order=tuple(hint.input for hint in hints))
     if hints:
         raise InvalidArgumentError(
             f"{hints[0].where()} works under AutoShardPolicy.HINT only: set it by "
             "dataset.with_options(ps.Options(auto_shard_policy=ps.AutoShardPolicy.HINT))"
         )
     if policy is AutoShardPolicy.OFF:
-        return WorkerShare(policy, "every worker reads everything", node, own_batches=True)
+        return WorkerShard(policy, "every worker reads everything", node, own_batches=True)
     if policy is AutoShardPolicy.DATA:
         return _by_data(node, workers, "it was asked for")
     if policy in (None, AutoShardPolicy.AUTO) and any(below.reads_files and below.indexable for below in node.walk()):
         return _by_data(node, workers, "rows of its files are read by index")
     try:
         if policy is AutoShardPolicy.FILE_RANGE:
-            divided = divided_by_file(node, lambda reader: _range_share(reader, workers))
-            return WorkerShare(policy, _BY_FILE, divided, own_batches=True)
+            divided = divided_by_file(node, lambda reader: _range_shard(reader, workers))
+            return WorkerShard(policy, _BY_FILE, divided, own_batches=True)
         instead = "AutoShardPolicy.DATA, AutoShardPolicy.FILE_RANGE"
-        divided = divided_by_file(node, lambda reader: share_of_files(reader, workers.part, instead))
-        return WorkerShare(AutoShardPolicy.FILE, _BY_FILE, divided, own_batches=True)
+        divided = divided_by_file(node, lambda reader: shard_of_files(reader, workers.every_nth, instead))
+        return WorkerShard(AutoShardPolicy.FILE, _BY_FILE, divided, own_batches=True)
     except NotByFile as reason:
         if policy in (AutoShardPolicy.FILE, AutoShardPolicy.FILE_RANGE):
             raise InvalidArgumentError(
@@ -118,13 +118,13 @@ def share_of_worker(node: Node, policy: AutoShardPolicy | None, workers: Strateg
         return _by_data(node, workers, f"{reason}")
 
 
-def _by_data(node: Node, workers: StrategyWorkers, reason: str) -> WorkerShare:
+def _by_data(node: Node, workers: StrategyWorkers, reason: str) -> WorkerShard:
     if workers.count > 1:
         node = _in_order(node)
-        share = _batch_share(node, workers)
-        if share is not None:
-            return WorkerShare(AutoShardPolicy.DATA, reason, share, own_batches=False, pairs=True, same_order=(node,))
-    return WorkerShare(AutoShardPolicy.DATA, reason, node, own_batches=False, same_order=(node,))
+        shard = _slices_of_batches(node, workers)
+        if shard is not None:
+            return WorkerShard(AutoShardPolicy.DATA, reason, shard, own_batches=False, pairs=True, same_order=(node,))
+    return WorkerShard(AutoShardPolicy.DATA, reason, node, own_batches=False, same_order=(node,))
 
 
 def _in_order(node: Node) -> Node:
@@ -142,16 +142,16 @@ def _reordered(node: Node) -> Node | None:
     return None if ordered is node else _in_order(ordered)
 
 
-def _batch_share(node: Node, workers: StrategyWorkers) -> Node | None:
+def _slices_of_batches(node: Node, workers: StrategyWorkers) -> Node | None:
     """The dataset with only this worker's rows of each batch; None where it needs to see whole batches."""
-    share = node.share_of_rows(workers.replicas_in_sync, workers.local)
-    if share is not None or not node.by_position:
-        return share
-    below = _batch_share(node.inputs[0], workers)
+    shard = node.local_slices(workers.replicas_in_sync, workers.local)
+    if shard is not None or not node.by_position:
+        return shard
+    below = _slices_of_batches(node.inputs[0], workers)
     return None if below is None else with_inputs(node, [below])
 
 
-def _range_share(reader: OneInput, workers: StrategyWorkers) -> Node:
+def _range_shard(reader: OneInput, workers: StrategyWorkers) -> Node:
     """The reader with the records from w / n to (w + 1) / n of all its files' records."""
     names = names_of(reader)
     counts = [count for name in names or [] if isinstance(name, str) and (count := reader.records_in(name)) is not None]

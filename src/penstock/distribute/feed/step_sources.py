@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from penstock.data.iterator import DatasetIterator, PositionedElements
-from penstock.data.skipped import SkippedRows
-from penstock.distribute.feed.steps import HostStep, Shares, Template, rows_of
+from penstock.data.skipped import SkippedRows, together
+from penstock.distribute.feed.steps import HostStep, StepLeaf, Template, rows_of
 from penstock.errors import StateMismatchError
 from penstock.sharding import slice_bounds
 from penstock.structure import Structure, flatten
@@ -88,7 +88,7 @@ class GlobalBatches(StepSource):
     Its state is that of the dataset's own iterator.
 
     Args:
-        batches: gives the global batches, or the pairs of `BatchShare`.
+        batches: gives the global batches, or the pairs of `BatchSlices`.
         replicas: the number of replicas in sync.
         local: the numbers of this worker's.
         pairs: whether `batches` gives pairs.
@@ -111,7 +111,7 @@ class GlobalBatches(StepSource):
         first, last = cut.local[0][0], cut.local[-1][1]
         return HostStep(
             structure,
-            [Shares([leaf[start:stop] for start, stop in cut.local], leaf[first:last]) for leaf in leaves],
+            [StepLeaf([leaf[start:stop] for start, stop in cut.local], leaf[first:last]) for leaf in leaves],
             cut.sizes,
             cut.all_sizes,
         )
@@ -171,7 +171,7 @@ class WorkerBatches(StepSource):
         sizes = tuple(end - begin for begin, end in bounds)
         return HostStep(
             self._structure,
-            [Shares([leaf[begin:end] for begin, end in bounds], leaf[start:stop]) for leaf in self._leaves],
+            [StepLeaf([leaf[begin:end] for begin, end in bounds], leaf[start:stop]) for leaf in self._leaves],
             sizes,
             sizes if self._workers == 1 else None,
         )
@@ -251,7 +251,7 @@ class Elements(StepSource):
         template = Template.of(taken[0][0], structure)
         rows = [_as_arrays(element)[0] if element is not _ENDED else template.empty() for element in elements]
         sizes = tuple(self._rows_of(leaves, structure) for leaves in rows)
-        columns = [Shares(list(parts)) for parts in zip(*rows, strict=True)]
+        columns = [StepLeaf(list(parts)) for parts in zip(*rows, strict=True)]
         return HostStep(structure, columns, sizes, sizes if self._workers == 1 else None)
 
     def _positions(self) -> Any:
@@ -268,7 +268,7 @@ class Elements(StepSource):
 
     def errors_at(self, position: Any) -> SkippedRows:
         parts = zip(self._datasets, position["datasets"], strict=True)
-        return SkippedRows.of_all(dataset.errors_at(part) for dataset, part in parts)
+        return together(dataset.errors_at(part) for dataset, part in parts)
 
     def consumed(self, position: Any) -> None:
         for dataset, part in zip(self._datasets, position["datasets"], strict=True):

@@ -13,15 +13,15 @@ from penstock.structure import Structure, flatten
 
 
 @dataclass(frozen=True)
-class Shares:
+class StepLeaf:
     """One leaf of a step.
 
     Attributes:
-        parts: the rows of each local replica.
+        slices: the rows of each local replica.
         whole: the rows of all local replicas as one array, where they are contiguous in memory.
     """
 
-    parts: list[Any]
+    slices: list[Any]
     whole: Any | None = None
 
 
@@ -37,25 +37,23 @@ class HostStep:
     """
 
     structure: Structure
-    leaves: list[Shares]
+    leaves: list[StepLeaf]
     sizes: tuple[int, ...]
     all_sizes: tuple[int, ...] | None = None
 
     @property
     def regular(self) -> bool:
         """Whether the local replicas agree in shapes without the rows, as the slices of one batch do."""
-        return all(
-            shares.whole is not None or len({part.shape[1:] for part in shares.parts}) == 1 for shares in self.leaves
-        )
+        return all(leaf.whole is not None or len({rows.shape[1:] for rows in leaf.slices}) == 1 for leaf in self.leaves)
 
     def layout(self) -> tuple[RowShape, ...]:
         """Dtype and shape without the rows of every leaf, if all replicas agree in them."""
-        return tuple(_layout(shares.parts) for shares in self.leaves)
+        return tuple(_layout(leaf.slices) for leaf in self.leaves)
 
 
-def _layout(parts: Sequence[Any]) -> RowShape:
-    shapes = {part.shape[1:] for part in parts}
-    return RowShape(str(parts[0].dtype), shapes.pop() if len(shapes) == 1 else None)
+def _layout(slices: Sequence[Any]) -> RowShape:
+    shapes = {rows.shape[1:] for rows in slices}
+    return RowShape(str(slices[0].dtype), shapes.pop() if len(shapes) == 1 else None)
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class Template:
 
     def step(self, replicas: int) -> HostStep:
         """A step without rows for this number of replicas."""
-        return HostStep(self.structure, [Shares([leaf] * replicas, leaf) for leaf in self.empty()], (0,) * replicas)
+        return HostStep(self.structure, [StepLeaf([leaf] * replicas, leaf) for leaf in self.empty()], (0,) * replicas)
 
 
 def _without_rows(spec: LeafSpec) -> tuple[np.dtype[Any], tuple[int, ...]]:

@@ -14,13 +14,13 @@ from penstock.distribute.calls import StepLoop, checked_pair
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, checked_axis, replica_scope
 from penstock.distribute.control.cluster import find_cluster
 from penstock.distribute.feed.shards import StrategyWorkers
-from penstock.distribute.feed.steps import Shares
+from penstock.distribute.feed.steps import StepLeaf
 from penstock.distribute.host.rendezvous import Abandoned, Rendezvous
 from penstock.distribute.nested import flatten_nested
 from penstock.distribute.reduction import holds_numbers, joined, reduced
 from penstock.distribute.strategy import Strategy, placed_on_host
 from penstock.distribute.tensorflow import REPLICA, STRATEGY
-from penstock.distribute.values import PerReplica, check_agreement, leaves_of, map_leaves, share_of
+from penstock.distribute.values import PerReplica, check_agreement, leaves_of, local_value, map_leaves
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 from penstock.spec import as_leaf
@@ -72,7 +72,7 @@ class HostStrategy(Strategy):
         others = f", num_workers={workers.count}, worker_index={workers.index}" if workers.count > 1 else ""
         return f"HostStrategy(replicas_per_worker={workers.replicas}{others})"
 
-    def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
+    def _place(self, leaves: list[StepLeaf], even: bool) -> list[PerReplica]:
         return placed_on_host(leaves, even)
 
     def _run(
@@ -80,11 +80,14 @@ class HostStrategy(Strategy):
     ) -> Any:
         named = dict(kwargs or {})
         map_leaves(self._checked, (tuple(args), named))
-        shares = [
-            (tuple(share_of(value, i) for value in args), {name: share_of(value, i) for name, value in named.items()})
+        arguments = [
+            (
+                tuple(local_value(value, i) for value in args),
+                {name: local_value(value, i) for name, value in named.items()},
+            )
             for i in range(self._workers.replicas)
         ]
-        results = _Session(self, fn, shares).results()
+        results = _Session(self, fn, arguments).results()
         return (
             results[0] if self.num_replicas_in_sync == 1 else self._regrouped("the function of strategy.run", results)
         )
@@ -106,12 +109,12 @@ class HostStrategy(Strategy):
 
     def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...]) -> Any:
         self._check_alone("strategy.reduce")
-        return reduced(op, tuple(_number_array("strategy.reduce", part) for part in self._parts(leaf)), axes)
+        return reduced(op, tuple(_number_array("strategy.reduce", value) for value in self._values_of(leaf)), axes)
 
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
         self._check_alone("strategy.gather")
-        parts = tuple(np.asarray(as_leaf(part)) for part in self._parts(leaf))
-        return joined(parts, axis)
+        values = tuple(np.asarray(as_leaf(value)) for value in self._values_of(leaf))
+        return joined(values, axis)
 
     def _check_alone(self, call: str) -> None:
         """Refuse a call that would need the values of other workers."""
@@ -168,12 +171,12 @@ class _HostReplica(ReplicaContext):
 
 def _all_reduced(brought: list[tuple[ReduceOp, Any]]) -> list[Any]:
     """The result for each replica, given the (operation, value) of all."""
-    return _combined("all_reduce", "operations", lambda op, parts: reduced(op, parts, (), "all_reduce"), brought)
+    return _combined("all_reduce", "operations", lambda op, values: reduced(op, values, (), "all_reduce"), brought)
 
 
 def _all_gathered(brought: list[tuple[int, Any]]) -> list[Any]:
     """The result for each replica, given the (axis, value) of all."""
-    return _combined("all_gather", "axes", lambda axis, parts: joined(parts, axis, "all_gather"), brought)
+    return _combined("all_gather", "axes", lambda axis, values: joined(values, axis, "all_gather"), brought)
 
 
 def _combined(
@@ -201,11 +204,11 @@ def _copies(results: list[Any], values: list[Any]) -> list[Any]:
 class _Session:
     """One call of `run`: its threads, their results and their failures."""
 
-    def __init__(self, strategy: HostStrategy, fn: Callable[..., Any], shares: list[Any]) -> None:
+    def __init__(self, strategy: HostStrategy, fn: Callable[..., Any], arguments: list[Any]) -> None:
         self._strategy = strategy
         self._fn = fn
-        self._shares = shares
-        self._rendezvous = Rendezvous(len(shares))
+        self._arguments = arguments
+        self._rendezvous = Rendezvous(len(arguments))
         self._results: dict[int, Any] = {}
         self._failures: dict[int, BaseException] = {}
 
@@ -214,7 +217,7 @@ class _Session:
         threads = [
             # Each thread starts with the caller's context: NumPy's error state, an open scope.
             threading.Thread(target=contextvars.copy_context().run, args=(self._call, replica), name="penstock-replica")
-            for replica in range(1, len(self._shares))
+            for replica in range(1, len(self._arguments))
         ]
         try:
             for thread in threads:
@@ -225,10 +228,10 @@ class _Session:
                 thread.join()
         if self._failures:
             self._raise()
-        return [self._results[replica] for replica in range(len(self._shares))]
+        return [self._results[replica] for replica in range(len(self._arguments))]
 
     def _call(self, replica: int) -> None:
-        args, kwargs = self._shares[replica]
+        args, kwargs = self._arguments[replica]
         try:
             with replica_scope(_HostReplica(self._strategy, replica, self._rendezvous)):
                 self._results[replica] = self._fn(*args, **kwargs)
@@ -240,7 +243,7 @@ class _Session:
         own = [replica for replica, error in self._failures.items() if not isinstance(error, Abandoned)]
         replica = min(own)
         error = self._failures[replica]
-        if len(self._shares) > 1:
+        if len(self._arguments) > 1:
             error.add_note(f"raised on replica {self._strategy._workers.local[replica]} of {self._strategy!r}")
         self._failures.clear()
         raise error
@@ -251,10 +254,10 @@ def _stacked(column: tuple[Any, ...]) -> Any:
     if isinstance(column[0], PerReplica):
         rows = zip(*(leaf.values for leaf in column), strict=True)
         return PerReplica([_stacked(row) for row in rows])
-    parts = [np.asarray(as_leaf(part)) for part in column]
-    if any(part.shape != parts[0].shape for part in parts):
-        return object_column(parts)
-    return np.stack(parts)
+    values = [np.asarray(as_leaf(value)) for value in column]
+    if any(value.shape != values[0].shape for value in values):
+        return object_column(values)
+    return np.stack(values)
 
 
 def _number_array(call: str, value: Any) -> Any:

@@ -78,11 +78,11 @@ def specified(spec: LeafSpec, shape: tuple[int | None, ...], sharding: Any) -> j
     return struct(shape, jax.dtypes.canonicalize_dtype(spec.dtype), sharding=sharding)
 
 
-def shape_of(part: Any) -> ArrayShape | None:
+def shape_of(value: Any) -> ArrayShape | None:
     """Shape and dtype of a number or an array; None if devices cannot hold it."""
-    if not isinstance(part, (*ARRAYS, int, float)):
+    if not isinstance(value, (*ARRAYS, int, float)):
         return None
-    leaf = as_leaf(part)
+    leaf = as_leaf(value)
     return ArrayShape(leaf.shape, str(leaf.dtype)) if fits_device(leaf) else None
 
 

@@ -6,7 +6,7 @@
 from penstock.data.dataset import Dataset
 from penstock.distribute.control.channel import Control
 from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
-from penstock.distribute.feed.feed import Place
+from penstock.distribute.feed.feed import PlaceLeaves
 from penstock.distribute.feed.inputs import DividedInput
 from penstock.distribute.feed.options import InputOptions
 from penstock.distribute.feed.shards import StrategyWorkers
@@ -35,6 +35,6 @@ def runs_one_program_at_a_time(strategy: MeshStrategy) -> bool:
     return strategy._launcher.one_at_a_time
 
 
-def distribute_placed(strategy: MeshStrategy, call: str, dataset: Dataset, place: Place) -> DistributedDataset:
+def distribute_placed(strategy: MeshStrategy, call: str, dataset: Dataset, place: PlaceLeaves) -> DistributedDataset:
     """As `distribute_dataset`, with leaves placed by `place`, not as `run` takes them; `call` is named in errors."""
     return strategy._distributed(call, DividedInput(dataset, strategy._workers), InputOptions(), place)

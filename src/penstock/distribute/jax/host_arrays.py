@@ -66,8 +66,8 @@ class HostArray(msgspec.Struct, array_like=True):
 _decoded = msgspec.msgpack.Decoder(list[HostArray]).decode
 
 
-def from_all_workers(control: Control, call: str, parts: Sequence[Array]) -> list[Array]:
-    """The parts of all workers, worker by worker; every worker must call this.
+def from_all_workers(control: Control, call: str, values: Sequence[Array]) -> list[Array]:
+    """The values of all workers, worker by worker; every worker must call this.
 
     Raises:
         InvalidTypeError: on every worker alike, where one has objects that are no plain data.
@@ -75,7 +75,7 @@ def from_all_workers(control: Control, call: str, parts: Sequence[Array]) -> lis
     """
     data, refused = b"", None
     try:
-        data = msgspec.msgpack.encode([HostArray.of(part) for part in parts])
+        data = msgspec.msgpack.encode([HostArray.of(value) for value in values])
     except (InvalidTypeError, OverflowError) as error:
         refused = str(error)
     answers = control.gather(call, Announced(len(data), refused), Announced)

@@ -48,7 +48,7 @@ for _name in _SPECIAL.split():
 
 def with_host_placeholder(leaf: Any, path: str) -> Any:
     """A leaf of a step's arguments, or a placeholder for one that devices cannot hold."""
-    part = leaf.values[0] if isinstance(leaf, PerReplica) and leaf.stacked is None else leaf
-    if isinstance(part, (np.ndarray, np.generic)) and not fits_device(part):
-        return HostPlaceholder(part.dtype, path)
+    value = leaf.values[0] if isinstance(leaf, PerReplica) and leaf.stacked is None else leaf
+    if isinstance(value, (np.ndarray, np.generic)) and not fits_device(value):
+        return HostPlaceholder(value.dtype, path)
     return leaf

@@ -1,4 +1,4 @@
-"""Ragged steps: replicas whose shares differ in size, run side by side in one compiled program on one device.
+"""Ragged steps: replicas whose slices differ in size, run side by side in one compiled program on one device.
 
 An SPMD program has one shape for all replicas, so it cannot run such a step. Instead the user's function is traced once
 per replica with that replica's own shapes, as if it ran on the mesh: a collective, such as a sum over replicas, is one
@@ -59,7 +59,7 @@ class CollectiveCall:
 
 
 _ROWS_APART = (
-    ": in a step whose shares differ in size, return values with a row for each row of the share and join them by "
+    ": in a step whose slices differ in size, return values with a row for each row of the slice and join them by "
     'strategy.gather, or give every replica equally many rows by ps.InputOptions(partial_batch="pad") or '
     "batch(..., drop_remainder=True)"
 )
@@ -67,7 +67,7 @@ Evaluation = Generator[CollectiveCall, list[Any], list[Any]]
 
 
 def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
-    """The compiled program of one step with a share of its own size for every replica.
+    """The compiled program of one step with a slice of its own size for every replica.
 
     Args:
         calls: per replica, the function and how its arguments enter.
@@ -78,11 +78,11 @@ def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
         touch variables, a function as `spmd_program` describes it.
     """
 
-    def step(written: list[Any], read: list[Any], *shares: list[Any]) -> Any:
+    def step(written: list[Any], read: list[Any], *slices: list[Any]) -> Any:
         values = [*written, *read]
         traces: dict[Any, tuple[ClosedJaxpr, Any]] = {}
         evaluations, structures = [], []
-        for replica, (call, leaves) in enumerate(zip(calls, shares, strict=True)):
+        for replica, (call, leaves) in enumerate(zip(calls, slices, strict=True)):
             # Replicas with equal shapes have equal traces.
             key = (call.tree, call.modes, tuple(map(jax.typeof, leaves)))
             if key not in traces:
@@ -98,7 +98,7 @@ def lockstep_program(calls: list[Call]) -> Callable[..., Any]:
         result = structures[0].unflatten([_joined(column) for column in columns])
         return result, new_values, differences[0] if differences else None
 
-    return jax.jit(step if calls[0].framework else lambda *shares: step([], [], *shares)[0])
+    return jax.jit(step if calls[0].framework else lambda *slices: step([], [], *slices)[0])
 
 
 def traced(call: Call, values: list[Any], leaves: list[Any]) -> tuple[ClosedJaxpr, Any]:
@@ -113,7 +113,7 @@ def traced(call: Call, values: list[Any], leaves: list[Any]) -> tuple[ClosedJaxp
         )
     except Exception as error:
         shapes = ", ".join(str(jnp.shape(leaf)) for leaf in leaves)
-        error.add_note(f"raised in a ragged step, on a replica with arguments of shapes {shapes}: a share may be empty")
+        error.add_note(f"raised in a ragged step, on a replica with arguments of shapes {shapes}: a slice may be empty")
         raise
     return trace, jax.tree.structure(result)
 
@@ -142,7 +142,7 @@ def _run_in_lockstep(evaluations: list[Evaluation]) -> list[list[Any]]:
             more = min(brought)
             raise InvalidArgumentError(
                 f"{brought[more].call} must be called equally often on every replica, but replica {min(outputs)} "
-                f"returned while replica {more} called it once more; their shares differ in size: does a branch depend "
+                f"returned while replica {more} called it once more; their slices differ in size: does a branch depend "
                 "on that?"
             )
         received = _combined(list(brought.values()))
@@ -163,7 +163,7 @@ def _combined(meetings: list[CollectiveCall]) -> list[list[Any]]:
         outputs = run_loop([one.equation for one in meetings], [one.values for one in meetings], _run_traces)
         if outputs is None:
             raise InvalidArgumentError(
-                "a step whose shares differ in size cannot use get_replica_context() or a collective inside "
+                "a step whose slices differ in size cannot use get_replica_context() or a collective inside "
                 f"{kind}, nor collectives other than sums, means and extremes over all replicas: call all_reduce "
                 "outside of it, or give every replica equally many rows by batch(..., drop_remainder=True)"
             )

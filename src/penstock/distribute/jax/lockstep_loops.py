@@ -34,7 +34,7 @@ def _scan(scans: list[ScanEquation], inputs: Lists, run: RunInLockstep) -> Lists
     for replica, scan in enumerate(scans):
         if scan.length != first.length:
             raise InvalidArgumentError(
-                "a step whose shares differ in size has a loop with all_reduce in it, or another collective, which "
+                "a step whose slices differ in size has a loop with all_reduce in it, or another collective, which "
                 f"turns {times(first.length)} on replica 0 and {times(scan.length)} on replica {replica}: call "
                 "all_reduce outside of loops over rows, or give every replica equally many rows by "
                 'ps.InputOptions(partial_batch="pad") or batch(..., drop_remainder=True)'

@@ -36,31 +36,32 @@ def check_loops(
     if call.replicas == 1 or not datasets or not _turns(program.trace(*arguments).jaxpr.jaxpr):
         return
     owners = [own for own, mode in zip(ragged_row_counts, call.modes, strict=True) if not isinstance(mode, Static)]
-    shares = [
+    slices = [
         # Only a number that all replicas get has no row for each.
         argument if np.ndim(argument) == 0 else struct(argument.shape[1:], argument.dtype)
         for argument in arguments
     ]
-    values = [value for part in program.values() for value in part] if isinstance(program, StatefulProgram) else []
+    values = [value for group in program.values() for value in group] if isinstance(program, StatefulProgram) else []
     for dataset in datasets:
         batch = [
-            own is not None and own == dataset and share.ndim > 0 for own, share in zip(owners, shares, strict=True)
+            own is not None and own == dataset and own_slice.ndim > 0
+            for own, own_slice in zip(owners, slices, strict=True)
         ]
-        _check_dataset(call, values, shares, batch, dataset)
+        _check_dataset(call, values, slices, batch, dataset)
 
 
 def _check_dataset(
-    call: Call, values: list[Any], shares: list[Any], batch: list[bool], ragged_row_counts: RaggedRowCounts
+    call: Call, values: list[Any], slices: list[Any], batch: list[bool], ragged_row_counts: RaggedRowCounts
 ) -> None:
-    """As `check_loops`, for the ragged steps of one dataset; `batch` says which of the shares are of it."""
+    """As `check_loops`, for the ragged steps of one dataset; `batch` says which of the slices are of it."""
     if not any(batch):
         return
-    full = shares[batch.index(True)].shape[0]
+    full = slices[batch.index(True)].shape[0]
 
     def turns(rows: int) -> list[int]:
         leaves = [
-            struct((rows, *share.shape[1:]), share.dtype) if own else share
-            for share, own in zip(shares, batch, strict=True)
+            struct((rows, *own_slice.shape[1:]), own_slice.dtype) if own else own_slice
+            for own_slice, own in zip(slices, batch, strict=True)
         ]
         return _turns(traced(call, values, leaves)[0].jaxpr)
 

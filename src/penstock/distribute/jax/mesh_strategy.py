@@ -14,7 +14,7 @@ from penstock.distribute.contexts import ReduceOp
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.messages import ArrayShape, Payload
 from penstock.distribute.feed.shards import StrategyWorkers
-from penstock.distribute.feed.steps import Shares
+from penstock.distribute.feed.steps import StepLeaf
 from penstock.distribute.jax.arguments import (
     ARRAYS,
     Signature,
@@ -195,33 +195,33 @@ class MeshStrategy(Strategy):
             return StackedPerReplica(specified(spec, (total, *spec.shape), placement.by_row), leaf.count)
         return leaf
 
-    def _place(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
+    def _place(self, leaves: list[StepLeaf], even: bool) -> list[PerReplica]:
         """The leaves of a step on the devices; strings and other objects stay in host memory."""
-        numbers = [shares for shares in leaves if fits_device(shares.parts[0])]
-        for shares in numbers:
-            for part in shares.parts if shares.whole is None else [shares.whole]:
-                check_width("a batch", part)
+        numbers = [leaf for leaf in leaves if fits_device(leaf.slices[0])]
+        for leaf in numbers:
+            for rows in leaf.slices if leaf.whole is None else [leaf.whole]:
+                check_width("a batch", rows)
         placed = iter(self._placed(numbers, even))
-        return [next(placed) if fits_device(shares.parts[0]) else PerReplica(shares.parts) for shares in leaves]
+        return [next(placed) if fits_device(leaf.slices[0]) else PerReplica(leaf.slices) for leaf in leaves]
 
-    def _placed(self, leaves: list[Shares], even: bool) -> list[PerReplica]:
+    def _placed(self, leaves: list[StepLeaf], even: bool) -> list[PerReplica]:
         replicas = self._workers.replicas
         if self.num_replicas_in_sync == 1:
-            arrays = jax.device_put([shares.parts[0] for shares in leaves], self._devices[0])
+            arrays = jax.device_put([leaf.slices[0] for leaf in leaves], self._devices[0])
             return [PerReplica([array]) for array in arrays]
         if not even:
-            return [PerReplica(jax.device_put(shares.parts, self._devices)) for shares in leaves]
+            return [PerReplica(jax.device_put(leaf.slices, self._devices)) for leaf in leaves]
         rows = [
-            np.stack(shares.parts)
-            if shares.whole is None
-            else shares.whole.reshape(replicas, len(shares.parts[0]), *shares.whole.shape[1:])
-            for shares in leaves
+            np.stack(leaf.slices)
+            if leaf.whole is None
+            else leaf.whole.reshape(replicas, len(leaf.slices[0]), *leaf.whole.shape[1:])
+            for leaf in leaves
         ]
         return [StackedPerReplica(self._placement.rows(array), replicas) for array in rows]
 
     def _regrouped(self, call: str, results: list[Any]) -> Any:
         check_agreement(call, [jax.tree.structure(result) for result in results])
-        values = jax.tree.map(lambda *parts: PerReplica(parts), *results)
+        values = jax.tree.map(lambda *values: PerReplica(values), *results)
         return self._stacked(call, values)[0]
 
     def _stacked(self, call: str, value: Any) -> tuple[Any, list[Shapes]]:
@@ -232,7 +232,7 @@ class MeshStrategy(Strategy):
         unstacked = [leaf for leaf in jax.tree.leaves(value, is_leaf=is_per_replica) if self._is_unstacked(leaf)]
         if not unstacked:
             return jax.tree.map(self._bare_if_single, value, is_leaf=is_per_replica), []
-        own = [[shape_of(part) for part in leaf.values] for leaf in unstacked]
+        own = [[shape_of(value) for value in leaf.values] for leaf in unstacked]
         answers = self._gather(call, own, list[_Shapes])
         ragged: list[Shapes] = []
         stackable: dict[int, bool] = {}
@@ -244,7 +244,7 @@ class MeshStrategy(Strategy):
                 ragged.append([[shape.shape if shape else None for shape in worker] for worker in shapes])
 
         def stack(leaf: Any) -> Any:
-            return self._of_parts(leaf) if stackable.get(id(leaf)) else self._bare_if_single(leaf)
+            return self._stack_of(leaf) if stackable.get(id(leaf)) else self._bare_if_single(leaf)
 
         return jax.tree.map(stack, value, is_leaf=is_per_replica), ragged
 
@@ -257,11 +257,11 @@ class MeshStrategy(Strategy):
     def _bare_if_single(self, leaf: Any) -> Any:
         return leaf.values[0] if self.num_replicas_in_sync == 1 and is_per_replica(leaf) else leaf
 
-    def _of_parts(self, value: PerReplica) -> PerReplica:
-        parts = [as_leaf(part) for part in value.values]
-        for part in parts:
-            check_width("a PerReplica", part)
-        return StackedPerReplica(self._placement.of_parts(parts), len(parts))
+    def _stack_of(self, value: PerReplica) -> PerReplica:
+        values = [as_leaf(value) for value in value.values]
+        for value in values:
+            check_width("a PerReplica", value)
+        return StackedPerReplica(self._placement.stacked(values), len(values))
 
     def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
         return jax.tree.map(function, value, is_leaf=is_per_replica)
@@ -269,7 +269,7 @@ class MeshStrategy(Strategy):
     def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...]) -> Any:
         self._check_others()
         if not isinstance(leaf, PerReplica) or leaf.stacked is None or leaf.stacked.size == 0:
-            return self._reduce_parts(op, self._on_first("strategy.reduce", leaf), axes)
+            return self._reduce_values(op, self._on_first("strategy.reduce", leaf), axes)
         rank = leaf.stacked.ndim - 1
         if axes:
             check_axes("strategy.reduce", leaf.values[:1], axes)
@@ -277,42 +277,42 @@ class MeshStrategy(Strategy):
         total = self._launcher.launch(self._reduce_rows, (op, leaf.stacked, tuple(axis % rank for axis in axes)))
         return total.addressable_data(0)
 
-    def _reduce_parts(self, op: ReduceOp, parts: tuple[Any, ...], axes: tuple[int, ...]) -> Any:
+    def _reduce_values(self, op: ReduceOp, values: tuple[Any, ...], axes: tuple[int, ...]) -> Any:
         if self._control is None:
-            return reduced(op, parts, axes)
-        answers = self._gather("strategy.reduce", [shape_of(part) for part in parts], _Shapes)
+            return reduced(op, values, axes)
+        answers = self._gather("strategy.reduce", [shape_of(value) for value in values], _Shapes)
         everyone = _structs(itertools.chain(*answers))
         check_axes("strategy.reduce", everyone, axes)
         check_equal_shapes("strategy.reduce", everyone, apart_from=axes)
         count = count_of(everyone, axes)
         if op is ReduceOp.MEAN and count == 0:
-            return reduced(op, parts, axes)  # which raises the error
-        # The sum of this worker's parts as one row, among rows of zeros.
-        own = reduced(ReduceOp.SUM, parts, axes)
-        rows = jnp.zeros((len(parts), *own.shape), own.dtype).at[0].set(own)
+            return reduced(op, values, axes)  # which raises the error
+        # The sum of this worker's values as one row, among rows of zeros.
+        own = reduced(ReduceOp.SUM, values, axes)
+        rows = jnp.zeros((len(values), *own.shape), own.dtype).at[0].set(own)
         total = self._launcher.launch(self._reduce_rows, (ReduceOp.SUM, self._placement.rows(rows), ()))
         return total.addressable_data(0) if op is ReduceOp.SUM else total.addressable_data(0) / count
 
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
         self._check_others()
-        own = [as_leaf(part) for part in self._parts(leaf)]
-        shapes = [shape_of(part) for part in own]
+        own = [as_leaf(value) for value in self._values_of(leaf)]
+        shapes = [shape_of(value) for value in own]
         answers = self._gather("strategy.gather", shapes, _Shapes)
         everyone = list(itertools.chain(*answers))
         known = [shape for shape in everyone if shape is not None]
         if len(known) < len(everyone):
-            arrays = [np.asarray(part) for part in own]
+            arrays = [np.asarray(value) for value in own]
             if self._control is not None:
                 arrays = from_all_workers(self._control, "strategy.gather", arrays)
             return joined(tuple(arrays), axis)
         structs = _structs(known)
         check_axes("strategy.gather", structs, (axis,))
         check_equal_shapes("strategy.gather", structs, apart_from=(axis,))
-        parts = self._on_first("strategy.gather", leaf)
+        values = self._on_first("strategy.gather", leaf)
         if self._control is not None:
             self._launcher.wait()
-            parts = tuple(self._placement.all_parts(parts, [shape.shape for shape in structs]))
-        return jnp.concatenate(parts, axis=axis)
+            values = tuple(self._placement.all_values(values, [shape.shape for shape in structs]))
+        return jnp.concatenate(values, axis=axis)
 
     def _gather(self, call: str, own: Payload, kind: type[Payload]) -> list[Payload]:
         """The message of each worker in a call that all make."""
@@ -320,12 +320,12 @@ class MeshStrategy(Strategy):
 
     def _on_first(self, call: str, leaf: Any) -> tuple[Any, ...]:
         """Every replica's part of a leaf, on the first device."""
-        parts = [as_leaf(part) for part in self._parts(leaf)]
-        for part in parts:
-            if not isinstance(part, ARRAYS) or not fits_device(part):
-                raise InvalidTypeError(f"{call} takes numbers, got {part!r}")
-            check_width(f"the value given to {call}", part)
-        return tuple(jax.device_put(parts, self._devices[0]))
+        values = [as_leaf(value) for value in self._values_of(leaf)]
+        for value in values:
+            if not isinstance(value, ARRAYS) or not fits_device(value):
+                raise InvalidTypeError(f"{call} takes numbers, got {value!r}")
+            check_width(f"the value given to {call}", value)
+        return tuple(jax.device_put(values, self._devices[0]))
 
 
 def _with_places(given: Any) -> Any:

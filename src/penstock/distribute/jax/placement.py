@@ -14,7 +14,7 @@ from penstock.errors import InvalidArgumentError
 
 
 class Placement:
-    """Puts arrays on devices. Only `from_worker_0`, `all_rows` and `all_parts` exchange data with other processes.
+    """Puts arrays on devices. Only `from_worker_0`, `all_rows` and `all_values` exchange data with other processes.
 
     Args:
         devices: those of all workers, worker by worker.
@@ -51,9 +51,9 @@ class Placement:
 
         return jax.make_array_from_callback((each * self.mesh.size, *rows.shape[1:]), self.by_row, of_device)
 
-    def of_parts(self, parts: Sequence[Any]) -> jax.Array:
-        """A stacked array whose local rows are `parts`, each on its replica's device."""
-        rows = [jax.device_put(part[None], device) for part, device in zip(parts, self.local_devices, strict=True)]
+    def stacked(self, values: Sequence[Any]) -> jax.Array:
+        """A stacked array whose local rows are `values`, each on its replica's device."""
+        rows = [jax.device_put(value[None], device) for value, device in zip(values, self.local_devices, strict=True)]
         return self._assembled(rows)
 
     def _assembled(self, rows: list[jax.Array]) -> jax.Array:
@@ -93,19 +93,19 @@ class Placement:
         rows.block_until_ready()  # no other program with collectives may begin before
         return rows.addressable_data(0)
 
-    def all_parts(self, parts: Sequence[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
-        """Every replica's part, on every worker; the parts are exchanged padded to one shape.
+    def all_values(self, values: Sequence[Any], shapes: list[tuple[int, ...]]) -> list[Any]:
+        """Every replica's value, on every worker; the values are exchanged padded to one shape.
 
         Args:
-            parts: those of this worker.
+            values: those of this worker.
             shapes: those of all.
         """
         if len({len(shape) for shape in shapes}) > 1:
             raise InvalidArgumentError(f"the replicas' values must have one number of axes, got shapes {shapes}")
         largest = tuple(max(lengths) for lengths in zip(*shapes, strict=True))
-        rows = np.zeros((len(parts), *largest), parts[0].dtype)
-        for row, part in zip(rows, parts, strict=True):
-            row[tuple(map(slice, part.shape))] = np.asarray(part)
+        rows = np.zeros((len(values), *largest), values[0].dtype)
+        for row, value in zip(rows, values, strict=True):
+            row[tuple(map(slice, value.shape))] = np.asarray(value)
         gathered = self.all_rows(self.rows(rows))
         return [gathered[(number, *map(slice, shape))] for number, shape in enumerate(shapes)]
 

@@ -37,7 +37,7 @@ GATHERING = "penstock.all_gather"
 
 # The count is part of the tree, so a program that was compiled for 4 replicas is never used for a value of 2.
 jax.tree_util.register_dataclass(StackedPerReplica, data_fields=["stacked"], meta_fields=["count"])
-jax.tree_util.register_pytree_node(PerReplica, lambda value: (value.values, None), lambda _, parts: PerReplica(parts))
+jax.tree_util.register_pytree_node(PerReplica, lambda value: (value.values, None), lambda _, values: PerReplica(values))
 
 
 def is_per_replica(value: Any) -> bool:
@@ -248,8 +248,8 @@ def spmd_program(call: Call, mesh: Mesh, local: int, donated: Sequence[int] = ()
     own_row = [replicas > 1 and mode != "number" for mode in entering]
 
     def step(written: list[Any], read: list[Any], *leaves: Any) -> Any:
-        shares = [leaf[0] if own else leaf for leaf, own in zip(leaves, own_row, strict=True)]
-        result, values, differences = call.on_replica([*written, *read], shares)
+        slices = [leaf[0] if own else leaf for leaf, own in zip(leaves, own_row, strict=True)]
+        result, values, differences = call.on_replica([*written, *read], slices)
         if replicas > 1:
             result = jax.tree.map(lambda leaf: StackedPerReplica(leaf[None], local), result)
         return result, values, differences

@@ -1,4 +1,4 @@
-"""How strategies on devices run steps whose shares differ in shape."""
+"""How strategies on devices run steps whose slices differ in shape."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,16 +15,16 @@ from penstock.distribute.jax.placement import Placement
 from penstock.distribute.jax.program import Call, Static, is_per_replica, mode_of
 from penstock.distribute.jax.programs import Programs
 from penstock.distribute.jax.stateful_program import StatefulProgram, with_variables
-from penstock.distribute.values import PerReplica, StackedPerReplica, part_of
+from penstock.distribute.values import PerReplica, StackedPerReplica, local_leaf
 from penstock.errors import InvalidTypeError
 
 Shapes = list[list[tuple[int, ...] | None]]
-"""The shapes of all replicas' parts of one value, worker by worker; None for a part that devices cannot hold."""
+"""The shapes of all replicas' values of one value, worker by worker; None for a value that devices cannot hold."""
 
 
 @dataclass(frozen=True)
 class RaggedSteps:
-    """Runs ragged steps: every worker computes the step for all replicas on its first device, and keeps its own part.
+    """Runs ragged steps: every worker computes the step for all replicas on its first device, and keeps its own values.
 
     Attributes:
         placement: puts arrays on the devices.
@@ -56,26 +56,26 @@ class RaggedSteps:
             is_leaf=is_per_replica,
         )
         reference, programs = self.programs.cache.of(fn)
-        shares, calls = [], []
+        slices, calls = [], []
         for replica in range(total):
-            leaves, tree = jax.tree.flatten(_share(given, replica))
+            leaves, tree = jax.tree.flatten(_local(given, replica))
             entering = tuple(map(mode_of, leaves))
             assumed = self.programs.assumed_of(fn)
             check_weights = self.programs.check_weights
             calls.append(Call(reference, tree, entering, total, check_weights=check_weights, assumed=assumed))
-            shares.append(
+            slices.append(
                 [
                     self._on_first(leaf) if mode == "array" else leaf
                     for leaf, mode in zip(leaves, entering, strict=True)
                     if not isinstance(mode, Static)
                 ]
             )
-        key = tuple((call.tree, call.modes, tuple(map(jax.typeof, share))) for call, share in zip(calls, shares))
+        key = tuple((call.tree, call.modes, tuple(map(jax.typeof, rows))) for call, rows in zip(calls, slices))
         with jax.default_device(self.placement.local_devices[0]):
             program = programs.get(key)
             if program is None:
-                program = programs[key] = self._bound(calls, shares)
-            result = program(*shares)
+                program = programs[key] = self._bound(calls, slices)
+            result = program(*slices)
         return jax.tree.map(self._spread_out, result, is_leaf=is_per_replica)
 
     def _on_first(self, array: Any) -> jax.Array:
@@ -83,20 +83,20 @@ class RaggedSteps:
         on_first: jax.Array = jax.device_put(array, self.placement.local_devices[0])
         return on_first
 
-    def _bound(self, calls: list[Call], shares: list[list[Any]]) -> Any:
+    def _bound(self, calls: list[Call], slices: list[list[Any]]) -> Any:
         """The program of such a step, with the variables that the function uses."""
         placement = self.placement
 
         def program_of(found: Call) -> Any:
             return lockstep_program([replace(call, framework=found.framework, touched=found.touched) for call in calls])
 
-        found, program = with_variables(calls[0], program_of, shares, placement, self.launcher.wait)
+        found, program = with_variables(calls[0], program_of, slices, placement, self.launcher.wait)
         if found.framework is None:
             return program
         return StatefulProgram(program, found, found.framework, placement.on_first, placement.on_all)
 
     def _of_all_replicas(self, value: PerReplica, shapes: Iterator[Shapes]) -> PerReplica:
-        """The parts of all replicas of all workers; `shapes` gives the shapes of the next value that is not stacked."""
+        """The values of all replicas of all workers; `shapes` gives those of the next value that is not stacked."""
         stacked = value.stacked is not None
         every = [] if stacked else [shape for worker in next(shapes) for shape in worker]
         if self.control is None:
@@ -110,10 +110,10 @@ class RaggedSteps:
                 f"strategy.run got {value.values[0]!r} for a replica, which devices cannot hold: with several workers "
                 "only numbers and arrays of numbers can differ from replica to replica"
             )
-        return PerReplica(self.placement.all_parts(value.values, known))
+        return PerReplica(self.placement.all_values(value.values, known))
 
     def _spread_out(self, value: PerReplica) -> PerReplica:
-        """The local replicas' parts of a value that was computed on one device, each moved to its replica's device."""
+        """The local replicas' values of a value that was computed on one device, each moved to its replica's device."""
         local = self.workers.local
         if value.stacked is not None:
             rows = value.stacked[local.start : local.stop]
@@ -121,5 +121,5 @@ class RaggedSteps:
         return PerReplica(jax.device_put(list(value.values[local.start : local.stop]), self.placement.local_devices))
 
 
-def _share(given: Any, replica: int) -> Any:
-    return jax.tree.map(lambda leaf: part_of(leaf, replica), given, is_leaf=is_per_replica)
+def _local(given: Any, replica: int) -> Any:
+    return jax.tree.map(lambda leaf: local_leaf(leaf, replica), given, is_leaf=is_per_replica)

@@ -64,7 +64,7 @@ class StepResultsJoiner:
 def _shape(leaf: Any, axis: int, count: int | None) -> Any:
     """The shape of a leaf in one step on one replica; a list with all replicas' shapes where they differ."""
     if is_per_replica(leaf) and leaf.stacked is None:
-        return [part.shape for part in leaf.values]
+        return [value.shape for value in leaf.values]
     shape = (leaf.stacked if is_per_replica(leaf) else leaf).shape
     return shape[axis if count is None else axis + 1 :]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.errors import StateMismatchError
 from penstock.service.reader.fetch_task import ENDLESS, Arrival, Arrived, FetchedBehind, FetchTask, beyond
-from penstock.service.wire.subjects import PassKind, Place, Span
+from penstock.service.wire.subjects import PassKind, PassOffset, Span
 
 Entry = Sequence[int]
 """[pass, position, skip, rows, stop]: `rows` elements, failures counted, from (position, skip) on up to `stop`."""
@@ -23,7 +23,7 @@ class _Piece:
     Attributes:
         number: of the first.
         used: whether it holds nothing that the caller could consume.
-        place: of the first.
+        offset: of the first.
         follows: whether it directly follows the piece before it in the same task.
         claimed: whether the restored state lists it.
     """
@@ -31,7 +31,7 @@ class _Piece:
     task: FetchTask
     number: int
     rows: int
-    place: Place
+    offset: PassOffset
     follows: bool = False
     claimed: bool = False
     used: bool = False
@@ -84,14 +84,14 @@ class DeliveryLog:
             raise StateMismatchError(f"the state tells of elements {first} to {end}, and goes on with element {number}")
         return tasks
 
-    def _beyond(self, place: Place, rows: int) -> Place:
-        return beyond(place, rows, self._kind, self._stride)
+    def _beyond(self, offset: PassOffset, rows: int) -> PassOffset:
+        return beyond(offset, rows, self._kind, self._stride)
 
     def add(self, task: FetchTask, item: Arrival) -> None:
         """Note that an item of a task is being delivered; the task's position is still that of the item."""
-        rows, place = 1, (task.position, task.skip)
+        rows, offset = 1, (task.position, task.skip)
         if isinstance(item, Arrived):
-            rows, place = item.chunk.rows, (item.chunk.position, item.chunk.skip)
+            rows, offset = item.chunk.rows, (item.chunk.position, item.chunk.skip)
         number, self.number = self.number, self.number + rows
         if task.again:
             return
@@ -100,9 +100,9 @@ class DeliveryLog:
         last = self._pieces[-1] if self._pieces else None
         follows = not self._interrupted and last is not None and last.task is task
         if follows and last is not None and self._kind != "groups":
-            follows = self._beyond(last.place, last.rows) == place
+            follows = self._beyond(last.offset, last.rows) == offset
         self._interrupted = False
-        self._pieces.append(_Piece(task, number, rows, place, follows, used=used))
+        self._pieces.append(_Piece(task, number, rows, offset, follows, used=used))
 
     def passed_over(self) -> None:
         """Note that something was left out, so that the next item does not directly follow the last one."""
@@ -124,15 +124,15 @@ class DeliveryLog:
         """The tasks of which something may not be consumed yet."""
         return list(dict.fromkeys(piece.task for piece in self._pieces if not piece.claimed))
 
-    def undone(self, number: int) -> dict[FetchTask, Place]:
+    def undone(self, number: int) -> dict[FetchTask, PassOffset]:
         """The positions that tasks would have if nothing from this element on had been delivered."""
-        places = {}
+        offsets = {}
         for piece in reversed(self._pieces):
             if piece.number + piece.rows <= number:
                 break
             if not piece.claimed:
-                places[piece.task] = self._beyond(piece.place, max(0, number - piece.number))
-        return places
+                offsets[piece.task] = self._beyond(piece.offset, max(0, number - piece.number))
+        return offsets
 
     def turn(self, number: int, now: int) -> int:
         """The pass that was next before this element was delivered; `now` is the one that is next now."""
@@ -146,7 +146,7 @@ class DeliveryLog:
         entries: list[list[int]] = []
         for piece in self._from(number):
             done = max(0, number - piece.number)
-            position, skip = self._beyond(piece.place, done)
+            position, skip = self._beyond(piece.offset, done)
             if entries and piece.follows:
                 entries[-1][3] += piece.rows
             else:

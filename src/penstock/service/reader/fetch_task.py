@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.data.block import Block
 from penstock.service.reader.poison_search import PoisonSearch
 from penstock.service.wire.left_out import together
-from penstock.service.wire.subjects import PassKind, Place, Span
+from penstock.service.wire.subjects import PassKind, PassOffset, Span
 from penstock.service.wire.worker_messages import Chunk, LeftOut
 
 ENDLESS = 1 << 62
@@ -33,19 +33,19 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Raised:
-    """A failure of a user's function in place of an element, the place of what follows it, and what was left out."""
+    """A failure of a user's function in place of an element, the offset of what follows it, and what was left out."""
 
     error: Exception
-    next: Place
+    next: PassOffset
     left_out: LeftOut | None = None
 
 
 @dataclass(frozen=True)
 class FetchedBehind:
-    """What was left out behind the last element that was fetched, and the place of what follows it."""
+    """What was left out behind the last element that was fetched, and the offset of what follows it."""
 
     left_out: LeftOut
-    next: Place
+    next: PassOffset
 
 
 Arrival = Arrived | Raised | FetchedBehind
@@ -107,9 +107,9 @@ class FetchTask:
         """Whether everything was delivered."""
         return self.complete and not self.items
 
-    def until(self, place: Place) -> Span:
-        """The span from its beginning to a place."""
-        return Span.between(self.pass_number, self.span.first, place)
+    def until(self, offset: PassOffset) -> Span:
+        """The span from its beginning to an offset."""
+        return Span.between(self.pass_number, self.span.first, offset)
 
     @property
     def unread(self) -> int:
@@ -118,9 +118,9 @@ class FetchTask:
 
     def give_up(self) -> Span:
         """Give up what was not delivered, and return it. The task is complete then."""
-        place = (self.position, self.skip)
-        left = Span.between(self.pass_number, place, self.span.end)
-        self.span, self.complete = self.until(place), True
+        offset = (self.position, self.skip)
+        left = Span.between(self.pass_number, offset, self.span.end)
+        self.span, self.complete = self.until(offset), True
         self.items.clear()
         return left
 
@@ -147,7 +147,7 @@ class FetchTask:
         return self.span.more > 0 and self.fetch_stop == ENDLESS
 
     @property
-    def _counted(self) -> Place:
+    def _counted(self) -> PassOffset:
         return self.span.stop, self.span.more - (self.limit or 0)
 
     def arrive(self, item: Arrived, kind: PassKind, stride: int) -> int:
@@ -176,15 +176,15 @@ class FetchTask:
             self.complete = self.complete or self.limit == 0
 
     def arrive_failure(self, error: Exception, position: int, skip: int, left_out: LeftOut | None = None) -> None:
-        """Note an exception in place of an element, the place after it, and the rows left out before it."""
+        """Note an exception in place of an element, the offset after it, and the rows left out before it."""
         self.fetch_position, self.fetch_skip = position, skip
         self._came(1)
         following = self._counted if self._counts else (position, skip)
         self.items.append(Raised(error, following, self._with_before(left_out)))
         self._look_for_end()
 
-    def arrive_behind(self, left_out: LeftOut, following: Place) -> None:
-        """Note the rows left out after the last element of the span, and the place after them."""
+    def arrive_behind(self, left_out: LeftOut, following: PassOffset) -> None:
+        """Note the rows left out after the last element of the span, and the offset after them."""
         if self._counts:  # there were fewer elements than are wanted
             return
         if self.span.more:  # more elements are fetched after it
@@ -194,14 +194,14 @@ class FetchTask:
         self.items.append(FetchedBehind(left_out, following))
 
 
-def after(chunk: Chunk, rows: int, kind: PassKind, stride: int) -> Place:
-    """The place after the first `rows` elements of a block."""
+def after(chunk: Chunk, rows: int, kind: PassKind, stride: int) -> PassOffset:
+    """The offset after the first `rows` elements of a block."""
     return beyond((chunk.position, chunk.skip), rows, kind, stride)
 
 
-def beyond(place: Place, rows: int, kind: PassKind, stride: int) -> Place:
-    """The place after the first `rows` elements from a place on."""
-    position, skip = place
+def beyond(offset: PassOffset, rows: int, kind: PassKind, stride: int) -> PassOffset:
+    """The offset after the first `rows` elements from an offset on."""
+    position, skip = offset
     if kind == "groups":  # a position may stand for any number of elements
         return position, skip + rows
-    return (position + rows * stride, 0) if rows else place
+    return (position + rows * stride, 0) if rows else offset

@@ -261,8 +261,8 @@ class Lanes:
             if isinstance(answer, End):
                 self._take_end(task, answer, request.span.stop)
             elif isinstance(answer, Failed):
-                place = answer.next
-                task.arrive_failure(to_exception(answer), place.start, place.skip, answer.left_out)
+                offset = answer.next
+                task.arrive_failure(to_exception(answer), offset.start, offset.skip, answer.left_out)
                 shared.progress.order.arrived(task)
                 shared.wake()
             else:

@@ -10,11 +10,11 @@ from typing import Final
 from penstock.errors import StateMismatchError
 from penstock.service.reader.fetch_task import ENDLESS, FetchTask
 from penstock.service.wire.spans import clipped, insert, merged, without
-from penstock.service.wire.subjects import Place, Span
+from penstock.service.wire.subjects import PassOffset, Span
 
 State = list[object]
 
-NOTHING_UNDONE: Final[Mapping[FetchTask, Place]] = {}
+NOTHING_UNDONE: Final[Mapping[FetchTask, PassOffset]] = {}
 
 
 class PassProgress:
@@ -74,7 +74,7 @@ class PassProgress:
         self.open.append(task)
         return task
 
-    def state(self, undone: Mapping[FetchTask, Place] = NOTHING_UNDONE) -> State:
+    def state(self, undone: Mapping[FetchTask, PassOffset] = NOTHING_UNDONE) -> State:
         """[frontier, [[start, stop, skip], …]]: all positions before the frontier are consumed, except in these spans.
 
         A span with `more` has that as its fourth number.
@@ -90,8 +90,8 @@ class PassProgress:
             frontier = holes.pop()[0]
         return [frontier, holes]
 
-    def _own(self, undone: Mapping[FetchTask, Place]) -> list[tuple[FetchTask, Place]]:
-        return [(task, place) for task, place in undone.items() if task.pass_number == self.number]
+    def _own(self, undone: Mapping[FetchTask, PassOffset]) -> list[tuple[FetchTask, PassOffset]]:
+        return [(task, offset) for task, offset in undone.items() if task.pass_number == self.number]
 
     def restore(self, state: State) -> None:
         """Continue from a state.
@@ -109,7 +109,7 @@ class SharedProgress(PassProgress):
     def __init__(self, number: int, length: int) -> None:
         super().__init__(number, length)
         self._finished: list[Span] = []
-        self._ends: dict[Place, Place] = {}
+        self._ends: dict[PassOffset, PassOffset] = {}
         """Of a state: where spans end of which it has some elements, by where their rest begins."""
 
     def finish(self, task: FetchTask) -> None:
@@ -117,15 +117,15 @@ class SharedProgress(PassProgress):
         if task.span.first < task.span.end:
             insert(self._finished, task.span)
 
-    def state(self, undone: Mapping[FetchTask, Place] = NOTHING_UNDONE) -> State:
-        places = {task: (task.position, task.skip) for task in self.open} | dict(self._own(undone))
+    def state(self, undone: Mapping[FetchTask, PassOffset] = NOTHING_UNDONE) -> State:
+        offsets = {task: (task.position, task.skip) for task in self.open} | dict(self._own(undone))
         consumed = self._finished
-        for task in places:
+        for task in offsets:
             consumed = without(consumed, task.span)
-        consumed = [*consumed, *(task.until(place) for task, place in places.items())]
-        ends = self._ends | {place: task.span.end for task, place in places.items() if place < task.span.end}
+        consumed = [*consumed, *(task.until(offset) for task, offset in offsets.items())]
+        ends = self._ends | {offset: task.span.end for task, offset in offsets.items() if offset < task.span.end}
         holes: list[Span] = []
-        at: Place = (0, 0)
+        at: PassOffset = (0, 0)
         for span in merged(clipped(consumed, self.number, self._bound)):
             if span.first < span.end:
                 holes += self._missing(at, span.first, ends)
@@ -136,19 +136,19 @@ class SharedProgress(PassProgress):
         holes += self._missing(at, frontier, ends)
         return [frontier[0], [_hole(span) for span in holes]]
 
-    def _missing(self, first: Place, end: Place, ends: Mapping[Place, Place]) -> Iterator[Span]:
-        """The spans between two places; the rest of a partly consumed span is a span of its own."""
+    def _missing(self, first: PassOffset, end: PassOffset, ends: Mapping[PassOffset, PassOffset]) -> Iterator[Span]:
+        """The spans between two offsets; the rest of a partly consumed span is a span of its own."""
         while first < end:
             stop = min(end, self._end_of_rest(first, ends)) if first[1] else end
             yield Span.between(self.number, first, stop)
             first = stop
 
-    def _end_of_rest(self, place: Place, ends: Mapping[Place, Place]) -> Place:
-        return min(ends.get(place, (place[0] + 1, 0)), (self._bound, 0))
+    def _end_of_rest(self, offset: PassOffset, ends: Mapping[PassOffset, PassOffset]) -> PassOffset:
+        return min(ends.get(offset, (offset[0] + 1, 0)), (self._bound, 0))
 
     def restore(self, state: State) -> None:
         frontier, holes = _checked(self.number, state)
-        at: Place = (0, 0)
+        at: PassOffset = (0, 0)
         for hole in [*holes, Span(pass_number=self.number, start=frontier, stop=frontier)]:
             if at < hole.first:
                 self._finished.append(Span.between(self.number, at, hole.first))
@@ -173,7 +173,7 @@ def past_of(passes: Mapping[str, State]) -> list[Span]:
     for name, state in passes.items():
         number = int(name)
         frontier, holes = _checked(number, state)
-        at: Place = (0, 0)
+        at: PassOffset = (0, 0)
         opened = False
         for hole in [*holes, Span(pass_number=number, start=frontier, stop=frontier)]:
             if at < hole.first or hole.start == 0 or opened:

@@ -8,7 +8,7 @@ from penstock.service.reader.fetch_task import Arrival, FetchTask, Raised
 from penstock.service.reader.poison_search import WORKERS
 from penstock.service.wire.dispatcher_messages import EpochOpened
 from penstock.service.wire.policy import ShardingPolicy
-from penstock.service.wire.subjects import Pass, PassKind, Place, Span
+from penstock.service.wire.subjects import Pass, PassKind, PassOffset, Span
 from penstock.service.wire.worker_messages import Fetch
 
 
@@ -76,8 +76,8 @@ class ReadOptions:
         """Whether an arrival is left out, and not passed on to the caller."""
         return self.skip_poison and isinstance(item, Raised) and isinstance(item.error, PoisonError)
 
-    def behind(self, task: FetchTask, stop: int) -> Place:
-        """The place after the rows left out after the last element of a request up to `stop`."""
+    def behind(self, task: FetchTask, stop: int) -> PassOffset:
+        """The offset after the rows left out after the last element of a request up to `stop`."""
         return (stop, 0) if self.kind == "groups" else (task.fetch_position + self.stride, 0)
 
     def request(

@@ -24,7 +24,7 @@ from penstock.formats.columns import decode_column, encode_column
 from penstock.formats.structure_data import structure_of_data, structure_to_data
 from penstock.service.wire.arrow_stream import read_batch
 from penstock.service.wire.interfaces import WrongAnswerError
-from penstock.spec import LeafSpec, leaf_spec
+from penstock.spec import LeafSpec, assuming, leaf_spec
 from penstock.structure import Structure, flatten
 
 _DAMAGED = (
@@ -139,7 +139,7 @@ def spec_of_data(data: Any) -> Any:
     try:
         structure, leaves = data
         specs = [
-            leaf_spec(shape, dtype_of_data(dtype), rank).assuming(axes, dtype=assumed)
+            assuming(leaf_spec(shape, dtype_of_data(dtype), rank), axes, dtype=assumed)
             for shape, dtype, rank, axes, assumed in leaves
         ]
         return _structure_of(structure).unflatten(specs)

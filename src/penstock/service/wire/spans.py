@@ -7,7 +7,7 @@ mean the same place; but a span and the one that follows it use the same pair fo
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from penstock.service.wire.subjects import Place, Span
+from penstock.service.wire.subjects import PassOffset, Span
 
 
 def count(spans: Iterable[Span]) -> int:
@@ -47,7 +47,7 @@ def clipped(spans: Iterable[Span], pass_number: int, length: int) -> list[Span]:
 
 def merged(spans: Iterable[Span]) -> list[Span]:
     """The same elements in order, in as few spans as possible."""
-    ordered = sorted(spans, key=_place)
+    ordered = sorted(spans, key=_start)
     result: list[Span] = []
     for span in ordered:
         last = result[-1] if result else None
@@ -60,7 +60,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 def insert(spans: list[Span], span: Span) -> None:
     """Insert a span into sorted ones that do not overlap it; adjacent spans are joined."""
-    index = bisect_left(spans, _place(span), key=_place)
+    index = bisect_left(spans, _start(span), key=_start)
     if index < len(spans) and joins(span, spans[index]):
         span = Span.between(span.pass_number, span.first, spans.pop(index).end)
     if index and joins(spans[index - 1], span):
@@ -69,7 +69,7 @@ def insert(spans: list[Span], span: Span) -> None:
         spans.insert(index, span)
 
 
-def _place(span: Span) -> tuple[int, Place]:
+def _start(span: Span) -> tuple[int, PassOffset]:
     return span.pass_number, span.first
 
 

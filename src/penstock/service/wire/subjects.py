@@ -78,7 +78,7 @@ class Pass(Message, frozen=True):
     length: int = -2
 
 
-Place = tuple[int, int]
+PassOffset = tuple[int, int]
 """(position, skip): the element after the first `skip` that come from a position on."""
 
 
@@ -96,17 +96,17 @@ class Span(Message, frozen=True):
     more: int = 0
 
     @staticmethod
-    def between(pass_number: int, first: Place, end: Place) -> "Span":
-        """The elements from one place to another."""
+    def between(pass_number: int, first: PassOffset, end: PassOffset) -> "Span":
+        """The elements from one offset to another."""
         return Span(pass_number=pass_number, start=first[0], stop=end[0], skip=first[1], more=end[1])
 
     @property
-    def first(self) -> Place:
+    def first(self) -> PassOffset:
         """Where it begins."""
         return self.start, self.skip
 
     @property
-    def end(self) -> Place:
+    def end(self) -> PassOffset:
         """Where the next span begins."""
         return self.stop, self.more
 

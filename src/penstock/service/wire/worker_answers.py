@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.data.block import Block
 from penstock.service.wire.interfaces import Answer, Answers, WrongAnswerError
-from penstock.service.wire.subjects import PassKind, Place
+from penstock.service.wire.subjects import PassKind, PassOffset
 from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, LeftOut, Pause
 
 _FARTHEST: Final = 1 << 62
@@ -51,9 +51,9 @@ class _Asked:
         self._length = length
         self._stride = request.stride
         self._may_jump = bool(request.trainer)
-        self._by_place = kind == "groups"
+        self._by_offset = kind == "groups"
         span = request.span
-        self._next: Place = span.first if self._by_place else (span.start + span.skip * self._stride, 0)
+        self._next: PassOffset = span.first if self._by_offset else (span.start + span.skip * self._stride, 0)
         self._came = False
         self._wait_seconds = request.wait_seconds
         self._looks_in = request.looks_in
@@ -61,31 +61,31 @@ class _Asked:
 
     def check_block(self, chunk: Chunk, block: Block) -> None:
         """Check a block."""
-        rows, place = chunk.rows, (chunk.position, chunk.skip)
+        rows, offset = chunk.rows, (chunk.position, chunk.skip)
         if not 1 <= rows == len(block):
             raise WrongAnswerError(f"a block of {len(block)} rows came that is said to have {rows}")
         if not 0 <= chunk.seconds < inf:
             raise WrongAnswerError(f"a block came that is said to have taken {chunk.seconds} s")
         _check_left_out(chunk.left_out)
-        last = chunk.position + (0 if self._by_place else (rows - 1) * self._stride)
-        if not self._is_next(place) or last >= self._span.stop:
+        last = chunk.position + (0 if self._by_offset else (rows - 1) * self._stride)
+        if not self._is_next(offset) or last >= self._span.stop:
             raise WrongAnswerError(
-                f"elements {place} to position {last} came, where {self._next} to position {self._span.stop - 1} were "
+                f"elements {offset} to position {last} came, where {self._next} to position {self._span.stop - 1} were "
                 "to come"
             )
         self._came = True
         skip = chunk.skip + rows
-        self._next = (chunk.position, skip) if self._by_place else (last + self._stride, 0)
+        self._next = (chunk.position, skip) if self._by_offset else (last + self._stride, 0)
 
-    def _is_next(self, place: Place) -> bool:
-        if self._by_place or self._may_jump:  # several pairs may mean one place
-            return place == self._next or (place[0] > self._next[0] and 0 <= place[1] <= _FARTHEST)
-        return place == self._next
+    def _is_next(self, offset: PassOffset) -> bool:
+        if self._by_offset or self._may_jump:  # several pairs may mean one offset
+            return offset == self._next or (offset[0] > self._next[0] and 0 <= offset[1] <= _FARTHEST)
+        return offset == self._next
 
     def check_end(self, end: End) -> None:
         """Check an end against what has arrived."""
         position, stop = self._next[0], self._span.stop
-        whole = self._by_place or self._may_jump
+        whole = self._by_offset or self._may_jump
         if not 0 <= end.skip <= self._span.skip or not 0 <= end.seconds < inf:
             raise WrongAnswerError(f"an end came that leaves out {end.skip} elements after {end.seconds} s")
         self._check_left_out_behind(end)
@@ -95,7 +95,7 @@ class _Asked:
             return
         if not self._may_jump and end.length != self._length >= 0:
             raise WrongAnswerError(f"a pass of {self._length} positions is said to have {end.length}")
-        least = position - self._stride + 1 if self._came and not self._by_place else 0
+        least = position - self._stride + 1 if self._came and not self._by_offset else 0
         most = stop if whole else min(stop, position + (self._stride if end.left_out is not None else 0))
         if not least <= end.length <= most:
             raise WrongAnswerError(
@@ -109,7 +109,7 @@ class _Asked:
         _check_left_out(end.left_out)
         position = self._next[0]
         # If positions count elements, left-out rows take one more.
-        if end.skip or (not self._by_place and not position < end.length <= position + self._stride):
+        if end.skip or (not self._by_offset and not position < end.length <= position + self._stride):
             raise WrongAnswerError(f"rows are said to be left out at the end of {end.length} positions")
 
     def check_failure(self, failed: Failed) -> None:

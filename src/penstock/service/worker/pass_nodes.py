@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from penstock.data.node import Node, Run
 from penstock.data.operators.order import Shard, ShardStream
 from penstock.data.plan import with_inputs
-from penstock.data.shards import NotByFile, OneOf, divided_at_hints, divided_by_file, hints_of, share_of_files
+from penstock.data.shards import EveryNth, NotByFile, divided_at_hints, divided_by_file, hints_of, shard_of_files
 from penstock.errors import InvalidArgumentError
 from penstock.rng import mix
 from penstock.service.wire.left_out import Noted
@@ -15,18 +15,18 @@ from penstock.service.worker.cut import base_of, without_prefetch
 
 
 @dataclass(frozen=True, eq=False)
-class Share(Shard):
-    """A pass's share of elements that every pass makes: only the first reports rows left out among them."""
+class PassShard(Shard):
+    """A pass's shard of elements that every pass makes: only the first reports rows left out among them."""
 
     def stream(self, run: Run, epoch: int) -> ShardStream:
         return super().stream(run if self.index == 0 else run.leaving_to(Noted(run.skips.limit)), epoch)
 
 
-class OnePass(OneOf):
-    """The part of one pass."""
+class OnePass(EveryNth):
+    """The shard of one pass."""
 
     def of(self, node: Node) -> Node:
-        return Share(node, self.count, self.index)
+        return PassShard(node, self.count, self.index)
 
 
 def nodes_of_pass(node: Node, policy: ShardingPolicy, description: Pass) -> Node:
@@ -49,7 +49,7 @@ def nodes_of_pass(node: Node, policy: ShardingPolicy, description: Pass) -> Node
     if policy is ShardingPolicy.DATA:
         return one.of(node)
     try:
-        return divided_by_file(node, lambda reader: share_of_files(reader, one, "ShardingPolicy.DATA"))
+        return divided_by_file(node, lambda reader: shard_of_files(reader, one, "ShardingPolicy.DATA"))
     except NotByFile as reason:
         if policy is ShardingPolicy.FILE:
             raise InvalidArgumentError(
@@ -72,7 +72,7 @@ def seed_of(seed: int, policy: ShardingPolicy, description: Pass) -> int:
     return mix(seed, description.number) if policy is ShardingPolicy.OFF and description.number else seed
 
 
-def sharded_at_base(node: Node, one: OneOf) -> Node:
+def sharded_at_base(node: Node, one: EveryNth) -> Node:
     """The pipeline over every n-th row of its base; if nothing is read by index, over every n-th element."""
     base, above = base_of(without_prefetch(node))
     node = one.of(node if base is None else base)

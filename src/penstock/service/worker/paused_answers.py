@@ -11,7 +11,7 @@ from threading import Condition, Lock, Thread
 
 from penstock.errors import LostDataWorkerError
 from penstock.service.wire.interfaces import Answer, Answers
-from penstock.service.wire.subjects import Place
+from penstock.service.wire.subjects import PassOffset
 from penstock.service.wire.worker_messages import Chunk, Fetch, Pause
 from penstock.service.worker.open_pass import PassKey
 from penstock.service.worker.spans import STOPPED
@@ -19,7 +19,7 @@ from penstock.service.worker.spans import STOPPED
 IDLE_SECONDS = 30.0
 """How long an answer is kept without requests: readers that are alive report more often."""
 
-_Key = tuple[PassKey, str, str, int, int, Place]
+_Key = tuple[PassKey, str, str, int, int, PassOffset]
 
 
 class PausedAnswers:
@@ -92,12 +92,12 @@ class PausedAnswers:
             paused.close()
 
 
-def _key(request: Fetch, place: Place) -> _Key:
+def _key(request: Fetch, offset: PassOffset) -> _Key:
     """The key of a request: another stop is another answer."""
-    return PassKey.of(request), request.consumer, request.trainer, request.stride, request.span.stop, place
+    return PassKey.of(request), request.consumer, request.trainer, request.stride, request.span.stop, offset
 
 
-def _after(chunk: Chunk, stride: int) -> Place:
+def _after(chunk: Chunk, stride: int) -> PassOffset:
     """Where the next request begins."""
     return chunk.position + chunk.rows * stride, 0
 

@@ -13,7 +13,7 @@ import numpy as np
 from penstock.data.dataset import Dataset
 from penstock.data.iterator import DatasetIterator
 from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
-from penstock.distribute.feed.steps import Shares, check_spec
+from penstock.distribute.feed.steps import StepLeaf, check_spec
 from penstock.distribute.jax.device_dtypes import check_width, fits_device
 from penstock.distribute.jax.for_trainers import (
     distribute_placed,
@@ -158,17 +158,17 @@ class ModelFeed:
         """Whether a pass never ends."""
         return self._dataset.cardinality() == INFINITE_CARDINALITY
 
-    def _place(self, leaves: list[Shares], even: bool) -> list[Any]:
-        return [self._placed(shares, even) for shares in leaves]
+    def _place(self, leaves: list[StepLeaf], even: bool) -> list[Any]:
+        return [self._placed(leaf, even) for leaf in leaves]
 
-    def _placed(self, shares: Shares, even: bool) -> Any:
+    def _placed(self, leaf: StepLeaf, even: bool) -> Any:
         """A leaf of a step on the devices; if several workers have to exchange rows first, this worker's rows."""
         assert self.strategy is not None
-        rows = np.concatenate(shares.parts) if shares.whole is None else shares.whole
+        rows = np.concatenate(leaf.slices) if leaf.whole is None else leaf.whole
         _check(rows)
         workers, placement = workers_of(self.strategy), placement_of(self.strategy)
         if workers.count > 1 and (self._whole or not even):
-            return PerReplica(shares.parts)
+            return PerReplica(leaf.slices)
         array = placement.batch(rows) if even else placement.for_all(rows)
         return PerReplica([array]) if workers.replicas_in_sync == 1 else array
 
