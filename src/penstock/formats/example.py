@@ -68,7 +68,7 @@ def parse_example(
         array([3, 4, 5, 6, 7, 8, 9])
     """
     wanted = Wanted.of("parse_example", features, defaults or {})
-    batch = Batch([records] if isinstance(records, bytes) else list(records))
+    batch = RecordBytes([records] if isinstance(records, bytes) else list(records))
     columns = wanted.columns(batch, batch.features(wanted.keys))
     return first_rows(columns) if isinstance(records, bytes) else columns
 
@@ -127,7 +127,7 @@ class Wanted:
         places = {place} | {(key, str(_NUMBERS)) for key in (ragged.keys if ragged else ()) if key is not None}
         return Wanted({place: self.kinds[place] for place in places}, {name: part}, self.defaults)
 
-    def columns(self, batch: "Batch", found: Mapping[str, tuple[Places, Places]]) -> dict[str, Column]:
+    def columns(self, batch: "RecordBytes", found: Mapping[str, tuple[Places, Places]]) -> dict[str, Column]:
         """What becomes of each feature of the result, from where those of the records stand."""
         read = {
             place: _column(batch, place[0], kind, *found[place[0]], self.defaults) for place, kind in self.kinds.items()
@@ -139,7 +139,7 @@ class Wanted:
 
 
 def _divided(
-    batch: "Batch", name: str, ragged: RaggedFeature, read: Mapping[tuple[str, str], Column], values: Column
+    batch: "RecordBytes", name: str, ragged: RaggedFeature, read: Mapping[tuple[str, str], Column], values: Column
 ) -> Column:
     """A ragged feature of all records."""
     numbers = [None if key is None else read[key, str(_NUMBERS)] for key in ragged.keys]
@@ -177,7 +177,7 @@ class _Kind:
         return _Kind(tag, None if varies else math.prod(lengths), tuple(lengths), spec.dtype)
 
 
-class Batch:
+class RecordBytes:
     """The bytes of records, one after the other, with zeros behind them."""
 
     def __init__(self, records: list[Any]) -> None:
@@ -281,7 +281,9 @@ class Batch:
         return f"parse_example: record {row}"
 
 
-def _column(batch: Batch, name: str, kind: _Kind, begins: Places, ends: Places, defaults: Mapping[str, Any]) -> Column:
+def _column(
+    batch: RecordBytes, name: str, kind: _Kind, begins: Places, ends: Places, defaults: Mapping[str, Any]
+) -> Column:
     """A feature of all records."""
     rows = np.flatnonzero(ends > begins)
     at, limits = begins[rows], ends[rows]
@@ -315,7 +317,7 @@ def _column(batch: Batch, name: str, kind: _Kind, begins: Places, ends: Places, 
     return column
 
 
-def _of_any_length(batch: Batch, name: str, kind: _Kind, rows: Places, values: Column, counts: Places) -> Column:
+def _of_any_length(batch: RecordBytes, name: str, kind: _Kind, rows: Places, values: Column, counts: Places) -> Column:
     """An object array with the values of each record."""
     size = math.prod(kind.shape)
     batch.check(
@@ -330,7 +332,7 @@ def _of_any_length(batch: Batch, name: str, kind: _Kind, rows: Places, values: C
     return column
 
 
-def _bytes(batch: Batch, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
+def _bytes(batch: RecordBytes, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
     """The values of lists of bytes, record by record, and how many each has."""
     counts = np.zeros(len(rows), np.int64)
     of, starts, stops = [], [], []
@@ -352,7 +354,7 @@ def _bytes(batch: Batch, name: str, rows: Places, at: Places, ends: Places) -> t
     return values, counts
 
 
-def _floats(batch: Batch, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
+def _floats(batch: RecordBytes, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
     data, lengths, single = _packed(batch, name, rows, at, ends, _FLOAT)
     size = 5 if single else 4
     batch.check(lengths % size == 0, rows, f"feature {name!r} is damaged")
@@ -363,7 +365,7 @@ def _floats(batch: Batch, name: str, rows: Places, at: Places, ends: Places) -> 
     return by_value.reshape(-1).view("<f4"), lengths // size
 
 
-def _integers(batch: Batch, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
+def _integers(batch: RecordBytes, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
     data, lengths, single = _packed(batch, name, rows, at, ends, _NUMBER)
     last = np.flatnonzero(data < 0x80)
     sizes = np.diff(last, prepend=-1)
@@ -386,7 +388,7 @@ def _integers(batch: Batch, name: str, rows: Places, at: Places, ends: Places) -
 
 
 def _packed(
-    batch: Batch, name: str, rows: Places, at: Places, ends: Places, single: int
+    batch: RecordBytes, name: str, rows: Places, at: Places, ends: Places, single: int
 ) -> tuple[npt.NDArray[np.uint8], Places, bool]:
     """The bytes of lists of numbers, how many each record has, and whether each number has a tag of its own."""
     full = at < ends

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.errors import ElementError
-from penstock.formats.example import FIRST, Batch, Column, Places, Wanted, first_rows
+from penstock.formats.example import FIRST, Column, Places, RecordBytes, Wanted, first_rows
 from penstock.formats.ragged_feature import RaggedFeature
 from penstock.spec import LeafSpec
 
@@ -59,7 +59,7 @@ def parse_sequence_example(
     return (first_rows(columns), first_rows(lists)) if isinstance(records, bytes) else (columns, lists)
 
 
-class _Sequences(Batch):
+class _Sequences(RecordBytes):
     """The bytes of SequenceExamples."""
 
     def where(self, row: int) -> str:
@@ -87,10 +87,10 @@ class _Sequences(Batch):
         return rows, begins[rows], ends[rows]
 
 
-class _Steps(Batch):
+class _Steps(RecordBytes):
     """The features of all steps of a list, one after the other, in place of records."""
 
-    def __init__(self, records: Batch, of: Places, begins: Places, ends: Places) -> None:
+    def __init__(self, records: RecordBytes, of: Places, begins: Places, ends: Places) -> None:
         self.bytes = records.bytes
         self.content = records.content
         self.begins = begins
@@ -103,7 +103,7 @@ class _Steps(Batch):
         return f"{self._records.where(int(record))}, step {row - int(np.searchsorted(self._of, record))}"
 
     @staticmethod
-    def of_list(batch: Batch, begins: Places, ends: Places) -> "_Steps":
+    def of_list(batch: RecordBytes, begins: Places, ends: Places) -> "_Steps":
         """The steps of a list that stands at these places in the records; nowhere where both are 0."""
         found: list[tuple[Places, Places, Places]] = []
         rows = np.flatnonzero(ends > begins)
@@ -136,7 +136,7 @@ class _Steps(Batch):
         return together
 
 
-def _of_lists(batch: Batch, wanted: Wanted, found: Mapping[str, tuple[Places, Places]]) -> dict[str, Column]:
+def _of_lists(batch: RecordBytes, wanted: Wanted, found: Mapping[str, tuple[Places, Places]]) -> dict[str, Column]:
     """What becomes of each list."""
     lists = {}
     for name in wanted.parts:
