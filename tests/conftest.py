@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import json
 import os
 import shutil
 import signal
@@ -39,6 +40,22 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 if "PENSTOCK_CACHE" not in os.environ:
     os.environ["PENSTOCK_CACHE"] = tempfile.mkdtemp(prefix="penstock-cache-")
     atexit.register(shutil.rmtree, os.environ["PENSTOCK_CACHE"], ignore_errors=True)
+
+# No test leaves this machine: without keys, clients of object stores ask the network for some, and real ones are nobody's
+# business here. Tests that read from a store put its address in place of these, where nothing listens.
+os.environ |= {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_REGION": "us-east-1",
+    "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+    "GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(
+        {"gcs_base_url": "http://127.0.0.1:9", "disable_oauth": True, "client_email": "", "private_key": ""}
+        | {"private_key_id": ""}
+    ),
+    "AZURE_STORAGE_ACCOUNT_NAME": "test",
+    "AZURE_STORAGE_ACCOUNT_KEY": "dGVzdA==",
+    "AZURE_ENDPOINT": "http://127.0.0.1:9",
+}
 
 # A shell starts what runs in its background with Ctrl-C ignored, and programs started by tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -69,6 +69,7 @@ HEAVY = {
     "tensorstore": ("penstock.training.",),
     "torch": (),
     "fsspec": ("penstock.formats.",),
+    "obstore": ("penstock.formats.",),
     "array_record": ("penstock.formats.indexed.",),
     "PIL": ("penstock.formats.",),
     "simplejpeg": ("penstock.formats.",),

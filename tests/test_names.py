@@ -17,7 +17,7 @@ import penstock as ps
 WITHOUT_EXTRAS = """
 import inspect, json, sys
 
-BLOCKED = {"jax", "jaxlib", "keras", "orbax", "array_record", "fsspec", "tensorflow", "PIL", "simplejpeg"}
+BLOCKED = {"jax", "jaxlib", "keras", "orbax", "array_record", "fsspec", "obstore", "tensorflow", "PIL", "simplejpeg"}
 BLOCKED |= {"soundfile", "av"}
 
 class Blocked:
@@ -53,7 +53,10 @@ USES = {
     "ps.audio.decode(b'')": ("ps.audio needs the package soundfile", "audio"),
     "ps.video.decode(b'')": ("ps.video needs the package av", "video"),
     "ps.ArrayRecordDataset('x')": ("ps.ArrayRecordDataset needs the package array_record", "array-record"),
-    "ps.Dataset.list_files('s3://bucket/*')": ("files with a protocol, such as s3:// or gs://, need fsspec", "cloud"),
+    "ps.Dataset.list_files('s3://bucket/*')": (
+        "'s3://bucket/*': files with a protocol, such as s3:// or gs://, need obstore",
+        "cloud",
+    ),
 }
 LOOKS = [
     "hasattr(ps, 'Checkpoint')",

@@ -518,10 +518,10 @@ def test_files_with_a_protocol_are_read_through_fsspec():
 @pytest.mark.parametrize("use", [ps.Dataset.list_files, lambda name: list(ps.TextLineDataset(name))])
 def test_without_the_client_of_a_protocol_the_error_says_what_to_install(use, monkeypatch):
     pytest.importorskip("fsspec")
-    monkeypatch.setitem(sys.modules, "s3fs", None)
-    with pytest.raises(ps.MissingExtraError, match=r"'s3://bucket/a\*' needs .* \(Install s3fs .*\[cloud\]'") as raised:
-        use("s3://bucket/a*")
-    assert raised.value.name == "s3fs"
+    monkeypatch.setitem(sys.modules, "adlfs", None)
+    with pytest.raises(ps.MissingExtraError, match=r"'abfs://box/a\*' needs .* \(Install adlfs .*\[cloud\]'") as raised:
+        use("abfs://box/a*")
+    assert raised.value.name == "adlfs"
 
 
 @pytest.mark.parametrize("use", [ps.Dataset.list_files, lambda name: list(ps.TextLineDataset(name))])
@@ -531,15 +531,15 @@ def test_a_protocol_that_nobody_knows_is_said(use):
         use("gopher://a")
 
 
-def test_without_fsspec_a_protocol_says_what_to_install():
+def test_without_obstore_and_fsspec_a_protocol_says_what_to_install():
     script = """
 import sys
-sys.modules["fsspec"] = None
+sys.modules["fsspec"] = sys.modules["obstore"] = None
 import penstock as ps
 ps.Dataset.list_files("s3://bucket/*")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert "need fsspec: pip install 'penstock[cloud]'" in done.stderr
+    assert "need obstore, and some protocols fsspec: pip install 'penstock[cloud]'" in done.stderr
 
 
 def test_explain_says_what_is_held(tmp_path):

@@ -15,7 +15,7 @@ from penstock.data.operators.sources import Slices
 from penstock.data.tensorflow import FILES
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats import indexed
-from penstock.formats.files import check_compression, check_exists, has_protocol, matching_files
+from penstock.formats.files import check_compression, check_exists, has_protocol, is_pattern, matching_files
 from penstock.formats.fixed_records import FixedRecords
 from penstock.formats.indexed.file_format import FileFormat
 from penstock.formats.indexed.fixed_files import FixedFiles
@@ -27,7 +27,8 @@ from penstock.paths import local_path
 from penstock.structure import LEAF, flatten
 from penstock.tensorflow_names import tensorflow_keywords
 
-_COUNTING_THREADS: Final = 16
+_COUNTING_THREADS: Final = 32
+"""Some wait for a disk or a server while others count."""
 
 Files = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Dataset
 
@@ -276,8 +277,8 @@ def _name(call: str, name: Any) -> str:
 
 def _matching(call: str, name: str) -> list[str]:
     """The files that a name means: a pattern's, unless there is a file of that very name."""
-    is_pattern = any(sign in name for sign in "*?[") and (has_protocol(name) or not os.path.exists(name))
-    return matching_files(call, name) if is_pattern else [name]
+    lists = is_pattern(name) and (has_protocol(name) or not os.path.exists(name))
+    return matching_files(call, name) if lists else [name]
 
 
 def _may_name_files(spec: Any) -> bool:

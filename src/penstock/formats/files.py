@@ -54,6 +54,13 @@ def has_protocol(name: str) -> bool:
     return "://" in name
 
 
+def is_pattern(name: str) -> bool:
+    """Whether a name has signs of a pattern. In the address of a web page a question mark is none."""
+    if name.startswith(("http://", "https://")):
+        return "*" in name.partition("?")[0]
+    return any(sign in name for sign in "*?[")
+
+
 def matching_files(call: str, pattern: Any) -> list[str]:
     """The names of the files, not directories, that match a pattern or one of several: sorted, each once.
 
@@ -75,7 +82,8 @@ def _matching(call: str, pattern: str) -> list[str]:
     else:
         names = [name for name in glob.glob(local_path(pattern), recursive=True) if os.path.isfile(name)]
     if not names:
-        raise InvalidArgumentError(f"{call}: no file matches {pattern!r} (the current directory is {os.getcwd()!r})")
+        near = "" if has_protocol(pattern) else f" (the current directory is {os.getcwd()!r})"
+        raise InvalidArgumentError(f"{call}: no file matches {pattern!r}{near}")
     return names
 
 
@@ -93,25 +101,35 @@ def check_exists(call: str, name: str) -> None:
         raise StorageError(f"{call}: {name!r} is a directory: name its files, for example by ps.Dataset.list_files")
 
 
-def open_bytes(name: str, compression: str) -> "ByteReader":
-    """The bytes of a file, decompressed.
+def open_bytes(name: str, compression: str, file: Any = None) -> "ByteReader":
+    """The bytes of a file, decompressed; of `file` where that was opened already, which its reader closes.
 
     Raises:
         StorageError: the file cannot be opened.
-        ModuleNotFoundError: the name has a protocol, and fsspec is not installed.
+        ModuleNotFoundError: the name has a protocol, and what reads it is not installed.
     """
     try:
-        if has_protocol(name):
-            file = formats.remote.open_file(name)
-        else:
-            file = open(name, "rb", buffering=0)  # noqa: SIM115  # its reader closes it
+        if file is None:
+            file = open_plain(name)
         if compression == _ZSTD:
             return Unpacked(name, file)
         if compression == _XZ:
             return InflatedXZ(name, file)
         return Inflated(name, file, WINDOW_BITS[compression]) if compression else ByteReader(name, file)
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
+
+
+def open_plain(name: str) -> Any:
+    """A file, opened for reading its bytes as they are.
+
+    Raises:
+        OSError: it cannot be opened.
+        ModuleNotFoundError: the name has a protocol, and what reads it is not installed.
+    """
+    return formats.remote.open_file(name) if has_protocol(name) else open(name, "rb", buffering=0)
 
 
 class ByteReader:

@@ -11,11 +11,9 @@ import numpy.typing as npt
 
 from penstock import formats
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
-from penstock.formats.files import has_protocol, open_bytes
+from penstock.formats.files import has_protocol
 from penstock.formats.place import Place
 from penstock.paths import local_path
-
-_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -189,15 +187,13 @@ def read_file(name: str) -> bytes:
     Raises:
         StorageError: it cannot be read.
     """
-    if has_protocol(name):
-        reader = open_bytes(name, "")
-        try:
-            return b"".join(iter(lambda: reader.read(_PIECE_BYTES), b""))
-        finally:
-            reader.close()
     try:
+        if has_protocol(name):
+            return formats.remote.read_file(name)
         with open(name, "rb") as file:
             return file.read()
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError(f"{name!r} cannot be read: {error.strerror or error}") from error
 

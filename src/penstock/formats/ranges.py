@@ -1,7 +1,7 @@
 """Files of which parts are read, local or with a protocol."""
 
-import hashlib
 import os
+import threading
 import weakref
 from typing import Final
 
@@ -11,12 +11,15 @@ import numpy.typing as npt
 from penstock import formats
 from penstock.errors import StorageError
 from penstock.formats.files import has_protocol
+from penstock.formats.remote_file import parts_of
 
 Offsets = npt.NDArray[np.int64]
 
 _LOCAL_GAP: Final = 1 << 12
 _REMOTE_GAP: Final = 1 << 16
 """What lies between two parts is read along with them, up to this many bytes, in place of a further call."""
+_HEAD_BYTES: Final = 1 << 16
+"""What comes of a remote file when it is opened: all of a small one, and where others say what they hold."""
 
 
 def open_ranges(name: str) -> "RangedFile":
@@ -24,10 +27,12 @@ def open_ranges(name: str) -> "RangedFile":
 
     Raises:
         StorageError: it cannot be opened.
-        ModuleNotFoundError: the name has a protocol, and fsspec is not installed.
+        ModuleNotFoundError: the name has a protocol, and what reads it is not installed.
     """
     try:
         return _RemoteFile(name) if has_protocol(name) else _LocalFile(name)
+    except StorageError:
+        raise
     except OSError as error:
         raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
 
@@ -58,6 +63,8 @@ class RangedFile:
         firsts, lasts = np.append(0, apart), np.append(apart, len(begins)) - 1
         try:
             pieces = self._pieces(begins[firsts].tolist(), ends[lasts].tolist())
+        except StorageError:
+            raise
         except OSError as error:
             raise StorageError(f"{self.name!r} cannot be read: {error.strerror or error}") from error
         if self._changed() or [len(piece) for piece in pieces] != (ends[lasts] - begins[firsts]).tolist():
@@ -112,17 +119,22 @@ class _LocalFile(RangedFile):
 
 
 class _RemoteFile(RangedFile):
-    """The parts of a call are asked for together, which file systems of object stores do at the same time."""
+    """The parts of a call are asked for at the same time. A part that begins where the last one ended is read ahead."""
 
     _gap = _REMOTE_GAP
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._system, self._path = formats.remote.file_system(name)
-        about = self._system.info(self._path)
-        self.size = int(about["size"])
-        self.version = hashlib.sha256(repr(sorted(about.items())).encode()).hexdigest()
+        self._file = formats.remote.open_remote(name, _HEAD_BYTES)
+        self.size, self.version = self._file.size, self._file.version
+        self._forward = formats.remote.RemoteBytes(self._file)
+        self._lock = threading.Lock()
+        self._end = 0
 
     def _pieces(self, begins: list[int], ends: list[int]) -> list[bytes]:
-        pieces: list[bytes] = self._system.cat_ranges([self._path] * len(begins), begins, ends, on_error="raise")
-        return pieces
+        with self._lock:
+            forward, self._end = len(begins) == 1 and begins[0] == self._end, ends[-1]
+            if forward:
+                self._forward.seek(begins[0])
+                return [self._forward.read_whole(ends[0] - begins[0])]
+        return parts_of(self._file, begins, ends)

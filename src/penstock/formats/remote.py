@@ -1,54 +1,193 @@
-"""Files whose names have a protocol, such as "s3://bucket/name": through fsspec."""
+"""Files whose names have a protocol, such as "s3://bucket/name".
 
-from typing import Any
+Object stores and web servers are read through obstore, and everything else through fsspec, which also takes the place
+of obstore where that is not installed.
+"""
 
-from penstock.errors import InvalidArgumentError, MissingExtraError
+import io
+from collections import deque
+from concurrent.futures import Future
+from typing import Any, Final
 
-try:
-    import fsspec
-except ModuleNotFoundError as error:
-    raise MissingExtraError(
-        "files with a protocol, such as s3:// or gs://, need fsspec: pip install 'penstock[cloud]'", name="fsspec"
-    ) from error
+from penstock.errors import MissingExtraError, StorageError
+from penstock.extras import Missing, load
+from penstock.formats.remote_file import REQUEST_BYTES, Parts, RemoteFile, ask
+
+_STORES: Any = load("penstock.formats.object_stores", "cloud", "reading files of object stores")
+_SYSTEMS: Any = load("penstock.formats.file_systems", "cloud", "reading files with a protocol")
+
+HEAD_BYTES: Final = 1 << 18
+"""What comes when a file is opened to be read: all of a small one, by one request."""
+_SMALLEST: Final = 1 << 18
+AHEAD_BYTES: Final = 4 * REQUEST_BYTES
+"""How much of a file is held and asked for in advance, at most, while it is read from front to back."""
+
+Place = tuple[int, int]
+"""Where a part of a file begins and ends."""
 
 
-def open_file(name: str) -> Any:
-    """The file, opened for reading bytes.
+def _reads(name: str) -> Any:
+    """The module that reads files of a name's protocol."""
+    protocol = name.partition("://")[0]
+    if not isinstance(_STORES, Missing) and protocol in _STORES.PROTOCOLS:
+        return _STORES
+    if isinstance(_SYSTEMS, Missing):
+        raise MissingExtraError(
+            f"{name!r}: files with a protocol, such as s3:// or gs://, need obstore, and some protocols fsspec: "
+            "pip install 'penstock[cloud]'",
+            name="obstore" if isinstance(_STORES, Missing) else "fsspec",
+        )
+    return _SYSTEMS
+
+
+def open_remote(name: str, first: int = 0) -> RemoteFile:
+    """A file of which parts can be read; with `first` its first bytes come along.
 
     Raises:
-        InvalidArgumentError, MissingExtraError: as `file_system`.
-        OSError: it cannot be opened.
+        StorageError: it cannot be opened.
+        InvalidArgumentError, MissingExtraError: its protocol is not known, or needs a package.
     """
-    system, path = file_system(name)
-    return system.open(path, "rb")
+    reads = _reads(name)
+    try:
+        found: RemoteFile = reads.open_file(name, first)
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
+    return found
+
+
+def open_file(name: str) -> "RemoteBytes":
+    """A file, opened for reading bytes; raises as `open_remote`."""
+    return RemoteBytes(open_remote(name, HEAD_BYTES))
+
+
+def read_file(name: str) -> bytes:
+    """All bytes of a file; raises as `open_remote`."""
+    content: bytes = _reads(name).read_file(name)
+    return content
 
 
 def matching(pattern: str) -> list[str]:
-    """The names of the files that match a pattern, each with its protocol.
-
-    Raises:
-        InvalidArgumentError, MissingExtraError: as `file_system`.
-    """
-    system, path = file_system(pattern)
-    found = system.glob(path, detail=True)
-    return [system.unstrip_protocol(name) for name, detail in found.items() if detail["type"] == "file"]
+    """The names of the files that match a pattern, each with its protocol; raises as `open_remote`."""
+    names: list[str] = _reads(pattern).matching(pattern)
+    return names
 
 
 def file_system(name: str) -> tuple[Any, str]:
-    """The file system of a name, and the name's path in it.
+    """The file system of fsspec for a name, and the name's path in it.
 
     Raises:
-        InvalidArgumentError: fsspec does not know the protocol.
-        MissingExtraError: the package that fsspec needs for the protocol is not installed.
+        InvalidArgumentError, MissingExtraError: fsspec, or what it needs for the protocol, is not there.
     """
-    try:
-        system, path = fsspec.url_to_fs(name)
-    except ValueError as error:
-        raise InvalidArgumentError(f"{name!r} has a protocol that fsspec does not know: {error}") from error
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{name!r} needs a package that is not installed ({error}): pip install 'penstock[cloud]' brings those for "
-            "s3:// and gs://",
-            name=getattr(error.__cause__, "name", None),
-        ) from error
-    return system, path
+    found: tuple[Any, str] = _SYSTEMS.file_system(name)
+    return found
+
+
+class RemoteBytes(io.RawIOBase):
+    """A remote file as Python's files are. What is read from front to back is asked for in advance.
+
+    Requests begin small and double up to 8 MiB while reading goes on in order; at most 32 MiB are held. Reading
+    elsewhere gives up what was asked for.
+    """
+
+    def __init__(self, file: RemoteFile) -> None:
+        super().__init__()
+        self.name = file.name
+        self._file = file
+        self._at = 0
+        self._held: tuple[int, Any] = (0, memoryview(file.head))
+        self._ahead: deque[tuple[int, int, Future[Any]]] = deque()
+        self._request = _SMALLEST
+        self._kept: dict[int, bytes] = {}
+        self._coming: dict[int, Parts] = {}
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence])
+        return self._at
+
+    def keep(self, now: list[list[Place]], next: list[list[Place]]) -> None:
+        """Fetch parts at the same time, and keep them, in place of those that were kept before.
+
+        Args:
+            now: what is read now, in groups.
+            next: groups that are asked for in advance, for the next call.
+        """
+        self._kept = {}
+        wanted = {group[0][0]: group for group in (*now, *next) if group}
+        for begin in self._coming.keys() - wanted.keys():
+            self._coming.pop(begin).cancel()
+        for begin, group in wanted.items():
+            if begin not in self._coming:
+                self._coming[begin] = Parts(self._file, *zip(*group, strict=True))
+        for group in filter(None, now):
+            found = self._coming.pop(group[0][0]).result()
+            self._kept |= {begin: part for (begin, _), part in zip(group, found, strict=True)}
+
+    def read_whole(self, count: int) -> bytes:
+        """The next `count` bytes, or those up to the end."""
+        pieces = []
+        while count and (piece := self.read(count)):
+            pieces.append(piece)
+            count -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def readinto(self, room: Any) -> int:
+        view = memoryview(room).cast("B")
+        want = min(len(view), self._file.size - self._at)
+        if want <= 0:
+            return 0
+        begin, data = self._piece(want)
+        count = min(want, begin + len(data) - self._at)
+        view[:count] = data[self._at - begin : self._at - begin + count]
+        self._at += count
+        return count
+
+    def close(self) -> None:
+        self._forget()
+        self.keep([], [])
+        self._held = (0, b"")
+        super().close()
+
+    def _piece(self, want: int) -> tuple[int, Any]:
+        """A part of the file that begins at or before where reading stands, and where it begins."""
+        for begin, data in (self._held, *self._kept.items()):
+            if begin <= self._at < begin + len(data):
+                return begin, data
+        in_order = self._at == self._held[0] + len(self._held[1])
+        while self._ahead and self._ahead[0][0] != self._at:
+            in_order = False
+            self._ahead.popleft()[2].cancel()
+        if not in_order:
+            self._forget()
+        self._fill(want, in_order)
+        begin, _, future = self._ahead.popleft()
+        self._held = begin, future.result()
+        if in_order:
+            self._fill(0, in_order)
+        return self._held
+
+    def _fill(self, want: int, in_order: bool) -> None:
+        """Ask for what comes next; of a part that is read by itself, for that alone."""
+        at = self._ahead[-1][1] if self._ahead else max(self._at, self._held[0] + len(self._held[1]) if not want else 0)
+        first = self._ahead[0][0] if self._ahead else at
+        while at < self._file.size and (not self._ahead or (in_order and at - first < AHEAD_BYTES - 2 * REQUEST_BYTES)):
+            end = min(self._file.size, at + max(self._request, min(want, REQUEST_BYTES)))
+            self._ahead.append((at, end, ask(self._file.part, at, end)))
+            self._request = min(2 * self._request, REQUEST_BYTES)
+            at = end
+
+    def _forget(self) -> None:
+        for *_, future in self._ahead:
+            future.cancel()
+        self._ahead.clear()
+        self._request = _SMALLEST

@@ -1,20 +1,28 @@
 """The records of files: one node for every format."""
 
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from penstock import formats
 from penstock.data.block import Block
 from penstock.data.node import DependsOn, OneInput, Run
 from penstock.data.streams.stream import State, Stream
 from penstock.errors import InvalidTypeError
+from penstock.formats.files import has_protocol, open_bytes
 from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader
+from penstock.formats.remote_file import ask_ahead
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.printing import in_bytes
 from penstock.structure import flatten
+
+_FILES_AHEAD: Final = 32
+"""How many remote files are opened in advance at most: one after the other, each would wait for its server."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +76,19 @@ class ReadFiles(OneInput):
         return ReadFilesStream(self, run, epoch)
 
 
+class _NextFile(NamedTuple):
+    """An element of the names, their state before it, and its file, which is being opened, if it is remote."""
+
+    before: State
+    element: Any
+    file: "Future[Any] | None"
+
+
 class ReadFilesStream(Stream):
     """The state is [state of the names, number, offset]: the next record of the file named next, and where it begins.
 
-    Between two files number is None. Records that were read but not given are read again.
+    Between two files number is None. Records that were read but not given are read again. Of remote files the next
+    ones are opened in advance, as many more with each file.
     """
 
     def __init__(self, node: ReadFiles, run: Run, epoch: int) -> None:
@@ -81,6 +98,9 @@ class ReadFilesStream(Stream):
         self._enter: tuple[int, int] | None = None
         self._reader: RecordReader | None = None
         self._stop = -1
+        self._next: deque[_NextFile] = deque()
+        self._looks_ahead = node.input.indexable and not any(below.fails for below in node.input.walk())
+        self._opened = 0
 
     def pull(self, need: int, allow: int) -> Block | None:
         while (reader := self._reader or self._open()) is not None:
@@ -96,17 +116,37 @@ class ReadFilesStream(Stream):
     def _open(self) -> RecordReader | None:
         """The records of the next file; None if there is none."""
         enter, self._enter = self._enter, None
-        self._before = self._names.state()
-        element = self._names.pull(1, 1)
-        if element is None:
+        if not self._next:
+            self._look_ahead()
+        if not self._next:
             return None
+        self._before, element, file = self._next.popleft()
         with self._failing_here():
-            name, start, self._stop = _name_and_range(element.row(0))
+            name, start, self._stop = _name_and_range(element)
             number, offset = enter or (0, 0)
-            self._reader = self._node.format.open(name, self._node.compression_type, number, offset)
+            compression = self._node.compression_type
+            source = name if file is None else open_bytes(name, compression, file.result())
+            self._opened += 1
+            if file is not None:
+                self._look_ahead()
+            self._reader = self._node.format.open(source, compression, number, offset)
             if enter is None:
                 self._reader.skip(start)
         return self._reader
+
+    def _look_ahead(self) -> None:
+        """Take names until enough remote files are being opened, or one that is at hand."""
+        while len(self._next) < min(self._opened + 1, _FILES_AHEAD):
+            before = self._names.state()
+            block = self._names.pull(1, 1)
+            if block is None:
+                break
+            element = block.row(0)
+            remote = self._looks_ahead and has_protocol(_name_of(element))
+            file = ask_ahead(formats.remote.open_file, _name_of(element)) if remote else None
+            self._next.append(_NextFile(before, element, file))
+            if not remote:
+                break
 
     @contextmanager
     def _failing_here(self) -> Iterator[None]:
@@ -127,16 +167,30 @@ class ReadFilesStream(Stream):
     def state(self) -> State:
         if self._reader is not None:
             return [self._before, self._reader.number, self._reader.offset]
-        return [self._names.state(), *(self._enter or (None, 0))]
+        names = self._next[0].before if self._next else self._names.state()
+        return [names, *(self._enter or (None, 0))]
 
     def restore(self, state: State) -> None:
         names, number, offset = state
+        self._drop_next()
         self._names.restore(names)
         self._enter = None if number is None else (number, offset)
 
     def close(self) -> None:
         self._close_file()
+        self._drop_next()
         self._names.close()
+
+    def _drop_next(self) -> None:
+        for following in self._next:
+            if following.file is not None:
+                following.file.cancel()
+        self._next.clear()
+
+
+def _name_of(element: Any) -> str:
+    """The name of a file as far as it is one."""
+    return str(element[0] if isinstance(element, tuple) and element else element)
 
 
 def _name_and_range(element: Any) -> tuple[str, int, int]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,14 @@ from penstock.data.functions.apply import note
 from penstock.data.functions.kinds import check_kind
 from penstock.data.node import DependsOn, OneInput, Run
 from penstock.errors import ElementError, StorageError
+from penstock.formats.files import has_protocol
 from penstock.formats.indexed.file_format import FileFormat, Rows
+from penstock.formats.remote_file import ask_ahead, at_once
 from penstock.runtime.threads import Threads, failures
 from penstock.structure import flatten
+
+_FILES_AHEAD: Final = 32
+"""Half of those that formats keep open."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +65,10 @@ class IndexedFiles(OneInput):
         starts_, stops_ = np.array(starts, np.int64), np.array(stops, np.int64)
         return list(names), starts_, np.cumsum(stops_ - starts_)
 
+    @cached_property
+    def _ahead(self) -> "_AheadFiles":
+        return _AheadFiles(self._pieces[0], self.format)
+
     @property
     def cardinality(self) -> int:
         ends = self._pieces[2]
@@ -100,7 +109,14 @@ class IndexedFiles(OneInput):
     def _read(self, run: Run, rows: Indices) -> Block:
         """Rows in the order of the files."""
         try:
-            parts = [self._part(name, own) for name, own in self._by_file(rows)]
+            pieces = list(self._by_file(rows))
+            remote = bool(pieces) and has_protocol(pieces[0][0])
+            if remote and isinstance(rows, range):
+                self._ahead.reach(int(np.searchsorted(self._pieces[2], rows[-1], side="right")))
+            if remote and len(pieces) > 1:  # servers are waited for together
+                parts = at_once(lambda piece: self._part(*piece), pieces)
+            else:
+                parts = [self._part(name, own) for name, own in pieces]
             block = Block.concatenate(parts, run.copiers) if parts else Block((np.empty(0, object),), flatten(0)[1], 0)
             check_kind(run, self, block)
         except failures() as error:
@@ -135,6 +151,26 @@ class IndexedFiles(OneInput):
                 f"{type(self.format).__name__}.read must give {len(rows)} rows for {len(rows)} numbers, got {wrong[0]}"
             )
         return Block(tuple(map(np.asarray, columns)), structure, len(rows)).read_only()
+
+
+class _AheadFiles:
+    """Opens the remote files behind the one that is read in order, so that they are not waited for one by one."""
+
+    def __init__(self, names: list[str], format: FileFormat) -> None:
+        self._names = names
+        self._format = format
+        self._asked = range(0)
+
+    def reach(self, number: int) -> None:
+        """The file with this number is read now."""
+        asked = self._asked
+        if number in asked and len(asked) > _FILES_AHEAD // 2 and asked.stop - number > _FILES_AHEAD // 2:
+            return
+        stop = min(number + _FILES_AHEAD, len(self._names))
+        start = max(number + 1, asked.stop if number in asked else 0)
+        self._asked = range(number, stop)
+        for name in dict.fromkeys(self._names[start:stop]):
+            ask_ahead(self._format.count, name)
 
 
 def _range(element: Any, counts: Mapping[str, int]) -> tuple[str, int, int]:

@@ -162,12 +162,14 @@ class _ParquetFile:
     def __init__(self, name: str, columns: list[str] | None, filter: pd.Expression | None) -> None:
         self.name = name
         self.lock = threading.Lock()
+        self._last = -1
         try:
-            self._source = (
-                pa.PythonFile(formats.remote.open_file(name), mode="r") if has_protocol(name) else pa.OSFile(name)
-            )
+            self._remote = formats.remote.open_file(name) if has_protocol(name) else None
+            self._source = pa.OSFile(name) if self._remote is None else pa.PythonFile(self._remote, mode="r")
             self._parquet = pq.ParquetFile(self._source)
             metadata, schema = self._parquet.metadata, self._parquet.schema_arrow
+        except StorageError:
+            raise
         except (pa.ArrowException, OSError) as error:
             raise StorageError(f"{name!r} cannot be read as a Parquet file: {error}") from error
         missing = [column for column in columns or () if column not in schema.names]
@@ -194,6 +196,10 @@ class _ParquetFile:
 
     def read(self, groups: list[int]) -> pa.Table:
         """The rows of row groups that are kept."""
+        if self._remote is not None:
+            ahead = self._next_groups(groups) if groups[0] == self._last + 1 else range(0)
+            self._last = groups[-1]
+            self._remote.keep([self._places(group) for group in groups], [self._places(group) for group in ahead])
         table = self._parquet.read_row_groups(groups, columns=self._columns)
         if self._kept is None:
             return table
@@ -202,6 +208,27 @@ class _ParquetFile:
 
     def close(self) -> None:
         self._source.close()
+
+    def _next_groups(self, groups: list[int]) -> range:
+        """The row groups behind some that are read in advance."""
+        metadata, size, stop = self._parquet.metadata, 0, groups[-1] + 1
+        while stop < metadata.num_row_groups and size < formats.remote.AHEAD_BYTES // 2:
+            size += sum(end - begin for begin, end in self._places(stop))
+            stop += 1
+        return range(groups[-1] + 1, stop)
+
+    def _places(self, group: int) -> list[tuple[int, int]]:
+        """Where the columns of a row group that are read begin and end; neighbours are one."""
+        places: list[tuple[int, int]] = []
+        metadata = self._parquet.metadata.row_group(group)
+        for number in range(metadata.num_columns):
+            column = metadata.column(number)
+            if self._columns is not None and column.path_in_schema.partition(".")[0] not in self._columns:
+                continue
+            begin = min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
+            before = places.pop() if places and places[-1][1] == begin else (begin, begin)
+            places.append((before[0], begin + column.total_compressed_size))
+        return places
 
     def _kept_rows(self, filter: pd.Expression) -> list[npt.NDArray[np.int64]]:
         """The numbers of the rows of each row group for which the filter is true."""

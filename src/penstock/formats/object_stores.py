@@ -1,0 +1,198 @@
+"""Files of object stores and web servers: s3://, gs://, az://, http:// and https://, through obstore.
+
+obstore repeats a request that the server refuses for the moment (429 and 5xx) or that breaks off, after a growing
+random delay, and asks for the rest only. Credentials, regions and addresses come from the environment, by the names
+that the stores' own tools use.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+import obstore
+import obstore.store
+from obstore import exceptions
+
+from penstock.errors import InvalidArgumentError, StorageError
+from penstock.formats.name_patterns import fixed_folder, pattern_filter
+from penstock.formats.remote_file import RemoteFile
+
+PROTOCOLS: Final = ("s3", "gs", "az", "http", "https")
+_WEB: Final = ("http", "https")
+_SETTINGS: Final = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+"""How the names of the environment variables begin that a kind of store reads."""
+_RETRIES: Any = {
+    "max_retries": 8,
+    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=15), "base": 2},
+    "retry_timeout": timedelta(minutes=3),
+}
+_NAMES: Final = 1000
+"""How many names come at a time."""
+
+_stores: dict[tuple[Any, ...], Any] = {}
+_lock = threading.Lock()
+_process = os.getpid()
+
+
+class _ObjectFile(RemoteFile):
+    def __init__(self, name: str, store: Any, path: str, about: Any, head: bytes) -> None:
+        self.name, self._store, self._path = name, store, path
+        self.size, self.version, self.head = about["size"], _version(about), head
+        self._tag = about["e_tag"]
+
+    def _fetch(self, begin: int, end: int) -> Any:
+        options: Any = {"range": (begin, end)}
+        if self._tag and not self._tag.startswith("W/"):
+            options["if_match"] = self._tag
+        with reading(self.name):
+            found = obstore.get(self._store, self._path, options=options)
+            if _version(found.meta) != self.version:
+                raise _changed(self.name)
+            return memoryview(found.bytes())
+
+
+class _WholeFile(RemoteFile):
+    """A file that came as a whole, because it is empty or its server gives no parts."""
+
+    def __init__(self, name: str, about: Any, content: bytes) -> None:
+        self.name, self.version = name, _version(about)
+        self.size, self.head = len(content), content
+
+    def _fetch(self, begin: int, end: int) -> Any:
+        return memoryview(self.head)[begin:end]
+
+
+def open_file(name: str, first: int) -> RemoteFile:
+    """A file, and with `first` more than 0 its first bytes, by one request.
+
+    Raises:
+        StorageError: it cannot be opened.
+    """
+    store, path = _store_of(name)
+    with reading(name):
+        if not first:
+            return _ObjectFile(name, store, path, obstore.head(store, path), b"")
+        try:
+            found = obstore.get(store, path, options={"range": (0, first)})
+            return _ObjectFile(name, store, path, found.meta, bytes(found.bytes()))
+        except (exceptions.GenericError, exceptions.NotSupportedError):  # an empty file has no first bytes
+            found = obstore.get(store, path)
+            return _WholeFile(name, found.meta, bytes(found.bytes()))
+
+
+def read_file(name: str) -> bytes:
+    """All bytes of a file, by one request.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    store, path = _store_of(name)
+    with reading(name):
+        return bytes(obstore.get(store, path).bytes())
+
+
+def matching(pattern: str) -> list[str]:
+    """The names of the files that match a pattern.
+
+    Raises:
+        InvalidArgumentError: the protocol has no listing.
+        StorageError: the files cannot be listed.
+    """
+    protocol, _, rest = pattern.partition("://")
+    if protocol in _WEB:
+        raise InvalidArgumentError(
+            f"{pattern!r}: web servers do not list their files, so there are no patterns: give the names"
+        )
+    bucket, _, inner = rest.partition("/")
+    folder, deep = fixed_folder(inner)
+    keeps = pattern_filter(inner)
+    store, _ = _store_of(f"{protocol}://{bucket}/")
+    with reading(pattern, "listed"):
+        if deep:
+            paths = [about["path"] for part in obstore.list(store, folder or None, chunk_size=_NAMES) for about in part]
+        else:
+            paths = [about["path"] for about in obstore.list_with_delimiter(store, folder or None)["objects"]]
+    return [f"{protocol}://{bucket}/{path}" for path in paths if keeps(path)]
+
+
+@contextmanager
+def reading(name: str, done: str = "read") -> Iterator[None]:
+    """What goes wrong is said in one line.
+
+    Raises:
+        StorageError: in place of obstore's errors.
+    """
+    try:
+        yield
+    except (FileNotFoundError, exceptions.NotFoundError) as error:
+        raise StorageError(
+            f"{name!r} cannot be {done}: there is no such file, or no such bucket. Names are exact; a pattern such as "
+            "'.../*' lists what there is"
+        ) from error
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+        raise StorageError(
+            f"{name!r} cannot be {done}: the server refuses access ({_first_line(error)}). Credentials come from the "
+            "environment, such as AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS or AZURE_STORAGE_ACCOUNT_KEY"
+        ) from error
+    except exceptions.PreconditionError as error:
+        raise _changed(name) from error
+    except exceptions.BaseError as error:
+        raise StorageError(f"{name!r} cannot be {done}: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0].strip()[:300]
+
+
+def _changed(name: str) -> StorageError:
+    return StorageError(
+        f"{name!r} has changed since the dataset was made: write files anew under another name, and make the dataset "
+        "again"
+    )
+
+
+def _version(about: Any) -> str:
+    return f"{about['size']} bytes, tag {about['e_tag']}, written at {about['last_modified']}"
+
+
+def _store_of(name: str) -> tuple[Any, str]:
+    """The store of a file, and the file's path in it."""
+    if os.getpid() != _process:
+        raise StorageError(
+            f"{name!r} cannot be read: this process was forked from one that has read remote files. Start processes "
+            'by multiprocessing\'s "spawn" or "forkserver"'
+        )
+    protocol, _, rest = name.partition("://")
+    if protocol in _WEB:
+        # What follows the question mark, such as a signature, belongs to every request of the store.
+        whole, mark, query = name.partition("?")
+        base, _, path = whole.rpartition("/")
+        return _store((protocol, base, query), lambda: _web_store(base + mark + query)), path
+    bucket, _, path = rest.partition("/")
+    begin = _SETTINGS[protocol]
+    settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith(begin)))
+    return _store((protocol, bucket, settings), lambda: _bucket_store(protocol, bucket)), path
+
+
+def _store(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    with _lock:
+        if key not in _stores:
+            with reading(f"{key[0]}://{key[1]}", "opened"):
+                _stores[key] = make()
+        return _stores[key]
+
+
+def _web_store(address: str) -> Any:
+    return obstore.store.HTTPStore.from_url(address, client_options={"allow_http": True}, retry_config=_RETRIES)
+
+
+def _bucket_store(protocol: str, bucket: str) -> Any:
+    kinds = {"s3": obstore.store.S3Store, "gs": obstore.store.GCSStore, "az": obstore.store.AzureStore}
+    begin = _SETTINGS[protocol]
+    # Whoever names an address without TLS wants it.
+    addresses = [value for name, value in os.environ.items() if name.startswith(begin) and "ENDPOINT" in name]
+    plain = any(address.startswith("http://") for address in addresses)
+    return kinds[protocol](bucket, client_options={"allow_http": True} if plain else None, retry_config=_RETRIES)
