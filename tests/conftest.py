@@ -41,8 +41,8 @@ if "PENSTOCK_CACHE" not in os.environ:
     os.environ["PENSTOCK_CACHE"] = tempfile.mkdtemp(prefix="penstock-cache-")
     atexit.register(shutil.rmtree, os.environ["PENSTOCK_CACHE"], ignore_errors=True)
 
-# No test leaves this machine: without keys, clients of object stores ask the network for some, and real ones are nobody's
-# business here. Tests that read from a store put its address in place of these, where nothing listens.
+# No test leaves this machine: without keys, clients of object stores ask the network for some, and real ones are not to
+# be used here. Tests that read from a store put its address in place of these, where nothing listens.
 os.environ |= {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from object_server import object_server
 
 import penstock as ps
 from penstock.testing import check_conformance
@@ -34,7 +35,6 @@ class Kind:
     """The numbers that are lost by that, counted from the file's first."""
     message: str
     """What is said of the first of them."""
-    remote: bool = True
 
 
 def write_parquet(path, numbers):
@@ -191,7 +191,6 @@ KINDS = {
         lambda content: content.replace(b"record 140", b"record 14?"),
         range(40, 41),
         "record 40: Corrupted",
-        remote=False,
     ),
     "tar": Kind(
         write_tar,
@@ -270,9 +269,40 @@ def test_a_data_service_gives_each_row_once(kind, files):
         assert [batch.tolist() for batch in shared] == [batch.tolist() for batch in dataset]
 
 
-def test_files_with_a_protocol(kind, files):
-    if not KINDS[kind].remote:
-        return
+@pytest.fixture(scope="module")
+def running():
+    with object_server() as server:
+        yield server
+
+
+def test_files_of_an_object_store(kind, files, running, monkeypatch):
+    pytest.importorskip("obstore", reason="the extra cloud is not installed: pip install obstore")
+    running.forget()
+    for name, value in running.environment.items():
+        monkeypatch.setenv(name, value)
+    format = KINDS[kind]
+    for number in range(3):
+        running.objects[f"bucket/{kind}/{number}.data"] = (files / f"{number}.data").read_bytes()
+    at = f"s3://bucket/{kind}"
+    dataset = format.read(f"{at}/*.data")
+    assert len(dataset) == 300 and numbers(dataset) == list(range(300))
+    assert numbers(dataset) == numbers(format.read([f"{at}/{number}.data" for number in range(3)]))
+    whole = [int(number) for batch in dataset.shuffle(seed=3).batch(7) for number in batch]
+    assert sorted(whole) == list(range(300))
+    iterator, other = (iter(dataset.shuffle(seed=3).batch(7)) for _ in range(2))
+    taken = [int(number) for _ in range(20) for number in next(iterator)]
+    other.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
+    assert taken + [int(number) for batch in other for number in batch] == whole
+    if format.damage is not None:
+        running.objects[f"bucket/{kind}/1.data"] = format.damage((files / "1.data").read_bytes())
+        skipping = iter(format.read(ps.Dataset.list_files(f"{at}/*")).ignore_errors())
+        assert len(list(skipping)) == 300 - len(format.lost)
+        assert f"{at}/1.data" in str(skipping.errors.rows[0])
+    with pytest.raises(ps.StorageError, match=f"'{at}/none' cannot be read: there is no such file"):
+        format.read(f"{at}/none")
+
+
+def test_files_with_a_protocol_of_fsspec(kind, files):
     system = pytest.importorskip("fsspec").filesystem("memory")
     for number in range(3):
         system.pipe(f"/{kind}/{number}.data", (files / f"{number}.data").read_bytes())

@@ -112,11 +112,12 @@ def ArrayRecordDataset(files: Files) -> Dataset[bytes]:  # noqa: N802  # as the 
     `group_size:1`.
 
     Args:
-        files: a name, a pattern with `*`, several, or a dataset of names, of local files.
+        files: a name, a pattern with `*`, several, or a dataset of names. Remote files are copied to the directory for
+            temporary files while they are open.
 
     Raises:
         StorageError: a file is missing, or is no ArrayRecord file; while iterating, a record is damaged.
-        InvalidArgumentError: a pattern without files, or a name with a protocol.
+        InvalidArgumentError: a pattern without files.
         InvalidTypeError: something else than names.
         MissingExtraError: the package is not installed.
 

@@ -5,6 +5,8 @@ of obstore where that is not installed.
 """
 
 import io
+import shutil
+import tempfile
 from collections import deque
 from concurrent.futures import Future
 from typing import Any, Final
@@ -22,7 +24,7 @@ _SMALLEST: Final = 1 << 18
 AHEAD_BYTES: Final = 4 * REQUEST_BYTES
 """How much of a file is held and asked for in advance, at most, while it is read from front to back."""
 
-Place = tuple[int, int]
+Bounds = tuple[int, int]
 """Where a part of a file begins and ends."""
 
 
@@ -68,6 +70,15 @@ def read_file(name: str) -> bytes:
     return content
 
 
+def copied(name: str) -> Any:
+    """A copy in the directory for temporary files, which is deleted when it is dropped; raises as `open_remote`."""
+    copy = tempfile.NamedTemporaryFile(prefix="penstock-")  # noqa: SIM115  # the caller keeps it
+    with open_file(name) as file:
+        shutil.copyfileobj(file, copy, REQUEST_BYTES)
+    copy.flush()
+    return copy
+
+
 def matching(pattern: str) -> list[str]:
     """The names of the files that match a pattern, each with its protocol; raises as `open_remote`."""
     names: list[str] = _reads(pattern).matching(pattern)
@@ -87,8 +98,8 @@ def file_system(name: str) -> tuple[Any, str]:
 class RemoteBytes(io.RawIOBase):
     """A remote file as Python's files are. What is read from front to back is asked for in advance.
 
-    Requests begin small and double up to 8 MiB while reading goes on in order; at most 32 MiB are held. Reading
-    elsewhere gives up what was asked for.
+    What is asked for in advance doubles with each part that is read in order, in requests of up to 8 MiB; at
+    most 32 MiB are held. Reading elsewhere gives up what was asked for.
     """
 
     def __init__(self, file: RemoteFile) -> None:
@@ -98,7 +109,7 @@ class RemoteBytes(io.RawIOBase):
         self._at = 0
         self._held: tuple[int, Any] = (0, memoryview(file.head))
         self._ahead: deque[tuple[int, int, Future[Any]]] = deque()
-        self._request = _SMALLEST
+        self._window = _SMALLEST
         self._kept: dict[int, bytes] = {}
         self._coming: dict[int, Parts] = {}
 
@@ -115,7 +126,7 @@ class RemoteBytes(io.RawIOBase):
         self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence])
         return self._at
 
-    def keep(self, now: list[list[Place]], next: list[list[Place]]) -> None:
+    def keep(self, now: list[list[Bounds]], next: list[list[Bounds]]) -> None:
         """Fetch parts at the same time, and keep them, in place of those that were kept before.
 
         Args:
@@ -173,6 +184,7 @@ class RemoteBytes(io.RawIOBase):
         begin, _, future = self._ahead.popleft()
         self._held = begin, future.result()
         if in_order:
+            self._window = min(2 * self._window, AHEAD_BYTES - 2 * REQUEST_BYTES)
             self._fill(0, in_order)
         return self._held
 
@@ -180,14 +192,14 @@ class RemoteBytes(io.RawIOBase):
         """Ask for what comes next; of a part that is read by itself, for that alone."""
         at = self._ahead[-1][1] if self._ahead else max(self._at, self._held[0] + len(self._held[1]) if not want else 0)
         first = self._ahead[0][0] if self._ahead else at
-        while at < self._file.size and (not self._ahead or (in_order and at - first < AHEAD_BYTES - 2 * REQUEST_BYTES)):
-            end = min(self._file.size, at + max(self._request, min(want, REQUEST_BYTES)))
+        while at < self._file.size and (not self._ahead or (in_order and at - first < self._window)):
+            size = max(_SMALLEST, min(self._window // 2, REQUEST_BYTES), min(want, REQUEST_BYTES))
+            end = min(self._file.size, at + size)
             self._ahead.append((at, end, ask(self._file.part, at, end)))
-            self._request = min(2 * self._request, REQUEST_BYTES)
             at = end
 
     def _forget(self) -> None:
         for *_, future in self._ahead:
             future.cancel()
         self._ahead.clear()
-        self._request = _SMALLEST
+        self._window = _SMALLEST

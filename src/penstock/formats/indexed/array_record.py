@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import InvalidArgumentError, StorageError
+from penstock import formats
+from penstock.errors import StorageError
 from penstock.extras import load
 from penstock.formats.files import has_protocol
 from penstock.formats.indexed.file_format import FileFormat, Rows
@@ -23,10 +24,14 @@ class _Records:
     reader: Any
     count: int
     group: int
+    copy: Any
+    """Of a remote file, which is deleted with this."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __del__(self) -> None:
         self.reader.close()
+        if self.copy is not None:
+            self.copy.close()
 
 
 class ArrayRecordFiles(FileFormat):
@@ -69,10 +74,11 @@ class ArrayRecordFiles(FileFormat):
         return np.fromiter(found, object, len(found))
 
     def _opened(self, name: str) -> _Records:
-        if has_protocol(name):
-            raise InvalidArgumentError(f"ps.ArrayRecordDataset reads local files, got {name!r}: copy it to a disk")
-        reader = self._reader(name, _OPTIONS)
+        copy = formats.remote.copied(name) if has_protocol(name) else None  # the library reads local files alone
+        reader = self._reader(name if copy is None else copy.name, _OPTIONS)
         if not reader.ok():
+            if copy is not None:
+                copy.close()
             raise StorageError(f"{name!r} cannot be read as an ArrayRecord file: it is damaged, cut, or another file")
         options = dict(option.partition(":")[::2] for option in reader.writer_options_string().split(","))
-        return _Records(reader, reader.num_records(), int(options.get("group_size") or 1))
+        return _Records(reader, reader.num_records(), int(options.get("group_size") or 1), copy)

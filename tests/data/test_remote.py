@@ -1,0 +1,246 @@
+"""Files of object stores and web servers: patterns, tags, faults of servers, and what is read in advance."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from object_server import cut, dropped, object_server, short, status
+
+import penstock as ps
+
+pytest.importorskip("obstore", reason="the extra cloud is not installed: pip install obstore")
+PROTOCOLS = ("s3", "gs", "az")
+
+
+@pytest.fixture(scope="module")
+def running():
+    with object_server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running, monkeypatch):
+    running.forget()
+    for name, value in running.environment.items():
+        monkeypatch.setenv(name, value)
+    return running
+
+
+def lines(*numbers):
+    return b"".join(b"%d\n" % number for number in numbers)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_stores_are_listed_and_read(server, protocol):
+    names = ["data/a 1%20ü.txt", "data/b[x]#~.txt", "data/deep/er/c.txt", "data/d.csv", "other/e.txt"]
+    for number, name in enumerate(names):
+        server.objects[f"bucket/{name}"] = lines(number)
+    at = f"{protocol}://bucket/"
+    assert list(ps.Dataset.list_files(at + "data/*.txt")) == [at + names[0], at + names[1]]
+    assert list(ps.Dataset.list_files(at + "data/**/*.txt")) == [at + name for name in names[:3]]
+    assert list(ps.Dataset.list_files(at + "*/?.txt")) == [at + names[4]]
+    assert list(ps.Dataset.list_files(at + "data/[!ab]*")) == [at + names[3]]
+    assert list(ps.Dataset.list_files(at + "data/d.csv")) == [at + names[3]]
+    assert list(ps.TextLineDataset(ps.Dataset.list_files(at + "**"))) == ["0", "1", "3", "2", "4"]
+    assert list(ps.TextLineDataset([at + names[2], at + names[4]])) == ["2", "4"]
+    with pytest.raises(ps.InvalidArgumentError, match="no file matches '.*data/none.*'$"):
+        ps.Dataset.list_files(at + "data/none*")
+
+
+def test_more_names_than_a_page_has(server):
+    server.objects |= {f"bucket/many/{number:05}": b"x" for number in range(2500)}
+    names = list(ps.Dataset.list_files("s3://bucket/many/*"))
+    assert names == [f"s3://bucket/many/{number:05}" for number in range(2500)]
+    assert server.lists == 3
+
+
+def test_web_servers_are_read_with_what_follows_the_question_mark(server):
+    server.objects["data/a.txt"] = lines(1, 2)
+    server.objects["data/empty.txt"] = b""
+    at = f"{server.address}/data/"
+    assert list(ps.TextLineDataset([at + "a.txt?signature=a%2Fb", at + "empty.txt", at + "a.txt"])) == list("1212")
+    assert len(ps.FilesDataset(at + "a.txt", "text")) == 2
+    with pytest.raises(ps.InvalidArgumentError, match="web servers do not list their files"):
+        ps.TextLineDataset(at + "*.txt")
+
+
+@pytest.mark.parametrize("protocol", [*PROTOCOLS, "http"])
+def test_a_file_without_bytes_is_one_without_rows(server, protocol):
+    server.objects["bucket/empty"] = b""
+    name = f"{server.address}/bucket/empty" if protocol == "http" else f"{protocol}://bucket/empty"
+    assert list(ps.TextLineDataset(name)) == [] and len(ps.FilesDataset(name, "text")) == 0
+
+
+TRANSIENT = {
+    "503": [status(503)] * 2,
+    "429": [status(429, Retry_After="1")] * 2,
+    "500": [status(500)],
+    "dropped": [dropped] * 2,
+    "cut": [cut] * 2,
+}
+
+
+@pytest.mark.parametrize("fault", TRANSIENT)
+@pytest.mark.parametrize("by_index", [False, True])
+def test_faults_that_pass_cost_no_row(server, fault, by_index):
+    server.objects["bucket/a"] = lines(*range(100_000))
+    server.objects["bucket/b"] = lines(*range(100_000, 100_010))
+    server.fail("bucket/a", *TRANSIENT[fault])
+    server.fail("bucket/b", *TRANSIENT[fault])
+    names = ["s3://bucket/a", "s3://bucket/b"]
+    dataset = ps.FilesDataset(names, "text") if by_index else ps.TextLineDataset(names)
+    assert [int(line) for line in dataset] == list(range(100_010))
+    assert server.requests["bucket/a"] > len(TRANSIENT[fault])
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (status(403), "the server refuses access .*AWS_ACCESS_KEY_ID"),
+        (status(404), "there is no such file"),
+    ],
+)
+def test_faults_that_stay_come_after_the_rows_before_them(server, fault, message):
+    server.objects |= {f"bucket/{name}": lines(number) for number, name in enumerate("abc")}
+    server.fail("bucket/b", fault)
+    iterator = iter(ps.TextLineDataset([f"s3://bucket/{name}" for name in "abc"]))
+    assert next(iterator) == "0"
+    with pytest.raises(ps.StorageError, match=f"'s3://bucket/b' cannot be read: {message}"):
+        next(iterator)
+    assert list(iterator) == ["2"]
+
+
+def test_a_server_that_always_breaks_off_is_an_error(server):
+    server.objects["bucket/a"] = os.urandom(1 << 20)
+    server.fail("bucket/a", *[cut] * 100)
+    with pytest.raises(ps.StorageError, match="'s3://bucket/a' cannot be read: Generic S3 error: .*body"):
+        list(ps.TextLineDataset("s3://bucket/a"))
+
+
+def test_a_file_that_changes_under_its_index_is_an_error(server):
+    server.objects["bucket/a"] = np.arange(100_000).tobytes()
+    dataset = ps.FixedLengthRecordDataset("s3://bucket/a", 8)
+    assert int.from_bytes(dataset[70_000], "little") == 70_000
+    server.objects["bucket/a"] = np.arange(1, 100_001).tobytes()
+    with pytest.raises(ps.StorageError, match="'s3://bucket/a' has changed since the dataset was made"):
+        dataset[80_000]
+
+
+def test_a_length_that_is_wrong_is_an_error(server):
+    server.objects["bucket/a"] = np.arange(100_000).tobytes()
+    dataset = ps.FixedLengthRecordDataset("s3://bucket/a", 8)
+    server.fail("bucket/a", short)
+    with pytest.raises(ps.StorageError, match="of bytes 640000 to 640008 the server sent 4 bytes"):
+        dataset[80_000]
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(server):
+    server.objects["bucket/a"] = lines(*range(1_000_000))
+    iterator = iter(ps.TextLineDataset("s3://bucket/a"))
+    assert next(iterator) == "0"
+    server.objects["bucket/a"] = lines(*range(1, 1_000_001))
+    with pytest.raises(ps.StorageError, match="'s3://bucket/a' has changed"):
+        list(iterator)
+
+
+def test_small_files_are_opened_ahead_and_each_costs_one_request(server):
+    count = 200
+    server.objects |= {f"bucket/{number:03}": lines(number) for number in range(count)}
+    dataset = ps.TextLineDataset(ps.Dataset.list_files("s3://bucket/*"))
+    iterator = iter(dataset)
+    assert next(iterator) == "0"
+    assert server.requests.total() <= 3
+    assert [int(line) for line in iterator] == list(range(1, count))
+    assert server.requests.total() == count and server.lists == 1
+
+
+def test_a_state_between_files_that_were_opened_ahead(server):
+    server.objects |= {f"bucket/{number:02}": lines(number, number) for number in range(40)}
+    dataset = ps.TextLineDataset(ps.Dataset.list_files("s3://bucket/*")).map(int)
+    whole = [int(x) for x in dataset]
+    for taken in (1, 2, 33, 64, 79):
+        iterator = iter(dataset)
+        for _ in range(taken):
+            next(iterator)
+        other = iter(dataset)
+        other.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
+        assert [int(x) for x in other] == whole[taken:]
+        iterator.close()
+
+
+def test_reading_in_order_asks_ahead_and_holds_32_mib(server):
+    content = np.random.default_rng(1).integers(0, 255, 48 << 20, np.uint8)
+    server.objects["bucket/large"] = content.tobytes()
+    dataset = ps.FixedLengthRecordDataset("s3://bucket/large", 1 << 16).batch(16)
+    iterator = iter(dataset)
+    next(iterator)
+    assert server.sent < 4 << 20
+    for _ in range(19):
+        next(iterator)
+    assert server.sent <= (20 << 20) + (33 << 20)
+    iterator.close()
+    records = [record for batch in dataset for record in batch]
+    assert b"".join(records) == content.tobytes()
+
+
+def test_columns_of_parquet_are_fetched_alone_and_together(server, tmp_path):
+    table = pa.table({name: np.random.default_rng(2).random(40_000) for name in "abcd"})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=10_000, use_dictionary=False, compression="none")
+    server.objects["bucket/t.parquet"] = (tmp_path / "t.parquet").read_bytes()
+    dataset = ps.ParquetDataset("s3://bucket/t.parquet", ["b", "d"])
+    row = dataset[25_000]
+    assert row == {name: table[name][25_000].as_py() for name in "bd"}
+    assert server.sent < len(server.objects["bucket/t.parquet"])
+    assert sum(row["b"] for row in dataset) == pytest.approx(sum(table["b"].to_pylist()))
+
+
+def test_data_workers_use_the_listing_of_the_dataset(server):
+    server.objects |= {f"bucket/{number}": lines(*range(number * 20, number * 20 + 20)) for number in range(10)}
+    dataset = ps.TextLineDataset(ps.Dataset.list_files("s3://bucket/*")).map(int)
+    with ps.service.local(2) as service:
+        shared = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
+        assert sorted(int(x) for x in shared) == list(range(200))
+    assert server.lists == 1
+
+
+@pytest.mark.parametrize("policy", ["FILE", "DATA"])
+def test_shards_use_the_listing_of_the_dataset(server, policy):
+    server.objects |= {f"bucket/{number}": lines(*range(number * 20, number * 20 + 20)) for number in range(10)}
+    dataset = ps.TextLineDataset(ps.Dataset.list_files("s3://bucket/*")).map(int).batch(10)
+    dataset = dataset.with_options(ps.Options(auto_shard_policy=policy))
+    parts = [ps.HostStrategy(1, 2, worker).distribute_dataset(dataset) for worker in range(2)]
+    assert sorted(int(x) for part in parts for step in part for x in step.values[0]) == list(range(200))
+    assert server.lists == 1
+
+
+def test_a_process_that_is_forked_while_files_are_read_is_told(server):
+    server.objects["bucket/a"] = lines(1)
+    script = """
+import os
+import penstock as ps
+assert list(ps.TextLineDataset("s3://bucket/a")) == ["1"]
+if os.fork() == 0:
+    try:
+        list(ps.TextLineDataset("s3://bucket/a"))
+    except ps.StorageError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert "this process was forked from one that has read remote files" in done.stdout
+
+
+def test_a_file_is_read_where_the_current_directory_is_gone(server, tmp_path, monkeypatch):
+    """Names with a protocol have nothing to do with directories."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    Path(tmp_path / "gone").rmdir()
+    server.objects["bucket/a"] = lines(1)
+    assert list(ps.TextLineDataset("s3://bucket/a")) == ["1"]
