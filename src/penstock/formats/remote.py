@@ -5,8 +5,10 @@ of obstore where that is not installed.
 """
 
 import io
+import os
 import shutil
 import tempfile
+import weakref
 from collections import deque
 from concurrent.futures import Future
 from typing import Any, Final
@@ -70,13 +72,19 @@ def read_file(name: str) -> bytes:
     return content
 
 
-def copied(name: str) -> Any:
-    """A copy in the directory for temporary files, which is deleted when it is dropped; raises as `open_remote`."""
-    copy = tempfile.NamedTemporaryFile(prefix="penstock-")  # noqa: SIM115  # the caller keeps it
-    with open_file(name) as file:
-        shutil.copyfileobj(file, copy, REQUEST_BYTES)
-    copy.flush()
-    return copy
+class LocalCopy:
+    """A copy of a remote file among the temporary files, deleted when this is dropped; raises as `open_remote`.
+
+    Attributes:
+        path: of the copy.
+    """
+
+    def __init__(self, name: str) -> None:
+        with open_file(name) as file:
+            number, self.path = tempfile.mkstemp(prefix="penstock-")
+            weakref.finalize(self, os.unlink, self.path)
+            with os.fdopen(number, "wb") as copy:
+                shutil.copyfileobj(file, copy, REQUEST_BYTES)
 
 
 def matching(pattern: str) -> list[str]:

@@ -30,8 +30,6 @@ class _Records:
 
     def __del__(self) -> None:
         self.reader.close()
-        if self.copy is not None:
-            self.copy.close()
 
 
 class ArrayRecordFiles(FileFormat):
@@ -74,11 +72,9 @@ class ArrayRecordFiles(FileFormat):
         return np.fromiter(found, object, len(found))
 
     def _opened(self, name: str) -> _Records:
-        copy = formats.remote.copied(name) if has_protocol(name) else None  # the library reads local files alone
-        reader = self._reader(name if copy is None else copy.name, _OPTIONS)
+        copy = formats.remote.LocalCopy(name) if has_protocol(name) else None  # the library reads local files alone
+        reader = self._reader(name if copy is None else copy.path, _OPTIONS)
         if not reader.ok():
-            if copy is not None:
-                copy.close()
             raise StorageError(f"{name!r} cannot be read as an ArrayRecord file: it is damaged, cut, or another file")
         options = dict(option.partition(":")[::2] for option in reader.writer_options_string().split(","))
         return _Records(reader, reader.num_records(), int(options.get("group_size") or 1), copy)
