@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from penstock.cli.arguments import INTERRUPTED, failed
 from penstock.cli.check import add_check
+from penstock.cli.convert import add_convert
 from penstock.cli.demo import add_demo
 from penstock.cli.inspect import add_inspect
 from penstock.cli.launch import add_launch
@@ -45,6 +46,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"penstock {version('penstock')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     parser.set_defaults(command=None)
-    for add in (add_demo, add_launch, add_dispatcher, add_worker, add_status, add_stop, add_check, add_inspect):
+    for add in (
+        add_demo,
+        add_launch,
+        add_dispatcher,
+        add_worker,
+        add_status,
+        add_stop,
+        add_check,
+        add_inspect,
+        add_convert,
+    ):
         add(commands)
     return parser

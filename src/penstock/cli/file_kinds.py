@@ -1,10 +1,12 @@
 """What kind a file is, by how it begins and how its name ends, and the dataset that reads it."""
 
+import os
 import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import google_crc32c
@@ -12,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 import penstock as ps
-from penstock.formats.files import open_bytes
+from penstock.formats.files import has_protocol, matching_files, open_bytes
 from penstock.formats.folders import ImageReader
 
 _BEGINNING_BYTES: Final = 1 << 12
 _MAGIC: Final = (
     (b"PAR1", "Parquet"),
+    (b"\x83\xafp\xd1\r\x88J?", "ArrayRecord"),
     (b"ARROW1", "Arrow"),
     (b"\x93NUMPY", "NumPy"),
     (b"\xff\xd8\xff", "JPEG"),
@@ -51,7 +54,10 @@ _ENDINGS: Final = {
     "tfrecord": "TFRecord",
     "tfrecords": "TFRecord",
     "tar": "tar",
+    "array_record": "ArrayRecord",
+    "arrayrecord": "ArrayRecord",
 }
+_SAVED: Final = "penstock"
 _TEXTS: Final = ("CSV", "TSV", "JSON lines")
 
 
@@ -86,6 +92,8 @@ def kind_of(name: str) -> Kind:
     Raises:
         StorageError: it cannot be read.
     """
+    if _is_saved(name):
+        return Kind(_SAVED, "", "")
     reader = open_bytes(name, "")
     try:
         begin = reader.read(_BEGINNING_BYTES)
@@ -97,6 +105,31 @@ def kind_of(name: str) -> Kind:
     ending = name.lower().removesuffix(".gz").rpartition(".")[2]
     expected = _ENDINGS.get(ending, "")
     return Kind(_by_content(begin, expected), compression, expected)
+
+
+def files_of(call: str, given: str) -> list[str]:
+    """The names of the files that an argument stands for: a file's, those of a pattern, or all below a directory.
+
+    A directory that is a dataset in penstock's own format counts as a file.
+
+    Of a directory those are left out that say something about others: what begins with a dot or an underscore.
+
+    Raises:
+        InvalidArgumentError: there is none.
+    """
+    if not has_protocol(given) and os.path.isdir(given) and not _is_saved(given):
+        below = [path.relative_to(given) for path in sorted(Path(given).rglob("*")) if path.is_file()]
+        names = [os.path.join(given, path) for path in below if not any(part[0] in "._" for part in path.parts)]
+        if not names:
+            raise ps.InvalidArgumentError(f"{call}: there is no file below {given!r}")
+        return names
+    if not has_protocol(given) and os.path.exists(given):
+        return [given]
+    return matching_files(call, given)
+
+
+def _is_saved(name: str) -> bool:
+    return not has_protocol(name) and os.path.exists(os.path.join(name, "rows.json"))
 
 
 def _unpacked(begin: bytes) -> bytes:
@@ -177,7 +210,9 @@ def _tar(name: str, compression: str) -> ps.Dataset[Any]:
 
 
 _READERS: Final[dict[str, Callable[[str, str], ps.Dataset[Any]]]] = {
+    "ArrayRecord": lambda name, _: ps.ArrayRecordDataset(name),
     "Parquet": lambda name, _: ps.ParquetDataset(name),
+    _SAVED: lambda name, _: ps.Dataset.load(name),
     "Arrow": _arrow,
     "NumPy": _numpy,
     "CSV": lambda name, compression: ps.CsvDataset(name, compression_type=compression),

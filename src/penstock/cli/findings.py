@@ -20,8 +20,10 @@ _GOOD_GROUP: Final = 20_000
 _SHOWN: Final = 10
 _WIDTH: Final = 100
 _RANDOM_READS: Final = {
+    "ArrayRecord": "good, by ps.ArrayRecordDataset, if its groups are small: write group_size:1",
     "NumPy": "good: any row by a slice",
     "Arrow": "good: any row from memory",
+    "penstock": "good: any row by memory map",
     "CSV": "good, by ps.CsvDataset: it finds out once where rows begin",
     "TSV": "good, by ps.CsvDataset: it finds out once where rows begin",
     "JSON lines": "good, by ps.JsonLinesDataset: it finds out once where rows begin",
@@ -77,7 +79,7 @@ class Findings:
     def _size(self) -> str:
         if any(map(has_protocol, self.names)):
             return ""
-        return f", {in_bytes(sum(os.path.getsize(name) for name in self.names))}"
+        return f", {in_bytes(sum(map(_bytes_of, self.names)))}"
 
     def _rows(self) -> str:
         total = f"{sum(self.rows):,}"
@@ -99,6 +101,11 @@ class Findings:
             f"bad: a row at random decodes a row group of up to {largest:,} rows; write groups of a few thousand, for "
             "example by pyarrow.parquet.write_table(table, file, row_group_size=2000)"
         )
+
+
+def _bytes_of(name: str) -> int:
+    below = [os.path.join(name, one) for one in os.listdir(name)] if os.path.isdir(name) else [name]
+    return sum(map(os.path.getsize, below))
 
 
 def _largest_group(name: str) -> int:

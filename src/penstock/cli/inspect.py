@@ -1,7 +1,6 @@
 """`penstock inspect`."""
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,9 +9,8 @@ import numpy as np
 import penstock as ps
 from penstock import formats
 from penstock.cli.arguments import count, failed, say
-from penstock.cli.file_kinds import Kind, kind_of
+from penstock.cli.file_kinds import Kind, files_of, kind_of
 from penstock.cli.findings import look_into
-from penstock.formats.files import has_protocol, matching_files
 
 _TILE: Final = 128
 _TILES_ACROSS: Final = 8
@@ -48,7 +46,7 @@ def add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    names = list(dict.fromkeys(name for given in options.files for name in _files(given)))
+    names = list(dict.fromkeys(name for given in options.files for name in files_of("inspect", given)))
     kinds: dict[Kind, list[str]] = {}
     images: list[np.ndarray[Any, Any]] = []
     problems = 0
@@ -67,18 +65,6 @@ def _inspect(options: argparse.Namespace) -> int:
     if options.sheet:
         _write_sheet(options.sheet, images)
     return 1 if problems else 0
-
-
-def _files(given: str) -> list[str]:
-    """The names of the files that an argument stands for."""
-    if not has_protocol(given) and os.path.isdir(given):
-        names = [str(path) for path in sorted(Path(given).rglob("*")) if path.is_file()]
-        if not names:
-            raise ps.InvalidArgumentError(f"inspect: there is no file below {given!r}")
-        return names
-    if not has_protocol(given) and os.path.exists(given):
-        return [given]
-    return matching_files("inspect", given)
 
 
 def _write_sheet(path: str, images: list[np.ndarray[Any, Any]]) -> None:

@@ -74,6 +74,13 @@ def is_ragged(column: Column) -> bool:
     return column.dtype == object and column.ndim == 1 and len(column) > 0 and isinstance(column[0], np.ndarray)
 
 
+def dense(column: Column) -> Column:
+    """A column of arrays of one shape as one array; any other as it is."""
+    if is_ragged(column) and len({row.shape for row in column}) == 1 and column[0].dtype != object:
+        return np.stack(list(column))
+    return column
+
+
 def spec_of(column: Column) -> LeafSpec:
     """The specification of the rows of a column."""
     return merged_specs(map(spec_of_leaf, column)) if is_ragged(column) else TensorSpec(column.shape[1:], column.dtype)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.formats.saving.leaves import Column, Columns, Leaves, is_ragged, names_of
+from penstock.formats.saving.leaves import Column, Columns, Leaves, dense, is_ragged, names_of
 from penstock.formats.saving.manifest import write_manifest
 from penstock.formats.saving.shards import Description, ShardFormat, ShardWriter, file_name
 from penstock.spec import LeafSpec
@@ -27,7 +27,7 @@ class NpyShards(ShardFormat):
         super().check(structure, specs, columns)
         names_of(structure)
         for path, spec, column in zip(structure.paths(), specs, columns, strict=True):
-            if spec.dtype.kind not in _NUMBERS or None in spec.shape or is_ragged(column):
+            if spec.dtype.kind not in _NUMBERS or None in spec.shape or is_ragged(dense(column)):
                 raise InvalidTypeError(
                     f"arrays of NumPy hold numbers in one shape, got {spec} of {path or 'the element'}: encode it by "
                     "map, or save in another format"
@@ -52,6 +52,7 @@ class NpyShardWriter(ShardWriter):
         self._rows = 0
 
     def write(self, columns: Columns, structure: Structure, rows: int) -> None:
+        columns = tuple(map(dense, columns))
         self._leaves.note(columns, structure)
         alone = structure.kind == "leaf"
         shape = columns[0].shape[1:] if alone else ()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.formats.saving.leaves import ONLY, Column, Columns, Leaves, is_ragged, kind_of, names_of
+from penstock.formats.saving.leaves import ONLY, Column, Columns, Leaves, dense, is_ragged, kind_of, names_of
 from penstock.formats.saving.manifest import write_manifest
 from penstock.formats.saving.shards import Description, ShardFormat, ShardWriter, file_name
 from penstock.spec import LeafSpec
@@ -131,6 +131,7 @@ def _array(path: str, kind: pa.DataType, column: Column) -> pa.Array:
     Raises:
         ElementError: its rows have another shape than the specification says, or hold no time.
     """
+    column = dense(column)
     lists = []
     inner = kind
     while pa.types.is_list(inner) or pa.types.is_fixed_size_list(inner):

@@ -1,0 +1,171 @@
+"""`penstock convert`."""
+
+import argparse
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import penstock as ps
+from penstock.cli.arguments import positive, say
+from penstock.cli.example_features import features_of
+from penstock.cli.file_kinds import dataset_of, files_of, kind_of
+from penstock.formats.files import has_protocol
+from penstock.printing import in_bytes
+from penstock.structure import map_structure
+
+_FORMATS: Final = ("parquet", "tfrecord", "array_record", "tar", "npy", "penstock")
+_ENDINGS: Final = {
+    ".parquet": "parquet",
+    ".tfrecord": "tfrecord",
+    ".tfrecords": "tfrecord",
+    ".array_record": "array_record",
+    ".arrayrecord": "array_record",
+    ".tar": "tar",
+    ".npy": "npy",
+}
+_SAMPLE: Final = 100
+_BATCH: Final = 512
+
+
+def add_convert(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "convert",
+        help="write files of data in another format",
+        description="Read files of one format, and write their rows in another one. Files that are read: Parquet, CSV, "
+        "JSON lines, TFRecord (also with tf.train.Example in it), tar archives of samples (WebDataset), ArrayRecord, "
+        "NumPy, Arrow and text, and directories that penstock has saved.",
+        epilog="If DST ends as a format does (.parquet, .tfrecord, .array_record, .tar, .npy), it becomes one file. "
+        "Otherwise, and with --shards or --rows-per-shard, it becomes a directory of several files, which "
+        "ps.Dataset.load reads too. DST appears when it is complete. A directory whose conversion was interrupted is "
+        "continued by the same command; what is complete of it is in DST.unfinished. "
+        "Examples: penstock convert people.csv people.parquet;  penstock convert 'train-*.tfrecord' train "
+        "--format parquet --shards 64;  penstock convert train.parquet shards --format tar",
+    )
+    parser.add_argument(
+        "source",
+        metavar="SRC",
+        help="a file, a pattern in quotes such as 'data/*.csv', or a directory for all files below it, of one format",
+    )
+    parser.add_argument("target", metavar="DST", help="a file that does not exist yet, or a directory")
+    parser.add_argument("--format", choices=_FORMATS, help="the format of DST, if its name does not say it")
+    parser.add_argument("--shards", type=positive, metavar="N", help="write N files, with equally many rows")
+    parser.add_argument("--rows-per-shard", type=positive, metavar="N", help="write files of N rows")
+    parser.add_argument(
+        "--float32", action="store_true", help="convert float64 to float32, as tf.train.Example and training want it"
+    )
+    parser.add_argument(
+        "--raw", action="store_true", help="leave the records of TFRecord and ArrayRecord files as they are: bytes"
+    )
+    parser.set_defaults(command=_convert)
+
+
+def _convert(options: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    target = Path(options.target)
+    format = options.format or _ENDINGS.get(target.suffix)
+    if format is None:
+        raise ps.InvalidArgumentError(
+            f"convert: the name {options.target!r} does not say its format: add --format, one of {', '.join(_FORMATS)}"
+        )
+    if target.exists():
+        raise ps.StorageError(f"convert: {options.target!r} exists: remove it first, or write to another place")
+    one_file = target.suffix in _ENDINGS and not options.shards and not options.rows_per_shard
+    dataset = _source(options.source, raw=options.raw)
+    if options.float32:
+        dataset = dataset.map(_in_float32)
+    if one_file:
+        _save_one_file(dataset, target, format)
+    else:
+        dataset.save(target, format=format, shards=options.shards, rows_per_shard=options.rows_per_shard)
+    files = (
+        [target] if one_file else sorted(path for path in target.iterdir() if path.is_file() and path.name[0] != "_")
+    )
+    size = in_bytes(sum(path.stat().st_size for path in files))
+    say(f"wrote {options.target}: {len(files):,} {'file' if len(files) == 1 else 'files'}, {size}")
+    return 0
+
+
+def _source(given: str, *, raw: bool) -> ps.Dataset[Any]:
+    """The rows of files of one format, or of a saved dataset."""
+    if not has_protocol(given) and (Path(given) / "_dataset.json").exists():
+        return ps.Dataset.load(given)
+    names = files_of("convert", given)
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        found = kind_of(name)
+        kinds.setdefault((found.name, found.compression), []).append(name)
+    if len(kinds) > 1:
+        named = ", ".join(f"{kind} ({several[0]!r})" for (kind, _), several in kinds.items())
+        raise ps.InvalidArgumentError(f"convert: {given!r} has files of several formats: {named}; name those of one")
+    ((name, compression),) = kinds
+    if name in _RECORDS:
+        records: ps.Dataset[Any] = _RECORDS[name](names, compression)
+        return records if raw else _parsed(records)
+    if name in _BY_INDEX and not compression:
+        return _BY_INDEX[name](names)
+    if kind_of(names[0]).is_image:
+        raise ps.InvalidArgumentError(
+            f"convert: {given!r} holds images: ps.Dataset.from_image_folder reads them, and save writes the dataset"
+        )
+    dataset, *others = (dataset_of(kind_of(name), [name]) for name in names)
+    for other in others:
+        dataset = dataset.concatenate(other)
+    return dataset
+
+
+def _parsed(records: ps.Dataset[bytes]) -> ps.Dataset[Any]:
+    """The features of records that are Examples; other records as they are."""
+    features = features_of([bytes(record) for record in records.take(_SAMPLE)])
+    if features is None:
+        return records
+    parse: Callable[[Any], Any] = partial(ps.parse_example, features=features)
+    rows = records.batch(_BATCH).map(parse).unbatch()
+    count = records.cardinality()
+    return rows.assert_cardinality(count) if count >= 0 else rows
+
+
+def _save_one_file(dataset: ps.Dataset[Any], target: Path, format: str) -> None:
+    parts = target.with_name(f"{target.name}.parts")
+    shutil.rmtree(parts, ignore_errors=True)  # of a conversion that was killed just before its end
+    dataset.save(parts, format=format, rows_per_shard=1 << 60)
+    try:
+        files = [path for path in parts.iterdir() if path.name.startswith("part-")]
+        if not files:
+            raise ps.InvalidArgumentError("convert: there is no row, and so no file")
+        os.replace(files[0], target)
+    finally:
+        shutil.rmtree(parts)
+
+
+def _in_float32(*row: Any) -> Any:
+    return map_structure(_narrowed, row[0] if len(row) == 1 else row)
+
+
+def _narrowed(leaf: Any) -> Any:
+    return leaf.astype(np.float32) if getattr(leaf, "dtype", None) == np.float64 else leaf
+
+
+def _tfrecords(names: list[str], compression: str) -> ps.Dataset[bytes]:
+    return ps.TFRecordDataset(names, compression) if compression else ps.FilesDataset(names, "tfrecord")
+
+
+_RECORDS: Final[Mapping[str, Callable[[list[str], str], ps.Dataset[bytes]]]] = {
+    "TFRecord": _tfrecords,
+    "ArrayRecord": lambda names, _: ps.ArrayRecordDataset(names),
+}
+_BY_INDEX: Final[Mapping[str, Callable[[list[str]], ps.Dataset[Any]]]] = {
+    "CSV": lambda names: ps.CsvDataset(names),
+    "JSON lines": lambda names: ps.JsonLinesDataset(names),
+    "NumPy": lambda names: ps.FilesDataset(names, "npy"),
+    "Parquet": lambda names: ps.ParquetDataset(names),
+    "TSV": lambda names: ps.CsvDataset(names, delimiter="\t"),
+    "tar": lambda names: ps.TarDataset(names),
+    "text": lambda names: ps.FilesDataset(names, "text"),
+}

@@ -1,0 +1,122 @@
+"""`penstock convert`: files of one format as those of another, as a stranger would ask for it."""
+
+import os
+import signal
+import tarfile
+import textwrap
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from forked import run
+
+import penstock as ps
+from penstock.cli import main
+from penstock.testing import assert_same_elements
+
+
+@pytest.fixture
+def people(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = "".join(f"{number},{number / 4},name {number}\n" for number in range(100))
+    (tmp_path / "people.csv").write_text("id,height,name\n" + rows)
+
+
+@pytest.mark.usefixtures("people")
+def test_a_csv_file_becomes_a_parquet_file(capsys):
+    assert main(["convert", "people.csv", "people.parquet"]) == 0
+    table = pq.read_table("people.parquet")
+    assert table.to_pylist()[7] == {"id": 7, "height": 1.75, "name": "name 7"}
+    assert capsys.readouterr().out.startswith("wrote people.parquet: 1 file, ")
+    assert sorted(os.listdir()) == ["people.csv", "people.parquet"]
+
+
+@pytest.mark.usefixtures("people")
+def test_files_go_through_all_formats_and_come_back(capsys):
+    steps = ["people.csv", "a.parquet", "b.tfrecord", "shards", "c.tar", "d", "e.parquet"]
+    more = {
+        "b.tfrecord": ["--float32"],
+        "shards": ["--format", "tfrecord", "--shards", "3"],
+        "d": ["--format", "penstock"],
+    }
+    for source, target in pairwise(steps):
+        assert main(["convert", source, target, *more.get(target, [])]) == 0, capsys.readouterr().err
+    table = pq.read_table("e.parquet")
+    assert table["id"].to_pylist() == list(range(100))
+    assert sorted(name for name in os.listdir("shards") if name[0] != "_") == [
+        f"part-0000{number}.tfrecord" for number in range(3)
+    ]
+    with tarfile.open("c.tar") as archive:
+        assert archive.extractfile("00000-000000007.name").read() == b"name 7"
+
+
+@pytest.mark.usefixtures("people")
+def test_what_cannot_be_converted_is_told(capsys, tmp_path):
+    refused = {
+        ("people.csv", "out"): (2, "does not say its format: add --format, one of parquet, tfrecord"),
+        ("people.csv", "people.csv"): (2, "does not say its format"),
+        ("people.csv", "x.tfrecord"): (1, "got float64 in 'height'"),
+        ("missing.csv", "x.parquet"): (2, "no file matches 'missing.csv'"),
+        (".", "x.parquet"): (2, "several formats: text ('./note.txt'), CSV ('./people.csv')"),
+    }
+    (tmp_path / "note.txt").write_text("hello\n")
+    for arguments, (status, message) in refused.items():
+        assert main(["convert", *arguments]) == status, arguments
+        assert message in capsys.readouterr().err
+    assert main(["convert", "note.txt", "people.parquet"]) == 0
+    assert main(["convert", "people.csv", "people.parquet"]) == 1
+    assert "exists: remove it first" in capsys.readouterr().err
+
+
+def test_examples_are_parsed_unless_raw(tmp_path, capsys):
+    with ps.TFRecordWriter(tmp_path / "a.tfrecord") as writer:
+        for number in range(20):
+            features = {"id": number, "ids": np.arange(number % 3), "name": f"n{number}", "xy": np.float32([number, 1])}
+            writer.write(ps.serialize_example(features))
+    assert main(["convert", str(tmp_path / "a.tfrecord"), str(tmp_path / "a.parquet")]) == 0
+    row = pq.read_table(tmp_path / "a.parquet").to_pylist()[5]
+    assert row == {"id": 5, "ids": [0, 1], "name": b"n5", "xy": [5.0, 1.0]}
+    assert main(["convert", str(tmp_path / "a.tfrecord"), str(tmp_path / "raw.parquet"), "--raw"]) == 0
+    assert pq.read_table(tmp_path / "raw.parquet").schema == pa.schema({"value": pa.binary()})
+
+
+def test_a_conversion_that_was_killed_goes_on(tmp_path):
+    pq.write_table(pa.table({"x": range(1000)}), tmp_path / "a.parquet")
+    program = """
+        import os, signal, sys
+        from penstock.cli import main
+        from penstock.data.shard_saving import ShardNotes
+        add = ShardNotes.add
+
+        def dying(self, number, description):
+            add(self, number, description)
+            if number == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        ShardNotes.add = dying
+        main(sys.argv[1:])
+    """
+    arguments = ["convert", str(tmp_path / "a.parquet"), str(tmp_path / "out"), "--format", "npy", "--shards", "8"]
+    assert run("-c", textwrap.dedent(program), *arguments).returncode == -signal.SIGKILL
+    complete = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out.unfinished").glob("*.npy")}
+    assert complete and not (tmp_path / "out").exists()
+    assert main(arguments) == 0
+    again = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.npy")}
+    noted = {name for name in complete if name <= "part-00003.npy"}
+    assert {name: again[name] for name in noted if again[name] == complete[name]}
+    assert_same_elements(ps.Dataset.load(tmp_path / "out"), ps.ParquetDataset(tmp_path / "a.parquet"))
+
+
+def test_help_says_what_a_stranger_needs(capsys):
+    with pytest.raises(SystemExit):
+        main(["convert", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for words in (
+        "SRC DST",
+        "penstock convert people.csv people.parquet",
+        "continued by the same command",
+        "--float32",
+    ):
+        assert words in said
