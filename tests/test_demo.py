@@ -11,7 +11,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import forked
+import numpy as np
 import pytest
+from PIL import Image
 
 import penstock as ps
 
@@ -183,6 +185,33 @@ def test_worker_processes_make_the_same_batches(undisturbed, tmp_path: Path) -> 
     assert done.stdout.splitlines()[1] == "2 worker processes make the batches."
     whole = results(undisturbed[1].stdout.splitlines())
     assert results(done.stdout.splitlines()) == {1: whole[1], 2: whole[2]}
+
+
+def test_it_trains_on_a_folder_of_images_and_resumes(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for name, colour in (("red", 0), ("green", 1), ("blue", 2)):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(20):
+            pixels = random.integers(0, 100, (50, 70, 3), np.uint8)
+            pixels[..., colour] += 120
+            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{number}.jpg")
+    command = ("-m", "penstock", "demo", "--data", str(tmp_path / "pictures"), "--checkpoints", str(tmp_path))
+    for epochs, begin in ((2, "Saves every 50 steps in "), (3, "Resumes in epoch 3 after step 0, from ")):
+        done = forked.run(*command, "--epochs", str(epochs), timeout=280, training=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        first, second, *_, restored = done.stdout.splitlines()
+        assert first.startswith(f"{tmp_path}/pictures (blue, green, red): 48 images to train on, 12 to test on.")
+        assert second.startswith(f"{begin}{tmp_path}/demo-folder-pictures-batch-64-seed-0")
+    assert restored.endswith("restored without a strategy: 100.00 % of the 12 test images.")
+
+
+def test_a_directory_that_it_cannot_train_on_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "one" / "class").mkdir(parents=True)
+    for number in range(5):
+        Image.new("RGB", (9, 9)).save(tmp_path / "one" / "class" / f"{number}.png")
+    for directory, message in ((tmp_path / "one", "has one class, 'class'"), (tmp_path / "none", "none' ")):
+        done = forked.run("-m", "penstock", "demo", "--data", str(directory), timeout=280, training=True)
+        assert done.returncode == 1 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
 @pytest.mark.parametrize("package", ["jax", "orbax"])

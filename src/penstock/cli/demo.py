@@ -21,7 +21,13 @@ def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "over 4 virtual devices of its CPU. Interrupted and started again, it resumes from its last checkpoint. "
         "It needs more packages: pip install 'penstock[demo]'.",
     )
-    parser.add_argument(
+    images = parser.add_mutually_exclusive_group()
+    images.add_argument(
+        "--data",
+        metavar="DIRECTORY",
+        help="images of your own: a directory with one folder for each class, of which a fifth is kept for testing",
+    )
+    images.add_argument(
         "--dataset",
         choices=DATASET_NAMES,
         default="auto",
@@ -29,8 +35,8 @@ def add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "auto, the default, uses the digits if Fashion-MNIST is not available",
     )
     for name, meaning in {
-        "--epochs": "how often every image is seen (default: 10 for Fashion-MNIST, 30 for the digits)",
-        "--batch-size-per-replica": "images per replica and step (default: 64 for Fashion-MNIST, 16 for the digits)",
+        "--epochs": "how often every image is seen (default: 30 for the digits, else 10)",
+        "--batch-size-per-replica": "images per replica and step (default: 64 for Fashion-MNIST, else 16)",
         "--replicas": "copies of the model that train together (default: one per accelerator, or 4 on the CPU)",
     }.items():
         parser.add_argument(name, type=positive, metavar="N", help=meaning)

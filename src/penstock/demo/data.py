@@ -1,4 +1,4 @@
-"""The images that the demo trains on: Fashion-MNIST where it can be had, else scikit-learn's scans of digits."""
+"""The images that the demo trains on: a folder of the user's, Fashion-MNIST, or scikit-learn's scans of digits."""
 
 import os
 import threading
@@ -14,29 +14,52 @@ import numpy.typing as npt
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from penstock.demo.settings import DatasetName, DemoError
-
-Labelled = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]
-"""Images of shape (n, height, width, 1) from 0 to 1, and their labels from 0 to 9."""
+import penstock as ps
+from penstock.demo.settings import DatasetName, DemoError, DemoSettings
 
 _FASHION_MNIST_URL: Final = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/train-labels-idx1-ubyte.gz"
 _FASHION_MNIST_FILES: Final = 4
 _PATIENCE_SECONDS: Final = 4.0
+_FOLDER_SIZE: Final = (64, 64)
+_MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True)
 class Images:
-    """A data set, and how long and in how small steps the demo trains on it if it is not told."""
+    """A data set, and how long and in how small steps the demo trains on it if it is not told.
 
-    name: DatasetName
+    Attributes:
+        train: elements are an image of float32 from 0 to 1 and the number of its class.
+        test: likewise.
+    """
+
+    name: str
     title: str
-    train: Labelled
-    test: Labelled
+    train: ps.Dataset[Any]
+    test: ps.Dataset[Any]
+    classes: int
     epochs: int
     batch_size_per_replica: int
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of an image."""
+        shape: tuple[int, ...] = self.train.element_spec[0].shape
+        return shape
 
-def load(name: DatasetName, seed: int, say: Callable[[str], None]) -> Images:
+
+def load(settings: DemoSettings, say: Callable[[str], None]) -> Images:
+    """The images that are asked for.
+
+    Raises:
+        DemoError: they cannot be had.
+    """
+    if settings.data is not None:
+        return folder(settings.data, settings.seed)
+    return named(settings.dataset, settings.seed, say)
+
+
+def named(name: DatasetName, seed: int, say: Callable[[str], None]) -> Images:
     """The images of this name; "auto" takes Fashion-MNIST, or the digits after saying why.
 
     Raises:
@@ -53,6 +76,37 @@ def load(name: DatasetName, seed: int, say: Callable[[str], None]) -> Images:
         return digits(seed)
 
 
+def folder(directory: str, seed: int) -> Images:
+    """The images of a directory with one folder for each class; a fifth, drawn by the seed, for testing.
+
+    Raises:
+        DemoError: fewer than two classes.
+        PenstockError: as `ps.Dataset.from_image_folder` says.
+    """
+    train, test = (
+        ps.Dataset.from_image_folder(
+            directory, _FOLDER_SIZE, crop_to_aspect_ratio=True, validation_split=0.2, subset=subset, seed=seed
+        )
+        for subset in ("training", "validation")
+    )
+    classes = train.class_names
+    if len(classes) < 2:
+        raise DemoError(f"{directory!r} has one class, {classes[0]!r}: the demo needs a folder for each of several")
+    return Images(
+        name=f"folder-{Path(directory).resolve().name}",
+        title=f"{directory} ({', '.join(classes[:_MOST_NAMED])}{', ...' if len(classes) > _MOST_NAMED else ''})",
+        train=_between_0_and_1(train),
+        test=_between_0_and_1(test),
+        classes=len(classes),
+        epochs=10,
+        batch_size_per_replica=16,
+    )
+
+
+def _between_0_and_1(dataset: ps.Dataset[Any]) -> ps.Dataset[Any]:
+    return dataset.map(lambda image, label: (image / np.float32(255), label))
+
+
 def digits(seed: int) -> Images:
     """The 1,797 real scans of 8x8 pixels in scikit-learn; a fifth of each digit's, drawn by the seed, for testing."""
     scans, labels = load_digits(return_X_y=True)
@@ -64,6 +118,7 @@ def digits(seed: int) -> Images:
         title="scikit-learn's digits",
         train=_prepared(16, train_scans, train_labels),
         test=_prepared(16, test_scans, test_labels),
+        classes=10,
         epochs=30,
         batch_size_per_replica=16,
     )
@@ -87,13 +142,15 @@ def fashion_mnist() -> Images:
         title="Fashion-MNIST",
         train=_prepared(255, *train),
         test=_prepared(255, *test),
+        classes=10,
         epochs=10,
         batch_size_per_replica=64,
     )
 
 
-def _prepared(brightest: int, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Labelled:
-    return (images[..., np.newaxis] / brightest).astype(np.float32), labels.astype(np.int32)
+def _prepared(brightest: int, images: npt.NDArray[Any], labels: npt.NDArray[Any]) -> ps.Dataset[Any]:
+    pixels = (images[..., np.newaxis] / brightest).astype(np.float32)
+    return ps.Dataset.from_tensor_slices((pixels, labels.astype(np.int32)))
 
 
 def _is_cached() -> bool:

@@ -7,15 +7,14 @@ from typing import Final
 
 import keras
 
-_CLASSES: Final = 10
 _REGULARISATION: Final = 1e-5
 
 
-def create_model(image_shape: tuple[int, ...]) -> keras.Model:
+def create_model(image_shape: tuple[int, ...], classes: int) -> keras.Model:
     """An untrained network for images of this height, width and number of channels; it gives a score for each class.
 
     Example:
-        >>> [variable.shape for variable in create_model((8, 8, 1)).trainable_variables[::2]]
+        >>> [variable.shape for variable in create_model((8, 8, 1), classes=10).trainable_variables[::2]]
         [(3, 3, 1, 32), (3, 3, 32, 64), (256, 64), (64, 10)]
     """
     regularizer = keras.regularizers.L2(_REGULARISATION)
@@ -28,6 +27,6 @@ def create_model(image_shape: tuple[int, ...]) -> keras.Model:
             keras.layers.MaxPooling2D(),
             keras.layers.Flatten(),
             keras.layers.Dense(64, activation="relu", kernel_regularizer=regularizer),
-            keras.layers.Dense(_CLASSES, kernel_regularizer=regularizer),
+            keras.layers.Dense(classes, kernel_regularizer=regularizer),
         ]
     )

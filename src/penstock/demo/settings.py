@@ -19,16 +19,18 @@ class DemoSettings:
 
     Args:
         dataset: the images to train on; "auto" takes Fashion-MNIST where it can be had.
-        epochs: how often every image is seen; by default 10 for Fashion-MNIST and 30 for the far smaller digits.
-        batch_size_per_replica: images per replica and step; by default 64 for Fashion-MNIST and 16 for the digits.
+        data: a directory of images in their stead, with one folder for each class.
+        epochs: how often every image is seen; by default 30 for the digits, which are few, else 10.
+        batch_size_per_replica: images per replica and step; by default 64 for Fashion-MNIST, else 16.
         replicas: by default all local accelerators, or 4 virtual CPU devices where there are none.
-        seed: decides the first weights, the order of the images, and which of the digits are kept for testing.
+        seed: decides the first weights, the order of the images, and which images are kept for testing.
         checkpoints: the directory in which each run keeps a directory of its own.
         fresh: start anew, and delete the checkpoints of the earlier run that would otherwise be gone on with.
         service: let two worker processes make the batches.
     """
 
     dataset: DatasetName = "auto"
+    data: str | None = None
     epochs: int | None = None
     batch_size_per_replica: int | None = None
     replicas: int | None = None

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 import penstock as ps
-from penstock.demo.data import Images, Labelled, load
+from penstock.demo.data import Images, load
 from penstock.demo.model import create_model
 from penstock.demo.progress import Progress
 from penstock.demo.settings import DemoError, DemoSettings
@@ -59,11 +59,10 @@ class Training:
     ) -> None:
         self.strategy = strategy
         self.prefix = prefix
-        train_dataset = ps.Dataset.from_tensor_slices(images.train)
-        train_dataset = train_dataset.shuffle(len(images.train[0]), seed=seed).batch(global_batch_size)
+        train_dataset = images.train.shuffle(len(images.train), seed=seed).batch(global_batch_size)
         if service is not None:
             train_dataset = train_dataset.apply(ps.service.distribute("distributed_epoch", service))
-        test_dataset = ps.Dataset.from_tensor_slices(images.test).batch(global_batch_size)
+        test_dataset = images.test.batch(global_batch_size)
         self.steps_per_epoch = train_dataset.cardinality()
         # One iterator for all epochs: its state says which epoch it is in, and where.
         self.train_iterator = iter(strategy.distribute_dataset(train_dataset.repeat()))
@@ -71,7 +70,7 @@ class Training:
 
         keras.utils.set_random_seed(seed)
         with strategy.scope():
-            self.model = create_model(images.train[0].shape[1:])
+            self.model = create_model(images.shape, images.classes)
             self.optimizer = keras.optimizers.Adam(_LEARNING_RATE)
             self.optimizer.build(self.model.trainable_variables)
             # One loss per image: what it is divided by is decided below.
@@ -160,13 +159,13 @@ def run(settings: DemoSettings, say: Callable[[str], None]) -> None:
         StorageError: the directory of checkpoints cannot be written to.
     """
     strategy = _strategy(settings.replicas)
-    images = load(settings.dataset, settings.seed, say)
+    images = load(settings, say)
     replicas = strategy.num_replicas_in_sync
     epochs = settings.epochs or images.epochs
     per_replica = settings.batch_size_per_replica or images.batch_size_per_replica
     global_batch_size = per_replica * replicas
     say(
-        f"{images.title}: {len(images.train[0]):,} images to train on, {len(images.test[0]):,} to test on. "
+        f"{images.title}: {len(images.train):,} images to train on, {len(images.test):,} to test on. "
         f"{_counted(replicas, 'replica')} ({jax.default_backend()}), {per_replica} images per replica and step."
     )
     # The name holds what must be the same when a run resumes; the number of replicas is not part of it.
@@ -191,7 +190,7 @@ def run(settings: DemoSettings, say: Callable[[str], None]) -> None:
             training.save(training.position)
             seconds = time.perf_counter() - started
             say(f"Trained {_counted(remaining, 'epoch')} on {_counted(replicas, 'replica')} in {seconds:.1f} s.")
-    _evaluate(directory, images.test, global_batch_size, say)
+    _evaluate(directory, images, global_batch_size, say)
 
 
 def _strategy(replicas: int | None) -> ps.MirroredStrategy:
@@ -221,18 +220,18 @@ def _go_on(training: Training, directory: Path, epochs: int, say: Callable[[str]
         say(f"{latest} has had {_counted(epoch, 'epoch')} already: more --epochs continue it, --fresh starts anew.")
 
 
-def _evaluate(directory: Path, test: Labelled, batch_size: int, say: Callable[[str], None]) -> None:
+def _evaluate(directory: Path, images: Images, batch_size: int, say: Callable[[str], None]) -> None:
     """Restore the newest checkpoint into a new model, without a strategy, and test that one."""
     eval_accuracy = keras.metrics.SparseCategoricalAccuracy(name="eval_accuracy")
-    new_model = create_model(test[0].shape[1:])
+    new_model = create_model(images.shape, images.classes)
     latest = ps.latest_checkpoint(directory)
     ps.Checkpoint(model=new_model).restore(latest, partial=True)
-    for images, labels in ps.Dataset.from_tensor_slices(test).batch(batch_size):
-        predictions = new_model(images, training=False)
+    for pixels, labels in images.test.batch(batch_size):
+        predictions = new_model(pixels, training=False)
         eval_accuracy.update_state(labels, predictions)
     say(
         f"Accuracy of {latest}, restored without a strategy: {100 * eval_accuracy.result():.2f} % "
-        f"of the {len(test[0]):,} test images."
+        f"of the {len(images.test):,} test images."
     )
 
 
