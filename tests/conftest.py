@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Generator, Iterator
@@ -29,12 +30,17 @@ _OUR_THREADS = "penstock-"
 _DESCRIPTORS = "/proc/self/fd"
 
 # What one process of a test run has compiled none of the others compiles again: Python's own files first, of which
-# some hundred processes would each compile all they import, wherever this variable is set.
+# some hundred processes would each compile all they import, wherever this variable is set. pytest keeps the tests'
+# files, with their rewritten asserts, in the same way.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False  # what this process was told already
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     compiled.share_programs()
-# Small programs that run a few times: a level above this one costs more in compiling than it saves in running.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
+# Programs of tests are small and run a few times: compiling is most of their cost. The emitters of fusions, which go
+# through MLIR, and a module for each thread double it, and optimising doubles it again. A test that runs a program
+# often enough switches JAX's optimisations on.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
 
 # Indexes of files are kept for the length of a run of the tests; processes that tests start use the same ones.
 if "PENSTOCK_CACHE" not in os.environ:
@@ -57,6 +63,9 @@ os.environ |= {
     "AZURE_ENDPOINT": "http://127.0.0.1:9",
 }
 
+# Until all tests are collected: hardly anything of the million objects that are made meanwhile is garbage.
+gc.disable()
+
 # A shell starts what runs in its background with Ctrl-C ignored, and programs started by tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -70,6 +79,7 @@ def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
 
 def pytest_collection_finish() -> None:
     """Leave modules and tests, which last as long as this process, out of every further collection of garbage."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -43,6 +43,8 @@ SLOW = {
 """Documents whose examples train, or start several workers: `make check` leaves them out."""
 NEEDS = {"docs/audio-and-video.md": ("soundfile", "av")}
 """Packages of extras, without which the examples of a document are left out."""
+OPTIMISED = {"docs/training/README.md"}
+"""Documents whose examples run programs so often that optimising them costs less than it saves."""
 
 EXAMPLE = re.compile(
     r"^```(?P<kind>python|console)\n(?P<code>.*?)^```$(\n+```text\n(?P<output>.*?)^```$)?", re.DOTALL | re.MULTILINE
@@ -130,7 +132,7 @@ def name_of(document: Path) -> str:
 
 
 def test_documents_that_are_slow_are_there() -> None:
-    assert set(map(name_of, DOCUMENTS)) >= SLOW
+    assert set(map(name_of, DOCUMENTS)) >= SLOW | OPTIMISED
 
 
 @pytest.mark.parametrize(
@@ -143,10 +145,13 @@ def test_examples_run_as_the_document_says(document: Path, tmp_path: Path, monke
         pytest.importorskip(package, reason=f"{package} is not installed")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
+    quickly_compiled = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", quickly_compiled and name_of(document) not in OPTIMISED)
     try:
         for example in examples_of(document):
             run_example(example, names, document)
     finally:
+        jax.config.update("jax_disable_most_optimizations", quickly_compiled)
         names.clear()  # as a program's end does: an iterator that was left open closes
 
 
