@@ -74,6 +74,33 @@ def test_stopping_waits_for_nothing(threads):
     threads.join()
 
 
+def test_a_thread_that_is_just_starting_can_be_waited_for(threads, monkeypatch):
+    failures, ended = [], []
+
+    def join():
+        try:
+            threads.join()
+        except RuntimeError as error:
+            failures.append(error)
+        ended.append(release.is_set())
+
+    release = threading.Event()
+    joining = threading.Thread(target=join)
+    start = threading.Thread.start
+
+    def start_slowly(thread):
+        monkeypatch.undo()
+        joining.start()
+        joining.join(0.1)  # as long as it takes to reach a thread that is not started, if it does
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_slowly)
+    threads.start(release.wait, "slow")
+    release.set()
+    joining.join()
+    assert (failures, ended) == ([], [True])
+
+
 def test_threads_can_be_stopped_by_the_garbage_collector_while_another_one_starts():
     # The collector may run inside of the very call that starts a thread: whatever it stops there must wait for nothing.
     stopped = threading.Event()

@@ -43,6 +43,8 @@ class Threads:
         # The workers that have nothing to do, less the tasks that wait for one.
         self._free = 0
         self._started: list[threading.Thread] = []
+        # Held while a thread starts: one that has not started yet cannot be joined. `stop` does not need it.
+        self._starting = threading.Lock()
         self._stopped = False
 
     @property
@@ -54,8 +56,9 @@ class Threads:
         """Run `target` in a thread of its own. It must return when what it waits for is closed."""
         # A daemon: the interpreter waits for all other threads before it calls what ends them.
         thread = threading.Thread(target=target, name=f"penstock-{name}", daemon=True)
-        self._started.append(thread)
-        thread.start()
+        with self._starting:
+            thread.start()
+            self._started.append(thread)
 
     def share(self, work: Callable[[int, int], None], rows: int, parallelism: int, chunk: int) -> None:
         """Call `work(start, stop)` for consecutive chunks of `range(rows)`, on up to `parallelism` threads.
@@ -115,7 +118,9 @@ class Threads:
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the threads have ended, at most `timeout` seconds for each."""
-        for thread in self._started:
+        with self._starting:
+            started = list(self._started)
+        for thread in started:
             if thread is not threading.current_thread():
                 thread.join(timeout)
 
