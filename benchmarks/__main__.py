@@ -14,6 +14,7 @@ from benchmarks.timing import Figure
 NAMES = (
     "data",
     "overlap",
+    "tuning",
     "rows",
     "files",
     "images",

@@ -72,13 +72,64 @@ def test_tasks_for_threads_that_were_stopped_are_refused(threads):
 
 
 def test_a_cheap_function_is_called_serially(threads):
-    tuned = TunedCallers(threads, Bell())
+    tuned = TunedCallers(threads, Bell(), lambda: None)
     for _ in range(50):
         tuned.call_serially(lambda: sum(range(1000)), 10_000)
     assert tuned.serial and not tuned.want_more
 
 
 def test_a_function_that_waits_gets_threads(threads):
-    tuned = TunedCallers(threads, Bell())
+    tuned = TunedCallers(threads, Bell(), lambda: None)
     assert tuned.call_serially(lambda: time.sleep(0.01) or "result", 1) == "result"
     assert not tuned.serial and tuned.want_more and tuned.count > 1
+
+
+def work_in_threads(tuned, bell, call, seconds):
+    """Have tasks of about 10 ms done until so many seconds of work are over, or the threads are left."""
+    begun = 0
+    while begun * 0.01 < seconds and not tuned.serial:
+        wait_for(bell, lambda: tuned.want_more or tuned.serial)
+        tuned.add([Task(call, 1)])
+        begun += 1
+    wait_for(bell, lambda: tuned.running == 0)
+
+
+def test_what_gained_in_one_iteration_is_there_after_the_first_call_of_the_next(threads):
+    def function():
+        """Only its identity counts here."""
+
+    bell = Bell()
+    first = TunedCallers(threads, bell, function)
+    first.call_serially(lambda: time.sleep(0.01), 1)
+    work_in_threads(first, bell, lambda: time.sleep(0.01), 2.0)
+    assert not first.serial and first.most > 1
+    again = TunedCallers(threads, Bell(), function)
+    again.call_serially(lambda: sum(range(300_000)), 1)  # computes, for about as long
+    assert not again.serial and again.count == first.count
+
+
+def test_what_gained_for_large_elements_is_forgotten_for_small_ones(threads):
+    def function():
+        """Only its identity counts here."""
+
+    bell = Bell()
+    large = TunedCallers(threads, bell, function)
+    large.call_serially(lambda: time.sleep(0.01), 1)
+    work_in_threads(large, bell, lambda: time.sleep(0.01), 2.0)
+    small = TunedCallers(threads, bell, function)
+    small.call_serially(lambda: sum(range(100)), 100)
+    assert small.serial
+
+
+def test_threads_that_gain_nothing_are_left_again(threads):
+    bell, lock = Bell(), threading.Lock()
+
+    def alone():
+        with lock:
+            time.sleep(0.01)
+
+    tuned = TunedCallers(threads, bell, lambda: None)
+    tuned.call_serially(alone, 1)
+    assert not tuned.serial
+    work_in_threads(tuned, bell, alone, 60.0)
+    assert tuned.serial and not tuned.want_more

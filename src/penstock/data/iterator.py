@@ -23,7 +23,7 @@ from penstock.data.iterator_states import (
     taken_apart,
 )
 from penstock.data.node import Node, Run
-from penstock.data.plan import Plan, going_on, make_plan
+from penstock.data.plan import Plan, described, going_on, make_plan
 from penstock.data.skipped import SkipLog, SkippedRows
 from penstock.data.streams.given import settled
 from penstock.data.streams.stream import Cursor, State
@@ -165,6 +165,19 @@ class DatasetIterator(Iterator[Element]):
         """
         return self._pass.skips.rows
 
+    def explain(self) -> str:
+        """The plan as text, with how many calls of each parallel `map` run in threads: now, and at most so far.
+
+        Example:
+            >>> import penstock as ps
+            >>> iterator = iter(ps.Dataset.range(8).map(abs, num_parallel_calls=ps.AUTOTUNE))
+            >>> next(iterator)
+            np.int64(0)
+            >>> print(iterator.explain().splitlines()[0].split("  ")[-1])
+            element_spec assumed, calls are made by the thread that reads
+        """
+        return described(self._plan, self._pass.run.calls_of)
+
     @cached_property
     def _identities(self) -> list[Identity]:
         return identities_of(self._node)
@@ -175,7 +188,7 @@ class DatasetIterator(Iterator[Element]):
 
     def _open(self, plan: Plan, live: dict[str, State]) -> None:
         self._pass = _Pass(plan, self._options, self._epoch, self._seed, live, seeded=self._drawn is None)
-        self._in_flight = plan.in_flight
+        self._plan = plan
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
         self._left = False
@@ -315,7 +328,7 @@ class DatasetIterator(Iterator[Element]):
     def _state_at(self, position: State) -> dict[str, Any]:
         """What `state_dict` returned at a position."""
         place, skipped = taken_apart(position)
-        if self._in_flight is not None:
+        if self._plan.in_flight is not None:
             place = settled(place)
         records = self._pass.run.live.records(place)
         return {
@@ -325,7 +338,7 @@ class DatasetIterator(Iterator[Element]):
             "position": place,
             **({"drawn": list(self._drawn)} if self._drawn else {}),
             "nodes": [list(entry) for entry in self._entries],
-            **({"in_flight": self._in_flight} if self._in_flight is not None else {}),
+            **({"in_flight": self._plan.in_flight} if self._plan.in_flight is not None else {}),
             **({"live": records} if records else {}),
             **({"skipped": skipped} if skipped else {}),
         }

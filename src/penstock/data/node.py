@@ -108,14 +108,24 @@ class Run:
         run.inside = True
         return run
 
-    def callers(self, node: "Node", count: int) -> Callers:
+    def callers(self, node: "Node", count: int, function: Any) -> Callers:
         """The threads that call a node's function, up to `count` at a time: the same for all that read it."""
         found = self._callers.get(id(node))
         if found is None:
             tuned = count == AUTOTUNE
-            made = TunedCallers(self.threads, self.bell) if tuned else Callers(self.threads, self.bell, count)
+            threads, bell = self.threads, self.bell
+            made = TunedCallers(threads, bell, function) if tuned else Callers(threads, bell, count)
             found = self._callers.setdefault(id(node), made)
         return found
+
+    def calls_of(self, node: "Node") -> str:
+        """How many calls of a node's function run in threads, for `explain()`; "" where none was asked for."""
+        callers = self._callers.get(id(node))
+        if callers is None:
+            return ""
+        if callers.serial:
+            return "calls are made by the thread that reads"
+        return f"{callers.count} calls may run, {callers.running} run now, {callers.most} at most so far"
 
     def drawn_below(self, node: "Node") -> list[int]:
         """The seeds in use here that were drawn when a node and those below it were made."""

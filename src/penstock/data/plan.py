@@ -199,8 +199,15 @@ def with_inputs(node: Node, inputs: list[Node]) -> Node:
 
 def explain(node: Node, options: Options) -> str:
     """The plan as text: one line for each node, what it reads below it."""
-    plan = make_plan(node, options)
-    lines = [(indent + below.label, _mode(below), _remarks(below)) for indent, below in _tree(plan.root, "")]
+    return described(make_plan(node, options), lambda node: "")
+
+
+def described(plan: Plan, remark: Callable[[Node], str]) -> str:
+    """A plan as text, with a remark on each node, or ""."""
+    lines = [
+        (indent + below.label, _mode(below), ", ".join(filter(None, (*_remarks(below), remark(below)))))
+        for indent, below in _tree(plan.root, "")
+    ]
     widths = [max(len(line[column]) for line in lines) for column in range(2)]
     text = [f"{label:<{widths[0]}}  {mode:<{widths[1]}}  {remarks}".rstrip() for label, mode, remarks in lines]
     return "\n".join([*text, *(f"* {move}" for move in plan.moves)])
@@ -222,7 +229,6 @@ def _mode(node: Node) -> str:
     return f"{node.mode}, {count}"
 
 
-def _remarks(node: Node) -> str:
+def _remarks(node: Node) -> tuple[str, str]:
     """What the node keeps in memory, and whether what its elements are must be assumed from one call."""
-    remarks = (node.memory, "element_spec assumed" if node.spec_from_call else "")
-    return ", ".join(filter(None, remarks))
+    return node.memory, "element_spec assumed" if node.spec_from_call else ""

@@ -66,6 +66,8 @@ class Callers:
 
     Attributes:
         serial: whether the thread that reads should make the calls by `call_serially`.
+        running: how many tasks are being done at this moment.
+        most: how many were at the same moment so far.
     """
 
     serial = False
@@ -77,6 +79,8 @@ class Callers:
         self._lock = Lock()
         self._tasks: deque[Task] = deque()
         self._working = 0
+        self.running = 0
+        self.most = 0
         self._unfinished = 0
         self._chunk = 1
         self._long = True
@@ -123,23 +127,27 @@ class Callers:
                     self._working -= 1
                     return
                 task = self._tasks.popleft()
-            self._start(task)
+                self._start()
             begun = time.perf_counter()
             task.call()
             rows = task.rows
             # An exception that a call has left refers to this frame, and must not lead to other calls by it.
             del task
-            self._note(time.perf_counter() - begun, rows)
+            with self._lock:
+                self._note(time.perf_counter() - begun, rows)
             self.bell.ring()
 
-    def _start(self, task: Task) -> None:
-        """Note that a task begins."""
+    def _start(self) -> None:
+        """Note that a task begins, under the lock."""
+        self.running += 1
+        self.most = max(self.most, self.running)
 
     def _note(self, seconds: float, rows: int) -> None:
-        with self._lock:
-            self._unfinished -= 1
-            self._long = seconds > _LONG_SECONDS
-            if seconds > 2 * TASK_SECONDS:
-                self._chunk = max(1, self._chunk // 2)
-            elif seconds < TASK_SECONDS and rows >= self._chunk:
-                self._chunk = min(2 * self._chunk, _MOST_ROWS)
+        """Note that a task has ended, under the lock."""
+        self.running -= 1
+        self._unfinished -= 1
+        self._long = seconds > _LONG_SECONDS
+        if seconds > 2 * TASK_SECONDS:
+            self._chunk = max(1, self._chunk // 2)
+        elif seconds < TASK_SECONDS and rows >= self._chunk:
+            self._chunk = min(2 * self._chunk, _MOST_ROWS)

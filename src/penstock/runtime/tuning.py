@@ -1,49 +1,106 @@
 """Callers whose number is found while they work: threads where they gain, and none where they do not.
 
 A function that mostly waits gains by threads, one that computes only where it lets go of Python's lock; so the second
-kind is tried. What counts is how many seconds of serial work are done in a second, whatever the consumer is doing.
+kind is tried. What counts is how many seconds of serial work are done in a second, whatever the consumer is doing. What
+was found is remembered for the next iteration that calls the same function.
 """
 
 import os
+import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
 
-from penstock.runtime.callers import TASK_SECONDS, Bell, Callers, Result, Task
+from penstock.runtime.callers import TASK_SECONDS, Bell, Callers, Result
 from penstock.runtime.threads import Threads
 
 _MOST = 16
 _WORTH_SECONDS = 2e-5
 """A call that takes less gains nothing, whatever it does."""
+_THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 _GAIN = 1.15
 _KEEP = 1.05
+_LOSS = 0.95
 _FIRST_SECONDS = 0.05
 """So long a function that computes is called serially before threads are tried; later so many times longer."""
-_PATIENCE = 40
+_PATIENCE = 5
 _LONGEST_SECONDS = 60.0
 _TRIAL_SECONDS = 0.02
+_LONG_TRIAL_SECONDS = 0.1
 _WINDOW_SECONDS = 0.5
+_ALIKE = 4.0
+"""Calls of one function in two iterations are alike if they differ by less than this factor."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What an iteration has found out about a function.
+
+    Attributes:
+        row_seconds: how long a serial call takes.
+        count: how many threads gained; 0 for none.
+    """
+
+    row_seconds: float
+    count: int
+
+
+_WAITS_A_ROW = 0.5
+"""So often at least a function that waits lets the processor go in each call."""
+
+_found: WeakKeyDictionary[Any, _Found] = WeakKeyDictionary()
+_found_lock = Lock()
+
+
+def _waits() -> int:
+    """How often this thread has let the processor go to wait for something; 0 where the system does not say."""
+    return 0 if _THREAD is None else resource.getrusage(_THREAD).ru_nvcsw
+
+
+def _recall(function: Any) -> _Found | None:
+    try:
+        with _found_lock:
+            return _found.get(function)
+    except TypeError:  # a function that nothing can be remembered of
+        return None
+
+
+def _remember(function: Any, found: _Found) -> None:
+    with suppress(TypeError), _found_lock:
+        _found[function] = found
 
 
 class TunedCallers(Callers):
-    """Callers that begin without threads: the thread that reads makes the calls while `serial`."""
+    """Callers that begin without threads: the thread that reads makes the calls while `serial`.
 
-    def __init__(self, threads: Threads, bell: Bell) -> None:
+    Args:
+        function: what is called; threads that gained in an earlier iteration are there after the first call.
+    """
+
+    def __init__(self, threads: Threads, bell: Bell, function: Any) -> None:
         super().__init__(threads, bell, 1)
+        self._function = function
         self._cores = os.cpu_count() or 1
         self.serial = True
-        # What serial calls have cost: seconds, those of them that were computed, and rows, halved now and then.
+        # What serial calls have cost: seconds, those of them that were computed, how often they waited, and rows: all
+        # halved now and then.
         self._seconds = 0.0
         self._computed = 0.0
+        self._waits = 0.0
         self._rows = 0
         self._since = 0.0
         self._until_trial = _FIRST_SECONDS
-        # In threads: how many work now and since when, how long any of them did, how long all together, and the rows.
-        self._running = 0
+        # In threads: how long any of them worked, since when, how long all together, and the rows.
         self._changed = 0.0
         self._busy = 0.0
         self._worked = 0.0
         self._done = 0
         self._on_trial = False
+        self._earlier = _recall(function)
 
     @property
     def want_more(self) -> bool:
@@ -54,16 +111,24 @@ class TunedCallers(Callers):
     def _row_seconds(self) -> float:
         return self._seconds / max(1, self._rows)
 
+    @property
+    def _waiting(self) -> bool:
+        """Whether most of a call's time is spent on waiting, and not because other processes have the processor."""
+        return self._computed < self._seconds / 2 and self._waits >= _WAITS_A_ROW * self._rows
+
     def call_serially(self, call: Callable[[], Result], rows: int) -> Result:
         """What `call` gives, which makes the calls for so many rows; it is noted how long they take."""
-        begun, computed = time.perf_counter(), time.thread_time()
+        waits, begun, computed = _waits(), time.perf_counter(), time.thread_time()
         result = call()
-        seconds = time.perf_counter() - begun
+        seconds, computed = time.perf_counter() - begun, time.thread_time() - computed
+        waits = _waits() - waits if _THREAD is not None else rows
         with self._lock:
             if self._seconds > 1.0:
-                self._seconds, self._computed, self._rows = self._seconds / 2, self._computed / 2, self._rows // 2
+                self._seconds, self._computed = self._seconds / 2, self._computed / 2
+                self._waits, self._rows = self._waits / 2, self._rows // 2
             self._seconds += seconds
-            self._computed += time.thread_time() - computed
+            self._computed += computed
+            self._waits += waits
             self._rows += rows
             self._since += seconds
             self._decide()
@@ -71,19 +136,33 @@ class TunedCallers(Callers):
 
     def _decide(self) -> None:
         """Go on serially, or see whether threads gain."""
-        if self._row_seconds < _WORTH_SECONDS:
+        waiting = self._waiting
+        if (self._seconds if waiting else self._computed) < _WORTH_SECONDS * self._rows or self._goes_on_as_before():
             return
-        waits = self._computed < self._seconds / 2
-        if self._since < (TASK_SECONDS if waits and self._until_trial == _FIRST_SECONDS else self._until_trial):
+        if self._since < (TASK_SECONDS if waiting and self._until_trial == _FIRST_SECONDS else self._until_trial):
             return
-        if waits:
+        if waiting:
             wanted = self._cores * self._seconds / max(self._computed, 1e-9)
-            self.count = max(2, min(_MOST, int(wanted)))
+            self._begin_threads(max(2, min(_MOST, int(wanted))))
         elif self._cores > 1:
-            self.count = self._cores
+            self._begin_threads(self._cores)
         else:
             self._later()
-            return
+
+    def _goes_on_as_before(self) -> bool:
+        """Use the threads that gained in an earlier iteration, if a call takes about as long as it did then."""
+        found, self._earlier = self._earlier, None
+        if found is None or not found.row_seconds / _ALIKE < self._row_seconds < _ALIKE * found.row_seconds:
+            return False
+        if found.count == 0:
+            self._later()
+            return False
+        self._seconds, self._rows = found.row_seconds, 1
+        self._begin_threads(found.count)
+        return True
+
+    def _begin_threads(self, count: int) -> None:
+        self.count = count
         self.serial, self._on_trial = False, True
         self._chunk = max(1, int(TASK_SECONDS / self._row_seconds))
         self._busy, self._worked, self._done = 0.0, 0.0, 0
@@ -93,22 +172,19 @@ class TunedCallers(Callers):
         longer = _PATIENCE if self._until_trial == _FIRST_SECONDS else 2
         self._until_trial = min(longer * self._until_trial, _LONGEST_SECONDS)
 
-    def _start(self, task: Task) -> None:
-        with self._lock:
-            if self._running == 0:
-                self._changed = time.perf_counter()
-            self._running += 1
+    def _start(self) -> None:
+        if self.running == 0:
+            self._changed = time.perf_counter()
+        super()._start()
 
     def _note(self, seconds: float, rows: int) -> None:
         super()._note(seconds, rows)
-        with self._lock:
-            now = time.perf_counter()
-            self._running -= 1
-            self._busy += now - self._changed
-            self._changed = now
-            self._worked += seconds
-            self._done += rows
-            self._judge()
+        now = time.perf_counter()
+        self._busy += now - self._changed
+        self._changed = now
+        self._worked += seconds
+        self._done += rows
+        self._judge()
 
     def _judge(self) -> None:
         """See whether threads have gained since they began, or since this was asked last."""
@@ -117,7 +193,10 @@ class TunedCallers(Callers):
         if self._worked < 1.5 * self._busy:  # nobody asks for more than one at a time
             self._busy, self._worked, self._done = 0.0, 0.0, 0
             return
-        gain = self._done * self._row_seconds / self._busy
+        # A call cannot take longer without threads than it does in one: elements may have become smaller.
+        gain = min(self._done * self._row_seconds, self._worked) / self._busy
+        if self._on_trial and _LOSS < gain < _GAIN and self._busy < _LONG_TRIAL_SECONDS:
+            return  # too near to tell
         if gain < (_GAIN if self._on_trial else _KEEP):
             self.serial = True
             self._later()
@@ -125,3 +204,4 @@ class TunedCallers(Callers):
             self._until_trial = _FIRST_SECONDS
         self._on_trial = False
         self._busy, self._worked, self._done = 0.0, 0.0, 0
+        _remember(self._function, _Found(self._row_seconds, 0 if self.serial else self.count))

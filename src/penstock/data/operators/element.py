@@ -167,7 +167,7 @@ class Map(OneInput):
 
     def _callers(self, run: Run) -> Callers:
         assert self.num_parallel_calls is not None or self.in_flight
-        return run.callers(self, self.num_parallel_calls or 1)
+        return run.callers(self, self.num_parallel_calls or 1, self.function)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         block = yield from self.input.reading(run, epoch, indices)

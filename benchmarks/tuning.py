@@ -1,0 +1,167 @@
+"""`num_parallel_calls=ps.AUTOTUNE` against every fixed number, over functions that gain by threads and that do not.
+
+Each case is read for so long that what is tried at the beginning counts as it does in a short epoch. The ways take
+turns, so that all meet the same machine.
+"""
+
+import hashlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+import penstock as ps
+from benchmarks.timing import Figure
+
+NUMBERS = (None, 2, 4, 8, 16)
+"""The fixed numbers of calls at once; None is serial."""
+ROUNDS = 5
+_RNG = np.random.default_rng(0)
+_IMAGE = _RNG.integers(0, 256, (224, 224, 3), np.uint8)
+_SMALL = _RNG.integers(0, 256, (32, 32, 3), np.uint8)
+_WIDE = _RNG.random((400, 400))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function, and how many rows to read for a measurement.
+
+    Attributes:
+        name: what it does.
+        function: of an integer.
+        rows: how many.
+        batch: how many of them make a batch above the map; 0 for none.
+        below: what stands below the map: "index" or "generator".
+        in_worker: whether a data worker calls it.
+    """
+
+    name: str
+    function: Callable[[np.int64], object]
+    rows: int
+    batch: int = 0
+    below: str = "index"
+    in_worker: bool = False
+
+    def dataset(self, calls: int | None) -> ps.Dataset:
+        """The dataset with so many calls at once."""
+        rows = self.rows
+        below = (
+            ps.Dataset.range(rows)
+            if self.below == "index"
+            else ps.Dataset.from_generator(lambda: iter(range(rows)), output_signature=ps.TensorSpec((), np.int64))
+        )
+        mapped = below.map(self.function, num_parallel_calls=calls)
+        return mapped.batch(self.batch) if self.batch else mapped
+
+
+def add_one(x: np.int64) -> np.int64:
+    """An integer: next to nothing."""
+    return x + 1
+
+
+def small_image(x: np.int64) -> np.ndarray:
+    """A small image: NumPy's calls cost more than their work."""
+    return np.flip(_SMALL, axis=int(x) % 2).astype(np.float32) / np.float32(255)
+
+
+def image(x: np.int64) -> np.ndarray:
+    """An image of 150 kB flipped and made floating: work without Python's lock."""
+    return np.flip(_IMAGE, axis=int(x) % 2).astype(np.float32) / np.float32(255)
+
+
+def product(x: np.int64) -> np.float64:
+    """Sorting 160,000 numbers: milliseconds without Python's lock."""
+    return np.sort(_WIDE + x, axis=None)[0]
+
+
+def digest(x: np.int64) -> int:
+    """A hash of 150 kB: a call of a library that lets go of Python's lock."""
+    return hashlib.sha256(_IMAGE).digest()[0] + int(x) % 2
+
+
+def spin(x: np.int64) -> int:
+    """Python alone, for about a millisecond: threads cannot gain."""
+    total = 0
+    for number in range(15_000):
+        total += number ^ int(x)
+    return total
+
+
+def wait(x: np.int64) -> np.int64:
+    """A disk or a network that answers after 5 ms."""
+    time.sleep(0.005)
+    return x
+
+
+def wait_long(x: np.int64) -> np.int64:
+    """One that answers after 30 ms."""
+    time.sleep(0.03)
+    return x
+
+
+def wait_and_work(x: np.int64) -> np.ndarray:
+    """Waits for 2 ms, then works on an image."""
+    time.sleep(0.002)
+    return image(x)
+
+
+CASES = (
+    Case("integers", add_one, 200_000, batch=256),
+    Case("integers one by one, of a generator", add_one, 60_000, below="generator"),
+    Case("images of 3 kB", small_image, 40_000, batch=32),
+    Case("images of 150 kB", image, 2_000, batch=16),
+    Case("sorting, 10 ms", product, 80),
+    Case("hashing 150 kB", digest, 3_000, batch=16),
+    Case("Python alone, 1 ms", spin, 600),
+    Case("waiting for 5 ms", wait, 300),
+    Case("waiting for 5 ms, of a generator", wait, 300, below="generator"),
+    Case("waiting for 30 ms", wait_long, 80),
+    Case("waiting for 2 ms, then an image", wait_and_work, 500, batch=16),
+    Case("integers, in a data worker", add_one, 200_000, batch=256, in_worker=True),
+    Case("images of 150 kB, in a data worker", image, 1_000, batch=16, in_worker=True),
+    Case("Python alone, 1 ms, in a data worker", spin, 600, in_worker=True),
+    Case("waiting for 5 ms, in a data worker", wait, 300, in_worker=True),
+)
+
+
+def measure() -> list[Figure]:
+    """The figures of this file; the whole table goes to standard error."""
+    figures = []
+    with ps.service.local(num_workers=1) as service:
+        for case in CASES:
+            figures += _figures(case, service.target)
+    return figures
+
+
+def _figures(case: Case, target: str) -> list[Figure]:
+    rates: dict[int | None, list[float]] = {calls: [] for calls in (ps.AUTOTUNE, *NUMBERS)}
+    for number in range(ROUNDS + 1):
+        for calls, seen in rates.items():
+            dataset = case.dataset(calls)
+            if case.in_worker:
+                dataset = dataset.apply(ps.service.distribute("distributed_epoch", target))
+            seconds = _read(dataset)
+            if number:  # the first round warms everything up
+                seen.append(case.rows / seconds)
+    best = max(NUMBERS, key=lambda calls: sorted(rates[calls])[ROUNDS // 2])
+    named = {ps.AUTOTUNE: "AUTOTUNE", None: "serial"}
+    cells = [f"{named.get(calls, calls)} {sorted(seen)[ROUNDS // 2]:,.0f}" for calls, seen in rates.items()]
+    print(f"{case.name}, rows/s: {', '.join(cells)}", file=sys.stderr)
+    return [
+        _ratio(f"AUTOTUNE, {case.name} / serial", rates[ps.AUTOTUNE], rates[None], 0.95),
+        _ratio(f"AUTOTUNE, {case.name} / {named.get(best, best)}, the best", rates[ps.AUTOTUNE], rates[best], 0.9),
+    ]
+
+
+def _ratio(question: str, ours: list[float], theirs: list[float], goal: float) -> Figure:
+    ratios = sorted(one / other for one, other in zip(ours, theirs, strict=True))
+    return Figure(question, ratios[len(ratios) // 2], goal, spread=(ratios[0], ratios[-1]))
+
+
+def _read(dataset: ps.Dataset) -> float:
+    begun = time.perf_counter()
+    for _ in dataset:
+        pass
+    return time.perf_counter() - begun
