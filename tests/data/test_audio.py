@@ -49,7 +49,7 @@ def test_what_ffmpeg_has_written_in_parts_too(kind, codec, most, tmp_path):
     data = by_ffmpeg(kind, codec)
     (tmp_path / "a").write_bytes(data)
     for begin, end in ((0, 0), (0, 8000), (100, 105), (4095, 4097), (7999, 8000)):
-        for source in (data, tmp_path / "a", str(tmp_path / "a")):
+        for source in (data, tmp_path / "a", str(tmp_path / "a"), (tmp_path / "a").as_uri()):
             part, _ = ps.audio.decode(source, samples=(begin, end), dtype="int16")
             assert np.abs(part.astype(int) - STEREO[begin:end]).max(initial=0) <= most and part.shape == (
                 end - begin,

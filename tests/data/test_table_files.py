@@ -76,7 +76,9 @@ def test_compressed_files_are_streams_of_the_same_rows(tmp_path, pack):
 cells = st.text(st.sampled_from('a1",\n \r'), max_size=4)
 
 
-@given(st.lists(st.tuples(cells, cells), min_size=1, max_size=12), st.sampled_from(["\n", "\r\n"]), st.integers(1, 9))
+@given(
+    st.lists(st.tuples(cells, cells), min_size=1, max_size=12), st.sampled_from(["\n", "\r\n", "\r"]), st.integers(1, 9)
+)
 def test_records_end_where_pythons_reader_says(rows, end, size):
     text = io.StringIO()
     csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(rows)
@@ -88,6 +90,39 @@ def test_records_end_where_pythons_reader_says(rows, end, size):
     assert [(row["a"].tolist(), row["b"].tolist()) for row in found] == [([a], [b]) for a, b in rows]
     cut = len(data) * size // 10  # a chunk ends anywhere
     assert set(records.ends(data[:cut], False).tolist()) <= set(ends.tolist())
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("last", [True, False])
+def test_lines_that_end_as_on_other_systems_lose_no_row(tmp_path, end, last):
+    rows = [*(f"{number},word{number}" for number in range(200_000)), f'7,"in{end}{end}quotes"', "", "8,eight"]
+    path = file_of(tmp_path, end.join(["n,w", "", *rows]) + end * last)
+    dataset = ps.CsvDataset(path)
+    assert len(dataset) == 200_002
+    found = list(dataset.batch(100_000))
+    assert np.concatenate([batch["n"] for batch in found]).tolist() == [*range(200_000), 7, 8]
+    assert found[2]["w"].tolist() == [f"in{end}{end}quotes", "eight"]
+    path = file_of(tmp_path, end.join(["n,w", *rows[:150_000], "x,1,2", "9,nine"]) + end * last, "b.csv")
+    with pytest.raises(ps.ElementError, match=r"b.csv', line 150002: CSV parse error: Expected 2 columns, got 3"):
+        list(ps.CsvDataset(path).skip(149_999))
+
+
+def test_what_stands_for_a_null_is_given(tmp_path):
+    path = file_of(tmp_path, "n,s\n1,?\n?,x\n-,NA\n")
+    dataset = ps.CsvDataset(path, mask_nulls=["n"], null_values=["?", "-"])
+    assert [(int(row["n"]), bool(row["n_is_valid"]), row["s"]) for row in dataset] == [
+        (1, True, "?"),
+        (0, False, "x"),
+        (0, False, "NA"),
+    ]
+    assert ps.CsvDataset(path).element_spec["n"].dtype == object
+    with pytest.raises(ps.InvalidTypeError, match=r"null_values=...\) takes a list of strings, got '\?'"):
+        ps.CsvDataset(path, null_values="?")
+
+
+def test_line_ends_can_differ_within_a_file(tmp_path):
+    path = file_of(tmp_path, "a,b\n1,2\r3,4\r\n5,6\r\r\n7,8\r\r9,10")
+    assert [(int(row["a"]), int(row["b"])) for row in ps.CsvDataset(path)] == [(1, 2), (3, 4), (5, 6), (7, 8), (9, 10)]
 
 
 def test_quotes_in_words_end_no_record(tmp_path):

@@ -21,11 +21,13 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
     label: str | None = None,
     delimiter: str = ",",
     mask_nulls: Sequence[str] = (),
+    null_values: Sequence[str] | None = None,
     compression_type: str | None = None,
 ) -> Dataset[Any]:
     r"""The rows of CSV files as dictionaries, one file after the other; of files not compressed by their numbers.
 
-    Arrow's reader decodes them. Values in quotes can hold line breaks; empty lines are passed over. Columns without a
+    Arrow's reader decodes them. Lines end as on Unix, Windows or old Macs. Values in quotes can hold line breaks; empty
+    lines are passed over. Columns without a
     given type get the one that Arrow guesses from the first MiB of the first file: int64, float64, bool, dates and
     times, or strings; bytes where they are not UTF-8. An empty value is an empty string in columns of strings, and a
     null in others.
@@ -43,6 +45,8 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
         delimiter: what stands between values.
         mask_nulls: columns in which nulls become zeros, with a column "x_is_valid" of booleans beside each. A null
             elsewhere is an error.
+        null_values: what stands for a null in columns that are not of strings, such as ["?", ""]; None for Arrow's
+            usual ones: nothing, "NA", "N/A", "null", "NaN" and others like them.
         compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case.
 
     Raises:
@@ -67,6 +71,8 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
         raise InvalidArgumentError(f"{call}(delimiter=...) takes one character, got {delimiter!r}")
     if not isinstance(header, bool) and (isinstance(header, str) or not all(isinstance(name, str) for name in header)):
         raise InvalidTypeError(f"{call}(header=...) takes a bool or a list of names, got {header!r}")
+    if isinstance(null_values, str) or not all(isinstance(text, str) for text in null_values or ()):
+        raise InvalidTypeError(f"{call}(null_values=...) takes a list of strings, got {null_values!r}")
     kinds = arrow_types(call, types)
 
     def found(name: str, compression: str) -> TableRecords:
@@ -80,6 +86,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
             delimiter=delimiter,
             mask_nulls=mask_nulls,
             label=label or "",
+            null_values=None if null_values is None else tuple(null_values),
         )
 
     return _tables(call, files, compression_type, found)

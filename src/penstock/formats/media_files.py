@@ -65,6 +65,10 @@ Source = bytes | bytearray | memoryview | str | os.PathLike[str]
 """The content of a file, or its name."""
 
 
+def _local(name: str) -> Any:
+    return open(local_path(name), "rb")  # `opened` closes it
+
+
 @contextmanager
 def opened(call: str, source: Any) -> Iterator[tuple[Any, str]]:
     """A file object that can be read from any place, and what errors call it. It is closed at the end.
@@ -81,7 +85,8 @@ def opened(call: str, source: Any) -> Iterator[tuple[Any, str]]:
         raise InvalidTypeError(f"{call} takes the bytes of a file or its name, got a {type(source).__name__}")
     name = os.fspath(source)
     try:
-        file: Any = formats.remote.open_file(name) if has_protocol(name) else open(local_path(name), "rb")  # noqa: SIM115
+        remote = has_protocol(name)
+        file: Any = io.BufferedReader(formats.remote.open_file(name)) if remote else _local(name)
     except OSError as error:
         raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
     with file:

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,8 @@ class TableRecords(RecordFormat):
     schema: pa.Schema
     mask_nulls: tuple[str, ...]
     label: str
+    returns_end: ClassVar[bool] = False
+    """Whether a carriage return without a newline ends a line too."""
 
     @property
     def spec(self) -> Any:
@@ -133,7 +135,7 @@ class TableReader(RecordReader):
         if not self._is_file:
             return self._name
         offset = self._start + self._begin(record)
-        return f"{self._name!r}, line {line_of(self._name, self._compression, offset)}"
+        return f"{self._name!r}, line {line_of(self._name, self._compression, offset, self._format.returns_end)}"
 
 
 def sample(name: str, compression: str) -> tuple[bytes, bool]:

@@ -24,11 +24,14 @@ class CsvRecords(TableRecords):
         names: of all columns of a file, in their order.
         header: whether the first record of each file names them.
         delimiter: what stands between two values.
+        null_values: what stands for a null; None for what Arrow takes for one.
     """
 
     names: tuple[str, ...]
     header: bool
     delimiter: str
+    null_values: tuple[str, ...] | None = None
+    returns_end = True
 
     @property
     def layout(self) -> str:
@@ -38,7 +41,7 @@ class CsvRecords(TableRecords):
         return CsvReader(self, name, compression, number, offset)
 
     def table(self, data: bytes) -> pa.Table:
-        return _table(data, self.delimiter, self.names, self.schema)
+        return _table(data, self.delimiter, self.names, self.schema, self.null_values)
 
     def check_last(self, record: bytes) -> None:
         if _QUOTE in record and _is_open(record, self.delimiter.encode()):
@@ -75,6 +78,7 @@ def csv_records(
     delimiter: str,
     mask_nulls: Sequence[str],
     label: str,
+    null_values: tuple[str, ...] | None,
 ) -> CsvRecords:
     """What a file's first records say about the rows of it, and of others like it.
 
@@ -99,14 +103,24 @@ def csv_records(
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"{call}: {name!r} has two columns of one name: {names}")
     known = pa.schema([(column, kind) for column, kind in types.items() if column in names])
-    found = chosen_schema(call, name, _sampled(call, name, body, delimiter, names, known), columns, types, label)
-    return CsvRecords(call, found, tuple(mask_nulls), label, tuple(names), header is True, delimiter)
+    found = chosen_schema(
+        call, name, _sampled(call, name, body, delimiter, names, known, null_values), columns, types, label
+    )
+    return CsvRecords(call, found, tuple(mask_nulls), label, tuple(names), header is True, delimiter, null_values)
 
 
-def _sampled(call: str, name: str, body: bytes, delimiter: str, names: list[str], known: pa.Schema) -> pa.Schema:
+def _sampled(
+    call: str,
+    name: str,
+    body: bytes,
+    delimiter: str,
+    names: list[str],
+    known: pa.Schema,
+    null_values: tuple[str, ...] | None,
+) -> pa.Schema:
     """All columns, and their types: those that are known, and Arrow's guesses of the others."""
     try:
-        found = _table(body, delimiter, names, known, every=True).schema
+        found = _table(body, delimiter, names, known, null_values, every=True).schema
     except (pa.ArrowException, ElementError):
         # Some record is damaged. It is an error where it is read; a few of those before it tell as much as there is.
         lines = _ends(body, True, delimiter.encode())
@@ -114,7 +128,7 @@ def _sampled(call: str, name: str, body: bytes, delimiter: str, names: list[str]
         while found is None and len(lines) > 1:
             lines = lines[: len(lines) // 2]
             try:
-                found = _table(body[: int(lines[-1])], delimiter, names, known, every=True).schema
+                found = _table(body[: int(lines[-1])], delimiter, names, known, null_values, every=True).schema
             except pa.ArrowException:
                 continue
         if found is None:
@@ -126,7 +140,14 @@ def _sampled(call: str, name: str, body: bytes, delimiter: str, names: list[str]
     return pa.schema(text)
 
 
-def _table(data: bytes, delimiter: str, names: Sequence[str], schema: pa.Schema, every: bool = False) -> pa.Table:
+def _table(
+    data: bytes,
+    delimiter: str,
+    names: Sequence[str],
+    schema: pa.Schema,
+    null_values: tuple[str, ...] | None,
+    every: bool = False,
+) -> pa.Table:
     if not data:
         return pa.schema([(name, pa.null()) for name in names] if every else schema).empty_table()
     return pc.read_csv(
@@ -134,7 +155,10 @@ def _table(data: bytes, delimiter: str, names: Sequence[str], schema: pa.Schema,
         pc.ReadOptions(column_names=list(names), block_size=len(data) + 1, use_threads=False),
         pc.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         pc.ConvertOptions(
-            column_types=schema, include_columns=[] if every else schema.names, quoted_strings_can_be_null=False
+            column_types=schema,
+            include_columns=[] if every else schema.names,
+            null_values=null_values,
+            quoted_strings_can_be_null=False,
         ),
     )
 
@@ -151,6 +175,8 @@ def _ends(data: bytes, whole: bool, delimiter: bytes) -> npt.NDArray[np.int64]:
     """Where each record ends. Empty lines belong to the record before them, or else to the one behind."""
     content = np.frombuffer(data, np.uint8)
     lines = np.flatnonzero(content == _NEWLINE)
+    if _RETURN in data:
+        lines = np.union1d(lines, _returns_alone(content, whole))
     if _QUOTE in data:
         lines = lines[~_quoted(data, content, lines, delimiter)]
     ends = lines + 1
@@ -159,9 +185,20 @@ def _ends(data: bytes, whole: bool, delimiter: bytes) -> npt.NDArray[np.int64]:
     lengths = np.diff(ends, prepend=0)
     returns = content[ends - lengths] == _RETURN if len(ends) else np.empty(0, bool)
     full = np.flatnonzero(
-        (lengths > 2) | ((lengths == 2) & ~returns) | ((lengths == 1) & (content[ends - 1] != _NEWLINE))
+        (lengths > 2)
+        | ((lengths == 2) & ~returns)
+        | ((lengths == 1) & ~np.isin(content[ends - 1], (_NEWLINE, _RETURN)))
     )
     return ends[np.append(full[1:] - 1, len(ends) - 1)] if len(full) else ends[:0]
+
+
+def _returns_alone(content: npt.NDArray[np.uint8], whole: bool) -> npt.NDArray[np.int64]:
+    """The carriage returns that end a line without a newline, as on old Macs. A newline may follow the last byte."""
+    returns = np.flatnonzero(content == _RETURN)
+    last = returns[-1] == len(content) - 1
+    alone = content[(returns[:-1] if last else returns) + 1] != _NEWLINE
+    found: npt.NDArray[np.int64] = returns[np.append(alone, whole) if last else alone]
+    return found
 
 
 def _quoted(
