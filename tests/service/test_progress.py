@@ -34,7 +34,7 @@ def arrived(start: int, rows: int) -> Arrived:
 def reader_alone(length: int) -> tuple[EpochProgress, PassProgress]:
     """The position of a reader of one pass, and its progress in that."""
     position = EpochProgress(
-        ReadOptions(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows"), shared=False, record=None, number=0
+        ReadOptions(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows"), shared=False, replay=None, number=0
     )
     position.update([Pass(number=0, length=length)])
     return position, position.passes[0]
@@ -239,7 +239,7 @@ def test_what_was_leased_last_and_not_begun_is_given_back_first() -> None:
 
 def shared_position(*spans: Span) -> tuple[EpochProgress, list[FetchTask]]:
     reading = ReadOptions(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows")
-    position = EpochProgress(reading, shared=True, record=None, number=0)
+    position = EpochProgress(reading, shared=True, replay=None, number=0)
     position.update([Pass(number=0, length=100)])
     return position, [position.passes[0].adopt(span) for span in spans]
 
@@ -260,13 +260,13 @@ def test_of_what_was_begun_that_is_given_back_first_of_which_nothing_has_come() 
     assert position.give_up(1) == GivenUp()
     assert position.all_delivered
     assert [task.span.stop - task.span.start for task in tasks] == [4, 0, 0]
-    assert position.record(4, bare=True)["passes"] == {"0": [4, []]}
+    assert position.replay_from(4, bare=True)["passes"] == {"0": [4, []]}
 
 
 def test_what_comes_again_to_a_restored_reader_is_not_given_back() -> None:
     reading = ReadOptions(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows")
-    record = {"passes": {"0": [6, []]}, "turn": 0, "first": 0, "order": [[0, 0, 0, 6, 6]]}
-    position = EpochProgress(reading, shared=True, record=record, number=2)
+    replay = {"passes": {"0": [6, []]}, "turn": 0, "first": 0, "order": [[0, 0, 0, 6, 6]]}
+    position = EpochProgress(reading, shared=True, replay=replay, number=2)
     position.update([Pass(number=0, length=100)])
     assert position.unread == 0
     assert position.give_up(10) == GivenUp()
@@ -351,7 +351,7 @@ def test_what_was_left_out_behind_a_span_comes_last_or_with_what_is_counted_behi
 
 def test_what_was_left_out_behind_elements_is_deliveries_again_and_is_nothing_to_use() -> None:
     reading = ReadOptions(dataset_id="d", policy=ShardingPolicy.DYNAMIC, kind="sequence", by_element=True, ordered=True)
-    position = EpochProgress(reading, shared=False, record=None, number=0)
+    position = EpochProgress(reading, shared=False, replay=None, number=0)
     position.update([Pass(number=0)])
     progress = position.passes[0]
     task = progress.begin(10)
@@ -367,10 +367,10 @@ def test_what_was_left_out_behind_elements_is_deliveries_again_and_is_nothing_to
         finished = position.finish(task)
     assert (counted, position.delivered.number, finished) == ([(3, 2)], 4, False)  # the elements are not used
     assert position.delivered.use(3) == [task]
-    assert position.record(3, bare=False)["order"] == [[0, 3, 0, 1, 4]]
-    assert position.record(3, bare=True)["passes"] == {"0": [4, [[3, 10, 0]]]}
+    assert position.replay_from(3, bare=False)["order"] == [[0, 3, 0, 1, 4]]
+    assert position.replay_from(3, bare=True)["passes"] == {"0": [4, [[3, 10, 0]]]}
     assert position.delivered.use(4) == []
-    assert position.record(4, bare=True)["passes"] == {"0": [4, []]}
+    assert position.replay_from(4, bare=True)["passes"] == {"0": [4, []]}
 
 
 def test_what_is_counted_may_all_have_been_left_out_before() -> None:

@@ -330,7 +330,7 @@ class DatasetIterator(Iterator[Element]):
         place, skipped = taken_apart(position)
         if self._plan.in_flight is not None:
             place = settled(place)
-        records = self._pass.run.live.records(place)
+        replays = self._pass.run.live.replays(place)
         return {
             "version": STATE_VERSION,
             "epoch": self._epoch,
@@ -339,7 +339,7 @@ class DatasetIterator(Iterator[Element]):
             **({"drawn": list(self._drawn)} if self._drawn else {}),
             "nodes": [list(entry) for entry in self._entries],
             **({"in_flight": self._plan.in_flight} if self._plan.in_flight is not None else {}),
-            **({"live": records} if records else {}),
+            **({"live": replays} if replays else {}),
             **({"skipped": skipped} if skipped else {}),
         }
 

@@ -1,7 +1,7 @@
 """Streams whose elements come from elsewhere, in an order that does not come again by itself.
 
 The states of what stands above such a stream name its elements by number. How to have the same elements again in the
-same order, from the oldest one that a state names, is the stream's *record*: it stands beside the position in the state
+same order, from the oldest one that a state names, is the stream's *replay*: it stands beside the position in the state
 of the whole iteration.
 """
 
@@ -13,7 +13,7 @@ from penstock.data.streams.stream import State, Stream
 
 
 class LiveStream(Stream):
-    """A stream that is restored with its record.
+    """A stream that is restored with its replay.
 
     Attributes:
         key: names it in an iteration, and again in one that is restored from its state.
@@ -39,11 +39,11 @@ class LiveStream(Stream):
 
     @abstractmethod
     def consumed(self, number: int) -> None:
-        """The caller has consumed whatever was made of the elements before this one."""
+        """Note that the caller has consumed whatever was made of the elements before this one."""
 
     @abstractmethod
-    def record(self, number: int, *, bare: bool) -> State:
-        """How to have the elements again from this one on.
+    def replay_from(self, number: int, *, bare: bool) -> State:
+        """What it takes to read the elements again from this one on.
 
         Args:
             bare: nobody has used any of them yet, so they may come in another order.
@@ -51,18 +51,18 @@ class LiveStream(Stream):
 
     @abstractmethod
     def claim(self) -> None:
-        """Let nobody else be given what the last record says is this stream's; returns when that is certain."""
+        """Tell the dispatcher that no other reader may get what the last replay holds; wait until it knows."""
 
     @abstractmethod
-    def leave_to(self, record: State) -> None:
-        """It is about to be closed, and read on from this record."""
+    def leave_to(self, replay: State) -> None:
+        """Note that it will be closed now, and another stream goes on from this replay."""
 
 
 class LiveStreams:
     """The live streams of an iteration, in the order in which they were opened.
 
     Attributes:
-        restored: the records of the state that the iteration was restored from, by key.
+        restored: the replays of the state that the iteration was restored from, by key.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class LiveStreams:
                 del self._streams[stream.key]
 
     def consumed(self, position: State) -> None:
-        """The caller has come for more: it has consumed all that comes before this position."""
+        """Note that the caller asks for more, so it has consumed everything before this position."""
         named = _named(position)
         with self._lock:
             self._forget(set(named))
@@ -110,20 +110,20 @@ class LiveStreams:
                 self.restored.pop(key, None)
         self._named = named
 
-    def records(self, position: State) -> dict[str, State]:
+    def replays(self, position: State) -> dict[str, State]:
         """What a state at this position needs besides."""
         named = _named(position)
         with self._lock:
             streams = dict(self._streams)
-            records = {key: record for key, record in self.restored.items() if key not in streams}
+            replays = {key: replay for key, replay in self.restored.items() if key not in streams}
         for key, stream in streams.items():
             # What the position does not name is read again from its beginning.
             number = named.get(key, 0)
-            records[key] = stream.record(number, bare=_is_bare(position, key, number))
-        return records
+            replays[key] = stream.replay_from(number, bare=_is_bare(position, key, number))
+        return replays
 
     def claim(self) -> None:
-        """Let nobody else be given what the last records say is this iteration's."""
+        """Tell the dispatcher that no other reader may get what the last replays hold; wait until it knows."""
         with self._lock:
             streams = list(self._streams.values())
         for stream in streams:
@@ -136,12 +136,12 @@ class LiveStreams:
             if stream is not None and _is_bare(position, key, number):
                 stream.unread(stream.number - number)
 
-    def leave_to(self, records: dict[str, State]) -> None:
-        """The iteration is about to be closed, and goes on from these records."""
+    def leave_to(self, replays: dict[str, State]) -> None:
+        """Note that the iteration will be closed now, and another goes on from these replays."""
         with self._lock:
-            streams = [(stream, records[key]) for key, stream in self._streams.items() if key in records]
-        for stream, record in streams:
-            stream.leave_to(record)
+            streams = [(stream, replays[key]) for key, stream in self._streams.items() if key in replays]
+        for stream, replay in streams:
+            stream.leave_to(replay)
 
 
 def _is_bare(position: State, key: str, number: int) -> bool:

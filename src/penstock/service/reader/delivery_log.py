@@ -158,16 +158,16 @@ class DeliveryLog:
         return entries
 
 
-def entries_of(record: Any) -> list[Entry]:
-    """The checked entries of a record.
+def entries_of(replay: Any) -> list[Entry]:
+    """The checked entries of a replay.
 
     Raises:
-        StateMismatchError: the record has no such entries.
+        StateMismatchError: the replay has no such entries.
     """
     try:
-        entries: list[Entry] = [tuple(map(int, entry)) for entry in record["order"]]
+        entries: list[Entry] = [tuple(map(int, entry)) for entry in replay["order"]]
     except (TypeError, KeyError, ValueError) as error:
-        raise StateMismatchError(f"no state of a dataset of the data service: {record!r:.200}") from error
+        raise StateMismatchError(f"no state of a dataset of the data service: {replay!r:.200}") from error
     if any(len(entry) != 5 for entry in entries):
-        raise StateMismatchError(f"no state of a dataset of the data service: {record!r:.200}")
+        raise StateMismatchError(f"no state of a dataset of the data service: {replay!r:.200}")
     return entries

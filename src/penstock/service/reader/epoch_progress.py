@@ -36,17 +36,17 @@ class EpochProgress:
 
     Args:
         shared: whether others read the same passes.
-        record: what the reader is restored from, if it is.
+        replay: what the reader is restored from, if it is.
         number: the number of the element to resume with.
 
     Attributes:
         passes: the progress of each pass, by its number.
         delivered: what its caller may not have consumed yet.
         order: the order of delivery.
-        claimed: elements before this number belong to the reader by its last record.
+        claimed: elements before this number belong to the reader by its last replay.
     """
 
-    def __init__(self, options: ReadOptions, *, shared: bool, record: Any, number: int) -> None:
+    def __init__(self, options: ReadOptions, *, shared: bool, replay: Any, number: int) -> None:
         self._options = options
         self._shared = shared
         self.descriptions: dict[int, Pass] = {}
@@ -56,10 +56,10 @@ class EpochProgress:
         self.claimed = 0
         self._again: deque[FetchTask] = deque()
         self.order = options.delivery_order()
-        if record is not None:
-            self.order.turn = int(record["turn"])
-            self._restored = {int(number): state for number, state in record["passes"].items()}
-            self._again.extend(self.delivered.restore(int(record["first"]), entries_of(record), number))
+        if replay is not None:
+            self.order.turn = int(replay["turn"])
+            self._restored = {int(number): state for number, state in replay["passes"].items()}
+            self._again.extend(self.delivered.restore(int(replay["first"]), entries_of(replay), number))
         self._waiting = deque(self._again)
         if self._again:
             self.order = RedeliveryFirst(self._again, self.order)
@@ -198,8 +198,8 @@ class EpochProgress:
         self.passes[task.pass_number].finish(task)
         return task.unused == 0
 
-    def record(self, number: int, *, bare: bool) -> dict[str, Any]:
-        """What a restored reader needs to repeat the elements from `number` on: see `LiveStream.record`.
+    def replay_from(self, number: int, *, bare: bool) -> dict[str, Any]:
+        """What a restored reader needs to repeat the elements from `number` on: see `LiveStream.replay_from`.
 
         What was delivered belongs to this reader from then on. The rest it gets back unless another reader has it.
         """

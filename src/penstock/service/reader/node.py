@@ -163,7 +163,7 @@ class Distribute(Node):
 
 
 class DistributeStream(LiveStream):
-    """Its record holds the name of the reader, the positions that belong to it, and the elements to repeat.
+    """Its replay holds the name of the reader, the positions that belong to it, and the elements to repeat.
 
     The reader starts with the first `pull`.
     """
@@ -181,11 +181,11 @@ class DistributeStream(LiveStream):
         self._dataset_id = ""
         self._reader: Reader | None = None
         self._began = False
-        self._record: Any = run.live.restored.get(self.key)
-        if self._record is None:
+        self._replay: Any = run.live.restored.get(self.key)
+        if self._replay is None:
             self._consumer, self._epoch, self._seed, self._number = secrets.token_hex(8), epoch, run.seed, 0
         else:
-            self._restore(self._record["first"])
+            self._restore(self._replay["first"])
         run.live.add(self)
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -194,7 +194,7 @@ class DistributeStream(LiveStream):
         self._before = self.number
         block = self._reader.next()
         self._first = self.number - (0 if block is None else len(block))
-        if block is None and not self._began and self._record is None:
+        if block is None and not self._began and self._replay is None:
             self._tell_of_nothing()
         self._began = True
         return block
@@ -215,7 +215,7 @@ class DistributeStream(LiveStream):
         dispatcher = DispatcherClient(settings.service, patience_seconds=settings.dispatcher_timeout_seconds)
         try:
             patience = min(settings.dispatcher_timeout_seconds, FIRST_PATIENCE_SECONDS)
-            opened = self._open(dispatcher, self._record, patience_seconds=patience)
+            opened = self._open(dispatcher, self._replay, patience_seconds=patience)
         except BaseException:
             dispatcher.close()
             raise
@@ -244,8 +244,8 @@ class DistributeStream(LiveStream):
             lambda worker: connect(worker.endpoint, settings.data_transfer_protocol, dispatcher.credentials),
         )
         reopen = partial(self._open, dispatcher, patience_seconds=settings.dispatcher_timeout_seconds)
-        record = self._record or self._rejoined(opened)
-        progress = EpochProgress(options, shared=opened.leased, record=record, number=self._number)
+        replay = self._replay or self._rejoined(opened)
+        progress = EpochProgress(options, shared=opened.leased, replay=replay, number=self._number)
         return Reader(options, opened, dispatcher, reopen, workers, self._threads, progress, self._left_out.count)
 
     def _rejoined(self, opened: EpochOpened) -> State:
@@ -331,7 +331,7 @@ class DistributeStream(LiveStream):
         if self._reader is not None:
             self._reader.consumed(number)
 
-    def record(self, number: int, *, bare: bool) -> State:
+    def replay_from(self, number: int, *, bare: bool) -> State:
         if self._read_twice:
             raise InvalidArgumentError(
                 f"there is no state of a dataset that reads {self._node.where()} in several places: call "
@@ -339,15 +339,15 @@ class DistributeStream(LiveStream):
             )
         known = {"consumer": self._consumer, "epoch": self._epoch, "seed": self._seed}
         if self._reader is not None:
-            return {**known, **self._reader.record(number, bare=bare)}
-        return {**known, **_NOTHING_READ} if self._record is None else self._record
+            return {**known, **self._reader.replay_from(number, bare=bare)}
+        return {**known, **_NOTHING_READ} if self._replay is None else self._replay
 
     def claim(self) -> None:
         if self._reader is not None:
             self._reader.claim()
 
-    def leave_to(self, record: State) -> None:
-        if self._reader is not None and isinstance(record, dict) and record.get("consumer") == self._consumer:
+    def leave_to(self, replay: State) -> None:
+        if self._reader is not None and isinstance(replay, dict) and replay.get("consumer") == self._consumer:
             self._reader.leave()
 
     def unread(self, rows: int) -> None:
@@ -355,24 +355,24 @@ class DistributeStream(LiveStream):
             self._reader.unread(rows)
 
     def restore(self, state: State) -> None:
-        if self._record is None and state == self.state():
+        if self._replay is None and state == self.state():
             return  # it was never read, only opened by a thread that reads ahead, at the end of a repeat for example
-        if self._record is None:
+        if self._replay is None:
             raise StateMismatchError(f"no state of a dataset of the data service: {state!r:.200}")
         self._restore(state["number"])
 
     def _restore(self, number: Any) -> None:
-        record = self._record
+        replay = self._replay
         try:
-            self._consumer, self._epoch, self._seed = str(record["consumer"]), int(record["epoch"]), int(record["seed"])
+            self._consumer, self._epoch, self._seed = str(replay["consumer"]), int(replay["epoch"]), int(replay["seed"])
             self._number = int(number)
-            past_of(record["passes"])
-            entries_of(record)
+            past_of(replay["passes"])
+            entries_of(replay)
         except (TypeError, KeyError, ValueError) as error:
-            raise StateMismatchError(f"no state of a dataset of the data service: {record!r:.200}") from error
+            raise StateMismatchError(f"no state of a dataset of the data service: {replay!r:.200}") from error
 
     def close(self) -> None:
         if self._reader is not None:
             self._reader.stop()
-        elif self._record is None or self._number == self._record["first"]:
+        elif self._replay is None or self._number == self._replay["first"]:
             self._live.remove(self)

@@ -140,13 +140,13 @@ class Reader:
             if self._shared.leases is not None:
                 self._shared.leases.used(used)
 
-    def record(self, number: int, *, bare: bool) -> dict[str, Any]:
-        """What a restored reader needs to repeat the elements from `number` on: see `LiveStream.record`."""
+    def replay_from(self, number: int, *, bare: bool) -> dict[str, Any]:
+        """What a restored reader needs to repeat the elements from `number` on: see `LiveStream.replay_from`."""
         with self._shared.changed:
-            return self._progress.record(number, bare=bare)
+            return self._progress.replay_from(number, bare=bare)
 
     def claim(self) -> None:
-        """Tell the dispatcher that what the last record says is this reader's must not be given to another one.
+        """Tell the dispatcher that what the last replay says is this reader's must not be given to another one.
 
         Raises:
             PenstockError: it does not know this reader any more, or cannot be reached.

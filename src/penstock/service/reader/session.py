@@ -32,7 +32,7 @@ class DispatcherSession:
     """One reader's session, from the opening of an epoch on.
 
     Args:
-        reopen: opens the epoch again at a dispatcher that does not know it, given the reader's record.
+        reopen: opens the epoch again at a dispatcher that does not know it, given the reader's replay.
 
     Attributes:
         opened: the dispatcher's answer to opening the epoch.
@@ -87,7 +87,7 @@ class DispatcherSession:
         return self._dispatcher.trouble
 
     def claim(self) -> None:
-        """Tell the dispatcher that what the last record says is this reader's must not be given to another one.
+        """Tell the dispatcher that what the last replay says is this reader's must not be given to another one.
 
         Raises:
             PenstockError: it does not know this reader any more, or cannot be reached.
@@ -197,8 +197,8 @@ class DispatcherSession:
                 raise
             # Nobody else can have what this reader reads: it only has to be opened at the new dispatcher.
             with shared.changed:
-                record = shared.progress.record(shared.progress.delivered.number, bare=True)
-            self.opened = self._reopen(record)
+                replay = shared.progress.replay_from(shared.progress.delivered.number, bare=True)
+            self.opened = self._reopen(replay)
             self._enter(self.opened)
         if shared.leases is not None:
             shared.leases.acknowledge(shared.consumed_of_open())
