@@ -581,6 +581,11 @@ def describe(value: Any) -> str:
     return repr(value)
 
 
+def any_number(node: Node) -> int:
+    """The cardinality of what makes any number of elements of those of a node: known only where there are none."""
+    return 0 if node.cardinality == 0 else UNKNOWN_CARDINALITY
+
+
 def surely(node: Node) -> int:
     """The cardinality of a node; unknown where it is infinite as long as something has elements."""
     return UNKNOWN_CARDINALITY if node.cardinality == INFINITE_CARDINALITY and node.may_end else node.cardinality

@@ -13,12 +13,11 @@ from penstock.data.operators.batching import Batching
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
-from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.order import Take
 from penstock.data.operators.sequence import Scan
 from penstock.data.plan import with_inputs
 from penstock.data.streams.reading import Reading
-from penstock.data.streams.stream import OneInputStream, State, Stream
+from penstock.data.streams.stream import OneInputStream, Stream
 from penstock.errors import ElementError
 from penstock.runtime.threads import Threads
 from penstock.spec import LeafSpec, all_assumed, with_open_axes
@@ -214,7 +213,7 @@ def _to_be_read(node: Node) -> list[Node]:
 
 def _gives_batches(node: Node) -> bool:
     """Whether there are batches below a node, with nothing between that takes them apart or puts them together."""
-    while isinstance(node, (SameElements, Map, Scan, Filter, Cache, Prefetch)):
+    while isinstance(node, (SameElements, Map, Scan, Filter)):
         node = node.input
     return isinstance(node, Batching)
 
@@ -264,9 +263,3 @@ class _WatchedStream(OneInputStream):
         if block is not None:
             self._node.look(block)
         return block
-
-    def state(self) -> State:
-        return self._input.state()
-
-    def restore(self, state: State) -> None:
-        self._input.restore(state)

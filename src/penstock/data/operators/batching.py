@@ -12,7 +12,7 @@ import numpy as np
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.node import DependsOn, OneInput, Run, scaled
 from penstock.data.streams.reading import Reading
-from penstock.data.streams.stream import OneInputStream, State
+from penstock.data.streams.stream import OneInputStream
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
@@ -33,6 +33,7 @@ class Batching(OneInput):
 
     depends_on = DependsOn.ANY
     reads_once = True
+    keeps_places = True
     batch_size: int
     drop_remainder: bool = False
 
@@ -65,10 +66,6 @@ class Batching(OneInput):
     @property
     def fails(self) -> bool:
         return not self.indexable  # what is read by index without a function that fails is arrays, all rows alike
-
-    @property
-    def keeps_places(self) -> bool:
-        return True
 
     @abstractmethod
     def batches(self, block: Block, size: int) -> Block:
@@ -145,12 +142,6 @@ class BatchStream(OneInputStream):
                     if self._input.pull(1, 1) is None:
                         break
             raise
-
-    def state(self) -> State:
-        return self._input.state()
-
-    def restore(self, state: State) -> None:
-        self._input.restore(state)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,9 @@ class Zip(Node):
 
     name: ClassVar[str] = "zip"
     pairs = True
+    fails = False
+    drops_alike = True
+    keeps_places = True
     members: tuple[Node, ...] = field(repr=False)
     structure: Structure = field(repr=False)
 
@@ -56,18 +59,6 @@ class Zip(Node):
     @property
     def indexable(self) -> bool:
         return all(node.indexable for node in self.members)
-
-    @property
-    def fails(self) -> bool:
-        return False
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
-
-    @property
-    def keeps_places(self) -> bool:
-        return True
 
     def together(self, blocks: list[Block]) -> Block:
         """Blocks of equal length side by side."""
@@ -134,6 +125,9 @@ class Concatenate(Node):
 
     name: ClassVar[str] = "concatenate"
     depends_on = DependsOn.ANY
+    fails = False
+    drops_alike = True
+    keeps_places = True
     first: Node
     second: Node
 
@@ -151,18 +145,6 @@ class Concatenate(Node):
     @property
     def indexable(self) -> bool:
         return self.first.indexable and self.second.indexable
-
-    @property
-    def fails(self) -> bool:
-        return False
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
-
-    @property
-    def keeps_places(self) -> bool:
-        return True
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
         length = self.first.cardinality

@@ -21,12 +21,12 @@ from penstock.data.functions.in_threads import Calls, Made
 from penstock.data.functions.output import Failure, OutputBlock, Results
 from penstock.data.functions.promise import Promise
 from penstock.data.functions.stream import FunctionStream
-from penstock.data.node import DependsOn, OneInput, Run
+from penstock.data.node import DependsOn, OneInput, Run, any_number
 from penstock.data.streams.calls import CallsInAnyOrder, CallsInOrder, Work
 from penstock.data.streams.reading import Pending, Reading
-from penstock.data.streams.stream import State, Stream
+from penstock.data.streams.stream import Stream
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.options import AUTOTUNE, UNKNOWN_CARDINALITY
+from penstock.options import AUTOTUNE
 from penstock.rng import mix
 from penstock.row_generators import RowGenerators
 from penstock.runtime.callers import Callers
@@ -47,6 +47,8 @@ class Map(OneInput):
     rows_apart = True
     one_each = True
     worth_a_worker = True
+    drops_alike = True
+    keeps_places = True
     function: Callable[..., Any]
     num_parallel_calls: int | None = None
     deterministic: bool | None = None
@@ -106,14 +108,6 @@ class Map(OneInput):
     @property
     def varies(self) -> bool:
         return self.seed is not None or self.input.varies
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
-
-    @property
-    def keeps_places(self) -> bool:
-        return True
 
     @property
     def overlaps(self) -> bool:
@@ -223,12 +217,6 @@ class MapStream(FunctionStream):
             self._input.give_back(len(block) - failed.row)
         return output
 
-    def state(self) -> State:
-        return self._input.state()
-
-    def restore(self, state: State) -> None:
-        self._input.restore(state)
-
 
 @dataclass(frozen=True, eq=False)
 class Filter(OneInput):
@@ -240,18 +228,15 @@ class Filter(OneInput):
     keeps_batches = True
     rows_apart = True
     worth_a_worker = True
+    drops_alike = True
     predicate: Callable[..., Any]
 
     @property
     def cardinality(self) -> int:
-        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
+        return any_number(self.input)
 
     def spec_over(self, *inputs: Any) -> Any:
         return inputs[0]
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
 
     def stream(self, run: Run, epoch: int) -> "FilterStream":
         return FilterStream(self, run, epoch)
@@ -305,9 +290,3 @@ class FilterStream(FunctionStream):
         if isinstance(value, (bool, np.bool_)) or getattr(value, "shape", None) == ():
             return bool(value)
         raise InvalidTypeError(f"filter(predicate) must return one truth value for each element, got {value!r}")
-
-    def state(self) -> State:
-        return self._input.state()
-
-    def restore(self, state: State) -> None:
-        self._input.restore(state)

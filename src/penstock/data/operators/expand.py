@@ -8,11 +8,11 @@ import numpy as np
 
 from penstock.data.block import Block
 from penstock.data.functions.apply import call_rows, note
-from penstock.data.node import DependsOn, Node, OneInput, Run
+from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.streams.ahead import Ahead
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import InvalidTypeError
-from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.threads import failures
 
 _ENDLESS: Final = 1 << 62
@@ -29,6 +29,9 @@ class Interleave(OneInput):
     depends_on = DependsOn.ANY
     worth_a_worker = True
     dataset_for_each = True
+    varies = True
+    unseeded = True
+    drops_alike = True
     method: str
     function: Callable[..., Any]
     cycle_length: int = 1
@@ -50,19 +53,7 @@ class Interleave(OneInput):
 
     @property
     def cardinality(self) -> int:
-        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
-
-    @property
-    def varies(self) -> bool:
-        return True
-
-    @property
-    def unseeded(self) -> bool:
-        return True
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
+        return any_number(self.input)
 
     def arguments(self) -> list[str]:
         return [argument for argument in super().arguments() if not argument.startswith("method=")]

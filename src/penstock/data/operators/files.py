@@ -11,13 +11,12 @@ import numpy as np
 
 from penstock import formats
 from penstock.data.block import Block
-from penstock.data.node import DependsOn, OneInput, Run
+from penstock.data.node import DependsOn, OneInput, Run, any_number
 from penstock.data.streams.stream import State, Stream
 from penstock.errors import InvalidTypeError
 from penstock.formats.files import has_protocol, open_bytes
 from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader
 from penstock.formats.remote_file import ask_ahead
-from penstock.options import UNKNOWN_CARDINALITY
 from penstock.printing import in_bytes
 from penstock.structure import flatten
 
@@ -37,6 +36,8 @@ class ReadFiles(OneInput):
     rows_apart = True
     worth_a_worker = True
     reads_files = True
+    drops_alike = True
+    keeps_places = True
     method: str = field(repr=False)
     format: RecordFormat = field(repr=False)
     compression_type: str = ""
@@ -51,7 +52,7 @@ class ReadFiles(OneInput):
 
     @property
     def cardinality(self) -> int:
-        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
+        return any_number(self.input)
 
     @property
     def spec(self) -> Any:
@@ -60,14 +61,6 @@ class ReadFiles(OneInput):
     @property
     def spec_from_call(self) -> bool:
         return self.spec is None
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
-
-    @property
-    def keeps_places(self) -> bool:
-        return True
 
     def records_in(self, file: str) -> int:
         return self.format.count(file, self.compression_type)

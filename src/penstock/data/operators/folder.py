@@ -20,6 +20,9 @@ class FolderFiles(OneInput):
     rows_apart = True
     one_each = True
     reads_files = True
+    fails = False
+    drops_alike = True
+    keeps_places = True
     method: str = field(repr=False)
     directory: str
     class_names: tuple[str, ...] | None = field(repr=False)
@@ -44,18 +47,6 @@ class FolderFiles(OneInput):
     @property
     def indexable(self) -> bool:
         return self.input.indexable
-
-    @property
-    def fails(self) -> bool:
-        return False
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
-
-    @property
-    def keeps_places(self) -> bool:
-        return True
 
     def records_in(self, file: str) -> int:
         return 1

@@ -31,6 +31,7 @@ class Generator(Node):
     name: ClassVar[str] = "from_generator"
     own_pace = True
     worth_a_worker = True
+    keeps_places = True
     function: Callable[[], Any]
     output_signature: Any = None
 
@@ -49,10 +50,6 @@ class Generator(Node):
     @property
     def spec_from_call(self) -> bool:
         return self.output_signature is None
-
-    @property
-    def keeps_places(self) -> bool:
-        return True
 
     def stream(self, run: Run, epoch: int) -> "GeneratorStream":
         return GeneratorStream(self, run)

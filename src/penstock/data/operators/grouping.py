@@ -11,10 +11,9 @@ import numpy as np
 from penstock.data.axes import UnknownAxes
 from penstock.data.block import Block, own
 from penstock.data.functions.apply import checked_rows, integer_key, note
-from penstock.data.node import DependsOn, Node, OneInput, Run
+from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 from penstock.spec import merged, with_open_axes
@@ -30,6 +29,8 @@ class GroupByWindow(OneInput):
 
     depends_on = DependsOn.ANY
     worth_a_worker = True
+    varies = True
+    unseeded = True
     method: str
     key_function: Callable[..., Any]
     reduce_function: Callable[..., Any]
@@ -51,15 +52,7 @@ class GroupByWindow(OneInput):
 
     @property
     def cardinality(self) -> int:
-        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
-
-    @property
-    def varies(self) -> bool:
-        return True
-
-    @property
-    def unseeded(self) -> bool:
-        return True
+        return any_number(self.input)
 
     def arguments(self) -> list[str]:
         return list(self.arguments_text)

@@ -25,6 +25,8 @@ class IgnoreErrors(SameElements):
     reads_once = True
     keeps_batches = True
     leaves_out_failures = True
+    indexable = False
+    keeps_places = False
     log: bool = False
     automatic: bool = field(default=False, repr=False)
 
@@ -32,14 +34,6 @@ class IgnoreErrors(SameElements):
     def cardinality(self) -> int:
         known = self.input.cardinality
         return known if known in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
-
-    @property
-    def indexable(self) -> bool:
-        return False
-
-    @property
-    def keeps_places(self) -> bool:
-        return False
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -33,6 +33,9 @@ class IndexedFiles(OneInput):
     depends_on = DependsOn.ANY
     worth_a_worker = True
     reads_files = True
+    indexable = True
+    drops_alike = True
+    keeps_places = True
     method: str = field(repr=False)
     format: FileFormat = field(repr=False)
     counts: Mapping[str, int] = field(repr=False)
@@ -82,18 +85,6 @@ class IndexedFiles(OneInput):
     @property
     def spec_from_call(self) -> bool:
         return self.spec is None
-
-    @property
-    def indexable(self) -> bool:
-        return True
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
-
-    @property
-    def keeps_places(self) -> bool:
-        return True
 
     def records_in(self, file: str) -> int:
         return self.counts[file]

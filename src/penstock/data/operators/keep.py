@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.data.block import Block, Column, Indices, is_ragged
-from penstock.data.node import DependsOn, Node, OneInput, Run
+from penstock.data.node import DependsOn, Node, Run, SameElements
 from penstock.data.streams.ahead import Ahead
 from penstock.data.streams.reading import Load, Reading
 from penstock.data.streams.stream import State, Stream
@@ -26,7 +26,7 @@ from penstock.runtime.threads import failures
 
 
 @dataclass(frozen=True, eq=False)
-class Prefetch(OneInput):
+class Prefetch(SameElements):
     """The elements, made by a thread up to `buffer_size` of them before they are asked for."""
 
     name: ClassVar[str] = "prefetch"
@@ -38,6 +38,8 @@ class Prefetch(OneInput):
     keeps_batches = True
     changes_nothing = True
     reads_ahead = True
+    indexable = False
+    drops_alike = True
     buffer_size: int
 
     @property
@@ -53,25 +55,6 @@ class Prefetch(OneInput):
         """The same elements, whoever makes them, and when."""
         return None
 
-    @property
-    def cardinality(self) -> int:
-        return self.input.cardinality
-
-    def spec_over(self, *inputs: Any) -> Any:
-        return inputs[0]
-
-    @property
-    def fails(self) -> bool:
-        return False
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
-
-    @property
-    def keeps_places(self) -> bool:
-        return True
-
     def stream(self, run: Run, epoch: int) -> Stream:
         if self.buffer_size == 0:
             return self.input.open(run, epoch)
@@ -85,6 +68,8 @@ class Saved(Node):
     """The rows that `Dataset.save` wrote."""
 
     name: ClassVar[str] = "load"
+    indexable = True
+    fails = False
     path: str
     store: RowStore = field(repr=False)
 
@@ -101,14 +86,6 @@ class Saved(Node):
     def spec(self) -> Any:  # found once: it looks at every batch of rows
         return self.store.structure.unflatten(self.store.specs()) if self.store.structure else None
 
-    @property
-    def indexable(self) -> bool:
-        return True
-
-    @property
-    def fails(self) -> bool:
-        return False
-
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         return read_store(self.store, indices, run.copiers)
 
@@ -124,7 +101,7 @@ def read_store(store: RowStore, indices: Indices, copiers: Copiers | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Cache(OneInput):
+class Cache(SameElements):
     """The elements of the input's first epoch, kept once they were read: in memory, or in a directory (`filename`).
 
     Over an indexable input each row is kept when it is first read, in whatever order; over a stream when a pass reaches
@@ -134,6 +111,7 @@ class Cache(OneInput):
     name: ClassVar[str] = "cache"
     gives_all = True
     keeps_batches = True
+    varies = False
     filename: str = ""
     kept: "Kept" = field(repr=False, kw_only=True)
 
@@ -152,32 +130,13 @@ class Cache(OneInput):
         return {} if self.filename or self.input.varies else None
 
     @property
-    def cardinality(self) -> int:
-        return self.input.cardinality
-
-    def spec_over(self, *inputs: Any) -> Any:
-        return inputs[0]
-
-    @property
-    def varies(self) -> bool:
-        return False
-
-    @property
     def indexable(self) -> bool:
         return self.input.indexable and self.input.cardinality >= 0
-
-    @property
-    def fails(self) -> bool:
-        return False
 
     @property
     def drops_alike(self) -> bool:
         # A pass with a hole is not kept, and a directory appears only when every row is in it.
         return self.indexable and not self.filename
-
-    @property
-    def keeps_places(self) -> bool:
-        return True
 
     @property
     def one_writer(self) -> bool:

@@ -302,18 +302,12 @@ class ShardHint(SameElements):
     depends_on = DependsOn.ANY
     gives_all = True
     keeps_batches = True
+    indexable = False
+    keeps_places = False
 
     @property
     def cardinality(self) -> int:
         return UNKNOWN_CARDINALITY
-
-    @property
-    def indexable(self) -> bool:
-        return False
-
-    @property
-    def keeps_places(self) -> bool:
-        return False
 
     def arguments(self) -> list[str]:
         return ["SHARD_HINT", "SHARD_HINT"]

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Column, is_ragged
-from penstock.data.node import DependsOn, Node, OneInput, Run, scaled
+from penstock.data.node import DependsOn, Node, OneInput, Run, any_number, scaled
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError
-from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.options import INFINITE_CARDINALITY
 from penstock.spec import LeafSpec, batched, ragged_rows, row_of
 from penstock.structure import flatten, map_structure
 
@@ -21,6 +21,7 @@ class Unbatch(OneInput):
     name: ClassVar[str] = "unbatch"
     depends_on = DependsOn.ANY
     rows_apart = True
+    drops_alike = True
 
     @property
     def memory(self) -> str:
@@ -31,14 +32,10 @@ class Unbatch(OneInput):
         rows = _static_rows(self.input.spec)
         if rows is not None:
             return scaled(self.input.cardinality, lambda n: n * rows)
-        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
+        return any_number(self.input)
 
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(row_of, inputs[0]) if _have_rows(inputs[0]) else None
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
 
     def stream(self, run: Run, epoch: int) -> "UnbatchStream":
         return UnbatchStream(self, self.input, run, epoch)
@@ -84,12 +81,6 @@ class UnbatchStream(OneInputStream):
         if not isinstance(batch, np.ndarray) or batch.ndim == 0:
             raise ElementError(f"{self._node.where()}: every leaf needs a leading axis to take apart, got a scalar")
         return batch
-
-    def state(self) -> State:
-        return self._input.state()
-
-    def restore(self, state: State) -> None:
-        self._input.restore(state)
 
 
 @dataclass(frozen=True, eq=False)

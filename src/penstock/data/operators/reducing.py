@@ -10,10 +10,9 @@ import numpy as np
 from penstock.data.block import Block, own
 from penstock.data.functions.apply import call_rows, checked_rows, integer_key, note
 from penstock.data.functions.layout import Layout
-from penstock.data.node import OneInput, Run
+from penstock.data.node import OneInput, Run, any_number
 from penstock.data.streams.stream import CountingCursor, OneInputStream, RowsBeforeFailure, State
 from penstock.errors import InvalidTypeError
-from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 from penstock.spec import as_leaf
@@ -74,7 +73,7 @@ class GroupByReducer(OneInput):
 
     @property
     def cardinality(self) -> int:
-        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
+        return any_number(self.input)
 
     def stream(self, run: Run, epoch: int) -> "GroupByReducerStream":
         return GroupByReducerStream(self, run, epoch)

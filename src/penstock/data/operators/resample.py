@@ -28,6 +28,8 @@ class RejectionResample(OneInput):
     name: ClassVar[str] = "rejection_resample"
     depends_on = DependsOn.ANY
     worth_a_worker = True
+    varies = True
+    drops_alike = True
     class_function: Callable[..., Any]
     target_distribution: tuple[float, ...]
     initial_distribution: tuple[float, ...] | None
@@ -41,16 +43,8 @@ class RejectionResample(OneInput):
         return TensorSpec((), np.int64), inputs[0]
 
     @property
-    def varies(self) -> bool:
-        return True
-
-    @property
     def draws_unseeded(self) -> bool:
         return self.seed is None
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
 
     def stream(self, run: Run, epoch: int) -> "RejectionResampleStream":
         return RejectionResampleStream(self, run, epoch)

@@ -14,11 +14,10 @@ from penstock.data.functions.apply import checked_rows
 from penstock.data.functions.layout import Layout
 from penstock.data.functions.promise import Promise
 from penstock.data.functions.stream import FunctionStream
-from penstock.data.node import OneInput, Run
+from penstock.data.node import OneInput, Run, any_number
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.values import decode_value, encode_value
-from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import failures
 from penstock.spec import as_leaf
 from penstock.structure import flatten, map_structure
@@ -32,6 +31,8 @@ class Scan(OneInput):
     reads_once = True
     one_each = True
     worth_a_worker = True
+    drops_alike = True
+    keeps_places = True
     initial_state: Any = field(repr=False)
     function: Callable[[Any, Any], tuple[Any, Any]]
     output_signature: Any = field(default=None, repr=False)
@@ -52,14 +53,6 @@ class Scan(OneInput):
     @property
     def spec_from_call(self) -> bool:
         return self.output_signature is None
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
-
-    @property
-    def keeps_places(self) -> bool:
-        return True
 
     def stream(self, run: Run, epoch: int) -> "ScanStream":
         return ScanStream(self, run, epoch)
@@ -171,18 +164,15 @@ class TakeWhile(OneInput):
     name: ClassVar[str] = "take_while"
     reads_once = True
     worth_a_worker = True
+    drops_alike = True
     predicate: Callable[..., Any]
 
     @property
     def cardinality(self) -> int:
-        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
+        return any_number(self.input)
 
     def spec_over(self, *inputs: Any) -> Any:
         return inputs[0]
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
 
     def stream(self, run: Run, epoch: int) -> "TakeWhileStream":
         return TakeWhileStream(self, run, epoch)
@@ -226,6 +216,7 @@ class Unique(OneInput):
     """The elements that have not come before."""
 
     name: ClassVar[str] = "unique"
+    drops_alike = True
 
     @property
     def memory(self) -> str:
@@ -233,14 +224,10 @@ class Unique(OneInput):
 
     @property
     def cardinality(self) -> int:
-        return 0 if self.input.cardinality == 0 else UNKNOWN_CARDINALITY
+        return any_number(self.input)
 
     def spec_over(self, *inputs: Any) -> Any:
         return inputs[0]
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
 
     def stream(self, run: Run, epoch: int) -> "UniqueStream":
         return UniqueStream(self, run, epoch)

@@ -41,6 +41,7 @@ class Shuffle(SameElements):
     gives_all = True
     keeps_batches = True
     maps_may_pass = True
+    drops_alike = True
     buffer_size: int
     seed: int | None = None
     reshuffle_each_iteration: bool = True
@@ -59,10 +60,6 @@ class Shuffle(SameElements):
     @property
     def draws_unseeded(self) -> bool:
         return self.seed is None
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
 
     @property
     def keeps_places(self) -> bool:

@@ -124,6 +124,9 @@ class Source(Node):
 
     name: ClassVar[str] = "from_source"
     worth_a_worker = True
+    indexable = True
+    drops_alike = True
+    keeps_places = True
     source: Any = field(repr=False)
     length: int = field(repr=False)
     rows: CollectionRows = field(repr=False)
@@ -147,18 +150,6 @@ class Source(Node):
     @property
     def spec_from_call(self) -> bool:
         return self.rows.spec is None
-
-    @property
-    def indexable(self) -> bool:
-        return True
-
-    @property
-    def drops_alike(self) -> bool:
-        return True
-
-    @property
-    def keeps_places(self) -> bool:
-        return True
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         if len(indices) == 0:

@@ -20,6 +20,8 @@ class Range(Node):
     """The integers of `range(start, stop, step)`."""
 
     name: ClassVar[str] = "range"
+    indexable = True
+    fails = False
     start: int
     stop: int
     step: int
@@ -32,14 +34,6 @@ class Range(Node):
     def spec(self) -> TensorSpec:
         return TensorSpec((), np.int64)
 
-    @property
-    def indexable(self) -> bool:
-        return True
-
-    @property
-    def fails(self) -> bool:
-        return False
-
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         return _numbers(indices, self.start, self.step)
 
@@ -49,6 +43,8 @@ class Counter(Node):
     """start, start + step, … without end."""
 
     name: ClassVar[str] = "counter"
+    indexable = True
+    fails = False
     start: int
     step: int
 
@@ -60,14 +56,6 @@ class Counter(Node):
     def spec(self) -> TensorSpec:
         return TensorSpec((), np.int64)
 
-    @property
-    def indexable(self) -> bool:
-        return True
-
-    @property
-    def fails(self) -> bool:
-        return False
-
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         return _numbers(indices, self.start, self.step)
 
@@ -75,6 +63,9 @@ class Counter(Node):
 @dataclass(frozen=True, eq=False)
 class Draws(Node):
     """Integers without end, drawn at random: a function of (seed, epoch, position)."""
+
+    indexable = True
+    fails = False
 
     seed: int | None
     rerandomize_each_iteration: bool
@@ -88,20 +79,12 @@ class Draws(Node):
         return TensorSpec((), np.int64)
 
     @property
-    def indexable(self) -> bool:
-        return True
-
-    @property
     def varies(self) -> bool:
         return self.rerandomize_each_iteration
 
     @property
     def draws_unseeded(self) -> bool:
         return self.seed is None
-
-    @property
-    def fails(self) -> bool:
-        return False
 
     def _key(self, run: Run, epoch: int) -> int:
         return mix(run.key(self, self.seed), epoch if self.rerandomize_each_iteration else 0)
@@ -135,6 +118,9 @@ class Choices(Draws):
 class Slices(Node):
     """The rows of arrays: `from_tensor_slices`, and with one row `from_tensors`."""
 
+    indexable = True
+    fails = False
+
     method: str = field(repr=False)
     columns: tuple[Column, ...] = field(repr=False)
     structure: Structure = field(repr=False)
@@ -160,14 +146,6 @@ class Slices(Node):
     @cached_property
     def spec(self) -> Any:  # found once: it looks at every row of an object column
         return Block(self.columns, self.structure, self.length).spec()
-
-    @property
-    def indexable(self) -> bool:
-        return True
-
-    @property
-    def fails(self) -> bool:
-        return False
 
     def arguments(self) -> list[str]:
         return [f"{column.dtype}{list(column.shape)}" for column in self.columns]

@@ -29,6 +29,7 @@ class Window(OneInput):
 
     name: ClassVar[str] = "window"
     depends_on = DependsOn.NEIGHBOURS
+    fails = False
     size: int
     shift: int
     stride: int
@@ -57,10 +58,6 @@ class Window(OneInput):
     @property
     def keeps_places(self) -> bool:
         return self.indexable
-
-    @property
-    def fails(self) -> bool:
-        return False
 
     def spec_over(self, *inputs: Any) -> Any:
         return map_structure(lambda leaf: TensorSpec((), object), inputs[0])  # a dataset in the place of each leaf

@@ -18,6 +18,8 @@ class TimeseriesWindows(Node):
     """Window i has `sequence_length` rows of the data, beginning with row `start + i * sequence_stride`."""
 
     name: ClassVar[str] = "timeseries_windows"
+    indexable = True
+    fails = False
     columns: tuple[Column, ...] = field(repr=False)
     targets: tuple[Column, ...] = field(repr=False)
     structure: Structure = field(repr=False)
@@ -46,14 +48,6 @@ class TimeseriesWindows(Node):
         data = [TensorSpec((self.sequence_length, *column.shape[1:]), column.dtype) for column in self.columns]
         targets = [TensorSpec(column.shape[1:], column.dtype) for column in self.targets]
         return self.structure.unflatten([*data, *targets])
-
-    @property
-    def indexable(self) -> bool:
-        return True
-
-    @property
-    def fails(self) -> bool:
-        return False
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         starts = np.asarray(indices, np.int64) * self.sequence_stride + self.start

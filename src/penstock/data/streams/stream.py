@@ -296,13 +296,19 @@ class RowsBeforeFailure(Stream):
 
 
 class OneInputStream(Stream):
-    """A stream over one input, whose rows it takes by a cursor."""
+    """A stream over one input, whose rows it takes by a cursor; its state is that cursor's, unless it has more."""
 
     _input: Cursor
 
     @property
     def inputs(self) -> tuple[Stream, ...]:
         return (self._input,)
+
+    def state(self) -> State:
+        return self._input.state()
+
+    def restore(self, state: State) -> None:
+        self._input.restore(state)
 
     def close(self) -> None:
         self._input.close()

@@ -57,6 +57,7 @@ class Distribute(Node):
 
     name: ClassVar[str] = "distribute"
     own_pace = True
+    varies = True
     settings: DistributeOptions
     info: DatasetInfo = field(repr=False)
     kind: PassKind
@@ -135,10 +136,6 @@ class Distribute(Node):
         definition = self.definition if as_defined else to_bytes(self.produced, options)
         known = f"{self.info.fingerprint} {seeds}" if seeds and self.settings.alone else self.info.fingerprint
         return RegisterDataset(definition=definition, info=msgspec.structs.replace(self.info, fingerprint=known))
-
-    @property
-    def varies(self) -> bool:
-        return True
 
     @property
     def draws_unseeded(self) -> bool:
