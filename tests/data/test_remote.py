@@ -1,5 +1,6 @@
 """Files of object stores and web servers: patterns, tags, faults of servers, and what is read in advance."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -14,7 +15,8 @@ from object_server import cut, dropped, object_server, short, status
 
 import penstock as ps
 
-pytest.importorskip("obstore", reason="the extra cloud is not installed: pip install obstore")
+pytest.importorskip("obstore.store", reason="the extra cloud is not installed: pip install obstore")
+obstore = pytest.importorskip("obstore", reason="the extra cloud is not installed: pip install obstore")
 PROTOCOLS = ("s3", "gs", "az")
 
 
@@ -217,6 +219,50 @@ def test_shards_use_the_listing_of_the_dataset(server, policy):
     parts = [ps.HostStrategy(1, 2, worker).distribute_dataset(dataset) for worker in range(2)]
     assert sorted(int(x) for part in parts for step in part for x in step.values[0]) == list(range(200))
     assert server.lists == 1
+
+
+@pytest.mark.slow
+def test_a_server_that_others_have_written_is_read(server, tmp_path, monkeypatch):
+    if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask_cors") is None:
+        pytest.skip("moto is not installed: pip install 'moto[s3]' flask flask-cors")
+    program = """
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+input()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with process:
+        address = f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        pytest.importorskip("boto3").client("s3", endpoint_url=address).create_bucket(Bucket="bucket")
+        store = obstore.store.S3Store("bucket", client_options={"allow_http": True})
+        pq.write_table(
+            pa.table({"x": range(100_000)}), tmp_path / "t.parquet", row_group_size=5000, use_dictionary=False
+        )
+        obstore.put(store, "t/a b.parquet", (tmp_path / "t.parquet").read_bytes())
+        for number in range(30):
+            obstore.put(store, f"lines/{number:02}.txt", lines(number))
+        obstore.put(store, "empty.txt", b"")
+        rows = ps.ParquetDataset("s3://bucket/*/*.parquet")
+        assert sorted(x for rows in rows.shuffle(seed=1).batch(9000) for x in rows["x"]) == list(range(100_000))
+        texts = ps.TextLineDataset(["s3://bucket/empty.txt", *ps.Dataset.list_files("s3://bucket/lines/*")])
+        assert [int(line) for line in texts] == list(range(30))
+        by_number = ps.FilesDataset("s3://bucket/t/a b.parquet", "parquet")
+        obstore.put(store, "t/a b.parquet", (tmp_path / "t.parquet").read_bytes()[::-1])
+        with pytest.raises(ps.StorageError, match="a b.parquet' has changed since the dataset was made"):
+            by_number[99_000]
+        for missing in ("s3://bucket/none", "s3://none/none"):
+            with pytest.raises(ps.StorageError, match="there is no such file, or no such bucket"):
+                list(ps.TextLineDataset(missing))
+        process.stdin.close()
 
 
 def test_a_process_that_is_forked_while_files_are_read_is_told(server):
