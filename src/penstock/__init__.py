@@ -56,8 +56,10 @@ from penstock.errors import TooManySkippedError as TooManySkippedError
 from penstock.errors import WorkerError as WorkerError
 from penstock.extras import load as _load
 from penstock.formats.example import parse_example as parse_example
+from penstock.formats.file_cache import cache_remote_files as cache_remote_files
 from penstock.formats.indexed.file_format import FileFormat as FileFormat
 from penstock.formats.indexed.registry import register_format as register_format
+from penstock.formats.opening import open_file as open_file
 from penstock.formats.ragged_feature import RaggedFeature as RaggedFeature
 from penstock.formats.sequence_example import parse_sequence_example as parse_sequence_example
 from penstock.formats.tfrecord_writer import TFRecordWriter as TFRecordWriter

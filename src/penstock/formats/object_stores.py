@@ -73,10 +73,10 @@ def open_file(name: str, first: int) -> RemoteFile:
     """
     store, path = _store_of(name)
     with reading(name):
-        if not first:
+        if not first and name.partition("://")[0] not in _WEB:  # a signed address may be good for GET alone
             return _ObjectFile(name, store, path, obstore.head(store, path), b"")
         try:
-            found = obstore.get(store, path, options={"range": (0, first)})
+            found = obstore.get(store, path, options={"range": (0, max(first, 1))})
             return _ObjectFile(name, store, path, found.meta, bytes(found.bytes()))
         except (exceptions.GenericError, exceptions.NotSupportedError):  # an empty file has no first bytes
             found = obstore.get(store, path)

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from penstock.errors import MissingExtraError, StorageError
 from penstock.extras import Missing, load
-from penstock.formats.remote_file import REQUEST_BYTES, Parts, RemoteFile, ask
+from penstock.formats.file_cache import DIRECTORY, kept
+from penstock.formats.remote_file import REQUEST_BYTES, Parts, RemoteFile, ask, parts_of
 
 _STORES: Any = load("penstock.formats.object_stores", "cloud", "reading files of object stores")
 _SYSTEMS: Any = load("penstock.formats.file_systems", "cloud", "reading files with a protocol")
@@ -53,12 +54,13 @@ def open_remote(name: str, first: int = 0) -> RemoteFile:
     """
     reads = _reads(name)
     try:
-        found: RemoteFile = reads.open_file(name, first)
+        keeps = DIRECTORY in os.environ
+        found: RemoteFile = reads.open_file(name, 0 if keeps else first)
     except StorageError:
         raise
     except OSError as error:
         raise StorageError(f"{name!r} cannot be opened: {error.strerror or error}") from error
-    return found
+    return kept(found) if keeps else found
 
 
 def open_file(name: str) -> "RemoteBytes":
@@ -68,6 +70,9 @@ def open_file(name: str) -> "RemoteBytes":
 
 def read_file(name: str) -> bytes:
     """All bytes of a file; raises as `open_remote`."""
+    if DIRECTORY in os.environ:
+        file = open_remote(name)
+        return parts_of(file, [0], [file.size])[0]
     content: bytes = _reads(name).read_file(name)
     return content
 
@@ -155,10 +160,13 @@ class RemoteBytes(io.RawIOBase):
     def read_whole(self, count: int) -> bytes:
         """The next `count` bytes, or those up to the end."""
         pieces = []
-        while count and (piece := self.read(count)):
+        while count and (piece := self.read(min(count, REQUEST_BYTES))):
             pieces.append(piece)
             count -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def readall(self) -> bytes:
+        return self.read_whole(self._file.size - self._at)
 
     def readinto(self, room: Any) -> int:
         view = memoryview(room).cast("B")

@@ -13,7 +13,8 @@ Rows = range | npt.NDArray[np.int64]
 class FileFormat(ABC):
     """How rows are stored in a kind of file, any of which can be read by its number.
 
-    Three methods make a format. `ps.FilesDataset(files, format=...)` reads files of it, by index: shuffled as a
+    Three methods make a format. They get names as users give them, so open files by `ps.open_file`, which reads remote
+    ones too. `ps.FilesDataset(files, format=...)` reads files of it, by index: shuffled as a
     whole, divided over workers by rows or by files, and resumed at any row. Formats are pickled for data workers, so
     they hold no open files; what they keep in memory is best left out of `__getstate__`.
 
@@ -25,10 +26,12 @@ class FileFormat(ABC):
         ...     '''Three bytes for each row.'''
         ...
         ...     def count(self, name):
-        ...         return pathlib.Path(name).stat().st_size // 3
+        ...         with ps.open_file(name) as file:
+        ...             return file.seek(0, 2) // 3
         ...
         ...     def read(self, name, rows):
-        ...         return np.memmap(name, np.uint8, "r").reshape(-1, 3)[rows]
+        ...         with ps.open_file(name) as file:
+        ...             return np.frombuffer(file.read(), np.uint8).reshape(-1, 3)[rows]
         ...
         ...     def spec(self, name):
         ...         return ps.TensorSpec((3,), np.uint8)
