@@ -7,6 +7,7 @@ Python objects, the column is an object array of shape (n,), with one array or o
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from penstock.spec import LeafSpec, TensorSpec, alike, as_leaf, merged_specs, sp
 from penstock.structure import Structure, flatten
 
 Column = npt.NDArray[Any]
+_DTYPE, _SHAPE = attrgetter("dtype"), attrgetter("shape")
+
 Indices = range | npt.NDArray[np.int64]
 """Positions: a range where they are evenly spaced (rows are views), else an array of int64 (rows are copies)."""
 
@@ -218,6 +221,10 @@ def spec_of_column(column: Column) -> LeafSpec:
 
 def _joined(columns: Sequence[Column], copiers: Copiers | None) -> Column:
     first = columns[0]
+    if all(map(is_ragged, columns)):
+        rows = np.concatenate(columns)
+        if len(set(map(_DTYPE, rows))) == 1 and len(set(map(_SHAPE, rows))) > 1:
+            return rows
     if any(is_ragged(column) for column in columns) or any(column.shape[1:] != first.shape[1:] for column in columns):
         return column_of([row if isinstance(row, np.ndarray) else as_leaf(row) for column in columns for row in column])
     for other in columns[1:]:

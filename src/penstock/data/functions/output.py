@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from sys import getrefcount
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -65,6 +66,16 @@ def bounds(kind: type, dtype: np.dtype[Any]) -> tuple[float, float] | None:
     return -largest, largest
 
 
+def _references_to_one_alone() -> int:
+    """What `getrefcount` says of a result that only the variable of a loop refers to: Python's versions differ."""
+    for value in map(np.empty, [1]):
+        return getrefcount(value)
+    raise AssertionError
+
+
+_ALONE: Final = _references_to_one_alone()
+
+
 class OutputBlock:
     """The output block of one call, allocated for results of a known layout; threads fill disjoint rows."""
 
@@ -75,7 +86,7 @@ class OutputBlock:
         self.structure = layout.structure
         self.columns = [empty((rows, *shape), dtype) for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)]
         # Results of another shape than the layout's, by row: their columns become ragged in the end.
-        self._odd: list[dict[int, Any]] = [{} for _ in self.columns]
+        self.odd: list[dict[int, Any]] = [{} for _ in self.columns]
 
     @property
     def nbytes(self) -> int:
@@ -153,13 +164,9 @@ class OutputBlock:
         elif leaf.dtype == column.dtype and leaf.shape == column.shape[1:]:
             column[row] = leaf
         elif alike(leaf.dtype, column.dtype):
-            self.put_odd(row, number, leaf)
+            self.odd[number][row] = own(leaf)
         else:
             self._refuse(number, leaf)
-
-    def put_odd(self, row: int, number: int, leaf: Any) -> None:
-        """Write a leaf of the right dtype that has another shape than those of the layout."""
-        self._odd[number][row] = own(leaf)
 
     def put_alike(self, start: int, number: int, values: Sequence[Any]) -> bool:
         """Write values of one type, if they become a column together as they do one by one; False if not."""
@@ -208,7 +215,7 @@ class OutputBlock:
     def _block(self, rows: int) -> Block:
         columns = [
             self._with_odd(column, odd, rows) if odd and rows else column[:rows]
-            for column, odd in zip(self.columns, self._odd, strict=True)
+            for column, odd in zip(self.columns, self.odd, strict=True)
         ]
         return Block(tuple(columns), self.structure, rows)
 
@@ -323,7 +330,7 @@ class _Arrays(_Part):
     """Results of one leaf that are arrays."""
 
     def take(self, values: Iterator[Any]) -> None:
-        output, column, row = self._output, self._output.columns[0], self.row
+        output, column, odd, row = self._output, self._output.columns[0], self._output.odd[0], self.row
         shape, dtype = column.shape[1:], column.dtype
         try:
             for value in values:
@@ -331,7 +338,8 @@ class _Arrays(_Part):
                     if value.shape == shape:
                         column[row] = value
                     else:
-                        output.put_odd(row, 0, value)
+                        # Nobody else can change an array that nobody else refers to.
+                        odd[row] = value if value.base is None and getrefcount(value) == _ALONE else value.copy()
                 else:
                     output.put(row, value)
                 row += 1

@@ -12,13 +12,12 @@ from penstock.data.functions.apply import (
     call_rows,
     call_rows_in_place,
     call_rows_with_randomness,
-    checked_rows,
     map_rows,
     note,
 )
 from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Made
-from penstock.data.functions.output import Failure, OutputBlock, Results
+from penstock.data.functions.output import Failure, OutputBlock, Results, first_result
 from penstock.data.functions.promise import Promise
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run, any_number
@@ -266,7 +265,9 @@ class FilterStream(FunctionStream):
         values: list[Any] = []
         failure: BaseException | None = None
         try:
-            values.extend(checked_rows(self._node.predicate, block))  # keeps what came before an exception
+            values.extend(call_rows(self._node.predicate, block))  # keeps what came before an exception
+            if len(values) < len(block):
+                first_result(iter(()))
         except failures() as error:
             failure = error
         if not set(map(type, values)) <= _TRUTH_VALUES:
