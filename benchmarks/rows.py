@@ -1,5 +1,7 @@
 """What operators cost for each row, against the loop that one would write by hand, by processor time and in turn."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -12,7 +14,18 @@ from benchmarks.timing import Figure, processor_ratio, processor_seconds
 
 def measure() -> list[Figure]:
     """The figures of this file."""
-    return [*maps(), *generators(), restored_generator(), *shuffles(), ragged_text(), *windows(), scanned()]
+    return [imported(), *maps(), *generators(), restored_generator(), *shuffles(), ragged_text(), *windows(), scanned()]
+
+
+def imported() -> Figure:
+    """`import penstock` in a process of its own, in NumPy's import."""
+    times: list[list[float]] = [[], []]
+    for _ in range(9):
+        for module, found in zip(("numpy", "penstock"), times, strict=True):
+            code = f"import time, {module}; print(time.process_time())"
+            found.append(float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout))
+    ratios = sorted(b / a for a, b in zip(*times, strict=True))
+    return Figure("import penstock / import numpy, processes", ratios[4], 2, False, spread=(ratios[0], ratios[-1]))
 
 
 def exhaust(items: Iterable[object]) -> None:

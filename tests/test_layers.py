@@ -214,7 +214,7 @@ def test_level_0_knows_numpy_and_the_standard_library_only() -> None:
 IMPORT_PENSTOCK = """
 import json, sys, threading, time
 times = [time.process_time()]
-import numpy, pyarrow
+import numpy
 times.append(time.process_time())
 import penstock
 times.append(time.process_time())
@@ -228,7 +228,7 @@ def test_importing_penstock_is_quick_and_loads_nothing_heavy() -> None:
         done = subprocess.run([sys.executable, "-c", IMPORT_PENSTOCK], capture_output=True, text=True, check=True)
         (begun, libraries, ended), loaded, threads = json.loads(done.stdout)
         assert HEAVY.keys() & set(loaded) == set()
-        assert {f"pyarrow.{name}" for name in ("csv", "dataset", "json", "parquet")} & set(loaded) == set()
+        assert [name for name in loaded if name.startswith(("pyarrow", "penstock.distribute"))] == []
         assert threads == 1
         ratios.append((ended - libraries) / (libraries - begun))
-    assert min(ratios) < 2  # that of NumPy and Arrow, which are both needed: about 1.2
+    assert min(ratios) < 1.5  # that of NumPy, with compiled bytecode: about 0.75

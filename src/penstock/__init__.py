@@ -1,43 +1,19 @@
 """penstock carries training data from storage to every replica.
 
-`import penstock as ps` gives everything named here; nothing that needs JAX is imported before it is used, and
-`ps.preprocessing` only then too. A name that needs a package which is not installed can be looked up; using it says
-which extra to install.
+`import penstock as ps` gives everything named here. What not every program uses, such as readers of files, strategies
+and all that needs JAX, is imported when it is used first. A name that needs a package which is not installed can be
+looked up; using it says which extra to install.
 """
 
 import importlib as _importlib
 import types as _types
 import typing as _typing
 
-from penstock.data.archives import ArrayRecordDataset as ArrayRecordDataset
-from penstock.data.archives import MdsDataset as MdsDataset
-from penstock.data.archives import TarDataset as TarDataset
 from penstock.data.dataset import Dataset as Dataset
-from penstock.data.files import FilesDataset as FilesDataset
-from penstock.data.files import FixedLengthRecordDataset as FixedLengthRecordDataset
-from penstock.data.files import ParquetDataset as ParquetDataset
-from penstock.data.files import TextLineDataset as TextLineDataset
-from penstock.data.files import TFRecordDataset as TFRecordDataset
 from penstock.data.iterator import DatasetIterator as DatasetIterator
 from penstock.data.operators.reducing import Reducer as Reducer
 from penstock.data.skipped import SkippedRow as SkippedRow
 from penstock.data.skipped import SkippedRows as SkippedRows
-from penstock.data.table_files import CsvDataset as CsvDataset
-from penstock.data.table_files import JsonLinesDataset as JsonLinesDataset
-from penstock.distribute import DistributedDataset as DistributedDataset
-from penstock.distribute import DistributedIterator as DistributedIterator
-from penstock.distribute import HostStrategy as HostStrategy
-from penstock.distribute import InputContext as InputContext
-from penstock.distribute import InputOptions as InputOptions
-from penstock.distribute import InputReplicationMode as InputReplicationMode
-from penstock.distribute import PartialBatch as PartialBatch
-from penstock.distribute import PerReplica as PerReplica
-from penstock.distribute import ReduceOp as ReduceOp
-from penstock.distribute import ReplicaContext as ReplicaContext
-from penstock.distribute import Strategy as Strategy
-from penstock.distribute import ValueContext as ValueContext
-from penstock.distribute import get_replica_context as get_replica_context
-from penstock.distribute import get_strategy as get_strategy
 from penstock.errors import CardinalityError as CardinalityError
 from penstock.errors import ClosedError as ClosedError
 from penstock.errors import ElementError as ElementError
@@ -55,14 +31,6 @@ from penstock.errors import StorageError as StorageError
 from penstock.errors import TooManySkippedError as TooManySkippedError
 from penstock.errors import WorkerError as WorkerError
 from penstock.extras import load as _load
-from penstock.formats.example import parse_example as parse_example
-from penstock.formats.file_cache import cache_remote_files as cache_remote_files
-from penstock.formats.indexed.file_format import FileFormat as FileFormat
-from penstock.formats.indexed.registry import register_format as register_format
-from penstock.formats.opening import open_file as open_file
-from penstock.formats.ragged_feature import RaggedFeature as RaggedFeature
-from penstock.formats.sequence_example import parse_sequence_example as parse_sequence_example
-from penstock.formats.tfrecord_writer import TFRecordWriter as TFRecordWriter
 from penstock.optional import Optional as Optional
 from penstock.options import AUTOTUNE as AUTOTUNE
 from penstock.options import INFINITE_CARDINALITY as INFINITE_CARDINALITY
@@ -82,18 +50,82 @@ if _typing.TYPE_CHECKING:
     from penstock import service as service
     from penstock import testing as testing
     from penstock import video as video
+    from penstock.data.archives import ArrayRecordDataset as ArrayRecordDataset
+    from penstock.data.archives import MdsDataset as MdsDataset
+    from penstock.data.archives import TarDataset as TarDataset
+    from penstock.data.files import FilesDataset as FilesDataset
+    from penstock.data.files import FixedLengthRecordDataset as FixedLengthRecordDataset
+    from penstock.data.files import ParquetDataset as ParquetDataset
+    from penstock.data.files import TextLineDataset as TextLineDataset
+    from penstock.data.files import TFRecordDataset as TFRecordDataset
+    from penstock.data.table_files import CsvDataset as CsvDataset
+    from penstock.data.table_files import JsonLinesDataset as JsonLinesDataset
+    from penstock.distribute import DistributedDataset as DistributedDataset
+    from penstock.distribute import DistributedIterator as DistributedIterator
+    from penstock.distribute import HostStrategy as HostStrategy
+    from penstock.distribute import InputContext as InputContext
+    from penstock.distribute import InputOptions as InputOptions
+    from penstock.distribute import InputReplicationMode as InputReplicationMode
     from penstock.distribute import MirroredStrategy as MirroredStrategy
     from penstock.distribute import MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy
+    from penstock.distribute import PartialBatch as PartialBatch
+    from penstock.distribute import PerReplica as PerReplica
+    from penstock.distribute import ReduceOp as ReduceOp
+    from penstock.distribute import ReplicaContext as ReplicaContext
+    from penstock.distribute import Strategy as Strategy
     from penstock.distribute import TPUStrategy as TPUStrategy
+    from penstock.distribute import ValueContext as ValueContext
+    from penstock.distribute import get_replica_context as get_replica_context
+    from penstock.distribute import get_strategy as get_strategy
+    from penstock.formats.example import parse_example as parse_example
+    from penstock.formats.file_cache import cache_remote_files as cache_remote_files
+    from penstock.formats.indexed.file_format import FileFormat as FileFormat
+    from penstock.formats.indexed.registry import register_format as register_format
+    from penstock.formats.opening import open_file as open_file
+    from penstock.formats.ragged_feature import RaggedFeature as RaggedFeature
     from penstock.formats.saving.example_writer import serialize_example as serialize_example
+    from penstock.formats.sequence_example import parse_sequence_example as parse_sequence_example
+    from penstock.formats.tfrecord_writer import TFRecordWriter as TFRecordWriter
     from penstock.training.checkpoint.checkpoint import Checkpoint as Checkpoint
     from penstock.training.checkpoint.keep import best_checkpoint as best_checkpoint
     from penstock.training.checkpoint.numbered import latest_checkpoint as latest_checkpoint
     from penstock.training.loss import compute_average_loss as compute_average_loss
     from penstock.training.loss import scale_regularization_loss as scale_regularization_loss
 
-# Where the names are that need JAX or Keras, and the extra that brings what they need.
+# Where the names are that are imported when they are used first, and the extra that brings what they need.
 _LAZY = {
+    "ArrayRecordDataset": ("penstock.data.archives", None),
+    "MdsDataset": ("penstock.data.archives", None),
+    "TarDataset": ("penstock.data.archives", None),
+    "FilesDataset": ("penstock.data.files", None),
+    "FixedLengthRecordDataset": ("penstock.data.files", None),
+    "ParquetDataset": ("penstock.data.files", None),
+    "TextLineDataset": ("penstock.data.files", None),
+    "TFRecordDataset": ("penstock.data.files", None),
+    "CsvDataset": ("penstock.data.table_files", None),
+    "JsonLinesDataset": ("penstock.data.table_files", None),
+    "DistributedDataset": ("penstock.distribute", None),
+    "DistributedIterator": ("penstock.distribute", None),
+    "HostStrategy": ("penstock.distribute", None),
+    "InputContext": ("penstock.distribute", None),
+    "InputOptions": ("penstock.distribute", None),
+    "InputReplicationMode": ("penstock.distribute", None),
+    "PartialBatch": ("penstock.distribute", None),
+    "PerReplica": ("penstock.distribute", None),
+    "ReduceOp": ("penstock.distribute", None),
+    "ReplicaContext": ("penstock.distribute", None),
+    "Strategy": ("penstock.distribute", None),
+    "ValueContext": ("penstock.distribute", None),
+    "get_replica_context": ("penstock.distribute", None),
+    "get_strategy": ("penstock.distribute", None),
+    "cache_remote_files": ("penstock.formats.file_cache", None),
+    "open_file": ("penstock.formats.opening", None),
+    "parse_example": ("penstock.formats.example", None),
+    "FileFormat": ("penstock.formats.indexed.file_format", None),
+    "register_format": ("penstock.formats.indexed.registry", None),
+    "RaggedFeature": ("penstock.formats.ragged_feature", None),
+    "parse_sequence_example": ("penstock.formats.sequence_example", None),
+    "TFRecordWriter": ("penstock.formats.tfrecord_writer", None),
     "MirroredStrategy": ("penstock.distribute", "jax"),
     "MultiWorkerMirroredStrategy": ("penstock.distribute", "jax"),
     "TPUStrategy": ("penstock.distribute", "jax"),

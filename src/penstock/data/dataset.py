@@ -48,12 +48,10 @@ from penstock.data.snapshots import NOTE as SNAPSHOT_NOTE
 from penstock.data.snapshots import make_snapshot
 from penstock.data.tensorflow import DATASET
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from penstock.formats import saving
 from penstock.formats.files import matching_files
 from penstock.formats.folders import ImageReader, TextReader
-from penstock.formats.row_store import RowStore
 from penstock.formats.saving.manifest import read_manifest
-from penstock.formats.saving.saved_files import SavedFiles
-from penstock.formats.tables import arrow_table, as_columns
 from penstock.options import (
     AUTOTUNE,
     INFINITE_CARDINALITY,
@@ -178,7 +176,10 @@ class Dataset(Generic[Element]):
             raise InvalidArgumentError(
                 f"from_tensor_slices takes arrays with a leading axis, got {dataset!r}: use it as it is"
             )
-        columnar = [as_columns(leaf, path) for leaf, path in zip(leaves, structure.paths(), strict=True)]
+        columnar = [
+            leaf if isinstance(leaf, np.ndarray) else formats.tables.as_columns(leaf, path)
+            for leaf, path in zip(leaves, structure.paths(), strict=True)
+        ]
         leaves, structure = flatten(structure.unflatten(columnar))
         try:
             columns = tuple(np.asarray(as_leaf(leaf)) for leaf in leaves)
@@ -222,7 +223,7 @@ class Dataset(Generic[Element]):
             >>> list(Dataset.from_arrow(table, mask_nulls=True))[1]
             {'age': np.int64(0), 'age_is_valid': np.False_, 'name': 'Bob'}
         """
-        columns = as_columns(arrow_table(data, mask_nulls), call="from_arrow")
+        columns = formats.tables.as_columns(formats.tables.arrow_table(data, mask_nulls), call="from_arrow")
         leaves, structure = flatten(columns)
         return Dataset(Slices("from_arrow", tuple(leaves), structure, len(leaves[0]), site=user_site()))
 
@@ -686,10 +687,10 @@ class Dataset(Generic[Element]):
         place = Path(local_path(path))
         manifest = read_manifest(place)
         if manifest is None:
-            return Dataset(Saved(str(place), RowStore(place), site=user_site()))
+            return Dataset(Saved(str(place), formats.row_store.RowStore(place), site=user_site()))
         if manifest.structure is None:
             return Dataset.range(0)
-        files = SavedFiles(manifest, place.absolute())
+        files = saving.saved_files.SavedFiles(manifest, place.absolute())
         counts = {name: files.count(name) for name in files.files}
         names = Slices("files", (object_column(counts),), LEAF, len(counts), site=user_site())
         return Dataset(IndexedFiles(names, "load", files, counts, site=user_site()))

@@ -19,10 +19,10 @@ from penstock.data.plan import make_plan
 from penstock.data.save_progress import SaveProgress
 from penstock.data.shard_saving import SavePlan, ShardNotes, ShardTask, iterator_at, told_where, write_shard
 from penstock.errors import InvalidArgumentError, InvalidTypeError
-from penstock.formats.columns import spec_to_data
 from penstock.formats.saving.leaves import spec_of
 from penstock.formats.saving.registry import shard_format
 from penstock.formats.saving.shards import Description
+from penstock.formats.spec_data import spec_to_data
 from penstock.formats.work_directory import WorkDirectory
 from penstock.options import Options, check_integer
 from penstock.structure import flatten

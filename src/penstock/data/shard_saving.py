@@ -23,9 +23,9 @@ from penstock.data.block import Block
 from penstock.data.iterator import DatasetIterator, Iterations, next_block, pass_over
 from penstock.data.node import Node
 from penstock.errors import StorageError
-from penstock.formats.columns import spec_of_data
 from penstock.formats.saving.registry import shard_format
 from penstock.formats.saving.shards import Description
+from penstock.formats.spec_data import spec_of_data
 from penstock.formats.work_directory import KEPT_ENDING
 from penstock.options import Options
 

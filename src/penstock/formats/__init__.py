@@ -1,4 +1,4 @@
-"""Bytes to rows and back. What needs a package of an extra is imported only when it is first used."""
+"""Bytes to rows and back. What needs Arrow or a package of an extra is imported only when it is first used."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.formats import images as images
     from penstock.formats import remote as remote
+    from penstock.formats import row_store as row_store
+    from penstock.formats import tables as tables
+    from penstock.formats import zstandard as zstandard
+
+
+_WHEN_USED = {"images", "remote", "row_store", "tables", "zstandard"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "images":
-        return importlib.import_module("penstock.formats.images")
-    if name == "remote":
-        return importlib.import_module("penstock.formats.remote")
+    if name in _WHEN_USED:
+        return importlib.import_module(f"penstock.formats.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import InvalidTypeError
+from penstock.formats.spec_data import dtype_name
 from penstock.spec import LeafSpec, TensorSpec, leaf_spec
 
 Column = npt.NDArray[Any]
@@ -38,7 +39,7 @@ def encode_column(name: str, column: Column) -> tuple[pa.Field, pa.Array]:
     if column.dtype.kind != "O":
         array = _encode_dense(column)
         return _field(
-            name, array, {"kind": "dense", "dtype": _dtype_name(column.dtype), "shape": column.shape[1:]}
+            name, array, {"kind": "dense", "dtype": dtype_name(column.dtype), "shape": column.shape[1:]}
         ), array
     if column.ndim > 1:
         rows = np.empty(len(column), dtype=object)
@@ -93,28 +94,12 @@ def spec_of_encoded(field: pa.Field, array: pa.Array) -> LeafSpec:
     return leaf_spec((*[None] * axes[0], *entry.shape), entry.dtype, rank)
 
 
-def spec_to_data(spec: LeafSpec) -> list[Any]:
-    """A specification of a leaf as plain data."""
-    return [spec.shape, _dtype_name(spec.dtype), spec.ragged_rank]
-
-
-def spec_of_data(data: list[Any]) -> LeafSpec:
-    """The specification that `spec_to_data` wrote."""
-    shape, dtype, ragged_rank = data
-    return leaf_spec(tuple(shape), np.dtype(dtype), ragged_rank)
-
-
 def _field_of_values(meta: dict[str, Any], lists: pa.Array) -> pa.Field:
     return pa.field("values", lists.type.value_type, metadata={_METADATA_KEY: meta["values"].encode()})
 
 
 def _field(name: str, array: pa.Array, meta: dict[str, Any]) -> pa.Field:
     return pa.field(name, array.type, metadata={_METADATA_KEY: json.dumps(meta).encode()})
-
-
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    # Extension dtypes such as bfloat16 have a name that NumPy knows, and a `str` that says nothing.
-    return dtype.name if dtype.kind == "V" and dtype.names is None else dtype.str
 
 
 def _encode_dense(column: Column) -> pa.Array:

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import pyarrow as pa
-
 from penstock import formats
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.paths import local_path
@@ -308,7 +306,7 @@ class Unpacked(ByteReader):
 
     def __init__(self, name: str, file: Any) -> None:
         super().__init__(name, file)
-        self._stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
+        self._stream = formats.zstandard.decompressed(file)
         self._ready = b""
         self._end = 0
 

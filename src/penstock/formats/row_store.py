@@ -9,7 +9,6 @@ A writer works in `<path>.writing` and renames it to `<path>` when everything is
 store. Columns are encoded as `columns.py` says. Every byte has a checksum, that of `rows.json` or one in it.
 """
 
-import importlib
 import io
 import json
 import os
@@ -25,8 +24,9 @@ import pyarrow as pa
 
 from penstock.errors import InvalidTypeError, StorageError
 from penstock.formats.checked_arrow import CheckedArrowFile, CheckedArrowWriter, CheckedBytes
-from penstock.formats.columns import decode_column, encode_column, spec_of_data, spec_of_encoded, spec_to_data
-from penstock.formats.structure_data import structure_of_data, structure_to_data
+from penstock.formats.columns import decode_column, encode_column, spec_of_encoded
+from penstock.formats.spec_data import spec_of_data, spec_to_data
+from penstock.formats.structure_data import class_of_record, structure_of_data, structure_to_data
 from penstock.formats.work_directory import WorkDirectory
 from penstock.rng import as_positions
 from penstock.spec import LeafSpec, merged_specs
@@ -286,18 +286,3 @@ class RowStore:
 def _checksum(content: Any) -> int:
     value: int = google_crc32c.value(json.dumps(content, sort_keys=True).encode())
     return value
-
-
-def class_of_record(module: str, name: str) -> type:
-    """The class of a record that is stored.
-
-    Raises:
-        StorageError: it cannot be imported.
-    """
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise StorageError(f"the rows are {module}.{name} records, which cannot be imported: {error}") from error
-    return found  # type: ignore[no-any-return]

@@ -4,10 +4,11 @@ A structure is [kind, names, [children …]]. A named tuple or dataclass is foun
 stands behind: ["record", names, [children …], module, class].
 """
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.structure import LEAF, Structure
 
 _INNER_KINDS = ("none", "tuple", "dict", "record")
@@ -53,3 +54,18 @@ def structure_of_data(data: Sequence[Any], find_class: FindClass) -> Structure:
     children = tuple(structure_of_data(child, find_class) for child in below)
     record = find_class(data[3], data[4]) if kind == "record" else None
     return Structure(kind, children, tuple(names), record, sum(child.leaf_count for child in children))
+
+
+def class_of_record(module: str, name: str) -> type:
+    """The class of a record that is stored.
+
+    Raises:
+        StorageError: it cannot be imported.
+    """
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise StorageError(f"the rows are {module}.{name} records, which cannot be imported: {error}") from error
+    return found  # type: ignore[no-any-return]

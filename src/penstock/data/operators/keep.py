@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from penstock import formats
 from penstock.data.block import Block, Column, Indices, is_ragged
 from penstock.data.node import DependsOn, Node, Run, SameElements
 from penstock.data.streams.ahead import Ahead
 from penstock.data.streams.reading import Load, Reading
 from penstock.data.streams.stream import State, Stream
 from penstock.errors import StorageError
-from penstock.formats.row_store import RowStore, RowStoreWriter
 from penstock.options import AUTOTUNE
 from penstock.paths import link_of_others
 from penstock.rng import as_positions, mix
@@ -71,7 +71,7 @@ class Saved(Node):
     indexable = True
     fails = False
     path: str
-    store: RowStore = field(repr=False)
+    store: "formats.row_store.RowStore" = field(repr=False)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Saved(Node):
         return read_store(self.store, indices, run.copiers)
 
 
-def read_store(store: RowStore, indices: Indices, copiers: Copiers | None = None) -> Block:
+def read_store(store: "formats.row_store.RowStore", indices: Indices, copiers: Copiers | None = None) -> Block:
     """The rows at these positions of a store, as one block."""
     assert store.structure is not None
     parts = []
@@ -291,15 +291,15 @@ class _MemoryPass:
         return self._rows.take(indices)
 
 
-def _found(filename: str) -> RowStore | None:
+def _found(filename: str) -> "formats.row_store.RowStore | None":
     """A cache that is whole already, from an earlier pass or another process."""
     if link := link_of_others(filename):
         raise StorageError(f"cache({filename!r}) is not read: {link}")
-    return RowStore(filename) if Path(filename).exists() else None
+    return formats.row_store.RowStore(filename) if Path(filename).exists() else None
 
 
 class _FilePass:
-    def __init__(self, store: RowStore) -> None:
+    def __init__(self, store: "formats.row_store.RowStore") -> None:
         self._store = store
         self.length = store.rows
 
@@ -312,7 +312,7 @@ class _Recorder:
 
     def __init__(self, filename: str) -> None:
         self._filename = filename
-        self._writer = RowStoreWriter(filename) if filename else None
+        self._writer = formats.row_store.RowStoreWriter(filename) if filename else None
         self._blocks: list[Block] = []
 
     def add(self, block: Block) -> None:
@@ -325,7 +325,7 @@ class _Recorder:
         if self._writer is None:
             return _MemoryPass(self._blocks)
         self._writer.finish()
-        return _FilePass(RowStore(self._filename))
+        return _FilePass(formats.row_store.RowStore(self._filename))
 
     def discard(self) -> None:
         if self._writer is not None:
@@ -402,7 +402,7 @@ class _FileRows:
             raise StorageError(
                 f"cache({filename!r}) holds {self._store.rows} rows of another dataset, expected {length}"
             )
-        self._writer: RowStoreWriter | None = None
+        self._writer: formats.row_store.RowStoreWriter | None = None
         self._left = length
         self._has = np.zeros(length, dtype=bool)
         self._order: list[npt.NDArray[np.int64]] = []
@@ -420,7 +420,7 @@ class _FileRows:
 
     def _write(self, positions: npt.NDArray[np.int64], block: Block) -> None:
         if self._writer is None:
-            self._writer = RowStoreWriter(self._filename)
+            self._writer = formats.row_store.RowStoreWriter(self._filename)
             # A cache that is given up before it is full leaves nothing behind.
             weakref.finalize(self, self._writer.discard)
         fresh, first = np.unique(positions, return_index=True)
@@ -435,4 +435,4 @@ class _FileRows:
         self._left -= len(fresh)
         if self._left == 0:
             self._writer.finish(np.concatenate(self._order))
-            self._store = RowStore(self._filename)
+            self._store = formats.row_store.RowStore(self._filename)

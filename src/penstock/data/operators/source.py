@@ -15,12 +15,12 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from penstock import formats
 from penstock.data.block import Block, Column, Indices
 from penstock.data.functions.apply import note
 from penstock.data.functions.kinds import check_kind
 from penstock.data.node import Node, Run
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.formats.tables import as_columns
 from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF, flatten
@@ -114,7 +114,7 @@ class ArrowRows(CollectionRows):
             table = self._source[indices.start : indices.stop]
         else:
             table = self._source[_numbers(indices)]
-        columns, structure = flatten(as_columns(table, call="from_source"))
+        columns, structure = flatten(formats.tables.as_columns(table, call="from_source"))
         return Block(tuple(columns), structure, len(indices))
 
 

@@ -7,13 +7,14 @@ if TYPE_CHECKING:
     from penstock.formats.saving import example_writer as example_writer
     from penstock.formats.saving import parquet_shards as parquet_shards
     from penstock.formats.saving import record_shards as record_shards
+    from penstock.formats.saving import row_shards as row_shards
+    from penstock.formats.saving import saved_files as saved_files
+    from penstock.formats.saving import tar_shards as tar_shards
+
+_WHEN_USED = {"example_writer", "parquet_shards", "record_shards", "row_shards", "saved_files", "tar_shards"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "example_writer":
-        return importlib.import_module("penstock.formats.saving.example_writer")
-    if name == "parquet_shards":
-        return importlib.import_module("penstock.formats.saving.parquet_shards")
-    if name == "record_shards":
-        return importlib.import_module("penstock.formats.saving.record_shards")
+    if name in _WHEN_USED:
+        return importlib.import_module(f"penstock.formats.saving.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

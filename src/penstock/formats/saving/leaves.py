@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ElementError, InvalidTypeError
-from penstock.formats.columns import spec_of_data, spec_to_data
+from penstock.formats.spec_data import spec_of_data, spec_to_data
 from penstock.formats.structure_data import structure_to_data
 from penstock.spec import LeafSpec, TensorSpec, merged_specs, spec_of_leaf
 from penstock.structure import Structure

@@ -14,11 +14,10 @@ from typing import Any, Final
 import google_crc32c
 
 from penstock.errors import StorageError
-from penstock.formats.columns import spec_of_data, spec_to_data
-from penstock.formats.row_store import class_of_record
 from penstock.formats.saving.leaves import SavedLeaf, merged_leaves
 from penstock.formats.saving.shards import Description
-from penstock.formats.structure_data import structure_of_data
+from penstock.formats.spec_data import spec_of_data, spec_to_data
+from penstock.formats.structure_data import class_of_record, structure_of_data
 from penstock.structure import Structure
 
 MANIFEST: Final = "_dataset.json"

@@ -6,16 +6,14 @@ from typing import Any, Final
 from penstock.errors import InvalidArgumentError
 from penstock.formats import saving
 from penstock.formats.saving.npy_shards import NpyShards
-from penstock.formats.saving.row_shards import RowShards
 from penstock.formats.saving.shards import ShardFormat
-from penstock.formats.saving.tar_shards import TarShards
 
 _FORMATS: Final[dict[str, Callable[[], ShardFormat]]] = {
     "array_record": lambda: saving.record_shards.ArrayRecordShards(),
     "npy": lambda: NpyShards(),
     "parquet": lambda: saving.parquet_shards.ParquetShards(),
-    "penstock": lambda: RowShards(),
-    "tar": lambda: TarShards(),
+    "penstock": lambda: saving.row_shards.RowShards(),
+    "tar": lambda: saving.tar_shards.TarShards(),
     "tfrecord": lambda: saving.record_shards.TFRecordShards(),
 }
 FORMATS: Final = tuple(_FORMATS)
