@@ -262,11 +262,17 @@ def test_workers_have_each_row_once(kind, files, policy):
     assert ("DATA: rows of its files are read by index" if policy == "AUTO" else policy) in parts[0].explain()
 
 
-def test_a_data_service_gives_each_row_once(kind, files):
+@pytest.fixture(scope="module")
+def service():
+    """One for all formats: starting its processes costs more than reading through them."""
     with ps.service.local(2) as service:
-        dataset = KINDS[kind].read(files / "*.data").shuffle(seed=2).batch(25)
-        shared = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
-        assert [batch.tolist() for batch in shared] == [batch.tolist() for batch in dataset]
+        yield service.target
+
+
+def test_a_data_service_gives_each_row_once(kind, files, service):
+    dataset = KINDS[kind].read(files / "*.data").shuffle(seed=2).batch(25)
+    shared = dataset.apply(ps.service.distribute("distributed_epoch", service))
+    assert [batch.tolist() for batch in shared] == [batch.tolist() for batch in dataset]
 
 
 @pytest.fixture(scope="module")
