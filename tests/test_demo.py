@@ -19,7 +19,7 @@ import penstock as ps
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-DEMO = ("-m", "penstock", "demo", "--dataset", "digits")
+DEMO = ("-m", "penstock", "demo", "--dataset", "digits", "--batch-size-per-replica", "14")
 RESULT = (
     r"Epoch (?P<epoch>\d+), Loss: (?P<loss>[\d.]+), Accuracy: [\d.]+, "
     r"Test Loss: (?P<test_loss>[\d.]+), Test Accuracy: (?P<test_accuracy>[\d.]+)"
@@ -27,9 +27,10 @@ RESULT = (
 EPOCH = re.compile(rf"(?P<result>{RESULT}) \(input: [\d.]+ % of the time, [\d.]+ steps/s\)")
 RESTORED = re.compile(r"Accuracy of (.+), restored without a strategy: ([\d.]+) % of the 360 test images\.")
 GOES_ON = re.compile(r"Resumes in epoch (\d+) after step (\d+), from (.+); --fresh starts anew\.")
-STEPS = 23
-"""In an epoch: 1,437 images in batches of 64, of which the last holds 29."""
-EPOCHS = 12
+RUN = "demo-digits-batch-56-seed-0"
+STEPS = 26
+"""In an epoch: 1,437 images in batches of 56, of which the last holds 37."""
+EPOCHS = 5
 SHORT = ("--epochs", str(EPOCHS))
 
 
@@ -75,15 +76,15 @@ class Disturbed:
 
 @pytest.fixture(scope="module")
 def disturbed(tmp_path_factory: pytest.TempPathFactory) -> Disturbed:
-    """The first is interrupted after epoch 10, the second killed after epoch 12.
+    """The first is interrupted after epoch 3, the second killed after epoch 5.
 
-    These end long after a save and long before the next, so the next run begins with the end of an epoch that the one
-    before has told of, and takes a whole one that it has told of too.
+    These end, after 78 and 130 steps, long after a save and long before the next, so the next run begins with the end
+    of an epoch that the one before has told of, and takes a whole one that it has told of too.
     """
     directory = tmp_path_factory.mktemp("disturbed")
-    first, status, errors = stopped("Epoch 10,", signal.SIGINT, directory)
+    first, status, errors = stopped("Epoch 3,", signal.SIGINT, directory)
     assert (status, errors) == (130, "penstock: interrupted\n")
-    second, status, _ = stopped("Epoch 12,", signal.SIGKILL, directory)
+    second, status, _ = stopped("Epoch 5,", signal.SIGKILL, directory)
     assert status == -signal.SIGKILL
     return Disturbed(first, second, demo(directory, *SHORT), directory)
 
@@ -135,8 +136,8 @@ def test_four_replicas_learn_the_digits_well(tmp_path: Path) -> None:
 def check_begin(lines: list[str], directory: Path) -> None:
     """What a run says that begins anew, and that it tells of every epoch."""
     first, saves, *epochs = lines
-    assert "1,437 images to train on, 360 to test on. 4 replicas (cpu), 16 images per replica and step." in first
-    assert saves.startswith(f"Saves every 50 steps in {directory}/demo-digits-batch-64-seed-0: ")
+    assert "1,437 images to train on, 360 to test on. 4 replicas (cpu), 14 images per replica and step." in first
+    assert saves.startswith(f"Saves every 50 steps in {directory}/{RUN}: ")
     assert list(results(epochs)) == list(range(1, len(results(epochs)) + 1))
 
 
@@ -150,14 +151,14 @@ def check_end(
     assert [int(one["epoch"]) for one in told] == list(range(epochs - trained + 1, epochs + 1))
     assert re.fullmatch(rf"Trained {trained} epochs on 4 replicas in [\d.]+ s\.", summary)
     path, accuracy = RESTORED.fullmatch(restored).groups()
-    assert path == f"{directory}/demo-digits-batch-64-seed-0/ckpt-{epochs * STEPS // 50 + 1}"
+    assert path == f"{directory}/{RUN}/ckpt-{epochs * STEPS // 50 + 1}"
     assert accuracy == told[-1]["test_accuracy"]
     assert float(accuracy) >= percent
 
 
 @pytest.mark.long
 def test_what_a_complete_run_leaves_can_be_gone_on_from_or_started_anew(undisturbed, tmp_path: Path) -> None:
-    run = shutil.copytree(undisturbed[0], tmp_path, dirs_exist_ok=True) / "demo-digits-batch-64-seed-0"
+    run = shutil.copytree(undisturbed[0], tmp_path, dirs_exist_ok=True) / RUN
     first, _, *begun, _, restored = undisturbed[1].stdout.splitlines()
     latest = ps.latest_checkpoint(run)
     again = demo(tmp_path, *SHORT).stdout.splitlines()
