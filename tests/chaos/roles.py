@@ -140,6 +140,11 @@ class Trainer:
         return self.folder / f"{self.name}.json"
 
     @property
+    def opened(self) -> Path:
+        """When it was ready to read for the first time."""
+        return self.folder / f"{self.name}.opened"
+
+    @property
     def result(self) -> Path:
         return self.folder / f"{self.name}.result"
 
@@ -197,6 +202,8 @@ def _read_once(trainer: Trainer) -> None:
         elif trainer.checkpoints:  # one that dies before its first element begins anew too
             saved = _save(trainer, saved, given, iterator.state_dict())
         os.truncate(trainer.log, 8 * given)
+        if not trainer.opened.exists():
+            trainer.opened.write_text(str(time.monotonic()))
         for number, element in enumerate(iterator):
             ids = np.ravel(element).astype(np.int64)
             os.write(log, ids.tobytes())

@@ -63,7 +63,7 @@ class Fault:
     """Something that goes wrong.
 
     Attributes:
-        at: seconds after the trainers were started.
+        at: seconds after all trainers were ready to read.
         what: "kill", "stop" or "add"; "terminate" sends SIGTERM, "roll" does so to all workers in turn, and "fill" lets
             the dispatcher's disk be full; "damage" kills the dispatcher and spoils its journal before it is started
             again; "version" lets a worker or a trainer of another version come, or puts a dispatcher of another

@@ -10,6 +10,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -47,6 +48,34 @@ def test_nothing_is_lost_and_nothing_comes_twice_while_machines_are_cut_off(netw
     """Workers, a trainer for less and one for more than its lease, and the dispatcher; and two that lose each other."""
     trials = ("--seed", "45426", "--trials", "3")
     assert chaos("--network", "--dispatcher", *trials) == "3 trials, 0 failed"
+
+
+AT_ONCE = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from schedule import Fault, draw
+from trial import Trial
+
+if __name__ == "__main__":
+    drawn = draw(0, dispatcher=False, network=False, faults=1, default_times=False)
+    read = {"mode": "shared", "shape": "rows", "elements": 6, "trainers": 3, "paces": (0.0,) * 3, "idle": 0.0}
+    schedule = replace(drawn, **read, returns="newest", faults=(Fault(0.0, "add", "worker"),))
+    folder = Path(sys.argv[2])
+    trial = Trial(schedule, folder)
+    trial.run()
+    opened = [float(file.read_text()) for file in folder.glob("*.opened")]
+    print(len(opened), trial._breaking.begun > max(opened))
+"""
+
+
+def test_what_goes_wrong_at_once_does_so_when_all_trainers_are_ready(tmp_path: Path) -> None:
+    """However long their processes take to start: before that, nothing can be lost."""
+    program = tmp_path / "at_once.py"
+    program.write_text(AT_ONCE)
+    done = forked.run(str(program), str(PROGRAM), str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "3 True\n"), done.stderr
 
 
 @pytest.mark.long

@@ -52,6 +52,7 @@ class Trial:
             cast.await_workers(self._schedule.workers)
             for index in range(self._schedule.trainers):
                 cast.start_trainer(cast.trainer(index))
+            self._await_opened()
             self._breaking.begin()
             self._await_trainers()
             if cast.dead:
@@ -74,9 +75,24 @@ class Trial:
         what = f"{fault.what} {only}{fault.role}"
         return [Wait(what, self._schedule.mode, *wait) for wait in found if wait is not None]
 
+    def _await_opened(self) -> None:
+        """Wait until all trainers are ready to read, or have ended: on a busy machine, their processes start late."""
+        until = time.monotonic() + self._limit()
+        while going := [
+            trainer.name
+            for trainer, process in self._cast.trainers.values()
+            if process.is_alive() and not trainer.opened.exists()
+        ]:
+            assert time.monotonic() < until, f"not ready to read: {', '.join(going)}"
+            time.sleep(0.01)
+
+    def _limit(self) -> float:
+        """After how many seconds a trial has failed that has not ended."""
+        return _LEASES * self._schedule.times["lease_seconds"]
+
     def _await_trainers(self) -> None:
         """Wait until all have read to their end, all who are to be refused are, and no repair is under way."""
-        limit = _LEASES * self._schedule.times["lease_seconds"]
+        limit = self._limit()
         until = time.monotonic() + limit
         while True:
             with self._lock:
