@@ -2,11 +2,14 @@
 
 import json
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import penstock as ps
+
+WRITTEN = Path(__file__).parent / "written_by_others"
 
 
 def shard_of(path, columns, samples):
@@ -45,6 +48,18 @@ def test_encodings(tmp_path):
         "i": ps.TensorSpec((), np.int64),
         "j": ps.TensorSpec((), object),
     }
+
+
+def test_what_mosaicml_streaming_has_written():
+    dataset = ps.MdsDataset(WRITTEN / "mosaic")
+    assert len(dataset) == 30
+    for number, row in enumerate(dataset):
+        assert (row["x"], row["word"], row["blob"], row["f"]) == (number, f"w{number}", b"b" * (number % 4), number / 2)
+        assert row["a"].tolist() == list(range(number % 3 + 1)) and row["any"].tolist() == [[number, -number]]
+        assert row["fixed"].tolist() == [number, number + 1] and json.loads(row["j"]) == {"n": number}
+        assert (row["a"].dtype, row["any"].dtype, row["fixed"].dtype) == (np.int16, np.int32, np.uint16)
+    shuffled = [int(row["x"]) for row in ps.MdsDataset(WRITTEN / "mosaic").shuffle(seed=1)]
+    assert sorted(shuffled) == list(range(30)) != shuffled
 
 
 def test_a_directory_is_read_by_its_index(tmp_path):

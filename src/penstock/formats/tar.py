@@ -100,6 +100,7 @@ class TarReader(RecordReader):
     def __init__(self, format: TarSamples, source: Source, compression: str, number: int, offset: int) -> None:
         self._format = format
         self._samples: list[_Sample] = []
+        self._compressed = bool(compression)
         super().__init__(source, compression, number, offset)
 
     def first_extensions(self) -> list[str] | None:
@@ -116,8 +117,15 @@ class TarReader(RecordReader):
                 held += len(piece)
             self._data = b"".join(parts)
             ends, needed = self._walk(whole=held < needed)
+            if not ends and not needed and self._compressed:
+                self._check_rest()
             if ends or not needed:
                 return ends
+
+    def _check_rest(self) -> None:
+        """Read what follows the archive: a checksum of all that was decompressed stands at the end of its file."""
+        while self._bytes.read(CHUNK_BYTES):
+            pass
 
     def _walk(self, whole: bool) -> tuple[list[int], int]:
         """Where each whole sample of the chunk ends, and how many bytes there must be for one more; 0 at the end."""

@@ -1,0 +1,201 @@
+"""What holds for every format that is read from front to back, on files that other libraries have written."""
+
+import csv
+import gzip
+import io
+import json
+import lzma
+import tarfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+
+WRITTEN = Path(__file__).parent / "written_by_others" / "examples.tfrecord"
+ROWS = 100
+"""Of each of three files; files of TFRecords have twelve."""
+
+
+def lines(numbers):
+    return b"".join(b"%d\n" % number for number in numbers)
+
+
+def csv_rows(numbers):
+    """By Python's own writer; every third row has a line break in quotes."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["word", "x"])
+    writer.writerows([f"w{number}," + "\n" * (number % 3 == 0), number] for number in numbers)
+    return text.getvalue().encode()
+
+
+def json_lines(numbers):
+    return b"".join(json.dumps({"word": f"w{number}\n", "x": number}).encode() + b"\n" for number in numbers)
+
+
+def samples(numbers):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for number in numbers:
+            member = tarfile.TarInfo(f"{number:04}.cls")
+            member.size = len(b"%d" % number)
+            archive.addfile(member, io.BytesIO(b"%d" % number))
+    return file.getvalue()
+
+
+def integers(numbers):
+    return np.array(numbers, "<i8").tobytes()
+
+
+def zstd(content):
+    return pa.compress(content, codec="zstd", asbytes=True)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A format: what its files hold, how they are compressed, and how their numbers are read."""
+
+    content: Callable[[range], bytes]
+    pack: Callable[[bytes], bytes]
+    compression: str | None
+    read: Callable[[Any, Any], ps.Dataset]
+
+
+def read_lines(files, compression):
+    return ps.TextLineDataset(files, compression).map(int)
+
+
+def read_csv(files, compression):
+    return ps.CsvDataset(files, compression_type=compression).map(lambda row: row["x"])
+
+
+def read_json(files, compression):
+    return ps.JsonLinesDataset(files, compression_type=compression).map(lambda row: row["x"])
+
+
+def read_tar(files, compression):
+    return ps.TarDataset(files, compression_type=compression).map(lambda row: row["cls"])
+
+
+def read_fixed(files, compression):
+    records = ps.FixedLengthRecordDataset(files, 8, compression_type=compression)
+    return records.map(lambda record: int.from_bytes(record, "little"))
+
+
+KINDS = {
+    "text": Kind(lines, bytes, None, read_lines),
+    "text, gzip": Kind(lines, gzip.compress, "GZIP", read_lines),
+    "text, zlib": Kind(lines, zlib.compress, "ZLIB", read_lines),
+    "text, xz": Kind(lines, lzma.compress, "XZ", read_lines),
+    "text, zstd": Kind(lines, zstd, "ZSTD", read_lines),
+    "CSV, gzip": Kind(csv_rows, gzip.compress, "GZIP", read_csv),
+    "CSV, xz": Kind(csv_rows, lzma.compress, "XZ", read_csv),
+    "JSON lines, zstd": Kind(json_lines, zstd, "ZSTD", read_json),
+    "tar, gzip": Kind(samples, gzip.compress, "GZIP", read_tar),
+    "records of one length, xz": Kind(integers, lzma.compress, "XZ", read_fixed),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def files(kind, tmp_path_factory):
+    """Three files with the numbers 0 to 299."""
+    made = tmp_path_factory.mktemp("files")
+    for number in range(3):
+        content = KINDS[kind].content(range(number * ROWS, (number + 1) * ROWS))
+        (made / f"{number}.data").write_bytes(KINDS[kind].pack(content))
+    return made
+
+
+@pytest.fixture(scope="module")
+def service():
+    with ps.service.local(2) as running:
+        yield running.target
+
+
+def read(kind, files):
+    return KINDS[kind].read(files, KINDS[kind].compression)
+
+
+def numbers(dataset):
+    return [int(number) for number in dataset]
+
+
+def test_rows_come_in_order(kind, files):
+    dataset = read(kind, files / "*.data")
+    assert numbers(dataset) == list(range(300)) == numbers(dataset)
+    assert numbers(read(kind, [files / "2.data", files / "0.data"]).skip(99).take(2)) == [299, 0]
+
+
+def test_a_shuffle_in_a_buffer_is_resumed_in_the_middle(kind, files):
+    def make():
+        return read(kind, files / "*.data").shuffle(50, seed=4).batch(7)
+
+    whole = [int(number) for batch in make() for number in batch]
+    assert sorted(whole) == list(range(300)) != whole
+    iterator, other = iter(make()), iter(make())
+    taken = [int(number) for _ in range(20) for number in next(iterator)]
+    other.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
+    assert taken + [int(number) for batch in other for number in batch] == whole
+    iterator.close()
+
+
+@pytest.mark.parametrize("policy", ["DATA", "FILE"])
+def test_workers_have_each_row_once(kind, files, policy):
+    dataset = read(kind, files / "*.data").batch(10).with_options(ps.Options(auto_shard_policy=policy))
+    parts = [ps.HostStrategy(1, 2, worker).distribute_dataset(dataset) for worker in range(2)]
+    found = [[int(x) for step in part for x in step.values[0]] for part in parts]
+    assert sorted(found[0] + found[1]) == list(range(300)) and found[0] and found[1]
+
+
+def test_a_data_service_gives_each_row_once(kind, files, service):
+    dataset = read(kind, files / "*.data").batch(25)
+    shared = dataset.apply(ps.service.distribute("distributed_epoch", service))
+    assert [batch.tolist() for batch in shared] == [batch.tolist() for batch in dataset]
+
+
+def test_rows_before_a_cut_come_and_then_the_next_file(kind, files, tmp_path):
+    whole = (files / "1.data").read_bytes()
+    cut = whole[: len(whole) - 5 if KINDS[kind].compression else len(whole) // 2 - 1] + b"\xff" * (
+        not KINDS[kind].compression
+    )
+    (tmp_path / "1.data").write_bytes(cut)
+    got, errors = [], []
+    iterator = iter(read(kind, [files / "0.data", tmp_path / "1.data", files / "2.data"]))
+    while True:
+        try:
+            got.append(int(next(iterator)))
+        except StopIteration:
+            break
+        except (ps.StorageError, ps.ElementError) as error:
+            errors.append(error)
+    assert len(errors) == 1 and f"{tmp_path / '1.data'}" in str(errors[0])
+    assert got[:100] == list(range(100)) and got[-100:] == list(range(200, 300))
+    assert got[100:-100] == list(range(100, 100 + len(got) - 200))
+
+
+def test_what_tensorflow_has_written_is_read_compressed_too(tmp_path):
+    records = list(ps.TFRecordDataset(WRITTEN))
+    for number in range(2):
+        (tmp_path / f"{number}.data").write_bytes(gzip.compress(WRITTEN.read_bytes()))
+    dataset = ps.TFRecordDataset(tmp_path / "*.data", "GZIP")
+    assert list(dataset) == records * 2
+    iterator, other = iter(dataset), iter(dataset)
+    taken = [next(iterator) for _ in range(15)]
+    other.load_state_dict(iterator.state_dict())
+    assert taken + list(other) == records * 2
+    for policy in ("DATA", "FILE"):
+        shared = dataset.batch(4).with_options(ps.Options(auto_shard_policy=policy))
+        parts = [ps.HostStrategy(1, 2, worker).distribute_dataset(shared) for worker in range(2)]
+        assert sorted(x for part in parts for step in part for x in step.values[0]) == sorted(records * 2)
