@@ -17,6 +17,7 @@ NAMES = (
     "tuning",
     "rows",
     "files",
+    "saving",
     "images",
     "distribute",
     "multi_worker",

@@ -2,6 +2,7 @@
 
 import io
 import os
+import pickle
 import signal
 import sys
 import tarfile
@@ -16,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.cli import main
 from penstock.data.save_progress import SaveProgress
-from penstock.testing import assert_same_elements
+from penstock.testing import assert_same_elements, check_conformance
 
 FORMATS = ("penstock", "parquet", "npy", "tfrecord", "tar")
 
@@ -414,3 +416,30 @@ def test_processes_that_make_a_snapshot_at_the_same_time_make_one(tmp_path):
     assert set(calls) == set(range(60))
     assert len(calls) < 60 + 25  # two shards of ten at most were begun when it was killed, and a first row
     assert sorted(os.listdir(tmp_path)) == ["calls", "kept", "killed"]
+
+
+@pytest.mark.parametrize("format", ["parquet", "tfrecord", "tar"])
+def test_a_loaded_dataset_conforms_and_travels(format, tmp_path):
+    rows(12).save(tmp_path / "saved", format=format, shards=2)
+    check_conformance(lambda: ps.Dataset.load(tmp_path / "saved").shuffle(12, seed=1))
+    loaded = ps.Dataset.load(tmp_path / "saved")
+    assert_same_elements(pickle.loads(pickle.dumps(loaded)), rows(12))
+
+
+def test_bytes_of_a_parquet_file_that_were_altered_do_not_come_back_as_data(tmp_path, capsys):
+    ps.Dataset.range(1000).map(lambda x: {"x": x * 7919 % 1000}).save(tmp_path / "saved", format="parquet")
+    file = tmp_path / "saved" / "part-00000.parquet"
+    content = bytearray(file.read_bytes())
+    content[300] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ps.StorageError, match=r"part-00000\.parquet.*(CRC|checksum)"):
+        list(ps.Dataset.load(tmp_path / "saved"))
+    assert main(["inspect", str(tmp_path / "saved")]) == 1
+    assert "CRC" in capsys.readouterr().out
+
+
+def test_a_path_with_a_protocol_is_refused():
+    with pytest.raises(ps.InvalidArgumentError, match="save takes a local path, got 's3://bucket/rows'"):
+        ps.Dataset.range(3).save("s3://bucket/rows")
+    with pytest.raises(ps.InvalidArgumentError, match="snapshot takes a local path"):
+        ps.Dataset.range(3).snapshot("s3://bucket/rows")

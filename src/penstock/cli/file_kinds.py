@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 import penstock as ps
+from penstock.formats import indexed
 from penstock.formats.files import has_protocol, matching_files, open_bytes
 from penstock.formats.folders import ImageReader
 
@@ -211,7 +212,7 @@ def _tar(name: str, compression: str) -> ps.Dataset[Any]:
 
 _READERS: Final[dict[str, Callable[[str, str], ps.Dataset[Any]]]] = {
     "ArrayRecord": lambda name, _: ps.ArrayRecordDataset(name),
-    "Parquet": lambda name, _: ps.ParquetDataset(name),
+    "Parquet": lambda name, _: ps.FilesDataset(name, indexed.parquet.ParquetFiles(verify=True)),
     _SAVED: lambda name, _: ps.Dataset.load(name),
     "Arrow": _arrow,
     "NumPy": _numpy,

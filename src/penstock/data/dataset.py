@@ -1579,7 +1579,7 @@ class Dataset(Generic[Element]):
             >>> sorted(file.name for file in path.glob("*.parquet"))
             ['part-00000.parquet', 'part-00001.parquet']
         """
-        save_dataset(self, SaveRequest("save", Path(local_path(path)), format, shards, rows_per_shard))
+        save_dataset(self, SaveRequest("save", SaveRequest.place("save", path), format, shards, rows_per_shard))
 
     def snapshot(
         self, path: str | os.PathLike[str], format: str = "penstock", shards: int | None = None
@@ -1614,7 +1614,7 @@ class Dataset(Generic[Element]):
             >>> [int(x) for x in squares()], [int(x) for x in squares().shuffle(seed=1)]
             ([0, 1, 4, 9], [1, 0, 9, 4])
         """
-        place = Path(local_path(path))
+        place = SaveRequest.place("snapshot", path)
 
         def save(note: dict[str, Any]) -> None:
             save_dataset(self, SaveRequest("snapshot", place, format, shards, None, {SNAPSHOT_NOTE: note}))

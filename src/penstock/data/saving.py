@@ -19,12 +19,14 @@ from penstock.data.plan import make_plan
 from penstock.data.save_progress import SaveProgress
 from penstock.data.shard_saving import SavePlan, ShardNotes, ShardTask, iterator_at, told_where, write_shard
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.formats.files import has_protocol
 from penstock.formats.saving.leaves import spec_of
 from penstock.formats.saving.registry import shard_format
 from penstock.formats.saving.shards import Description
 from penstock.formats.spec_data import spec_to_data
 from penstock.formats.work_directory import WorkDirectory
 from penstock.options import Options, check_integer
+from penstock.paths import local_path
 from penstock.structure import flatten
 
 _logger = logging.getLogger(__name__)
@@ -56,6 +58,20 @@ class SaveRequest:
     shards: int | None
     rows_per_shard: int | None
     beside: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def place(call: str, path: str | os.PathLike[str]) -> Path:
+        """The path that the user gave.
+
+        Raises:
+            InvalidArgumentError: it has a protocol.
+        """
+        given = local_path(path)
+        if has_protocol(given):
+            raise InvalidArgumentError(
+                f"{call} takes a local path, got {given!r}: write here, then copy the directory there"
+            )
+        return Path(given)
 
     def checked(self, node: Node) -> "SaveRequest":
         """The same.
@@ -137,7 +153,10 @@ class Save:
             self.plan = left
         else:
             if left is not None:
-                _logger.info("%s begins anew: what is left there is of another dataset", self.request.path)
+                _logger.warning(
+                    "%s begins anew: what was left there is of another dataset, or was divided otherwise",
+                    self.request.path,
+                )
             iterator = begin()
             self.plan, first = self._planned(iterator, fingerprint, asked)
             self.notes.begin(self.plan)

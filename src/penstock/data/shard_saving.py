@@ -83,7 +83,7 @@ class ShardNotes:
     def complete(self) -> dict[int, Description]:
         """The descriptions of complete shards by their numbers. What is left of others goes."""
         for left in self._place.glob("try-*"):
-            shutil.rmtree(left)
+            shutil.rmtree(left, ignore_errors=True)  # a data worker may still write there
         found = (place for place in self._place.glob("*.json") if place.name != _PLAN)
         return {int(place.stem): json.loads(place.read_text()) for place in sorted(found)}
 
@@ -93,7 +93,7 @@ class ShardNotes:
 
     def remove(self, directory: Path) -> None:
         """Remove the notes from where the directory is now."""
-        shutil.rmtree(directory / NOTES)
+        shutil.rmtree(directory / NOTES, ignore_errors=True)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,10 @@
 import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from penstock.data.dataset import Dataset, as_dataset, save_dataset
 from penstock.data.saving import Save, SaveRequest, in_any_order
 from penstock.data.shard_saving import SavePlan, ShardTask
-from penstock.paths import local_path
 from penstock.service.distribute import Service, distribute
 from penstock.service.wire.definitions import from_bytes, to_bytes
 
@@ -73,7 +71,7 @@ def distributed_save(
     """
     given = as_dataset("distributed_save", dataset)
     distributed = distribute("distributed_epoch", service)
-    place = Path(local_path(path)).absolute()
+    place = SaveRequest.place("distributed_save", path).absolute()
     request = SaveRequest("distributed_save", place, format, shards, rows_per_shard)
     if not in_any_order(given.node, given.options()):
         save_dataset(given.apply(distributed), request)

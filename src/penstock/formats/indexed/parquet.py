@@ -42,14 +42,20 @@ class ParquetFiles(FileFormat):
         columns: the names of those that are read; None for all.
         filter: an expression of Arrow's over any columns; rows for which it is not true are left out.
         mask_nulls: the columns that get a column of booleans beside them, as `ps.Dataset.from_arrow` says.
+        verify: whether the checksums of pages are verified, of files that have some.
     """
 
     def __init__(
-        self, columns: Sequence[str] | None = None, filter: pd.Expression | None = None, mask_nulls: Sequence[str] = ()
+        self,
+        columns: Sequence[str] | None = None,
+        filter: pd.Expression | None = None,
+        mask_nulls: Sequence[str] = (),
+        verify: bool = False,
     ) -> None:
         self.columns = None if columns is None else list(columns)
         self.filter = filter
         self.mask_nulls = list(mask_nulls)
+        self.verify = verify
         self._begin()
 
     def _begin(self) -> None:
@@ -58,7 +64,7 @@ class ParquetFiles(FileFormat):
         self._kept: KeptRows[_Decoded | str] = KeptRows()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"columns": self.columns, "filter": self.filter, "mask_nulls": self.mask_nulls}
+        return {"columns": self.columns, "filter": self.filter, "mask_nulls": self.mask_nulls, "verify": self.verify}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -143,7 +149,7 @@ class ParquetFiles(FileFormat):
         with self._lock:
             found = self._files.get(name)
             if found is None:
-                found = self._files[name] = _ParquetFile(name, self.columns, self.filter)
+                found = self._files[name] = _ParquetFile(name, self.columns, self.filter, self.verify)
                 if len(self._files) > _OPEN_FILES:
                     self._files.popitem(last=False)[1].close()
             self._files.move_to_end(name)
@@ -159,14 +165,14 @@ class _ParquetFile:
         largest: the number of rows of the largest row group.
     """
 
-    def __init__(self, name: str, columns: list[str] | None, filter: pd.Expression | None) -> None:
+    def __init__(self, name: str, columns: list[str] | None, filter: pd.Expression | None, verify: bool) -> None:
         self.name = name
         self.lock = threading.Lock()
         self._last = -1
         try:
             self._remote = formats.remote.open_file(name) if has_protocol(name) else None
             self._source = pa.OSFile(name) if self._remote is None else pa.PythonFile(self._remote, mode="r")
-            self._parquet = pq.ParquetFile(self._source)
+            self._parquet = pq.ParquetFile(self._source, page_checksum_verification=verify)
             metadata, schema = self._parquet.metadata, self._parquet.schema_arrow
         except StorageError:
             raise

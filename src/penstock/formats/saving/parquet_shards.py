@@ -84,7 +84,7 @@ class ParquetShardWriter(ShardWriter):
         if self._pending:
             table = pa.concat_tables(self._pending)
             if self._writer is None:
-                self._writer = pq.ParquetWriter(self._path, table.schema)
+                self._writer = pq.ParquetWriter(self._path, table.schema, write_page_checksum=True)
             self._writer.write_table(table, row_group_size=len(table))
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 

@@ -96,14 +96,13 @@ class TFRecordShardWriter(RecordShardWriter):
             self._file = self._path.open("wb")
         found = records.to_pylist()
         checksums = np.fromiter(map(google_crc32c.value, found), np.uint32, len(found))
-        footers = ((checksums >> np.uint32(15) | checksums << np.uint32(17)) + np.uint32(_MASK)).astype("<u4").tobytes()
+        masked = (checksums >> np.uint32(15) | checksums << np.uint32(17)) + np.uint32(_MASK)
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         known = {length: frame(bytes(length))[:_HEAD_BYTES] for length in set(lengths.tolist())}
-        parts = [
-            part
-            for place, record in enumerate(found)
-            for part in (known[len(record)], record, footers[4 * place : 4 * place + 4])
-        ]
+        parts: list[bytes] = [b""] * (3 * len(found))
+        parts[0::3] = [known[length] for length in lengths.tolist()]
+        parts[1::3] = found
+        parts[2::3] = masked.astype("<u4").view("V4").tolist()
         self._file.write(b"".join(parts))
         self._lengths.append(lengths + _HEAD_BYTES + 4)
 
