@@ -286,7 +286,7 @@ def test_compressed_parts_one_after_the_other_are_one_file(tmp_path, chunk):
 def test_the_wrong_compression_is_named(tmp_path):
     packed = written(tmp_path / "a", gzip.compress(record(b"x")))
     plain = written(tmp_path / "b", record(b"x"))
-    with pytest.raises(ps.StorageError, match=r"not a TFRecord file, but GZIP: set compression_type='GZIP'"):
+    with pytest.raises(ps.StorageError, match=r"is compressed: give compression_type='GZIP'"):
         list(ps.TFRecordDataset(packed))
     for compression in ("GZIP", "ZLIB"):
         with pytest.raises(ps.StorageError, match=r"damaged, or not compressed as compression_type says"):
@@ -561,7 +561,7 @@ def test_a_file_that_is_cut_off_while_it_is_read_ended_in_silence(tmp_path):
 def test_a_compressed_file_that_was_not_called_so_is_told(tmp_path):
     path = tmp_path / "lines.gz"
     path.write_bytes(gzip.compress(b"a\nb\n"))
-    with pytest.raises(ps.ElementError, match='it looks like a GZIP file: give compression_type="GZIP"'):
+    with pytest.raises(ps.ElementError, match='it looks like a file compressed by GZIP: give compression_type="GZIP"'):
         list(ps.TextLineDataset(path))
 
 

@@ -185,6 +185,25 @@ def test_rows_before_a_cut_come_and_then_the_next_file(kind, files, tmp_path):
     assert got[100:-100] == list(range(100, 100 + len(got) - 200))
 
 
+def test_a_compressed_file_that_is_not_said_to_be_one_is_told(kind, files):
+    compression = KINDS[kind].compression
+    if compression is None or compression == "ZLIB":  # which begins with nothing of its own
+        return
+    if kind.startswith("records of one length"):  # any bytes are records
+        return
+    with pytest.raises(ps.PenstockError, match=f"compressed.*compression_type=.{compression}"):
+        list(KINDS[kind].read(files / "0.data", None))
+
+
+@pytest.mark.parametrize(
+    "make", [ps.CsvDataset, ps.JsonLinesDataset, ps.ParquetDataset, ps.TarDataset, ps.TFRecordDataset]
+)
+def test_a_picture_is_none_of_these(make, tmp_path):
+    (tmp_path / "a.data").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4)
+    with pytest.raises(ps.StorageError, match="a.data'"):
+        list(make(tmp_path / "a.data"))
+
+
 def test_what_tensorflow_has_written_is_read_compressed_too(tmp_path):
     records = list(ps.TFRecordDataset(WRITTEN))
     for number in range(2):

@@ -23,6 +23,7 @@ except ImportError:  # Python can be built without it
 WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}
 _XZ = "XZ"
 _ZSTD = "ZSTD"
+_MAGIC = {b"\x1f\x8b": "GZIP", b"\xfd7zXZ\0": _XZ, b"\x28\xb5\x2f\xfd": _ZSTD}
 
 _RAW_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
@@ -45,6 +46,11 @@ def check_compression(
             f"{call}(compression_type=...) takes None, {', '.join(others)} or {last}, got {compression_type!r}"
         )
     return name
+
+
+def compression_of(begin: bytes) -> str:
+    """How the file is compressed that begins with these bytes, as `compression_type` says it; "" if it is not seen."""
+    return next((kind for magic, kind in _MAGIC.items() if begin.startswith(magic)), "")
 
 
 def has_protocol(name: str) -> bool:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, StorageError
-from penstock.formats.files import open_bytes
+from penstock.formats.files import compression_of, open_bytes
 from penstock.formats.line_numbers import line_of
 from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader, Source
 from penstock.formats.tables import as_columns, masked
@@ -18,7 +18,6 @@ from penstock.spec import TensorSpec
 from penstock.structure import map_structure
 
 _DAMAGE: Final = (pa.ArrowException, InvalidArgumentError, InvalidTypeError, ValueError)
-_GZIP_MAGIC: Final = b"\x1f\x8b"
 _MOST_BYTES: Final = 1 << 26
 """A record is believed to be no longer than this: a quote that is never closed would make the rest of a file one."""
 
@@ -149,8 +148,9 @@ def sample(name: str, compression: str) -> tuple[bytes, bool]:
         parts: list[bytes] = []
         while sum(map(len, parts)) < CHUNK_BYTES and (piece := source.read(CHUNK_BYTES)):
             parts.append(piece)
-        if not compression and parts and parts[0].startswith(_GZIP_MAGIC):
-            raise StorageError(f"{name!r} is compressed: give compression_type='GZIP'")
+        found = compression_of(parts[0]) if parts and not compression else ""
+        if found:
+            raise StorageError(f"{name!r} is compressed: give compression_type={found!r}")
         return b"".join(parts), not piece
     finally:
         source.close()

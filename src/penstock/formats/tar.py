@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
 from penstock.formats import npy
+from penstock.formats.files import compression_of
 from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader, Source
 from penstock.spec import TensorSpec
 
@@ -169,6 +170,9 @@ class TarReader(RecordReader):
         return ends, 0
 
     def _no_header(self, at: int) -> StorageError:
+        compression = compression_of(self._data[:8]) if self._start + at == 0 else ""
+        if compression:
+            return StorageError(f"{self._name!r} is compressed: give compression_type={compression!r}")
         return StorageError(
             f"{self._place()}: there is no header of a member at byte {self._start + at}: the file is damaged, or no "
             "tar archive; its samples before that are whole, what follows is left out"

@@ -6,11 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ElementError
-from penstock.formats.files import open_bytes
+from penstock.formats.files import compression_of, open_bytes
 from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader, Source
 
 _NEWLINE = ord("\n")
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,8 @@ class LineReader(RecordReader):
     def _damaged(self, error: UnicodeDecodeError) -> ElementError:
         place = f"{self._name!r}, line {self.number + 1}, at byte {self.offset}"
         message = f"{place}: expected UTF-8, got the byte 0x{error.object[error.start]:02x} ({error.reason})"
-        if self.number == 0 and error.object.startswith(_GZIP_MAGIC):
-            message += '; it looks like a GZIP file: give compression_type="GZIP"'
+        compression = compression_of(error.object[:8]) if self.number == 0 else ""
+        if compression:
+            message += f'; it looks like a file compressed by {compression}: give compression_type="{compression}"'
         self._pass(1)
         return ElementError(message)

@@ -17,13 +17,13 @@ import google_crc32c
 import numpy as np
 
 from penstock.errors import StorageError
+from penstock.formats.files import compression_of
 from penstock.formats.records import CHUNK_BYTES, Column, RecordFormat, RecordReader, Source
 
 _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _MASK = 0xA282EAD8
-_GZIP_MAGIC = b"\x1f\x8b"
 
 # When records are passed over, those longer than this are not read.
 _SKIP_BYTES = 1 << 16
@@ -145,8 +145,9 @@ class TFRecordReader(RecordReader):
         return StorageError(f"{self._place()}: the file is truncated: expected {needed} more bytes from there")
 
     def _not_a_record(self) -> StorageError:
-        if self.offset == 0 and bytes(self._data[:2]) == _GZIP_MAGIC:
-            return StorageError(f"{self._name!r} is not a TFRecord file, but GZIP: set compression_type='GZIP'")
+        compression = compression_of(bytes(self._data[:8])) if self.offset == 0 else ""
+        if compression:
+            return StorageError(f"{self._name!r} is compressed: give compression_type={compression!r}")
         return StorageError(
             f"{self._place()}: the checksum of its length is wrong: the file is damaged, or not a TFRecord file; "
             "its records before that are whole, what follows is left out"

@@ -59,7 +59,7 @@ class CsvReader(TableReader):
         if format.header and offset == 0 and isinstance(source, str) and self._loaded(skipping=True):
             try:
                 names = _header(self._data[: int(self._ends[0])], format.delimiter)
-            except pa.ArrowException as error:
+            except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise StorageError(f"{self._name!r} has no header: {error}") from error
             if names != list(format.names):
                 self.close()
@@ -93,7 +93,7 @@ def csv_records(
     first = data[: int(ends[0])]
     try:
         found_names = _header(first, delimiter)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise StorageError(f"{call}: {name!r} has no first line that tells which columns there are: {error}") from error
     body = data[len(first) if header is True else 0 : int(ends[-1])]
     if header is True:

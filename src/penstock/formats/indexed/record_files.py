@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ElementError, StorageError
-from penstock.formats.files import ByteReader
+from penstock.formats.files import ByteReader, compression_of
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of
 from penstock.formats.indexed.offsets import Edges, edges_beside, kept_edges
@@ -23,7 +23,6 @@ _GROUP_BYTES: Final = 1 << 20
 _Decoded = tuple[list[npt.NDArray[Any]], Structure]
 """The columns of rows, and the structure of a row."""
 _DAMAGED: Final[_Decoded] = ([], LEAF)
-_COMPRESSED: Final = {b"\x1f\x8b": "GZIP", b"\x28\xb5\x2f\xfd": "Zstandard", b"\xfd7zXZ": "xz"}
 
 
 class RecordFiles(FileFormat):
@@ -140,12 +139,12 @@ class RecordFiles(FileFormat):
         file = open_ranges(name)
         start = np.array([0]), np.array([min(6, file.size)])
         magic = file.read(*start)
-        for sign, compression in _COMPRESSED.items():
-            if magic.startswith(sign):
-                raise StorageError(
-                    f"{name!r} is compressed ({compression}), so that its records cannot be read by number: read it as "
-                    "a stream, by ps.TextLineDataset or ps.TFRecordDataset with compression_type=..., or unpack it"
-                )
+        compression = compression_of(bytes(magic))
+        if compression:
+            raise StorageError(
+                f"{name!r} is compressed ({compression}), so that its records cannot be read by number: read it as a "
+                f"stream, by a reader that takes compression_type={compression!r}, or unpack it"
+            )
         edges = edges_beside(file, self.records.layout)
         if edges is None:
             edges = kept_edges(name, self.records.layout, file.version, lambda: self.records.edges(name))
