@@ -13,19 +13,20 @@ All of a document runs in one directory, which is empty when it begins.
 import contextlib
 import doctest
 import io
-import os
 import re
+import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked
 import jax
 import pytest
+from forked_workers import run_workers
 
-import penstock as ps
+from penstock.cli import _parser
 
 # Before anything starts JAX's backend: afterwards the number of devices is fixed.
 jax.config.update("jax_num_cpu_devices", 4)
@@ -89,14 +90,25 @@ def run_program(example: Example, names: dict[str, Any], document: Path) -> None
 
 
 def run_commands(example: Example) -> None:
-    # The package that is tested here, also where PYTHONPATH names it relative to another directory.
-    found = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = os.environ | {"PATH": found, "PYTHONPATH": str(Path(ps.__file__).parent.parent)}
     for part in re.split(r"^\$ ", example.code, flags=re.MULTILINE)[1:]:
         command, *expected = part.splitlines()
-        ran = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True, timeout=60)
-        printed = [line for line in ran.stdout.splitlines() if not is_greeting(line)]
-        assert by_worker(printed) == by_worker(expected), ran.stderr
+        written, errors = run_command(command)
+        printed = [line for line in written.splitlines() if not is_greeting(line)]
+        assert by_worker(printed) == by_worker(expected), errors
+
+
+def run_command(command: str) -> tuple[str, str]:
+    """What a command writes to stdout and to stderr; those of penstock run in processes that have it loaded."""
+    program, *arguments = shlex.split(command)
+    if program != "penstock":
+        ran = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+        return ran.stdout, ran.stderr
+    if arguments[0] != "launch":
+        ran = forked.run("-m", "penstock", *arguments)
+        return ran.stdout, ran.stderr
+    options = _parser().parse_args(arguments)
+    workers = run_workers(options.program, workers=options.num_workers, devices=options.devices_per_worker)
+    return workers.output, workers.errors
 
 
 def is_greeting(line: str) -> bool:

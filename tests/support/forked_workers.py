@@ -5,6 +5,7 @@ Tests that are about how workers are started and ended use `launch` itself.
 
 import os
 import signal
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,13 @@ from penstock.launch.ports import free_port
 
 @dataclass(frozen=True)
 class Workers:
-    """What became of the workers: one status for each, None for one that had to be ended, and what they wrote."""
+    """What became of the workers: one status for each, None for one that had to be ended, and what they wrote.
+
+    The lines that they wrote to stdout and to stderr begin with the worker's number, as in "[1] ".
+    """
 
     statuses: list[int | None]
+    output: str
     errors: str
 
 
@@ -27,8 +32,7 @@ def run_workers(
 ) -> Workers:
     """Run a program on as many workers, with as many devices each, until all have ended.
 
-    Workers that outlive one that failed by `grace_seconds` are killed. The lines that they write to stderr begin with
-    the worker's number, as in "[1] ".
+    Workers that outlive one that failed by `grace_seconds` are killed.
     """
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     common = os.environ | {
@@ -39,18 +43,21 @@ def run_workers(
     processes = []
     for worker in range(workers):
         own = common | {"PENSTOCK_WORKER_INDEX": str(worker)}
-        # stdout is JAX's own: its collectives tell there whom they have met.
         pipes = ("stdout", "stderr")
         processes.append(Forked(*arguments, pipes=pipes, env=own, directory=directory, training=True))
     with ThreadPoolExecutor(workers) as pool:
         written = [pool.submit(process.communicate, 300) for process in processes]
         ended = _when_ended(processes, written, grace_seconds)
+    output, errors = zip(*(one.result() for one in written), strict=True)
     return Workers(
         [process.returncode if process in ended else None for process in processes],
-        "".join(
-            f"[{worker}] {line}" for worker, one in enumerate(written) for line in one.result()[1].splitlines(True)
-        ),
+        _numbered(output),
+        _numbered(errors),
     )
+
+
+def _numbered(written: Sequence[str]) -> str:
+    return "".join(f"[{worker}] {line}" for worker, text in enumerate(written) for line in text.splitlines(True))
 
 
 def _when_ended(
