@@ -1,4 +1,4 @@
-"""Which features the `tf.train.Example` records of a file have, of which nothing but the records tells."""
+"""Which features the `tf.train.Example` records of a file have, as far as the records show."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final

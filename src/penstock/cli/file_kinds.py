@@ -69,7 +69,7 @@ class Kind:
     Attributes:
         name: of the format, as users call it.
         compression: "GZIP", or "" for none.
-        expected: the format that the name of the file speaks of; "" if it speaks of none.
+        expected: the format that the name of the file suggests; "" for none.
     """
 
     name: str
@@ -113,7 +113,7 @@ def files_of(call: str, given: str) -> list[str]:
 
     A directory that is a dataset in penstock's own format counts as a file.
 
-    Of a directory those are left out that say something about others: what begins with a dot or an underscore.
+    In a directory, names that begin with a dot or an underscore are left out: such files describe others.
 
     Raises:
         InvalidArgumentError: there is none.

@@ -7,7 +7,7 @@ from penstock.service.wire.dispatcher_messages import EpochStatus, Status, Worke
 from penstock.service.wire.policy import ShardingPolicy
 
 _WAITS = 0.5
-"""From which part of its time on a reader, or a worker, counts as one that waits."""
+"""A reader or worker that waits for more than this part of its time counts as waiting."""
 _LONGEST_CELL = 80
 
 

@@ -1,6 +1,6 @@
 """The threads that call one function for one iteration, and how many more calls they can use.
 
-Here it is decided how much is asked of what is below a parallel map: a stream starts a further piece of work as long as
+This file decides how much a parallel map reads ahead: a stream starts a further piece of work as long as
 its callers `want_more`, and cuts it into tasks of `chunk` rows. So as many calls run as were asked for, whatever stands
 above and below, and nothing is read that no thread is free for.
 """
@@ -16,9 +16,9 @@ from penstock.runtime.channel import Closed
 from penstock.runtime.threads import Threads
 
 TASK_SECONDS = 0.002
-"""A task of so many seconds costs nothing to hand out, and holds up nobody."""
+"""A task that takes this many seconds costs next to nothing to hand out, and delays nobody."""
 _LONG_SECONDS = 0.005
-"""Whoever waits for a task of so many seconds brings the next one in time."""
+"""A thread that waits for a task of this many seconds adds the next one in time."""
 _MOST_ROWS = 1 << 14
 
 Result = TypeVar("Result")

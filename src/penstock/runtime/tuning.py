@@ -26,7 +26,8 @@ _GAIN = 1.15
 _KEEP = 1.05
 _LOSS = 0.95
 _FIRST_SECONDS = 0.05
-"""So long a function that computes is called serially before threads are tried; later so many times longer."""
+"""A function that computes is called serially this long before threads are tried, and longer by this factor each
+time."""
 _PATIENCE = 5
 _LONGEST_SECONDS = 60.0
 _TRIAL_SECONDS = 0.02
@@ -50,7 +51,7 @@ class _Found:
 
 
 _WAITS_A_ROW = 0.5
-"""So often at least a function that waits lets the processor go in each call."""
+"""A function counts as waiting if it gives up the processor at least this often in each call."""
 
 _found: WeakKeyDictionary[Any, _Found] = WeakKeyDictionary()
 _found_lock = Lock()
@@ -65,7 +66,7 @@ def _recall(function: Any) -> _Found | None:
     try:
         with _found_lock:
             return _found.get(function)
-    except TypeError:  # a function that nothing can be remembered of
+    except TypeError:  # a function that takes no weak reference
         return None
 
 

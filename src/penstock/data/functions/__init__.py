@@ -1,1 +1,1 @@
-"""Functions of the user's: how rows are given to them, what they promise, and by what they are known again."""
+"""Functions of the user's: how rows are given to them, what they promise, and how they are recognised again."""

@@ -82,7 +82,7 @@ def map_rows(
 
     Args:
         results: gives those of rows start to stop, one by one.
-        promise: what the results are said to be; a row that is not so fails.
+        promise: what the results were promised to be; a row that is not as promised fails.
     """
     return as_promised(*_mapped(run, node, results, rows, promise), promise)
 

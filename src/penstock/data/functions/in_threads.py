@@ -114,7 +114,7 @@ class Calls(Pending):
 
     def _all_at_once(self, at_once: Callable[[], Outcome]) -> None:
         self._outcome = at_once()
-        if self._outcome == (None, None):  # one by one it may be another thing
+        if self._outcome == (None, None):  # row by row the outcome may differ
             self._all()
 
     def _all(self) -> None:

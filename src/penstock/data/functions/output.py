@@ -25,9 +25,9 @@ from penstock.spec import alike, as_leaf, spec_of_leaf
 from penstock.structure import LEAF, quick_leaves
 
 _PIECE_SECONDS: Final = 0.01
-"""About so long nobody asks whether the results are still wanted."""
+"""About how long calls run before it is checked whether their results are still wanted."""
 _PIECE_ROWS: Final = 256
-"""So many collected results stay in the processor's cache, and do not start Python's garbage collector."""
+"""This many collected results stay in the processor's cache, and do not start Python's garbage collector."""
 _EXACT_IN_DOUBLES: Final = 1 << 53
 
 

@@ -386,7 +386,7 @@ class ChooseStream(Stream):
         self._choice.give_back(len(numbers))
 
     def state(self) -> State:
-        # Who is restored meets the ends again at which something is yet to be counted.
+        # A restored stream meets those ends again at which something must still be counted.
         for number in self._moved:
             self._states[number] = self._members[number].state()
         self._moved.clear()

@@ -95,7 +95,7 @@ class Map(OneInput):
 
     @property
     def unordered(self) -> bool:
-        """As soon as they are there: asked for, and possible because several are on their way."""
+        """Whether results come as soon as they are there: if that was asked for and several calls may run."""
         return self.in_flight or (self.deterministic is False and self.overlaps)
 
     def in_order(self) -> "Map":

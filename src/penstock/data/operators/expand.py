@@ -96,7 +96,7 @@ class _Slot:
     position: int
     rows: Cursor
     left: int
-    """The rows that surely come: 0 where they are not read by index, may fail, or are of another kind."""
+    """How many rows are certain to come: 0 where they are not read by index, may fail, or are of another kind."""
 
 
 class InterleaveStream(Stream):
@@ -115,7 +115,7 @@ class InterleaveStream(Stream):
         # The states of the slots as they were asked for last, and the slots that have moved on since.
         self._states: list[State] = [None] * node.cycle_length
         self._moved: set[int] = set()
-        # What the elements of the datasets are of which many turns are read together.
+        # The specification of the datasets whose turns are read together.
         self._spec: Any = None
 
     def pull(self, need: int, allow: int) -> Block | None:
@@ -175,7 +175,7 @@ class InterleaveStream(Stream):
         return [(self._current + number) % count for number in range(count)]
 
     def _rounds(self, length: int, allow: int) -> int:
-        """How many whole rounds, each a turn of every slot, surely come next; the slots have their rows no more."""
+        """How many whole rounds, each a turn of every slot, are certain to come; they are subtracted from the slots."""
         most = allow // (length * len(self._slots))
         if most == 0 or self._left != length:
             return 0

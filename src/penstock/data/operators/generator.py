@@ -89,7 +89,7 @@ class GeneratorStream(RowsBeforeFailure):
         self._taken += 1
 
     def _first(self, iterator: Iterator[Any]) -> Block | None:
-        """One row, which tells what those after it are like."""
+        """The first row, which shows what the others are like."""
         try:
             for value in iterator:
                 leaves = self._checked(value)
@@ -169,7 +169,7 @@ class GeneratorStream(RowsBeforeFailure):
         return self._taken
 
     def restore(self, state: State) -> None:
-        """Elements that were given before are not looked at again, but for the first, which tells what all are like."""
+        """Elements that were given before are passed over; only the first is looked at, to know what all are like."""
         while self._taken < state and not self._ended:
             try:
                 if self._collector is None:
@@ -199,7 +199,7 @@ class GeneratorStream(RowsBeforeFailure):
 
 
 def _iterator_of(made: Any) -> Iterator[Any]:
-    """What to take elements from, of what the user's function returned."""
+    """An iterator over what the user's function returned."""
     if not hasattr(made, "__iter__") and not hasattr(made, "__getitem__"):
         raise InvalidTypeError(f"the function must return an iterator, got {made!r:.200}: does it lack a `yield`?")
     if inspect.isgenerator(made) and inspect.getgeneratorstate(made) == inspect.GEN_CLOSED:

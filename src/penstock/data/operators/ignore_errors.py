@@ -47,7 +47,7 @@ class IgnoreErrors(SameElements):
 
 
 class IgnoreErrorsStream(Stream):
-    """The state is the input's, which counts rows and failures; that of a live stream counts for itself, as its own.
+    """The state is the input's, which counts rows and failures; a live stream counts them itself.
 
     A block never holds rows from both sides of a failure: all failures before a row are counted when it is given.
     """
@@ -103,7 +103,7 @@ class IgnoreErrorsStream(Stream):
     def state(self) -> State:
         if self._live is not None:
             return self._live.state()
-        # With a prefetch or a map over a live stream it is as without: what counts is the number of the element.
+        # A prefetch or a map over a live stream changes nothing: the number of the element is what counts.
         below, rows, _ = state = self._cursor.state()
         return {**below, "number": below["number"] + rows} if _is_live(below) else state
 

@@ -75,7 +75,7 @@ class Saved(Node):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Not where they lie."""
+        """Not where they are stored."""
         return {"rows": self.store.rows}
 
     @property
@@ -146,7 +146,7 @@ class Cache(SameElements):
         return replace(self, kept=Kept())
 
     def seed(self, run: Run) -> int:
-        """What the kept rows depend on besides the node: the run's seed, if something below has none of its own."""
+        """The run's seed, if something below has none of its own: the kept rows depend on it besides the node."""
         return mix(run.seed, *run.drawn_below(self.input)) if self.input.unseeded else 0
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:

@@ -68,7 +68,7 @@ class GroupByReducer(OneInput):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the results are is as with `map`: the elements are read again when a state is restored."""
+        """As with `map`, results may change: the elements are read again when a state is restored."""
         return {"key_function": self.key_function}
 
     @property
@@ -124,7 +124,7 @@ class GroupByReducerStream(RowsBeforeFailure, OneInputStream):
         self._reduced[key] = _owned(after)
 
     def _results(self, count: int) -> Block | None:
-        """Of the keys that are left the results of the next ones."""
+        """The results of the next keys."""
         if self._keys is None:
             self._keys = sorted(self._reduced)
         results: list[Any] = []

@@ -91,7 +91,7 @@ class ScanStream(FunctionStream):
         return self._collector.block() if self._collector is not None and done else None
 
     def _collect(self, outputs: Iterator[Any], rows: int) -> None:
-        """Take outputs; the first of all tells what they are like."""
+        """Take outputs; the first of all shows what they are like."""
         if self._collector is not None:
             rows = self._collector.begin(rows)
             self._collector.take(islice(outputs, rows))
@@ -148,7 +148,7 @@ class ScanStream(FunctionStream):
 
 
 def _unlike(value: Any) -> Any:
-    """What every first state is to those before it."""
+    """Before the first state none is known, so none is like it."""
     raise Unlike
 
 
@@ -272,7 +272,7 @@ class UniqueStream(OneInputStream):
 
 
 def _identities(block: Block) -> Iterable[Any]:
-    """For each row what is equal for equal rows."""
+    """A value for each row, equal for equal rows."""
     columns = [
         # Python's numbers and strings are found in a set sooner than NumPy's, to which they are equal.
         column.tolist() if column.ndim == 1 and column.dtype.kind in "biufcUS" else map(_identity, column)

@@ -21,7 +21,7 @@ from penstock.runtime.threads import failures
 
 _PIECES = 32
 _FEW = 8
-"""Rows of a stream are handed out, and as many read, at most a 32nd of the buffer at a time; or so many."""
+"""Of a stream at most a 32nd of the buffer is read and handed out at a time, but at least this many rows."""
 
 
 @dataclass(frozen=True, eq=False)

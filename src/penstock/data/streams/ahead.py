@@ -36,7 +36,7 @@ _Item = _Ready | _Failed | _Ended
 
 
 class Ahead(Stream):
-    """`stream`, with up to `rows` rows made before they are asked for (None: two blocks of a size that pays).
+    """`stream`, with up to `rows` rows made before they are asked for (None: two blocks of adapted size).
 
     The state is that of the stream after the last block that was taken, whatever the thread has read since. The thread
     starts with the first `pull`, ends with the data or soon after `close`, and closes the stream it reads. `skips` is

@@ -23,8 +23,8 @@ class _ReadPiece:
         pending: the calls that the reading waits for; None before it has begun and after it has ended.
         block: the rows, when they are there.
         error: or what was raised in place of one of them.
-        waits: how often it has come to calls.
-        tasks: in how many pieces these were, the last time.
+        waits: how often the reading has had to wait for calls.
+        tasks: into how many tasks the last calls were divided.
         seconds: how long it read, without the calls of others.
     """
 
@@ -78,8 +78,8 @@ class _ReadPiece:
 class IndexStream(Stream):
     """One pass over what can be read by index: the state is a position.
 
-    Where a reading comes to calls in other threads, further ones are begun as long as those have room for more, and all
-    go on in order.
+    While a reading waits for calls in other threads, further readings begin if there is room for their calls; all
+    continue in order.
 
     Args:
         read: reads the rows at positions.
@@ -96,7 +96,7 @@ class IndexStream(Stream):
         self._length = length
         self._position = 0
         self._pieces: deque[_ReadPiece] = deque()
-        # The first position that no piece is about.
+        # The first position that is in no piece.
         self._next = 0
         # The most rows to read at a time. Others that fail may be near one that did, so it grows from few again.
         self._most = self._ANY
@@ -153,7 +153,7 @@ class IndexStream(Stream):
                 self._bell.wait(rung)
 
     def _go_on(self) -> None:
-        """Read on where the calls have ended; every piece comes to the next ones after the piece before it."""
+        """Continue the readings whose calls have ended, in the order of the pieces."""
         before: _ReadPiece | None = None
         for piece in self._pieces:
             while piece.pending is not None and piece.pending.done:
@@ -170,11 +170,11 @@ class IndexStream(Stream):
                 if self._then is not None and self._pieces:
                     self._then()
                 return
-            if self._pieces[-1].pending is None:  # it has come to no calls
+            if self._pieces[-1].pending is None:  # it needs no calls
                 return
 
     def _learn(self, head: _ReadPiece) -> None:
-        """See from a piece that was read how many rows the next ones should have."""
+        """Choose the size of the next pieces by one that was read."""
         assert head.block is not None
         if self._most < self._ANY:
             self._most *= 2

@@ -1,7 +1,7 @@
 """A function called for the rows of a stream by other threads, which run ahead of what is taken.
 
-Rows are read in the thread that pulls, in order. What was read and not given yet stands in the stream's state only as a
-position: it is read again.
+Rows are read in the thread that pulls, in order. The state describes what was read but not given by a position alone:
+it is read again.
 """
 
 from abc import abstractmethod
@@ -26,8 +26,8 @@ class Work:
     """What a stream of calls does with the rows that it reads.
 
     Attributes:
-        start: has the function called for the rows of a block, of which the first has this position; what comes of it
-            is a block up to the first row that fails, and that failure.
+        start: calls the function for the rows of a block that begins at this position; the outcome is a block up to the
+            first row that fails, and that failure.
         callers: who calls it.
         first: the position of the first row of all.
         paced: whether the rows come from something that shows how far it is read.
@@ -147,7 +147,7 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
 
     def _fill(self, need: int, allow: int) -> None:
         """Read rows and have the function called for them, as long as there is room."""
-        # Rows that come at a pace of their own must not keep back the results that are there.
+        # Waiting for the rows of a slow source must not delay results that are there.
         reads = 2 if self._work.paced else -1
         while reads and not self._ended and ((need > 0 and not self._pieces) or self._room.free(self._pieces)):
             serial = self._work.callers.serial
@@ -161,7 +161,7 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
             self._then()
 
     def _sure(self, need: int) -> int:
-        """How many rows may be read that nobody has asked for, of a source that shows it: one for each call."""
+        """How many rows may be read of a source that shows how far it is read: as needed, and one for each call."""
         ahead, read, in_front = 0, 0, True
         for piece in self._pieces:
             in_front = in_front and piece.done

@@ -51,7 +51,7 @@ class Pending(Awaited, ABC):
 
 
 class Load(Awaited):
-    """Rows that another reading of the same stream is at: what needs them too waits for it.
+    """Rows that another reading of the same stream is loading: a reading that needs them too waits for it.
 
     Attributes:
         positions: of the rows.
@@ -64,8 +64,8 @@ class Load(Awaited):
 def to_keep(error: BaseException) -> BaseException:
     """An exception that a coroutine raised, to be raised again later.
 
-    It comes without the frame that caught it, which refers to all that called it: whoever keeps the exception would
-    keep an iterator that everybody else has forgotten.
+    The frame that caught it is removed from its traceback. That frame refers to all callers, so it would keep alive an
+    iterator that nobody uses any more.
     """
     if isinstance(error, RuntimeError) and isinstance(error.__cause__, StopIteration):
         error = error.__cause__  # coroutines cannot raise it
@@ -75,11 +75,11 @@ def to_keep(error: BaseException) -> BaseException:
 
 
 Reading = Generator[Awaited, None, Block]
-"""Gives whatever must be waited for, and at last the rows."""
+"""Yields what must be waited for, and returns the rows."""
 
 
 def finished(reading: Reading, bell: Bell) -> Block:
-    """The rows of a reading, waiting for calls, of which the bell tells, where that is needed."""
+    """The rows of a reading; waits for its calls, whose end the bell announces."""
     while True:
         try:
             awaited = next(reading)

@@ -6,7 +6,7 @@ from typing import Protocol
 from penstock.runtime.callers import Callers
 
 OVERTAKING = 16
-"""For every call that may run, so many results may wait for one that takes longer than those after it."""
+"""For each call that may run, this many results may wait behind one that takes longer."""
 _BYTES = 1 << 26
 
 
@@ -23,9 +23,9 @@ class Begun(Protocol):
 
 
 class Room:
-    """What decides whether a further piece of work is begun before it is asked for.
+    """Decides whether to begin another piece of work before it is asked for.
 
-    It is, as long as the callers want more and what waits to be taken stays small: as many pieces as calls may run, if
+    It begins one as long as the callers want more and few results wait to be taken: as many pieces as calls may run, if
     nothing holds them up. Behind a call that takes longer than others these may overtake it, up to 16 pieces for each
     call or 64 MB.
     """

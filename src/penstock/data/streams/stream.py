@@ -1,4 +1,4 @@
-"""Streams: one pass over the elements of a node. The rules that all of them keep stand at the top of `node.py`."""
+"""Streams: one pass over the elements of a node. The top of `node.py` lists the rules that all of them keep."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -29,9 +29,9 @@ class Stream(ABC):
         """The next rows, at least one and about `allow`; None at the end."""
 
     def elements(self) -> Iterator[Any] | None:
-        """The elements that are left, one by one, where a block for each would cost more than they; otherwise None.
+        """The remaining elements one by one, where a block for each would cost more than it holds; otherwise None.
 
-        After each of them the state is as after a block of it. An exception ends them; then they are asked for anew.
+        After each of them the state is as after a block of it. After an exception, call this again.
         """
         return None
 
@@ -48,7 +48,7 @@ class Stream(ABC):
         """Stop everything that runs for this stream and for its inputs."""
 
     def advanced(self, state: State, rows: int) -> State | None:
-        """`state` moved on by `rows` rows, where that can be said without reading them."""
+        """The state `rows` rows after `state`, where that is known without reading them."""
         return None
 
     def skip(self, rows: int) -> int:
@@ -60,7 +60,7 @@ class Stream(ABC):
 
     @property
     def inputs(self) -> "tuple[Stream, ...]":
-        """The streams below that are read on and on, so that what runs ahead there can be told about."""
+        """The streams below that are read from beginning to end, which `run_ahead` and `when_drained` go on to."""
         return ()
 
     def run_ahead(self) -> None:
@@ -81,8 +81,8 @@ class Cursor(Stream):
     handed out, and how many rows and failures there were before in all. `restore` reads those rows again and drops them
     (over an index stream, it only moves the position).
 
-    Over a stream of the same rows as the cursor that it reads, the state is one of that cursor: whether such a stream
-    stands between, no state tells.
+    Over a stream of the same rows as the cursor that it reads, the state is one of that cursor: so no state depends on
+    whether such a stream is in between.
 
     Attributes:
         met: the number of rows and failures so far, less what was given back.

@@ -80,7 +80,7 @@ def csv_records(
     label: str,
     null_values: tuple[str, ...] | None,
 ) -> CsvRecords:
-    """What a file's first records say about the rows of it, and of others like it.
+    """What a file's first records show about its rows, and those of other files like it.
 
     Raises:
         StorageError: it cannot be read, or holds nothing.

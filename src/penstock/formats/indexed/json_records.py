@@ -44,7 +44,7 @@ def json_records(
     mask_nulls: Sequence[str],
     label: str,
 ) -> JsonRecords:
-    """What a file's first objects say about those of it, and of others like it.
+    """What a file's first objects show about the others, and those of other files like it.
 
     Raises:
         StorageError: it cannot be read, or holds nothing.

@@ -1,8 +1,8 @@
 """Indexes of offsets: where each record of a file begins. They are kept in the user's cache directory.
 
 An index belongs to a name, a layout of records and a version of the file, which is its size and the time of its last
-change, or what its file system says of it. Of another version it is made again. Beside the files it would be in the way
-of patterns such as `data/*`, and not every data directory can be written.
+change, or what its file system says of it. For another version it is made again. Beside the files it would be in the
+way of patterns such as `data/*`, and not every data directory can be written.
 
 Who writes a file knows where its records begin, and puts the index into the directory `_offsets` beside it, which moves
 along with the file. There the version is the file's size and a checksum of its last bytes.
