@@ -4,6 +4,7 @@ It asks JAX for four CPU devices when it is imported, so it must be the first to
 """
 
 import statistics
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,10 @@ def measure() -> list[Figure]:
     return [
         Figure("epoch of shuffled images on 4 replicas / NumPy gather and device_put", epoch_ratio(strategy), 0.5),
         Figure("step of distributed input / device_put of its slices", input_ratio(strategy), 1.5, at_least=False),
-        Figure("strategy.run of a small step / shard_map by hand", run_ratio(strategy, mesh), 1.1, at_least=False),
+        Figure("strategy.run of a small step / shard_map by hand", run_ratio(strategy, mesh), 1.05, at_least=False),
+        Figure(
+            "strategy.run and strategy.reduce / shard_map and a sum by hand, speed", reduce_ratio(strategy, mesh), 0.85
+        ),
         Figure("an epoch of small steps, 100 in one program / one by one", many_steps_ratio(strategy), 1.5),
     ]
 
@@ -89,48 +93,70 @@ def not_for_jax_to_keep(array: np.ndarray) -> np.ndarray:
     return copy
 
 
-def run_ratio(strategy: ps.MirroredStrategy, mesh: Mesh) -> float:
-    """Steps of a small linear model by `run`, against the same step by hand on the same arrays."""
-    rng = np.random.default_rng(0)
-    batch = (rng.random((256, 64), dtype=np.float32), rng.random((256,), dtype=np.float32))
-    (features, targets) = next(iter(strategy.distribute_dataset(ps.Dataset.from_tensors(batch))))
-    weights = {"slope": np.zeros(64, np.float32), "offset": np.float32(0)}
+@dataclass
+class SmallStep:
+    """A step of a small linear model by `run`, and the same step by hand on the same arrays."""
 
-    def loss(weights, features, targets):
-        return jnp.sum((features @ weights["slope"] + weights["offset"] - targets) ** 2) / 256
+    strategy: ps.MirroredStrategy
+    mesh: Mesh
 
-    def step(weights, features, targets):
-        value, gradients = jax.value_and_grad(loss)(weights, features, targets)
-        gradients = ps.get_replica_context().all_reduce("SUM", gradients)
-        return jax.tree.map(lambda weight, gradient: weight - 0.01 * gradient, weights, gradients), value
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(0)
+        batch = (rng.random((256, 64), dtype=np.float32), rng.random((256,), dtype=np.float32))
+        self.batch = next(iter(self.strategy.distribute_dataset(ps.Dataset.from_tensors(batch))))
+        weights = {"slope": np.zeros(64, np.float32), "offset": np.float32(0)}
+        split, same = PartitionSpec("replica"), NamedSharding(self.mesh, PartitionSpec())
+        by_hand = jax.shard_map(self.by_hand, mesh=self.mesh, in_specs=split, out_specs=split, check_vma=False)
+        self.compiled = jax.jit(by_hand)
+        rows = jax.tree.map(lambda weight: np.stack([weight] * REPLICAS), weights)
+        self.stacked = jax.device_put(rows, NamedSharding(self.mesh, split))
+        self.placed, _ = self.strategy.run(linear_step, args=(weights, *self.batch))
+        self.total = jax.jit(jnp.sum, out_shardings=same)
 
+    @staticmethod
     def by_hand(weights, features, targets):
         weights, features, targets = jax.tree.map(lambda rows: rows[0], (weights, features, targets))
-        value, gradients = jax.value_and_grad(loss)(weights, features, targets)
+        value, gradients = jax.value_and_grad(linear_loss)(weights, features, targets)
         gradients = jax.lax.psum(gradients, "replica")
         weights = jax.tree.map(lambda weight, gradient: weight - 0.01 * gradient, weights, gradients)
         return jax.tree.map(lambda value: value[None], (weights, value))
 
-    split = PartitionSpec("replica")
-    compiled = jax.jit(jax.shard_map(by_hand, mesh=mesh, in_specs=split, out_specs=split, check_vma=False))
-    rows = jax.tree.map(lambda weight: np.stack([weight] * REPLICAS), weights)
-    stacked = jax.device_put(rows, NamedSharding(mesh, split))
-
-    placed, _ = strategy.run(step, args=(weights, features, targets))
-
-    def ours() -> None:
-        state = placed
+    def ours(self, *, reduce: bool) -> None:
+        """An epoch by `run`, and with `reduce` the sum of the replicas' losses after each step."""
+        state = self.placed
         for _ in range(STEPS):
-            state, value = strategy.run(step, args=(state, features, targets))
-            jax.block_until_ready(value)
+            state, value = self.strategy.run(linear_step, args=(state, *self.batch))
+            jax.block_until_ready(self.strategy.reduce("SUM", value) if reduce else value)
 
-    def bare() -> None:
-        state = stacked
+    def bare(self, *, reduce: bool) -> None:
+        """The same by hand."""
+        state, (features, targets) = self.stacked, self.batch
         for _ in range(STEPS):
-            state, value = compiled(state, features.stacked, targets.stacked)
-            jax.block_until_ready(value)
+            state, value = self.compiled(state, features.stacked, targets.stacked)
+            jax.block_until_ready(self.total(value) if reduce else value)
 
-    return cost_ratio(ours, bare, rounds=41)  # steps of a fifth of a millisecond: few rounds differ by a tenth
+
+def linear_loss(weights, features, targets):
+    return jnp.sum((features @ weights["slope"] + weights["offset"] - targets) ** 2) / 256
+
+
+def linear_step(weights, features, targets):
+    value, gradients = jax.value_and_grad(linear_loss)(weights, features, targets)
+    gradients = ps.get_replica_context().all_reduce("SUM", gradients)
+    return jax.tree.map(lambda weight, gradient: weight - 0.01 * gradient, weights, gradients), value
+
+
+def run_ratio(strategy: ps.MirroredStrategy, mesh: Mesh) -> float:
+    """The time of a small step by `run` over that of the same step by hand."""
+    step = SmallStep(strategy, mesh)
+    # Steps of a fifth of a millisecond: few rounds differ by a tenth.
+    return cost_ratio(lambda: step.ours(reduce=False), lambda: step.bare(reduce=False), rounds=41)
+
+
+def reduce_ratio(strategy: ps.MirroredStrategy, mesh: Mesh) -> float:
+    """The speed of a small step by `run`, whose losses `reduce` adds up, over that of both by hand."""
+    step = SmallStep(strategy, mesh)
+    return speed_ratio(lambda: step.ours(reduce=True), lambda: step.bare(reduce=True), rounds=41)
 
 
 def many_steps_ratio(strategy: ps.MirroredStrategy) -> float:

@@ -160,12 +160,12 @@ def as_member(where: str, kind: type[Member], value: object) -> Member:
     """
     if isinstance(value, kind):
         return value
+    member = kind.__members__.get(value.upper()) if isinstance(value, str) else None
+    if member is not None:
+        return member
     names = ", ".join(f'"{member.name}"' for member in kind)
     if not isinstance(value, str):
         raise InvalidTypeError(f"{where} takes a ps.{kind.__name__} or one of {names}, got {value!r}")
-    for member in kind:
-        if member.name == value.upper():
-            return member
     raise InvalidArgumentError(f"{where} takes one of {names}, got {value!r}")
 
 

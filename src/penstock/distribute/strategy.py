@@ -216,7 +216,10 @@ class Strategy(ABC):
             >>> float(strategy.reduce("MEAN", state))
             2.0
         """
-        check_call(fn, args, kwargs)
+        # The usual call is checked here: in steps of small models every call of Python's shows.
+        if type(args) is not tuple or kwargs is not None or not callable(fn):
+            check_call(fn, args, kwargs)
+        refuse_in_replica("strategy.run")
         return self._run(fn, args, kwargs, checked_places(donate_argnums, len(args)) if donate_argnums != () else ())
 
     @abstractmethod
@@ -360,9 +363,7 @@ class Strategy(ABC):
         """
         refuse_in_replica("strategy.reduce")
         operation = as_reduce_op("strategy.reduce(op)", op)
-        axes = () if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        if any(isinstance(one, bool) or not isinstance(one, int) for one in axes):
-            raise InvalidTypeError(f"strategy.reduce(axis=...) takes an axis, a tuple of axes or None, got {axis!r}")
+        axes = () if axis is None else _checked_axes(axis)
         return self._map(lambda leaf: self._reduce_leaf(operation, self._checked(leaf), axes), value)
 
     def gather(self, value: Any, axis: int) -> Any:
@@ -458,3 +459,10 @@ def _checked_options(call: str, options: InputOptions | None) -> InputOptions:
 def placed_on_host(leaves: list[StepLeaf], even: bool) -> list[PerReplica]:
     """The replicas' slices as they are, in host memory."""
     return [PerReplica(leaf.slices) for leaf in leaves]
+
+
+def _checked_axes(axis: object) -> tuple[int, ...]:
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    if any(isinstance(one, bool) or not isinstance(one, int) for one in axes):
+        raise InvalidTypeError(f"strategy.reduce(axis=...) takes an axis, a tuple of axes or None, got {axis!r}")
+    return axes

@@ -51,9 +51,12 @@ class Signature:
 
 
 def any_output(result: Any) -> Any:
-    """One array of a result, or None. Flattening the whole result would cost more than the rest of the bookkeeping."""
+    """One array of a result, or None: the last one, which often is the loss, and likely to be reduced next.
+
+    Flattening the whole result would cost more than the rest of the bookkeeping.
+    """
     while isinstance(result, (tuple, dict)) and result:
-        result = next(iter(result.values())) if isinstance(result, dict) else result[0]
+        result = next(reversed(result.values())) if isinstance(result, dict) else result[-1]
     if isinstance(result, PerReplica):
         return result.stacked
     return next(iter(jax.tree.leaves(result)), None)

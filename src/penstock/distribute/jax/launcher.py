@@ -29,12 +29,15 @@ class Launcher:
         self.one_at_a_time = len(devices) > 1 and devices[0].platform == "cpu"
         self._running: Any = None
 
-    def launch(self, program: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-        """The result of a program with collectives, which may still be running."""
+    def launch(self, program: Callable[..., Any], arguments: Sequence[Any], after: Any = None) -> Any:
+        """The result of a program with collectives, which may still be running.
+
+        The program that `after` comes out of need not have ended.
+        """
         if not self.one_at_a_time:
             return program(*arguments)
         try:
-            if self._running is not None:
+            if self._running is not None and self._running is not after:
                 self._running.block_until_ready()
             result = program(*arguments)
         except (jax.errors.JaxRuntimeError, ValueError) as error:
@@ -45,6 +48,13 @@ class Launcher:
         if self._running is None and isinstance(program, StatefulProgram):
             self._running = program.a_written_value()
         return result
+
+    def launch_on_output(self, program: Callable[[Any], Any], array: jax.Array) -> Any:
+        """As `launch`, for a program of one array that has a part on every device.
+
+        If it comes out of the running program, no device can begin before it has ended there: nothing is waited for.
+        """
+        return self.launch(program, (array,), after=array)
 
     def wait(self) -> None:
         """Wait for the running program, before another one with collectives begins."""

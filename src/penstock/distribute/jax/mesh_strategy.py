@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -68,7 +69,7 @@ class MeshStrategy(Strategy):
         self._programs = Programs(self._placement, workers, self._launcher, check_weights)
         self._ragged = RaggedSteps(self._placement, workers, control, self._launcher, self._programs)
         self._donates = False  # whether some call has donated arrays
-        self._reduce_rows = jax.jit(_reduced_rows, static_argnums=(0, 2), out_shardings=self._placement.same)
+        self._reducers: dict[tuple[ReduceOp, tuple[int, ...]], Callable[[Any], Any]] = {}
         self._join = StepResultsJoiner(workers.replicas_in_sync, self._placement.by_row)
 
     @property
@@ -79,12 +80,12 @@ class MeshStrategy(Strategy):
     def _run(
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, donated: tuple[int, ...]
     ) -> Any:
-        self._check_others()
+        if self._control is not None:
+            self._check_others()
         given = (args if type(args) is tuple else tuple(args), dict(kwargs) if kwargs else {})
         leaves, tree = flatten(given)
-        if donated:
+        if donated or self._donates:
             self._donates = True
-        if self._donates:
             check_not_donated(*given)
         # Programs whose arguments are all stacked are kept by this key: the tree is enough to know them.
         program = self._programs.cache.of(fn)[1].get((tree, donated))
@@ -264,7 +265,7 @@ class MeshStrategy(Strategy):
         return StackedPerReplica(self._placement.stacked(values), len(values))
 
     def _map(self, function: Callable[[Any], Any], value: Any) -> Any:
-        return jax.tree.map(function, value, is_leaf=is_per_replica)
+        return function(value) if is_per_replica(value) else jax.tree.map(function, value, is_leaf=is_per_replica)
 
     def _reduce_leaf(self, op: ReduceOp, leaf: Any, axes: tuple[int, ...]) -> Any:
         self._check_others()
@@ -273,9 +274,18 @@ class MeshStrategy(Strategy):
         rank = leaf.stacked.ndim - 1
         if axes:
             check_axes("strategy.reduce", leaf.values[:1], axes)
+        axes = tuple(axis % rank for axis in axes)
         # One array on one device, as every plain array of this strategy is.
-        total = self._launcher.launch(self._reduce_rows, (op, leaf.stacked, tuple(axis % rank for axis in axes)))
+        total = self._launcher.launch_on_output(self._reducer(op, axes), leaf.stacked)
         return total.addressable_data(0)
+
+    def _reducer(self, op: ReduceOp, axes: tuple[int, ...]) -> Callable[[Any], Any]:
+        """The program that reduces a stacked array: one for each way, because JAX looks at static arguments slowly."""
+        found = self._reducers.get((op, axes))
+        if found is None:
+            reduce_rows = partial(_reduced_rows, op=op, over=(0, *(axis + 1 for axis in axes)))
+            found = self._reducers[op, axes] = jax.jit(reduce_rows, out_shardings=self._placement.same)
+        return found
 
     def _reduce_values(self, op: ReduceOp, values: tuple[Any, ...], axes: tuple[int, ...]) -> Any:
         if self._control is None:
@@ -290,7 +300,7 @@ class MeshStrategy(Strategy):
         # The sum of this worker's values as one row, among rows of zeros.
         own = reduced(ReduceOp.SUM, values, axes)
         rows = jnp.zeros((len(values), *own.shape), own.dtype).at[0].set(own)
-        total = self._launcher.launch(self._reduce_rows, (ReduceOp.SUM, self._placement.rows(rows), ()))
+        total = self._launcher.launch_on_output(self._reducer(ReduceOp.SUM, ()), self._placement.rows(rows))
         return total.addressable_data(0) if op is ReduceOp.SUM else total.addressable_data(0) / count
 
     def _gather_leaf(self, leaf: Any, axis: int) -> Any:
@@ -339,6 +349,5 @@ def _structs(shapes: Iterable[ArrayShape | None]) -> tuple[jax.ShapeDtypeStruct,
     return tuple(struct(shape.shape, shape.dtype) for shape in shapes if shape is not None)
 
 
-def _reduced_rows(op: ReduceOp, stacked: Any, axes: tuple[int, ...]) -> Any:
-    over = (0, *(axis + 1 for axis in axes))
+def _reduced_rows(stacked: Any, op: ReduceOp, over: tuple[int, ...]) -> Any:
     return jnp.sum(stacked, axis=over) if op is ReduceOp.SUM else jnp.mean(stacked, axis=over)
