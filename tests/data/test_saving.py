@@ -7,6 +7,7 @@ import signal
 import sys
 import tarfile
 import textwrap
+import threading
 import time
 
 import numpy as np
@@ -228,12 +229,15 @@ KILLED = """
         dataset = dataset.filter(lambda x: x % 2 == 0)
     if kind == "shuffled":  # without a seed: the one that was drawn holds
         dataset = dataset.filter(lambda x: x % 2 == 0).shuffle(20)
-    dataset.map(row).save(folder + "/saved", format=format, rows_per_shard=10)
+    calls = 2 if kind == "threads" else None
+    dataset.map(row, num_parallel_calls=calls).save(folder + "/saved", format=format, rows_per_shard=10)
 """
 
 
-@pytest.mark.parametrize("kind", ["index", "stream", "shuffled"])
-@pytest.mark.parametrize("format", ["penstock", "tfrecord"])
+@pytest.mark.parametrize(
+    ("kind", "format"),
+    [("index", "penstock"), ("stream", "tfrecord"), ("shuffled", "parquet"), ("threads", "npy")],
+)
 def test_a_save_that_was_killed_goes_on_behind_its_complete_shards(kind, format, tmp_path):
     program = textwrap.dedent(KILLED)
     assert run("-c", program, str(tmp_path), kind, format).returncode == -signal.SIGKILL
@@ -244,13 +248,15 @@ def test_a_save_that_was_killed_goes_on_behind_its_complete_shards(kind, format,
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(os.listdir(tmp_path)) == ["calls", "killed", "saved"]
     found = [int(row["id"]) for row in ps.Dataset.load(tmp_path / "saved")]
-    expected = list(range(100)) if kind == "index" else list(range(0, 100, 2))
+    expected = list(range(100)) if kind in ("index", "threads") else list(range(0, 100, 2))
     assert sorted(found) == expected
     assert (found == expected) == (kind != "shuffled")
-    if kind == "stream":
-        assert complete == 3
-        again = [int(x) for x in (tmp_path / "calls").read_text().split()]
-        assert again == expected[30:]
+    again = [int(x) for x in (tmp_path / "calls").read_text().split()]
+    if kind in ("index", "stream"):
+        assert complete == {"index": 7, "stream": 3}[kind]
+        assert again == expected[10 * complete :]
+    if kind == "threads":
+        assert sorted(again) == sorted(set(again)) and len(again) == 100 - 10 * complete
 
 
 def test_a_save_of_another_dataset_begins_anew(tmp_path):
@@ -443,3 +449,40 @@ def test_a_path_with_a_protocol_is_refused():
         ps.Dataset.range(3).save("s3://bucket/rows")
     with pytest.raises(ps.InvalidArgumentError, match="snapshot takes a local path"):
         ps.Dataset.range(3).snapshot("s3://bucket/rows")
+
+
+def test_functions_without_threads_run_in_one_and_others_in_several(tmp_path):
+    def thread(x):
+        threads.add(threading.get_ident())
+        return x
+
+    for calls in (None, 2):
+        threads = set()
+        ps.Dataset.range(40).map(thread, num_parallel_calls=calls).save(tmp_path / f"saved-{calls}", shards=8)
+        assert len(threads) == 1 or calls
+        assert [int(x) for x in ps.Dataset.load(tmp_path / f"saved-{calls}")] == list(range(40))
+
+
+def test_a_cache_in_a_directory_is_filled_by_a_save(tmp_path):
+    calls = []
+    dataset = ps.Dataset.range(40).map(lambda x: calls.append(int(x)) or x, num_parallel_calls=2)
+    dataset = dataset.cache(tmp_path / "cache")
+    dataset.save(tmp_path / "saved", shards=8)
+    assert sorted(calls) == list(range(40))
+    assert [int(x) for x in dataset] == [int(x) for x in ps.Dataset.load(tmp_path / "saved")] == list(range(40))
+    assert len(calls) == 40
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_shards_that_are_written_in_any_order_are_those_of_one_iteration(seed, tmp_path):
+    def noisy(x, generator):
+        return x, generator.integers(1000)
+
+    dataset = ps.Dataset.range(60).shuffle().map(noisy, num_parallel_calls=2, seed=3).shuffle(20).prefetch(1)
+    dataset = dataset.with_options(ps.Options(seed=seed))
+    dataset.save(tmp_path / "saved", shards=7)
+    found = [(int(x), int(noise)) for x, noise in ps.Dataset.load(tmp_path / "saved")]
+    assert sorted(x for x, _ in found) == list(range(60))
+    if seed is not None:  # otherwise the next iteration draws anew
+        again = dataset.map(lambda *row: row)
+        assert found == [(int(x), int(noise)) for x, noise in again]

@@ -1549,7 +1549,8 @@ class Dataset(Generic[Element]):
         """Write the elements of one iteration to the directory `path`, which appears when it is complete.
 
         `ps.Dataset.load(path)` reads them again, by index, as they were; other programs read the files. Shards are
-        written in several threads where the rows can be read by index. On a terminal a bar shows how far it is.
+        written in several threads where rows can be read by index, and every `map` has `num_parallel_calls`. On a
+        terminal a bar shows how far it is.
 
         A save that was killed leaves `<path>.unfinished`: the same call goes on behind the shards that are complete, as
         long as the dataset has the same `fingerprint()`; otherwise it begins anew.

@@ -427,12 +427,6 @@ def next_block(iterator: DatasetIterator[Any], most: int) -> Block | None:
     return iterator._pull(most)
 
 
-def pass_over(iterator: DatasetIterator[Any], elements: int) -> None:
-    """Let an iterator go on behind so many elements, which are not read where that can be."""
-    iterator._check_usable()
-    iterator._pass.cursor.skip(elements)
-
-
 class PositionedElements(Iterator[Element]):
     """The elements of an iterator, for a caller that takes them before they are used.
 

@@ -14,7 +14,8 @@ from penstock.data.block import Block
 from penstock.data.fingerprint import fingerprint_of
 from penstock.data.iterator import DatasetIterator, next_block
 from penstock.data.node import Node
-from penstock.data.operators.keep import Prefetch
+from penstock.data.operators.element import Map
+from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.plan import make_plan
 from penstock.data.save_progress import SaveProgress
 from penstock.data.shard_saving import SavePlan, ShardNotes, ShardTask, iterator_at, told_where, write_shard
@@ -120,7 +121,7 @@ class Save:
             work = WorkDirectory(self.request.path, keep=True)
         self.notes = ShardNotes(work.path)
         try:
-            done = self._write(begin, write_missing or Save.in_threads)
+            done = self._write(begin, write_missing)
             ordered = [done[number] for number in sorted(done)]
             with told_where(self.request.path):
                 shard_format(self.request.call, self.request.format).complete(work.path, ordered)
@@ -143,7 +144,9 @@ class Save:
         _logger.warning("%s rows stay in %s: the same call goes on behind them", f"{rows:,}", work.path)
         work.leave()
 
-    def _write(self, begin: Callable[[], DatasetIterator[Any]], write_missing: WriteMissing) -> dict[int, Description]:
+    def _write(
+        self, begin: Callable[[], DatasetIterator[Any]], write_missing: WriteMissing | None
+    ) -> dict[int, Description]:
         fingerprint = _fingerprint(self.node, self.options)
         left = self.notes.plan()
         asked = [self.request.format, self.request.shards, self.request.rows_per_shard]
@@ -158,7 +161,7 @@ class Save:
                     self.request.path,
                 )
             iterator = begin()
-            self.plan, first = self._planned(iterator, fingerprint, asked)
+            self.plan, first = self._planned(iterator, fingerprint, asked, by_others=write_missing is not None)
             self.notes.begin(self.plan)
         self.done = self.notes.complete()
         rows = sum(shard["rows"] for shard in self.done.values())
@@ -169,7 +172,7 @@ class Save:
                 if iterator is not None:
                     iterator.close()
                 missing = [number for number in range(len(self.plan.bounds) - 1) if number not in self.done]
-                write_missing(self, missing)
+                (write_missing or Save.in_threads)(self, missing)
             else:
                 self._in_order(first, iterator or iterator_at(self.node, self.options, self._reached()))
         finally:
@@ -182,7 +185,7 @@ class Save:
         return state
 
     def _planned(
-        self, iterator: DatasetIterator[Any], fingerprint: str, asked: list[Any]
+        self, iterator: DatasetIterator[Any], fingerprint: str, asked: list[Any], *, by_others: bool
     ) -> tuple[SavePlan, Iterator[Block]]:
         """How the dataset is divided, and its first row."""
         state = iterator.state_dict()
@@ -198,7 +201,8 @@ class Save:
         by_index = in_any_order(self.node, self.options)
         size = first.nbytes if first is not None else 0
         bounds = self._bounds(size if by_index else None)
-        plan = SavePlan(format.name, asked, fingerprint, state, bounds, by_index, specs)
+        parallel = by_index and (by_others or _runs_in_threads(self.node))
+        plan = SavePlan(format.name, asked, fingerprint, state, bounds, parallel, specs)
         return plan, iter([first] if first is not None else [])
 
     def _bounds(self, row_bytes: int | None) -> list[int] | None:
@@ -283,7 +287,15 @@ def in_any_order(node: Node, options: Options) -> bool:
     below = plan.root
     while isinstance(below, Prefetch):
         below = below.input
-    return below.indexable and below.cardinality >= 0 and plan.in_flight is None and options.on_error != "skip"
+    # A cache in a directory is filled by one iteration, from the first row to the last.
+    cached = any(isinstance(part, Cache) and part.filename for part in node.walk_all())
+    by_index = below.indexable and below.cardinality >= 0 and plan.in_flight is None
+    return by_index and not cached and options.on_error != "skip"
+
+
+def _runs_in_threads(node: Node) -> bool:
+    """Whether rows may be made in several threads: functions that were given none may be unable to."""
+    return not any(isinstance(part, Map) and part.num_parallel_calls is None for part in node.walk_all())
 
 
 def _fingerprint(node: Node, options: Options) -> str:

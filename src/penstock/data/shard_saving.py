@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.data.block import Block
-from penstock.data.iterator import DatasetIterator, Iterations, next_block, pass_over
+from penstock.data.iterator import DatasetIterator, Iterations, blocks_of
+from penstock.data.iterator_states import drawn_in
 from penstock.data.node import Node
+from penstock.data.operators.order import Skip, Take
 from penstock.errors import StorageError
 from penstock.formats.saving.registry import shard_format
 from penstock.formats.saving.shards import Description
@@ -109,9 +111,8 @@ class ShardTask:
         """The description of a shard, whose files are then in their place."""
         assert self.plan.bounds is not None
         start, stop = self.plan.bounds[number : number + 2]
-        with iterator_at(self.node, self.options, self.plan.state) as iterator:
-            pass_over(iterator, start)
-            return write_shard(self.plan, Path(self.directory), number, _rows(iterator, stop - start), on_rows)
+        with iter_between(self.node, self.options, self.plan.state, start, stop) as iterator:
+            return write_shard(self.plan, Path(self.directory), number, blocks_of(iterator), on_rows)
 
 
 def iterator_at(node: Node, options: Options, state: dict[str, Any]) -> DatasetIterator[Any]:
@@ -121,10 +122,14 @@ def iterator_at(node: Node, options: Options, state: dict[str, Any]) -> DatasetI
     return iterator
 
 
-def _rows(iterator: DatasetIterator[Any], count: int) -> Iterator[Block]:
-    while count > 0 and (block := next_block(iterator, count)) is not None:
-        yield block
-        count -= len(block)
+def iter_between(node: Node, options: Options, state: dict[str, Any], start: int, stop: int) -> DatasetIterator[Any]:
+    """An iterator over some of the elements of the epoch of a state, which runs ahead no further than to the last."""
+    drawn = drawn_in(state, node)
+    for own, seed in zip(node.drawn_seeds(), drawn or [], strict=False):
+        own.seed = seed
+    iterations = Iterations(options.seed)
+    iterations.resume(state["epoch"] - 1, state["seed"], seeded=drawn is None)
+    return DatasetIterator(Skip(Take(node, stop), start), options, iterations, lambda: None)
 
 
 def write_shard(
