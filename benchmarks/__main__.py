@@ -18,6 +18,7 @@ NAMES = (
     "rows",
     "files",
     "saving",
+    "remote",
     "images",
     "distribute",
     "multi_worker",

@@ -364,14 +364,14 @@ class Dataset(Generic[Element]):
 
         Args:
             pattern: with `*`, `?`, `[...]`, and `**` for any directories; `~` is an ordinary character. Patterns with a
-                protocol, such as "s3://bucket/*.tfrecord", need fsspec: `pip install 'penstock[cloud]'`.
+                protocol, such as "s3://bucket/*.tfrecord", need `pip install 'penstock[cloud]'`.
             shuffle: order the names at random, differently in every epoch.
             seed: of that order; without one the dataset's seed is used.
 
         Raises:
             InvalidArgumentError: no file matches a pattern, an unknown protocol, or a seed without `shuffle=True`.
             InvalidTypeError: not a pattern.
-            MissingExtraError: fsspec, or its package for the protocol, is not installed.
+            MissingExtraError: what lists files with the pattern's protocol is not installed.
 
         Example:
             >>> import pathlib, tempfile

@@ -160,10 +160,22 @@ class RemoteBytes(io.RawIOBase):
     def read_whole(self, count: int) -> bytes:
         """The next `count` bytes, or those up to the end."""
         pieces = []
-        while count and (piece := self.read(min(count, REQUEST_BYTES))):
+        while count and (piece := self.read(count)):
             pieces.append(piece)
             count -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, as many as one part has; all that are left if `size` is negative."""
+        if size < 0:
+            return self.readall()
+        want = min(size, self._file.size - self._at)
+        if want <= 0:
+            return b""
+        begin, data = self._piece(want)
+        found = bytes(data[self._at - begin : self._at - begin + want])
+        self._at += len(found)
+        return found
 
     def readall(self) -> bytes:
         return self.read_whole(self._file.size - self._at)
