@@ -48,7 +48,7 @@ def measure() -> list[Figure]:
 @contextmanager
 def served(root: Path, delay: float) -> Iterator[int]:
     """The port of a server of these files, which S3's clients in this process ask."""
-    program = [sys.executable, "-m", "benchmarks.object_server", str(root), str(delay)]
+    program = [sys.executable, "-m", "benchmarks.store_server", str(root), str(delay)]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())

@@ -1,6 +1,6 @@
 """A server that speaks what S3 speaks, as fast as Python can: objects are files, which the kernel sends.
 
-`python -m benchmarks.object_server DIRECTORY SECONDS` prints its port and answers each request after so many seconds.
+`python -m benchmarks.store_server DIRECTORY SECONDS` prints its port and answers each request after so many seconds.
 """
 
 import os
