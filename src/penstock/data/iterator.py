@@ -209,17 +209,17 @@ class DatasetIterator(Iterator[Element]):
         for element in self._rows:
             return element
         with self._lock:
+            try:
+                for element in self._alone:
+                    return element
+            except KeyboardInterrupt:
+                self._leave()
+                raise
             return self._next_of_new_rows()
 
     def _next_of_new_rows(self) -> Element:
         for element in self._rows:  # another thread has brought them
             return element
-        try:
-            for element in self._alone:
-                return element
-        except KeyboardInterrupt:
-            self._leave()
-            raise
         if self._block is None or self._put == len(self._block):
             self._check_usable()
             elements = self._pass.cursor.elements()
