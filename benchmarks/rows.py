@@ -14,7 +14,18 @@ from benchmarks.timing import Figure, processor_ratio, processor_seconds
 
 def measure() -> list[Figure]:
     """The figures of this file."""
-    return [imported(), *maps(), *generators(), restored_generator(), *shuffles(), ragged_text(), *windows(), scanned()]
+    return [
+        imported(),
+        *maps(),
+        *generators(),
+        restored_generator(),
+        *shuffles(),
+        small_epochs(),
+        *batched(),
+        ragged_text(),
+        *windows(),
+        scanned(),
+    ]
 
 
 def imported() -> Figure:
@@ -141,6 +152,34 @@ def shuffles() -> Iterator[Figure]:
 
         question = f"{rows:,} numbers, shuffle({buffer:,}).batch(1024) / np.random.permutation"
         yield processor_ratio(question, lambda dataset=dataset: exhaust(dataset), by_hand, 0.6)  # type: ignore[misc]
+
+
+def small_epochs() -> Figure:
+    """What an epoch of five numbers costs, whose order a buffer of one row does not change."""
+    dataset = ps.Dataset.range(5).shuffle(1).repeat(2_000)
+    exhaust(dataset)
+    times = sorted(processor_seconds(lambda: exhaust(dataset)) / 2_000 * 1e6 for _ in range(7))
+    return Figure("range(5).shuffle(1).repeat()", times[3], 5, False, "µs an epoch", (times[0], times[-1]))
+
+
+def batched() -> Iterator[Figure]:
+    """Batches of numbers, and a function of each batch, against making the same arrays in a loop."""
+    for size in (128, 1024):
+        rows = 8_000 * size
+        dataset = ps.Dataset.range(rows).batch(size)
+
+        def made(size: int = size, rows: int = rows) -> Iterator[np.ndarray[Any, Any]]:
+            for start in range(0, rows, size):
+                yield np.arange(start, start + size)
+
+        def doubled(made: Callable[[], Iterator[Any]] = made) -> None:
+            for batch in made():
+                batch * 2
+
+        question = f"range.batch({size})"
+        yield processor_ratio(f"{question} / np.arange", lambda d=dataset: exhaust(d), lambda m=made: exhaust(m()), 0.8)  # type: ignore[misc]
+        mapped = dataset.map(lambda batch: batch * 2)
+        yield processor_ratio(f"{question}.map / np.arange, times 2", lambda d=mapped: exhaust(d), doubled, 0.8)  # type: ignore[misc]
 
 
 def ragged_text() -> Figure:

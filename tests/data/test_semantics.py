@@ -75,6 +75,9 @@ def test_a_seeded_dataset_gives_two_orders_in_two_epochs_and_the_same_two_when_b
 
 def test_shuffle_of_buffer_one_changes_nothing():
     assert values(ps.Dataset.range(9).shuffle(1)) == list(range(9))
+    assert values(ps.Dataset.range(3).shuffle(1).repeat(2)) == [0, 1, 2, 0, 1, 2]
+    assert values(ps.Dataset.range(1).shuffle(5).repeat(3)) == [0, 0, 0]
+    assert values(ps.Dataset.counter().shuffle(1).skip(7).take(2)) == [7, 8]
 
 
 def test_shuffle_then_repeat_keeps_epochs_apart_and_repeat_then_shuffle_mixes_them():

@@ -181,13 +181,13 @@ class RecordBytes:
     """The bytes of records, one after the other, with zeros behind them."""
 
     def __init__(self, records: list[Any]) -> None:
-        wrong = next((record for record in records if not isinstance(record, bytes)), None)
-        if wrong is not None:
+        if not all(issubclass(kind, bytes) for kind in set(map(type, records))):
+            wrong = next(record for record in records if not isinstance(record, bytes))
             raise InvalidTypeError(f"parse_example takes records of bytes, got {type(wrong).__name__}: {wrong!r:.100}")
         self.bytes = b"".join(records)
         # Reading a number may run beyond the end, but not out of it.
         self.content = np.frombuffer(self.bytes + bytes(2 * _VARINT_BYTES), np.uint8)
-        self.ends = np.cumsum([len(record) for record in records], dtype=np.int64)
+        self.ends = np.cumsum(np.fromiter(map(len, records), np.int64, len(records)))
         self.begins = np.append(0, self.ends[:-1]) if len(records) else self.ends
 
     def features(self, names: Collection[str]) -> dict[str, tuple[Places, Places]]:
@@ -206,7 +206,8 @@ class RecordBytes:
         encoded = {name.encode(): places for name, places in found.items()}
         while len(rows):
             left = at < ends
-            rows, at, ends = rows[left], at[left], ends[left]
+            if not left.all():
+                rows, at, ends = rows[left], at[left], ends[left]
             entry, stop = self.message(rows, at, ends, FIRST)
             name, name_end = self.message(rows, entry, stop, FIRST)
             value, value_end = stop.copy(), stop.copy()
@@ -233,6 +234,8 @@ class RecordBytes:
         values = self.content[at].astype(np.int64)
         ends = at + 1
         going = np.flatnonzero(values >= 0x80)
+        if not len(going):  # nearly always
+            return values, ends
         values &= 0x7F
         for place in range(1, _VARINT_BYTES):
             if not len(going):

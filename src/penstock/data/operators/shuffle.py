@@ -55,7 +55,12 @@ class Shuffle(SameElements):
 
     @property
     def varies(self) -> bool:
-        return self.reshuffle_each_iteration or self.input.varies
+        return (self.reshuffle_each_iteration and self.moves) or self.input.varies
+
+    @property
+    def moves(self) -> bool:
+        """Whether any row can come at another place: not in windows of one row, nor where there is one row only."""
+        return self.buffer_size > 1 and self.input.cardinality != 1
 
     @property
     def draws_unseeded(self) -> bool:
@@ -74,6 +79,8 @@ class Shuffle(SameElements):
         return 1 + mix(key, 1) % self.buffer_size
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
+        if not self.moves:
+            return self.input.reading(run, epoch, indices)
         key = self.key(run, epoch)
         length = self.input.cardinality
         if 0 <= length <= self.buffer_size:
