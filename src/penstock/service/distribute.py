@@ -129,13 +129,13 @@ def _distributed(
     check_policy(node, settings.policy)
     # Coordinated reads and shared caches get whole elements, from a worker that sees the whole stream.
     cutting = settings.policy is ShardingPolicy.DYNAMIC and not settings.by_element
-    part = cut(node, ordered=ordered) if cutting else None
-    if part is not None and not settings.alone:
-        check_shared(part)
+    divided = cut(node, ordered=ordered) if cutting else None
+    if divided is not None and not settings.alone:
+        check_shared(divided)
     # Coordinated readers need an element each in every round, so there the workers leave out failures.
     produced, counted = (node, []) if settings.by_element else without_last_guards(node)
-    if part is not None:
-        produced, counted = part.worker, list(part.above)
+    if divided is not None:
+        produced, counted = divided.worker, list(divided.above)
     if settings.cross_trainer_cache is not None and produced.cardinality != INFINITE_CARDINALITY:
         raise InvalidArgumentError(
             f"{node.where()}: a cross_trainer_cache is for a dataset that never ends, because trainers come and go "

@@ -61,10 +61,10 @@ class DistributeOptions:
 
     def kind_of(self, produced: Node) -> PassKind:
         """The kind of the passes that workers make of these nodes."""
-        part = produced
+        nodes = produced
         if self.policy.static:
-            part = nodes_of_pass(produced, self.policy, Pass(number=0, shard_index=0, num_shards=1))
-        kind, _ = kind_of(part)
+            nodes = nodes_of_pass(produced, self.policy, Pass(number=0, shard_index=0, num_shards=1))
+        kind, _ = kind_of(nodes)
         return "sequence" if self.by_element and kind == "groups" else kind
 
     def usable(self, worker: WorkerInfo) -> bool:

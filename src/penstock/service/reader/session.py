@@ -238,10 +238,12 @@ class DispatcherSession:
         with self._shared.changed:
             self._version = version
             self._passes = self._passes if passes is None else passes
-            new_passes = self._shared.progress.update([part for part in self._passes if self._reads(part)])
+            new_passes = self._shared.progress.update(
+                [description for description in self._passes if self._reads(description)]
+            )
         self._start_lanes(workers, new_passes)
 
-    def _reads(self, part: Pass) -> bool:
+    def _reads(self, description: Pass) -> bool:
         """Whether this reader reads a pass; it keeps one that it has begun, whichever worker makes it."""
-        begun = part.number in self._shared.progress.passes
-        return begun or not self._options.own_passes or self._workers.has(part.worker_id)
+        begun = description.number in self._shared.progress.passes
+        return begun or not self._options.own_passes or self._workers.has(description.worker_id)

@@ -56,11 +56,11 @@ class OpenPass:
     """An open pass with a count of its readers; after `close` it ends with the last of them."""
 
     def __init__(self, node: Node, options: Options, key: PassKey, recent_bytes: int, window_bytes: int) -> None:
-        part = nodes_of_pass(node, key.policy, key.part)
-        self.kind, self._length = kind_of(part)
+        nodes = nodes_of_pass(node, key.policy, key.part)
+        self.kind, self._length = kind_of(nodes)
         # Elements must always come in the same order, on every worker.
         options = replace(options, deterministic=None)
-        plan = make_plan(part if self.kind == "sequence" else without_prefetch(part), options)
+        plan = make_plan(nodes if self.kind == "sequence" else without_prefetch(nodes), options)
         self._epoch = key.epoch
         self._root = over_rows(plan.root) if self.kind == "groups" else plan.root
         self._threads = Threads()

@@ -26,7 +26,7 @@ class _Entered(NamedTuple):
     updates: list[Change]
     epoch_id: int
     seed: int
-    parts: list[Pass]
+    passes: list[Pass]
     slowest: ConsumerHeartbeat | None = None
 
 
@@ -57,19 +57,19 @@ class Opening:
         else:
             gone = [ConsumerGone(consumer_id=number) for number in self._displaced(epoch, message)]
             slowest = self._slowest(epoch, message) if gone and message.resumed is None else None
-            parts = [ledger.part for ledger in epoch.ledgers]
-            entered = _Entered([*gone], epoch.epoch_id, epoch.seed, parts, slowest)
+            passes = [ledger.part for ledger in epoch.ledgers]
+            entered = _Entered([*gone], epoch.epoch_id, epoch.seed, passes, slowest)
         parameters = message.parameters
         leased = bool(message.job_name) and not parameters.num_consumers and not parameters.cross_trainer
         if leased and message.resumed:
             entered = _grown(entered, message)
-            check_past(message.resumed, entered.parts)
+            check_past(message.resumed, entered.passes)
         opened = self._consumer(epoch, entered.epoch_id, message, leased)
         return [*entered.updates, opened], EpochOpened(
             consumer_id=opened.consumer_id,
             epoch=message.epoch,
             seed=entered.seed,
-            passes=entered.parts,
+            passes=entered.passes,
             workers=[worker.info for worker in state.present()],
             leased=leased,
             version=self._known.volatile.changes.version,
@@ -149,8 +149,8 @@ class Opening:
         )
         at_least = 1 + max((span.pass_number for span in message.resumed or ()), default=-1)
         info = state.datasets[message.parameters.dataset_id].info
-        parts = first_passes(message.parameters, info, self._known.config, state.present(), at_least)
-        return _Entered([*updates, created, *added(created.epoch_id, parts)], created.epoch_id, created.seed, parts)
+        passes = first_passes(message.parameters, info, self._known.config, state.present(), at_least)
+        return _Entered([*updates, created, *added(created.epoch_id, passes)], created.epoch_id, created.seed, passes)
 
     def _before(self, epoch: Epoch | None, name: str) -> Consumer | None:
         """The consumer of that name that has read this epoch before; None if there is none."""
@@ -194,12 +194,12 @@ class Opening:
 
 def _grown(entered: _Entered, message: OpenEpoch) -> _Entered:
     """Under OFF, add passes of workers that were there when the state was taken, and are gone now."""
-    if message.parameters.policy != ShardingPolicy.OFF or not entered.parts:
+    if message.parameters.policy != ShardingPolicy.OFF or not entered.passes:
         return entered
     count = 1 + max(span.pass_number for span in message.resumed or ())
-    length = entered.parts[0].length
-    more = [Pass(number=number, length=length) for number in range(len(entered.parts), count)]
-    return entered._replace(updates=[*entered.updates, *added(entered.epoch_id, more)], parts=[*entered.parts, *more])
+    length = entered.passes[0].length
+    more = [Pass(number=number, length=length) for number in range(len(entered.passes), count)]
+    return entered._replace(updates=[*entered.updates, *added(entered.epoch_id, more)], passes=[*entered.passes, *more])
 
 
 def _difference(ours: RegisteredDataset, theirs: RegisteredDataset) -> str:

@@ -69,7 +69,7 @@ def check_spans(spans: Sequence[Span]) -> None:
             raise InvalidArgumentError(f"no span of a pass: {span!r}")
 
 
-def check_past(past: Sequence[Span], parts: Sequence[Pass]) -> None:
+def check_past(past: Sequence[Span], passes: Sequence[Pass]) -> None:
     """Refuse a past that does not fit these passes.
 
     Raises:
@@ -78,11 +78,11 @@ def check_past(past: Sequence[Span], parts: Sequence[Pass]) -> None:
     """
     check_spans(past)
     for span in past:
-        length = parts[span.pass_number].length if span.pass_number < len(parts) else 0
-        if 0 <= length < span.stop or (span.pass_number >= len(parts) and span.first < span.end):
+        length = passes[span.pass_number].length if span.pass_number < len(passes) else 0
+        if 0 <= length < span.stop or (span.pass_number >= len(passes) and span.first < span.end):
             raise StateMismatchError(
                 f"the state says that position {max(0, span.stop - 1)} of pass {span.pass_number} was read, which this "
-                f"epoch does not have: it has {len(parts)} passes, and this one {length} positions"
+                f"epoch does not have: it has {len(passes)} passes, and this one {length} positions"
             )
 
 
