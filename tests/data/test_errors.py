@@ -101,6 +101,17 @@ def test_zip_keeps_pairs_together_after_an_error_in_one_member(kind):
     assert drain(iter(pairs)) == [0, 0, "no 2", 0, 0, 0, 0, 0]
 
 
+def test_zip_keeps_pairs_together_where_calls_run_ahead_in_the_other_member():
+    ahead = ps.Dataset.range(8).map(lambda x: x, num_parallel_calls=3)
+    pairs = ps.Dataset.zip(over("stream").map(fails_at(2, 5)), ahead).map(lambda a, b: a - 10 * b)
+    assert drain(iter(pairs)) == [0, 0, "no 2", 0, 0, "no 5", 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["stream", "generator"])
+def test_skip_counts_an_element_that_fails_among_those_it_passes_over(kind):
+    assert drain(iter(over(kind).map(fails_at(1, 6)).skip(3))) == ["no 1", 30, 40, 50, "no 6", 70]
+
+
 @pytest.mark.parametrize(
     "build",
     [

@@ -57,6 +57,9 @@ def test_an_element_that_fails_is_left_out_and_named(kind, threads):
     assert {row.node.split("(")[0] for row in errors.rows} == {"map"}
     assert all(row.site.startswith(f"{__file__}:") for row in errors.rows)
     assert str(errors.rows[1]).endswith(": ValueError: no 3") and str(errors.rows[1]).startswith("element 3 of map(")
+    first, *rows = str(errors).splitlines()
+    assert first == "4 rows skipped" and rows == [f"  {row}" for row in errors.rows]
+    assert str(read(over(kind))[1]) == "no rows skipped"
 
 
 @pytest.mark.parametrize("kind", KINDS)
