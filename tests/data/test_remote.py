@@ -101,6 +101,16 @@ def test_faults_that_pass_cost_no_row(server, fault, by_index):
     assert server.requests["bucket/a"] > len(TRANSIENT[fault])
 
 
+@pytest.mark.parametrize("by_index", [False, True])
+def test_a_slow_server_is_asked_for_many_files_at_a_time(server, by_index):
+    server.objects |= {f"bucket/{number:03}": lines(number) for number in range(128)}
+    names = [f"s3://bucket/{number:03}" for number in range(128)]
+    server.seconds = 0.05
+    dataset = ps.FilesDataset(names, "text") if by_index else ps.TextLineDataset(names)
+    assert [int(line) for line in dataset] == list(range(128))
+    assert server.most_at_a_time > 8
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -287,6 +297,20 @@ def test_a_file_is_read_where_the_current_directory_is_gone(server, tmp_path, mo
     Path(tmp_path / "gone").rmdir()
     server.objects["bucket/a"] = lines(1)
     assert list(ps.TextLineDataset("s3://bucket/a")) == ["1"]
+
+
+def test_the_index_of_a_remote_directory_names_its_shards(server):
+    about = {"column_names": ["x"], "column_encodings": ["int"], "column_sizes": [8], "format": "mds", "version": 2}
+    head = json.dumps(about).encode()
+    for number in range(2):
+        edges = np.array([2, *(16 + len(head) + 8 * row for row in range(3))], "<u4").tobytes()
+        rows = np.array([2 * number, 2 * number + 1], "<i8").tobytes()
+        server.objects[f"bucket/mds/shard.{number}.mds"] = edges + head + rows
+    shards = [{"raw_data": {"basename": f"shard.{number}.mds"}} for number in range(2)]
+    server.objects["bucket/mds/index.json"] = json.dumps({"version": 2, "shards": shards}).encode()
+    assert [int(row["x"]) for row in ps.MdsDataset("s3://bucket/mds/")] == [0, 1, 2, 3]
+    with pytest.raises(ps.StorageError, match="without an index.json"):
+        ps.MdsDataset("s3://bucket/none/")
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ class ObjectServer(ThreadingHTTPServer):
         self.sent = 0
         self.lists = 0
         self.seconds = 0.0
+        self.answering = self.most_at_a_time = 0
+        self.lock = threading.Lock()
         self._faults: defaultdict[str, list[Callable[[_Answer, bytes], None]]] = defaultdict(list)
 
     @property
@@ -60,7 +62,7 @@ class ObjectServer(ThreadingHTTPServer):
         self.objects.clear()
         self.requests.clear()
         self._faults.clear()
-        self.sent, self.lists, self.seconds = 0, 0, 0.0
+        self.sent, self.lists, self.seconds, self.most_at_a_time = 0, 0, 0.0, 0
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that hangs up is none."""
@@ -127,8 +129,18 @@ class _Answer(BaseHTTPRequestHandler):
         if "list-type" in asked or "comp" in asked:
             self._list(name, asked)
             return
-        self.server.requests[name] += 1
-        threading.Event().wait(self.server.seconds)
+        with self.server.lock:
+            self.server.requests[name] += 1
+            self.server.answering += 1
+            self.server.most_at_a_time = max(self.server.answering, self.server.most_at_a_time)
+        try:
+            threading.Event().wait(self.server.seconds)
+            self._answer_for(name)
+        finally:
+            with self.server.lock:
+                self.server.answering -= 1
+
+    def _answer_for(self, name: str) -> None:
         content = self.server.objects.get(name)
         fault = self.server.fault_for(name)
         if fault is not None:

@@ -8,7 +8,7 @@ from penstock.data.dataset import Dataset
 from penstock.data.files import Files, files_by_index, first_name, records_of
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats import indexed
-from penstock.formats.files import check_compression
+from penstock.formats.files import check_compression, has_protocol
 from penstock.formats.indexed.mds import MdsFiles, shards_of
 from penstock.formats.indexed.record_files import RecordFiles
 from penstock.formats.tar import tar_samples
@@ -74,8 +74,8 @@ def MdsDataset(files: Files, columns: Sequence[str] | None = None) -> Dataset[di
     Shards must not be compressed. Their numbers, strings, bytes and arrays are read, JSON as strings, images as bytes.
 
     Args:
-        files: a local directory with the `index.json` that names the shards, or the shards: a name, a pattern with `*`,
-            several, or a dataset of names.
+        files: a directory with the `index.json` that names the shards (a remote one ends in "/"), or the shards: a
+            name, a pattern with `*`, several, or a dataset of names.
         columns: those to read; None for all.
 
     Raises:
@@ -100,9 +100,14 @@ def MdsDataset(files: Files, columns: Sequence[str] | None = None) -> Dataset[di
         raise InvalidTypeError(f"{call}(columns=...) takes a list of names, got a string")
     if columns is not None and not columns:
         raise InvalidArgumentError(f"{call}(columns=...) takes at least one column, got none")
-    if isinstance(files, (str, os.PathLike)) and os.path.isdir(files):
+    if isinstance(files, (str, os.PathLike)) and _is_directory(os.fspath(files)):
         files = shards_of(os.fspath(files))
     return files_by_index(call, files, MdsFiles(columns))
+
+
+def _is_directory(name: str) -> bool:
+    """Whether a name means a directory of shards; of a remote one its end tells."""
+    return name.endswith("/") if has_protocol(name) else os.path.isdir(name)
 
 
 def ArrayRecordDataset(files: Files) -> Dataset[bytes]:  # noqa: N802  # as the others

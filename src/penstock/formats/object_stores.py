@@ -29,6 +29,8 @@ _RETRIES: Any = {
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=15), "base": 2},
     "retry_timeout": timedelta(minutes=3),
 }
+_TIMES: Any = {"timeout": timedelta(minutes=5), "read_timeout": timedelta(seconds=30)}
+"""Many requests that share a slow line take long; one of which nothing comes is given up."""
 _NAMES: Final = 1000
 """How many names come at a time."""
 
@@ -186,13 +188,17 @@ def _store(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
 
 
 def _web_store(address: str) -> Any:
-    return obstore.store.HTTPStore.from_url(address, client_options={"allow_http": True}, retry_config=_RETRIES)
+    return obstore.store.HTTPStore.from_url(
+        address, client_options=_TIMES | {"allow_http": True}, retry_config=_RETRIES
+    )
 
 
 def _bucket_store(protocol: str, bucket: str) -> Any:
     kinds = {"s3": obstore.store.S3Store, "gs": obstore.store.GCSStore, "az": obstore.store.AzureStore}
     begin = _SETTINGS[protocol]
     # Whoever names an address without TLS wants it.
-    addresses = [value for name, value in os.environ.items() if name.startswith(begin) and "ENDPOINT" in name]
-    plain = any(address.startswith("http://") for address in addresses)
-    return kinds[protocol](bucket, client_options={"allow_http": True} if plain else None, retry_config=_RETRIES)
+    given = [(name, value) for name, value in os.environ.items() if name.startswith(begin)]
+    plain = any("http://" in value and ("ENDPOINT" in name or "gcs_base_url" in value) for name, value in given)
+    return kinds[protocol](
+        bucket, client_options=_TIMES | ({"allow_http": True} if plain else {}), retry_config=_RETRIES
+    )

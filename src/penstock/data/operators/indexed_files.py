@@ -161,7 +161,7 @@ class _AheadFiles:
         start = max(number + 1, asked.stop if number in asked else 0)
         self._asked = range(number, stop)
         for name in dict.fromkeys(self._names[start:stop]):
-            ask_ahead(self._format.count, name)
+            ask_ahead(self._format.prepare, name)
 
 
 def _range(element: Any, counts: Mapping[str, int]) -> tuple[str, int, int]:

@@ -67,6 +67,13 @@ class FileFormat(ABC):
             StorageError: the file is damaged there, or has changed.
         """
 
+    def prepare(self, name: str) -> None:
+        """Open a remote file that will be read soon, while others are read. By default it does nothing.
+
+        It is called from other threads. What it raises is passed over, since reading the file raises it again.
+        """
+        return
+
     def spec(self, name: str) -> Any:
         """What a row is: a `ps.TensorSpec` for each leaf; None where only reading one tells."""
         return None

@@ -48,6 +48,9 @@ class FixedFiles(FileFormat):
     def count(self, name: str) -> int:
         return self._files.get(name, self._opened).count
 
+    def prepare(self, name: str) -> None:
+        self._files.get(name, self._opened)
+
     def spec(self, name: str) -> Any:
         return TensorSpec((), object)
 
@@ -81,6 +84,9 @@ class NpyFiles(FileFormat):
 
     def count(self, name: str) -> int:
         return self._files.get(name, _npy).count
+
+    def prepare(self, name: str) -> None:
+        self._files.get(name, _npy)
 
     def spec(self, name: str) -> Any:
         rows = self._files.get(name, _npy)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import InvalidArgumentError, StorageError
+from penstock.formats.files import has_protocol, open_plain
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.open_files import OpenFiles
 from penstock.formats.ranges import RangedFile, open_ranges
@@ -71,6 +72,9 @@ class MdsFiles(FileFormat):
 
     def count(self, name: str) -> int:
         return len(self._files.get(name, self._opened).edges) - 1
+
+    def prepare(self, name: str) -> None:
+        self._files.get(name, self._opened)
 
     def spec(self, name: str) -> Any:
         chosen = [one for one in self._files.get(name, self._opened).columns if self._reads(one)]
@@ -143,7 +147,7 @@ def shards_of(directory: str) -> list[str]:
         StorageError: there is no index, or it names shards that are compressed.
     """
     try:
-        with open(os.path.join(directory, _INDEX)) as file:
+        with open_plain(os.path.join(directory, _INDEX)) as file:
             about = json.load(file)
         names = [os.path.join(directory, shard["raw_data"]["basename"]) for shard in about["shards"]]
         packed = [shard["zip_data"]["basename"] for shard in about["shards"] if shard.get("zip_data")]
@@ -151,7 +155,7 @@ def shards_of(directory: str) -> list[str]:
         raise StorageError(
             f"MdsDataset: {directory!r} is a directory without an {_INDEX} that names its shards: {error}"
         ) from error
-    if packed and not all(map(os.path.exists, names)):
+    if packed and not (has_protocol(directory) or all(map(os.path.exists, names))):
         raise StorageError(
             f"MdsDataset: the shards of {directory!r} are compressed, such as {packed[0]!r}: unpack them"
         )

@@ -84,6 +84,9 @@ class ParquetFiles(FileFormat):
     def count(self, name: str) -> int:
         return self._file(name).count
 
+    def prepare(self, name: str) -> None:
+        self._file(name)
+
     def spec(self, name: str) -> Any:
         empty = masked(self._file(name).schema.empty_table(), self.mask_nulls)
         nested = any(pa.types.is_nested(field.type) for field in empty.schema)

@@ -63,6 +63,9 @@ class RecordFiles(FileFormat):
     def count(self, name: str) -> int:
         return len(self._files.get(name, self._opened)[1]) - 1
 
+    def prepare(self, name: str) -> None:
+        self._files.get(name, self._opened)
+
     def spec(self, name: str) -> Any:
         return self.records.spec
 
