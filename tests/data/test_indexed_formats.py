@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from object_server import object_server
+from past_errors import read_past_errors
 
 import penstock as ps
 from penstock.testing import check_conformance
@@ -324,15 +325,7 @@ def test_rows_of_a_damaged_file_fail_and_those_behind_them_come(kind, files, tmp
         return
     (tmp_path / "1.data").write_bytes(format.damage((files / "1.data").read_bytes()))
     paths = [files / "0.data", tmp_path / "1.data", files / "2.data"]
-    iterator = iter(format.read(paths))
-    got, errors = [], []
-    while True:
-        try:
-            got.append(int(next(iterator)))
-        except StopIteration:
-            break
-        except (ps.StorageError, ps.ElementError) as error:
-            errors.append(error)
+    got, errors = read_past_errors(format.read(paths), ps.StorageError, ps.ElementError)
     lost = range(100 + format.lost.start, 100 + format.lost.stop)
     assert got == [number for number in range(300) if number not in lost] and len(errors) == len(lost)
     assert format.message in str(errors[0]) and "1.data" in str(errors[0])

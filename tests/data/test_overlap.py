@@ -6,28 +6,9 @@ from itertools import chain, islice
 
 import numpy as np
 import pytest
+from together import CALLS, ROWS, Together, generator
 
 import penstock as ps
-
-CALLS = 8
-ROWS = 4 * CALLS
-
-
-class Together:
-    """A function whose calls end only when eight of them are inside at the same moment."""
-
-    def __init__(self):
-        self.meeting = threading.Barrier(CALLS, timeout=20)
-
-    def __call__(self, x):
-        self.meeting.wait()
-        time.sleep(0.005)  # long enough for every call to be a task of its own
-        return np.full(2, np.min(x))
-
-
-def generator(rows):
-    return ps.Dataset.from_generator(lambda: iter(np.arange(rows)))
-
 
 BELOW = {
     "an index": ps.Dataset.range,

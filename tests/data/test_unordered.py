@@ -6,6 +6,7 @@ import time
 from itertools import chain, islice
 
 import pytest
+from past_errors import read_past_errors
 
 import penstock as ps
 
@@ -81,15 +82,9 @@ def test_errors_cost_their_own_element():
             raise ZeroDivisionError(f"no {x}")
         return x
 
-    iterator = iter(ps.Dataset.range(10).map(function, num_parallel_calls=2, deterministic=False))
-    found, errors = [], []
-    while True:
-        try:
-            found.append(int(next(iterator)))
-        except StopIteration:
-            break
-        except ZeroDivisionError as error:
-            errors.append(error.__notes__[0][-len("element 3") :])
+    dataset = ps.Dataset.range(10).map(function, num_parallel_calls=2, deterministic=False)
+    found, raised = read_past_errors(dataset, ZeroDivisionError)
+    errors = [error.__notes__[0][-len("element 3") :] for error in raised]
     assert sorted(found) == [0, 1, 2, 4, 5, 6, 8, 9]
     assert sorted(errors) == ["element 3", "element 7"]
 

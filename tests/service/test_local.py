@@ -5,11 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from until import until
 
 import penstock as ps
 
@@ -45,11 +44,6 @@ def running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # until the test's time limit
-        time.sleep(0.01)
 
 
 def test_functions_run_in_the_worker_processes_and_nothing_is_left_of_them() -> None:

@@ -1,7 +1,6 @@
 """A reader of many workers: so many threads and no more, and no worker that has nothing keeps others waiting."""
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from until import until
 
 import penstock as ps
 from penstock.data.block import Block
@@ -372,13 +372,6 @@ class Made:
 
 def turn(paused: PausedAnswers, request: Fetch) -> list[Any]:
     return [answer[1].columns[0].tolist() if isinstance(answer, tuple) else answer for answer in paused.turn(request)]
-
-
-def until(happened: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < limit
-        threading.Event().wait(0.005)
 
 
 def test_a_turn_gives_one_piece_and_the_worker_goes_on_meanwhile() -> None:

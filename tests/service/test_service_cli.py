@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from forked import Forked
+from until import until
 
 import penstock as ps
 from penstock.cli import main
@@ -51,13 +52,6 @@ def running(*arguments: str, start: Callable[..., Process] = forked) -> Iterator
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([*PENSTOCK, *arguments], capture_output=True, text=True, timeout=60, check=False)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.02)
 
 
 @pytest.mark.slow

@@ -7,14 +7,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from until import until
 
 import penstock as ps
 from penstock.data.block import Block
@@ -41,13 +40,6 @@ def columns(connection: Connection, dataset_id: str, stop: int = 1) -> list[Any]
 def mapped(process: int | str = "self") -> int:
     """How many segments a process has mapped."""
     return Path(f"/proc/{process}/maps").read_text().count("/memfd:penstock")
-
-
-def until(happened: Callable[[], bool], seconds: float = 60.0) -> bool:
-    limit = time.monotonic() + seconds
-    while not happened() and time.monotonic() < limit:
-        threading.Event().wait(0.005)
-    return happened()
 
 
 @pytest.fixture
@@ -276,7 +268,7 @@ def test_memory_comes_back_while_nothing_is_fetched(worker: Endpoint, line: Conn
     assert arena_size(other) >= 200 << 20
     del held
     gc.collect()
-    assert until(lambda: arena_size(other) <= 96 << 20)
+    until(lambda: arena_size(other) <= 96 << 20)
     other.close()
 
 
@@ -338,7 +330,7 @@ def test_a_killed_consumer_gives_all_memory_back(worker: Endpoint, line: Connect
         assert consumer.stdout.readline() == "holding\n"
         assert arena_size(line) >= 200 << 20
         consumer.kill()
-    assert until(lambda: arena_size(line) <= 96 << 20)
+    until(lambda: arena_size(line) <= 96 << 20)
 
 
 def test_without_segments_blocks_come_through_the_socket(new_worker: Any) -> None:

@@ -1,10 +1,10 @@
 """Calls of a parallel map overlap in a data worker, within spans and from one to the next: counted, not timed."""
 
 import threading
-import time
 
 import numpy as np
 import pytest
+from together import CALLS, ROWS, Together, generator
 
 import penstock as ps
 from penstock.service.wire.policy import ShardingPolicy
@@ -13,25 +13,7 @@ from penstock.service.wire.worker_messages import Fetch
 from penstock.service.worker.cut import cut
 from penstock.service.worker.open_pass import OpenPass, PassKey
 
-CALLS = 8
-ROWS = 4 * CALLS
 PAIR = ps.TensorSpec((2,), np.int64)
-
-
-class Together:
-    """A function whose calls end only when eight of them are inside at the same moment."""
-
-    def __init__(self):
-        self.meeting = threading.Barrier(CALLS, timeout=20)
-
-    def __call__(self, x):
-        self.meeting.wait()
-        time.sleep(0.005)  # long enough for every call to be a task of its own
-        return np.full(2, np.min(x))
-
-
-def generator(rows):
-    return ps.Dataset.from_generator(lambda: iter(np.arange(rows)))
 
 
 PASSES = {

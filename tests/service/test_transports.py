@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from until import until
 
 from penstock.data.block import Block
 from penstock.errors import InvalidArgumentError, InvalidTypeError, LostDataWorkerError, ServiceError, StorageError
@@ -36,13 +37,6 @@ def request(dataset_id: str = "numbers", stop: int = 5, codec: str = "") -> Fetc
 def values(answers: Answers) -> list[Any]:
     """Rows as lists, and what came last."""
     return [[row.tolist() for row in answer[1].rows()] if isinstance(answer, tuple) else answer for answer in answers]
-
-
-def until(happened: Callable[[], bool], seconds: float = 60.0) -> bool:
-    limit = time.monotonic() + seconds
-    while not happened() and time.monotonic() < limit:
-        threading.Event().wait(0.005)
-    return happened()
 
 
 @pytest.fixture
@@ -130,7 +124,7 @@ def test_closing_the_answer_early_stops_the_worker(connection: Connection, tmp_p
     answers = connection.fetch(request(f"large:{note}", 1_000_000))
     next(answers)
     answers.close()
-    assert until(note.exists)
+    until(note.exists)
     assert values(connection.fetch(request(stop=1))) == [[0, 1], End(length=1)]
 
 
@@ -140,7 +134,7 @@ def test_an_answer_that_is_forgotten_stops_the_worker(connection: Connection, tm
     next(answers)
     del answers
     gc.collect()
-    assert until(note.exists)
+    until(note.exists)
 
 
 def test_a_worker_is_not_far_ahead_of_its_consumer(connection: Connection) -> None:

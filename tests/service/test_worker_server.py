@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from until import until
 
 import penstock as ps
 from penstock.launch.ports import free_port
@@ -44,14 +45,6 @@ def status_of(dispatcher: ps.service.DispatchServer) -> Status:
         return status
     finally:
         client.close()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that another thread or process brings about."""
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.01)
 
 
 def awaited(dispatcher: ps.service.DispatchServer, holds: Callable[[list[WorkerStatus]], bool]) -> list[WorkerStatus]:
