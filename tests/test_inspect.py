@@ -74,7 +74,7 @@ FILES = {
             "a.tar",
             "tar",
             1,
-            "{'bytes': int64, 'name': text}",
+            "{'__key__': text, 'txt': text}",
             "good, by ps.TarDataset: it finds out once where samples begin",
         ),
         ("a.png", "PNG", 1, "uint8[-, -, -]", "good: a file for each row"),
@@ -155,3 +155,22 @@ def test_what_cannot_be_inspected_is_said(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("a\n")
     assert main(["inspect", str(tmp_path / "a.txt"), "--sheet", str(tmp_path / "x.png")]) == 2
     assert "there is no image in these files" in capsys.readouterr().err
+
+
+def test_samples_of_archives_are_rows_and_their_images_are_on_the_sheet(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    samples = ps.Dataset.range(6).map(lambda x: {"png": picture(40 * int(x)), "cls": x})
+    samples.save("shards", format="tar", shards=2)
+    assert main(["inspect", "shards", "--sheet", "sheet.png"]) == 0
+    said = capsys.readouterr().out
+    assert "tar: 2 files" in said and "rows          6, from 3 to 3 in a file" in said
+    assert "schema        {'__key__': text, 'cls': int64, 'png': bytes}" in said and "6 images" in said
+    with Image.open("sheet.png") as sheet:
+        assert sheet.size == (6 * 128, 128)
+
+
+def test_datasets_that_penstock_has_saved_are_described(tmp_path, capsys):
+    ps.Dataset.range(5).map(lambda x: (x, "word")).save(tmp_path / "saved")
+    assert main(["inspect", str(tmp_path / "saved"), "--first", "1"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("penstock: 1 file, ") and "rows          5" in said and "(int64, text)" in said

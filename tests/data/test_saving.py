@@ -114,6 +114,17 @@ def test_records_are_bytes_or_examples(tmp_path):
     assert parsed["weights"][8].tolist() == [8, 9, 10] and parsed["word"][3] == b"word 3"
 
 
+def test_array_record_files_are_read_by_their_library(tmp_path):
+    library = pytest.importorskip("array_record.python.array_record_module")
+    rows(9).save(tmp_path / "saved", format="array_record", shards=2)
+    reader = library.ArrayRecordReader(str(tmp_path / "saved" / "part-00001.array_record"))
+    assert reader.num_records() == 5 and "group_size:1," in reader.writer_options_string()
+    features = {"id": ps.TensorSpec((), np.int64)}
+    assert ps.parse_example(reader.read(0, 5), features)["id"].tolist() == [n * 1000 - 5 for n in range(4, 9)]
+    reader.close()
+    assert_same_elements(ps.Dataset.load(tmp_path / "saved"), rows(9))
+
+
 @pytest.mark.parametrize("format", ["tfrecord", "tar"])
 def test_the_index_of_offsets_is_written_with_the_file_and_moves_along(format, tmp_path, monkeypatch):
     rows(20).save(tmp_path / "saved", format=format)

@@ -2,9 +2,8 @@
 
 import os
 import struct
-import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -198,18 +197,6 @@ def _numpy(name: str, _: str) -> ps.Dataset[Any]:
         raise ps.StorageError(f"{name!r} cannot be read as a NumPy file: {error}") from error
 
 
-def _tar(name: str, compression: str) -> ps.Dataset[Any]:
-    def members() -> Iterator[dict[str, Any]]:
-        try:
-            with tarfile.open(name) as archive:
-                yield from ({"name": one.name, "bytes": one.size} for one in archive if one.isfile())
-        except tarfile.TarError as error:
-            raise ps.StorageError(f"{name!r} cannot be read as a tar file: {error}") from error
-
-    signature = {"name": ps.TensorSpec((), object), "bytes": ps.TensorSpec((), np.int64)}
-    return ps.Dataset.from_generator(members, signature)
-
-
 _READERS: Final[dict[str, Callable[[str, str], ps.Dataset[Any]]]] = {
     "ArrayRecord": lambda name, _: ps.ArrayRecordDataset(name),
     "Parquet": lambda name, _: ps.FilesDataset(name, indexed.parquet.ParquetFiles(verify=True)),
@@ -221,5 +208,5 @@ _READERS: Final[dict[str, Callable[[str, str], ps.Dataset[Any]]]] = {
     "JSON lines": lambda name, compression: ps.JsonLinesDataset(name, compression_type=compression),
     "TFRecord": lambda name, compression: ps.TFRecordDataset(name, compression),
     "text": lambda name, compression: ps.TextLineDataset(name, compression),
-    "tar": _tar,
+    "tar": lambda name, compression: ps.TarDataset(name, compression_type=compression),
 }

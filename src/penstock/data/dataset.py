@@ -1609,11 +1609,10 @@ class Dataset(Generic[Element]):
         Example:
             >>> import pathlib, tempfile
             >>> path = pathlib.Path(tempfile.mkdtemp()) / "squares"
-            >>> calls = []
             >>> def squares():
-            ...     return Dataset.range(4).map(lambda x: x * x).snapshot(path)
-            >>> [int(x) for x in squares()], [int(x) for x in squares().shuffle(seed=1)]
-            ([0, 1, 4, 9], [1, 0, 9, 4])
+            ...     return Dataset.range(4).map(lambda x: x * x).filter(lambda x: x != 4).snapshot(path)
+            >>> [int(x) for x in squares()], len(squares()), squares().at(2)
+            ([0, 1, 9], 3, np.int64(9))
         """
         place = SaveRequest.place("snapshot", path)
 
