@@ -37,19 +37,6 @@ _FARTHEST: Final = 1 << 62
 _LONGEST_PAUSE: Final = 60.0
 _LONGEST_INTERVAL: Final = 86_400.0
 
-_KINDS: Final[dict[type[Message], type[Message]]] = {
-    RegisterDataset: DatasetRegistered,
-    GetDataset: DatasetFound,
-    OpenEpoch: EpochOpened,
-    Lease: Leased,
-    ConsumerHeartbeat: ConsumerNews,
-    ReleaseConsumer: Done,
-    WorkerHello: WorkerWelcome,
-    WorkerHeartbeat: WorkerNews,
-    GetStatus: Status,
-    Stop: Done,
-}
-
 
 class _Wrong(Exception):
     """What is wrong with an answer."""
@@ -64,10 +51,9 @@ def check_answer(message: Message, reply: object, dispatcher: str) -> None:
     Raises:
         ProtocolError: it is not a valid answer to that message.
     """
-    expected = _KINDS[type(message)]
+    expected, check = _ANSWERS[type(message)]
     try:
         _need(isinstance(reply, expected), f"a {expected.__name__} was expected, got a {type(reply).__name__}")
-        check = _CHECKS.get(expected)
         if check is not None:
             check(message, reply)
     except _Wrong as wrong:
@@ -158,11 +144,16 @@ def _status(message: GetStatus, reply: Status) -> None:
             _need(not isinstance(value, float) or 0 <= value < inf, f"{name} of {value}")
 
 
-_CHECKS: Final[dict[type[Message], Callable[[Any, Any], None]]] = {
-    DatasetFound: _found,
-    EpochOpened: _opened,
-    ConsumerNews: _news,
-    Leased: _leased,
-    WorkerWelcome: _welcome,
-    Status: _status,
+_ANSWERS: Final[dict[type[Message], tuple[type[Message], Callable[[Any, Any], None] | None]]] = {
+    RegisterDataset: (DatasetRegistered, None),
+    GetDataset: (DatasetFound, _found),
+    OpenEpoch: (EpochOpened, _opened),
+    Lease: (Leased, _leased),
+    ConsumerHeartbeat: (ConsumerNews, _news),
+    ReleaseConsumer: (Done, None),
+    WorkerHello: (WorkerWelcome, _welcome),
+    WorkerHeartbeat: (WorkerNews, None),
+    GetStatus: (Status, _status),
+    Stop: (Done, None),
 }
+"""Of each message the kind of its answer, and what else must hold of that."""

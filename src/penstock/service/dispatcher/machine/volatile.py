@@ -31,11 +31,20 @@ from penstock.service.wire.dispatcher_messages import ConsumerHeartbeat, WorkerH
 class Observation(msgspec.Struct, frozen=True):
     """An update of the volatile state."""
 
+    def apply(self, volatile: "VolatileState", now: float) -> None:
+        """Note it at this time; what it says of unknown peers is ignored."""
+        raise NotImplementedError
+
 
 class WorkerHeard(Observation, frozen=True):
     """A worker has reported."""
 
     report: WorkerHeartbeat
+
+    def apply(self, volatile: "VolatileState", now: float) -> None:
+        worker = volatile.workers.get(self.report.worker_id)
+        if worker is not None:
+            worker.heard_at, worker.report = now, self.report
 
 
 class ConsumerHeard(Observation, frozen=True):
@@ -43,6 +52,11 @@ class ConsumerHeard(Observation, frozen=True):
 
     consumer_id: int
     report: ConsumerHeartbeat | None = None
+
+    def apply(self, volatile: "VolatileState", now: float) -> None:
+        consumer = volatile.consumers.get(self.consumer_id)
+        if consumer is not None:
+            consumer.heard_at, consumer.report = now, self.report or consumer.report
 
 
 class ConsumerHolds(Observation, frozen=True):
@@ -57,15 +71,30 @@ class ConsumerHolds(Observation, frozen=True):
     unread: int
     starving: bool | None
 
+    def apply(self, volatile: "VolatileState", now: float) -> None:
+        consumer = volatile.consumers[self.consumer_id]
+        consumer.unread = self.unread
+        if self.starving is not None:
+            consumer.starving_at = now if self.starving else -math.inf
+
 
 class DatasetAsked(Observation, frozen=True):
     """A dataset was asked for, or the last job that read it has ended."""
 
     dataset_id: str
 
+    def apply(self, volatile: "VolatileState", now: float) -> None:
+        volatile.asked_at[self.dataset_id] = now
+
 
 class WasAway(Observation, frozen=True):
     """The dispatcher's own process was suspended for a while, and heard nobody."""
+
+    def apply(self, volatile: "VolatileState", now: float) -> None:
+        for worker in volatile.workers.values():
+            worker.heard_at = now
+        for consumer in volatile.consumers.values():
+            consumer.heard_at = now
 
 
 @dataclass
@@ -135,8 +164,8 @@ class VolatileState:
         )
 
     def observe(self, observation: Observation, now: float) -> None:
-        """Apply an observation; observations of unknown peers are ignored."""
-        _OBSERVERS[type(observation)](self, observation, now)
+        """Apply an observation."""
+        observation.apply(self, now)
 
     def follow(self, update: Update, state: State, now: float) -> None:
         """Follow a change of the lasting state that has been made."""
@@ -144,45 +173,6 @@ class VolatileState:
         follower = _FOLLOWERS.get(type(update))
         if follower is not None:
             follower(self, update, state, now)
-
-
-def _worker_heard(volatile: VolatileState, observation: WorkerHeard, now: float) -> None:
-    worker = volatile.workers.get(observation.report.worker_id)
-    if worker is not None:
-        worker.heard_at, worker.report = now, observation.report
-
-
-def _consumer_heard(volatile: VolatileState, observation: ConsumerHeard, now: float) -> None:
-    consumer = volatile.consumers.get(observation.consumer_id)
-    if consumer is not None:
-        consumer.heard_at, consumer.report = now, observation.report or consumer.report
-
-
-def _consumer_holds(volatile: VolatileState, observation: ConsumerHolds, now: float) -> None:
-    consumer = volatile.consumers[observation.consumer_id]
-    consumer.unread = observation.unread
-    if observation.starving is not None:
-        consumer.starving_at = now if observation.starving else -math.inf
-
-
-def _dataset_asked(volatile: VolatileState, observation: DatasetAsked, now: float) -> None:
-    volatile.asked_at[observation.dataset_id] = now
-
-
-def _was_away(volatile: VolatileState, observation: WasAway, now: float) -> None:
-    for worker in volatile.workers.values():
-        worker.heard_at = now
-    for consumer in volatile.consumers.values():
-        consumer.heard_at = now
-
-
-_OBSERVERS: Final[dict[type, Callable[[VolatileState, Any, float], None]]] = {
-    WorkerHeard: _worker_heard,
-    ConsumerHeard: _consumer_heard,
-    ConsumerHolds: _consumer_holds,
-    DatasetAsked: _dataset_asked,
-    WasAway: _was_away,
-}
 
 
 def _dataset_kept(volatile: VolatileState, update: DatasetKept, state: State, now: float) -> None:
