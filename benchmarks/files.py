@@ -2,15 +2,19 @@
 
 import struct
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
 
 import penstock as ps
-from benchmarks.timing import Figure, processor_seconds, speed_ratio
+from benchmarks.timing import Figure, processor_ratio, processor_seconds, speed_ratio
 
 BATCH = 256
 LINES = 1_500_000
@@ -25,6 +29,7 @@ def measure() -> list[Figure]:
             records(Path(directory) / "large.tfrecord", 1024, 4096, 1.2),
             records(Path(directory) / "small.tfrecord", 100, 101, 0.9),
             parsed(),
+            *tables(Path(directory)),
         ]
 
 
@@ -82,6 +87,42 @@ def parsed() -> Figure:
     parse()
     speeds = sorted(20_000 / processor_seconds(parse) for _ in range(7))
     return Figure("parse_example, batches of 1,000", speeds[3], 510_000, True, "records/s", (speeds[0], speeds[-1]))
+
+
+def tables(directory: Path) -> Iterator[Figure]:
+    """Twenty columns of numbers, scanned in batches, and random row groups, against Arrow's own readers."""
+    rows, size, rng = 200_000, 1024, np.random.default_rng(0)
+    columns = {f"c{n}": rng.random(rows) if n % 2 else rng.integers(0, 1000, rows) for n in range(20)}
+    table, large, small, text = pa.table(columns), directory / "large", directory / "small", directory / "a.csv"
+    pq.write_table(table, large, row_group_size=20_000)
+    pq.write_table(table, small, row_group_size=1_000)
+    pc.write_csv(table, text)
+
+    def by_arrow(batches: Iterable[Any]) -> None:
+        for batch in batches:
+            for column in batch.columns:
+                column.to_numpy()
+
+    # A dataset keeps what it has decoded last: each round makes its own.
+    yield processor_ratio(
+        "ParquetDataset, 20 columns, batch(1024) / Arrow",
+        lambda: exhaust(ps.ParquetDataset(large).batch(size)),
+        lambda: by_arrow(pq.ParquetFile(large).iter_batches(size)),
+        0.8,
+    )
+    groups, file = rng.permutation(200), pq.ParquetFile(small)
+    yield processor_ratio(
+        "ParquetDataset, row groups of 1,000, shuffle(4,000) / reading the groups",
+        lambda: exhaust(ps.ParquetDataset(small).shuffle(4_000).batch(1_000)),
+        lambda: by_arrow(file.read_row_group(int(group)) for group in groups),
+        0.7,
+    )
+    yield processor_ratio(
+        "CsvDataset, 20 columns, batch(1024) / Arrow",
+        lambda: exhaust(ps.CsvDataset(text).batch(size)),
+        lambda: by_arrow(pc.read_csv(text).to_batches(size)),
+        0.8,
+    )
 
 
 def read_by_hand(path: Path) -> None:

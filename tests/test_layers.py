@@ -231,4 +231,4 @@ def test_importing_penstock_is_quick_and_loads_nothing_heavy() -> None:
         assert [name for name in loaded if name.startswith(("pyarrow", "penstock.distribute"))] == []
         assert threads == 1
         ratios.append((ended - libraries) / (libraries - begun))
-    assert min(ratios) < 1.5  # that of NumPy, with compiled bytecode: about 0.75
+    assert min(ratios) < 2  # that of NumPy: about 1
