@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from itertools import chain, islice
+from itertools import chain
 
 import pytest
 from past_errors import read_past_errors
@@ -129,64 +129,3 @@ def test_a_state_of_what_stands_above_a_relaxed_map_lost_elements_and_gave_other
         with iter(dataset) as restored:
             restored.load_state_dict(state)
             assert sorted([*given, *map(int, restored)]) == list(range(40))
-
-
-def resumed_again_and_again(dataset, cuts):
-    """All elements of a pass that is interrupted and restored, from JSON, after so many elements each time."""
-    given, state = [], None
-    for cut in cuts:
-        with iter(dataset) as iterator:
-            if state is not None:
-                iterator.load_state_dict(state)
-            given += [int(x) for x in islice(iterator, cut)]
-            state = json.loads(json.dumps(iterator.state_dict()))
-    with iter(dataset) as iterator:
-        iterator.load_state_dict(state)
-        return given + [int(x) for x in iterator]
-
-
-@pytest.mark.parametrize("above", ABOVE)
-@pytest.mark.parametrize("kind", KINDS)
-def test_restores_of_restores_within_blocks_of_many_rows_lose_nothing(above, kind):
-    """The function is quick, so its blocks hold hundreds of rows, and every state here lies within one."""
-    dataset = ABOVE[above](over(kind, 2000).map(lambda x: x, num_parallel_calls=4, deterministic=False))
-    wanted = list(range(40 if above == "take" else 2000))
-    for cuts in ([701, 3, 600, 1], [40, 40, 997]):
-        assert sorted(resumed_again_and_again(dataset, cuts if above != "take" else [7, 5])) == wanted
-
-
-def test_an_error_of_the_input_that_was_read_ahead_is_raised_after_a_restore():
-    def fails_at_30(x):
-        if x == 30:
-            raise ZeroDivisionError("thirty")
-        return x
-
-    dataset = ps.Dataset.range(60).map(fails_at_30).map(lambda x: x, num_parallel_calls=4, deterministic=False)
-
-    def take(iterator, rows):
-        for _ in range(rows):
-            try:
-                given.append(int(next(iterator)))
-            except StopIteration:
-                return
-            except ZeroDivisionError:
-                given.append("failure")
-
-    for cut in range(1, 29):
-        given = []
-        with iter(dataset) as iterator:
-            take(iterator, cut)
-            state = json.loads(json.dumps(iterator.state_dict()))
-        with iter(dataset) as iterator:
-            iterator.load_state_dict(state)
-            take(iterator, 100)
-        assert sorted(given, key=str) == sorted(["failure", *(x for x in range(60) if x != 30)], key=str)
-
-
-def test_a_relaxed_map_in_a_dataset_that_a_function_made_keeps_its_order():
-    def inner(x):
-        return ps.Dataset.range(20).map(lambda y: x * 100 + y, num_parallel_calls=3, deterministic=False)
-
-    dataset = ps.Dataset.range(4).flat_map(inner).shuffle(8, seed=1, reshuffle_each_iteration=False)
-    whole = [int(x) for x in dataset]
-    assert resumed_again_and_again(dataset, [11, 30, 2]) == whole

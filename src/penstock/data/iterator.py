@@ -25,7 +25,6 @@ from penstock.data.iterator_states import (
 from penstock.data.node import Node, Run
 from penstock.data.plan import Plan, described, going_on, make_plan
 from penstock.data.skipped import SkipLog, SkippedRows
-from penstock.data.streams.given import settled
 from penstock.data.streams.stream import Cursor, State
 from penstock.data.tensorflow import ITERATOR
 from penstock.errors import ClosedError, InvalidTypeError, OutOfRangeError, PenstockError, StateMismatchError
@@ -328,8 +327,6 @@ class DatasetIterator(Iterator[Element]):
     def _state_at(self, position: State) -> dict[str, Any]:
         """What `state_dict` returned at a position."""
         place, skipped = taken_apart(position)
-        if self._plan.in_flight is not None:
-            place = settled(place)
         replays = self._pass.run.live.replays(place)
         return {
             "version": STATE_VERSION,

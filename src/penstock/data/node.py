@@ -65,10 +65,6 @@ class Run:
     Args:
         seeded: whether the seed is that of everything that has none of its own. Otherwise what drew a seed when its
             node was made keeps to that.
-
-    Attributes:
-        inside: whether it is that of a dataset which a function made of an element. What opened it may read its rows a
-            second time, so they come in order.
     """
 
     def __init__(self, root: "Node", seed: int, threads: Threads, *, seeded: bool = True) -> None:
@@ -77,7 +73,6 @@ class Run:
         self.seeded = seeded
         self.threads = threads
         self.copiers = Copiers(threads)
-        self.inside = False
         self.live = LiveStreams()
         self.skips: Skips = SkipLog()
         # What becomes of a dataset that a function made, before it is opened.
@@ -105,7 +100,6 @@ class Run:
         run = Run(root, mix(self.key(node, None), epoch, position), self.threads)
         run.live, run.skips, run.prepare = self.live, self.skips, self.prepare
         run.bell = self.bell
-        run.inside = True
         return run
 
     def callers(self, node: "Node", count: int, function: Any) -> Callers:

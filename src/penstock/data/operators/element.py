@@ -179,19 +179,18 @@ class Map(OneInput):
         return output
 
     def stream(self, run: Run, epoch: int) -> Stream:
-        unordered = self.unordered and not run.inside
-        if not self.overlaps and not unordered:
+        if not self.overlaps and not self.unordered:
             return MapStream(self, run, epoch)
 
         def start(block: Block, position: int) -> Pending:
             return self._calls(run, epoch, block, range(position, position + len(block)))
 
         own, skips = run.ahead()
-        first = 0 if unordered else run.first(self.input)
+        first = 0 if self.unordered else run.first(self.input)
         work = Work(start, self._callers(run), first, paced=self.input.paced)
-        input = self.input.cursor(own, epoch)
-        if not unordered:
-            return CallsInOrder(input, work, skips)
+        if not self.unordered:
+            return CallsInOrder(self.input.cursor(own, epoch), work, skips)
+        input = self.input.counting_cursor(own, epoch)
         return CallsInAnyOrder(input, work, skips, in_order=self.deterministic is not False)
 
 

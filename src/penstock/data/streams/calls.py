@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from penstock.data.block import Block
 from penstock.data.skipped import Noticed, SkipsAhead
-from penstock.data.streams.given import GivenNext
 from penstock.data.streams.reading import Pending, to_keep
 from penstock.data.streams.room import OVERTAKING, Room
-from penstock.data.streams.stream import Cursor, OneInputStream, RowsBeforeFailure, State
+from penstock.data.streams.stream import CountingCursor, Cursor, OneInputStream, RowsBeforeFailure, State
 from penstock.runtime.callers import Callers
 from penstock.runtime.threads import failures
 
@@ -48,7 +47,6 @@ class _CalledPiece:
         position: of the first row.
         rows: the rows; None for a failure or the end.
         skips: what was left out before them, and where they were read.
-        again: whether they were given in this place before the state was taken that was restored.
     """
 
     def __init__(self, place: State, number: int, position: int, rows: Block | None, skips: list[Noticed]) -> None:
@@ -57,25 +55,8 @@ class _CalledPiece:
         self.position = position
         self.rows = rows
         self.skips = skips
-        self.again = False
         self.pending: Pending | None = None
         self.error: BaseException | None = None
-
-    @property
-    def count(self) -> int:
-        """How many rows and failures they are."""
-        return 1 if self.rows is None else len(self.rows)
-
-    def part(self, start: int, stop: int) -> "_CalledPiece":
-        """Rows start to stop, for which nothing is called yet."""
-        if self.rows is None:
-            return self
-        state, passed, met = self.place
-        place = [state, passed + start, met + start]
-        skips = self.skips if start == 0 else []
-        part = _CalledPiece(place, self.number + start, self.position + start, self.rows.slice(start, stop), skips)
-        part.again = self.again
-        return part
 
     @property
     def done(self) -> bool:
@@ -120,17 +101,15 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
     def _taken(self, piece: _CalledPiece, need: int, allow: int) -> Block | None:
         self._pieces.remove(piece)
         if piece.error is not None:
-            self._gave(piece.number, 1)
             raise piece.error
         if piece.rows is None:
             return None
         assert piece.pending is not None
         output: Block | None
         output, failure = piece.pending.outcome()
-        if output is not None:
-            self._gave(piece.number, len(output))
+        self._given(piece)
         if failure is not None:
-            self._failure, self._failed = failure.error, piece.part(failure.row, len(piece.rows))
+            self._failure, self._failed = failure.error, self._rest(piece, failure.row)
         else:
             # What is given beyond what is needed was read ahead too.
             self._fill(need - len(output) if output is not None else 0, allow)
@@ -140,10 +119,18 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
 
     def _pass_failed_row(self) -> None:
         assert self._failed is not None
-        failed, self._failed = self._failed, None
-        self._gave(failed.number, 1)
-        if failed.count > 1:
-            self._put(failed.part(1, failed.count), in_front=True)
+        rest, self._failed = self._rest(self._failed, 1), None
+        if rest.rows:
+            self._begin(rest)
+            self._pieces.appendleft(rest)
+
+    @staticmethod
+    def _rest(piece: _CalledPiece, rows: int) -> _CalledPiece:
+        """A piece without its first rows."""
+        assert piece.rows is not None
+        state, passed, met = piece.place
+        left = piece.rows.slice(rows, len(piece.rows))
+        return _CalledPiece([state, passed + rows, met + rows], piece.number + rows, piece.position + rows, left, [])
 
     def _fill(self, need: int, allow: int) -> None:
         """Read rows and have the function called for them, as long as there is room."""
@@ -172,12 +159,6 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
         return need + min(count - ahead, OVERTAKING * count - read)
 
     def _read(self, need: int, allow: int) -> None:
-        piece = self._next_piece(need, allow)
-        if piece is not None:
-            self._put(piece)
-
-    def _next_piece(self, need: int, allow: int) -> _CalledPiece | None:
-        """The next rows, for which nothing is called yet; None at the end, if nothing was left out before it."""
         place, number = self._input.state(), self._input.met
         rows, error = None, None
         try:
@@ -188,30 +169,27 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
         piece.error = error
         if rows is not None:
             self._position += len(rows)
+            self._begin(piece)
         elif error is None:
             self._ended = True
             if not piece.skips:
-                return None
-        return piece
+                return
+        self._pieces.append(piece)
 
     def _pulled(self, need: int, allow: int) -> Iterator[Block | None]:
         """The next rows of the input, from a coroutine: see `to_keep`."""
         yield self._input.pull(need, allow)
 
-    def _put(self, piece: _CalledPiece, *, in_front: bool = False) -> None:
-        if piece.rows is not None:
-            piece.pending = self._work.start(piece.rows, piece.position)
-        if in_front:
-            self._pieces.appendleft(piece)
-        else:
-            self._pieces.append(piece)
+    def _begin(self, piece: _CalledPiece) -> None:
+        assert piece.rows is not None
+        piece.pending = self._work.start(piece.rows, piece.position)
 
     @abstractmethod
     def _next_done(self) -> _CalledPiece | None:
         """The piece to give now, if its calls have ended."""
 
-    def _gave(self, number: int, count: int) -> None:
-        """Note which elements, rows or a failure, are given now."""
+    def _given(self, piece: _CalledPiece) -> None:
+        """Note that the first rows of a piece are given now."""
 
     def run_ahead(self) -> None:
         self._fill(0, 1)
@@ -249,78 +227,86 @@ class CallsInOrder(_CallsStream):
 
 
 class CallsInAnyOrder(_CallsStream):
-    """The results in the order in which the calls end.
+    """The results in the order in which the calls end, one row at a time.
 
     The state names the elements that were read but not given, as ranges, and a place in the input from which to read
-    them again. It also names, when it is `settled`, what was given after it was taken: where what stands above says how
-    many rows after this state it is, these rows come in that order again, and only then others in any order.
+    them again. Their order would be another one then: so a state of what stands above must never lie within a block,
+    of which it could only say how many rows to pass over, and blocks have one row.
 
     Args:
         in_order: give the results in the order of the elements all the same: after what a state names, if it was
             restored from one.
     """
 
-    def __init__(self, input: Cursor, work: Work, skips: SkipsAhead, *, in_order: bool) -> None:
+    _input: CountingCursor
+
+    def __init__(self, input: CountingCursor, work: Work, skips: SkipsAhead, *, in_order: bool) -> None:
         super().__init__(input, work, skips)
         self._in_order = in_order
-        self._given_next = GivenNext()
+        # Results that are there: of which piece, and how many of them were given.
+        self._taken_last: _CalledPiece | None = None
+        self._open: tuple[_CalledPiece, Block] | None = None
+        self._passed = 0
 
     def _next_done(self) -> _CalledPiece | None:
-        if self._pieces and (self._in_order or self._pieces[0].again):
-            return self._pieces[0] if self._pieces[0].done else None
+        if self._in_order:
+            return self._pieces[0] if self._pieces and self._pieces[0].done else None
         return next((piece for piece in self._pieces if piece.done), None)
 
-    def _gave(self, number: int, count: int) -> None:
-        self._given_next = self._given_next.give(number, count)
+    def pull(self, need: int, allow: int) -> Block | None:
+        if self._open is None:
+            block = super().pull(need, allow)
+            if block is None:
+                return None
+            assert self._taken_last is not None
+            self._open, self._passed = (self._taken_last, block), 0
+        _, block = self._open
+        row = block.slice(self._passed, self._passed + 1)
+        self._passed += 1
+        if self._passed == len(block):
+            self._open = None
+        return row
+
+    def _given(self, piece: _CalledPiece) -> None:
+        self._taken_last = piece
 
     def state(self) -> State:
-        left = list(self._pieces)
+        if self._open is None:
+            return self._state([])
+        piece, block = self._open
+        return self._state([(piece, self._passed, len(block) - self._passed)])
+
+    def _state(self, kept: list[tuple[_CalledPiece, int, int]]) -> State:
+        """The state if of these pieces so many rows, after so many, were not given."""
         if self._failed is not None:
-            left.append(self._failed)
-        first = min(left, key=lambda piece: piece.number, default=None)
+            assert self._failed.rows is not None
+            kept = [*kept, (self._failed, 0, len(self._failed.rows))]
+        open_pieces = kept + [(piece, 0, 1 if piece.rows is None else len(piece.rows)) for piece in self._pieces]
+        first = min((piece for piece, _, _ in open_pieces), key=lambda piece: piece.number, default=None)
         place = self._input.state() if first is None else first.place
-        elements = sorted([piece.number, piece.position, piece.count] for piece in left)
-        return [place, self._input.met, self._position, elements, self._given_next]
+        elements = sorted(
+            [piece.number + passed, piece.position + passed, rows] for piece, passed, rows in open_pieces if rows
+        )
+        return [place, self._input.known, self._position, elements]
 
     def restore(self, state: State) -> None:
-        place, known, position, elements, given = state
-        self._input.restore(place)
-        pieces: list[_CalledPiece] = []
-        for piece in self._pieces_up_to(known):
-            pieces += _parts(piece, elements)
-        self._position = position
-        pieces += self._pieces_up_to(max((number + count for number, count in given), default=0))
-        for piece in _in_that_order(pieces, given):
-            self._put(piece)
-
-    def _pieces_up_to(self, number: int) -> Iterator[_CalledPiece]:
-        while (left := number - self._input.met) > 0 and (piece := self._next_piece(left, left)) is not None:
-            yield piece
-
-
-def _parts(piece: _CalledPiece, elements: list[list[int]]) -> Iterator[_CalledPiece]:
-    """Those of a piece's elements which are among these: [number, position, count] of each range."""
-    for number, position, count in elements:
-        start, stop = max(number - piece.number, 0), min(number + count - piece.number, piece.count)
-        if start < stop:
-            part = piece.part(start, stop)
-            part.position = position + piece.number + start - number
-            yield part
-
-
-def _in_that_order(pieces: list[_CalledPiece], given: list[list[int]]) -> list[_CalledPiece]:
-    """Pieces cut so that those which were given come first and in that order, and after them the others."""
-    first: list[_CalledPiece] = []
-    for start, count in given:
-        rest: list[_CalledPiece] = []
-        for piece in pieces:
-            low, high = max(start - piece.number, 0), min(start + count - piece.number, piece.count)
-            if low >= high:
-                rest.append(piece)
+        place, known, self._position, elements = state
+        wanted = [[number, position, *(count or [1])] for number, position, *count in elements]
+        self._input.restore_at(place, known)
+        found: list[_CalledPiece] = []
+        while self._input.repeating:
+            place, number = self._input.state(), self._input.met
+            rows = self._input.repeat()
+            if rows is None:
                 continue
-            same = piece.part(low, high)
-            same.again = True
-            first.append(same)
-            rest += [piece.part(*bounds) for bounds in ((0, low), (high, piece.count)) if bounds[0] < bounds[1]]
-        pieces = rest
-    return first + pieces
+            for first, position, count in wanted:
+                start, stop = max(first, number), min(first + count, number + len(rows))
+                if start < stop:
+                    whole = _CalledPiece(place, number, position - first + number, rows, [])
+                    piece = self._rest(whole, start - number)
+                    assert piece.rows is not None
+                    piece.rows = piece.rows.slice(0, stop - start)
+                    found.append(piece)
+        for piece in sorted(found, key=lambda piece: piece.position):
+            self._begin(piece)
+            self._pieces.append(piece)
