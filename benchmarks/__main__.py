@@ -17,6 +17,7 @@ NAMES = (
     "tuning",
     "rows",
     "files",
+    "formats",
     "saving",
     "remote",
     "images",

@@ -28,7 +28,6 @@ _FLOAT: Final = 0x0D  # of a float by itself, as older writers have it
 _NUMBER: Final = 0x08  # of an integer by itself
 _LISTS: Final = {0x0A: "bytes", 0x12: "floats", 0x1A: "int64 numbers"}
 _VARINT_BYTES: Final = 10
-_NUMBERS: Final = TensorSpec((None,), np.int64)
 
 
 def parse_example(
@@ -83,13 +82,13 @@ class Wanted:
     """The features that a call asks for.
 
     Attributes:
-        kinds: by the names of the features in the records and what they are.
+        places: the features in the records, each with what it is.
         parts: by the names in the result: what it is made of, and how it is divided into rows.
         defaults: what stands for features that a record does not have.
     """
 
-    kinds: dict[tuple[str, str], "_Kind"]
-    parts: dict[str, tuple[tuple[str, str], RaggedFeature | None]]
+    places: set["_Place"]
+    parts: dict[str, tuple["_Place", RaggedFeature | None]]
     defaults: Mapping[str, Any]
 
     @staticmethod
@@ -99,39 +98,33 @@ class Wanted:
         Raises:
             InvalidArgumentError, InvalidTypeError: they cannot be.
         """
-        kinds: dict[tuple[str, str], _Kind] = {}
-        parts = {}
+        parts: dict[str, tuple[_Place, RaggedFeature | None]] = {}
         for name, feature in features.items():
-            ragged = feature if isinstance(feature, RaggedFeature) else None
-            spec = feature if ragged is None else TensorSpec((None,), ragged.dtype)
-            key = name if ragged is None or ragged.value_key is None else ragged.value_key
-            parts[name] = (key, str(spec)), ragged
-            kinds[key, str(spec)] = _Kind.of(call, name, spec)
-            for other in ragged.keys if ragged is not None else ():
-                if other is not None:
-                    kinds[other, str(_NUMBERS)] = _Kind.of(call, other, _NUMBERS)
-        fixed = {name for name, (place, _) in parts.items() if kinds[place].count is not None}
-        unknown = sorted(set(defaults) - fixed)
-        if unknown:
-            raise InvalidArgumentError(f"{call}(defaults=...) takes features of fixed shape, got {unknown[0]!r}")
-        return Wanted(kinds, parts, defaults)
+            if isinstance(feature, RaggedFeature):
+                kind = _Kind.of(call, name, TensorSpec((None,), feature.dtype))
+                parts[name] = (feature.value_key or name, kind), feature
+            else:
+                parts[name] = (name, _Kind.of(call, name, feature)), None
+        if defaults:
+            fixed = {name for name, ((_, kind), _) in parts.items() if kind.count is not None}
+            unknown = sorted(set(defaults) - fixed)
+            if unknown:
+                raise InvalidArgumentError(f"{call}(defaults=...) takes features of fixed shape, got {unknown[0]!r}")
+        return Wanted(_places(parts), parts, defaults)
 
     @property
     def keys(self) -> set[str]:
         """The names of the features in the records."""
-        return {key for key, _ in self.kinds}
+        return {key for key, _ in self.places}
 
     def only(self, name: str) -> "Wanted":
         """One feature of the result."""
-        place, ragged = part = self.parts[name]
-        places = {place} | {(key, str(_NUMBERS)) for key in (ragged.keys if ragged else ()) if key is not None}
-        return Wanted({place: self.kinds[place] for place in places}, {name: part}, self.defaults)
+        parts = {name: self.parts[name]}
+        return Wanted(_places(parts), parts, self.defaults)
 
     def columns(self, batch: "RecordBytes", found: Mapping[str, tuple[Places, Places]]) -> dict[str, Column]:
         """What becomes of each feature of the result, from where those of the records stand."""
-        read = {
-            place: _column(batch, place[0], kind, *found[place[0]], self.defaults) for place, kind in self.kinds.items()
-        }
+        read = {(key, kind): _column(batch, key, kind, *found[key], self.defaults) for key, kind in self.places}
         return {
             name: read[place] if ragged is None else _divided(batch, name, ragged, read, read[place])
             for name, (place, ragged) in self.parts.items()
@@ -139,10 +132,10 @@ class Wanted:
 
 
 def _divided(
-    batch: "RecordBytes", name: str, ragged: RaggedFeature, read: Mapping[tuple[str, str], Column], values: Column
+    batch: "RecordBytes", name: str, ragged: RaggedFeature, read: Mapping["_Place", Column], values: Column
 ) -> Column:
     """A ragged feature of all records."""
-    numbers = [None if key is None else read[key, str(_NUMBERS)] for key in ragged.keys]
+    numbers = [None if key is None else read[key, _NUMBERS] for key in ragged.keys]
     nothing = np.empty(0, np.int64)
     column = np.empty(len(values), object)
     for row, of_record in enumerate(values):
@@ -175,6 +168,20 @@ class _Kind:
                 f"{spec} for {name!r}"
             )
         return _Kind(tag, None if varies else math.prod(lengths), tuple(lengths), spec.dtype)
+
+
+_NUMBERS: Final = _Kind(0x1A, None, (), np.dtype(np.int64))
+"""What divides others into rows."""
+_Place = tuple[str, _Kind]
+
+
+def _places(parts: Mapping[str, tuple[_Place, RaggedFeature | None]]) -> set[_Place]:
+    """All features in the records that parts of the result are made of."""
+    places = {place for place, _ in parts.values()}
+    for _, ragged in parts.values():
+        if ragged is not None:
+            places.update((key, _NUMBERS) for key in ragged.keys if key is not None)
+    return places
 
 
 class RecordBytes:
