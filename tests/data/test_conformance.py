@@ -289,7 +289,7 @@ def test_operator_can_be_closed_after_the_first_element(name):
 
 def test_every_public_operator_is_listed():
     methods = {name for name in dir(ps.Dataset) if not name.startswith("_") and callable(getattr(ps.Dataset, name))}
-    not_operators = {"save", "load", "reduce", "cardinality", "options", "explain"}
+    not_operators = {"save", "load", "snapshot", "reduce", "cardinality", "options", "explain"}
     not_operators |= {"as_numpy_iterator", "at", "fingerprint", "get_single_element"}
     listed = " ".join([*OPERATORS, *SOURCES])
     assert [name for name in sorted(methods - not_operators) if name not in listed] == []
