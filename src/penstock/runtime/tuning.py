@@ -33,6 +33,8 @@ _LONGEST_SECONDS = 60.0
 _TRIAL_SECONDS = 0.02
 _LONG_TRIAL_SECONDS = 0.1
 _WINDOW_SECONDS = 0.5
+_HANDING_SECONDS = 5e-5
+"""What it costs the thread that reads to hand out a task and to take its result."""
 _ALIKE = 4.0
 """Calls of one function in two iterations are alike if they differ by less than this factor."""
 
@@ -95,11 +97,12 @@ class TunedCallers(Callers):
         self._rows = 0
         self._since = 0.0
         self._until_trial = _FIRST_SECONDS
-        # In threads: how long any of them worked, since when, how long all together, and the rows.
+        # In threads: how long any of them worked, since when, how long all together, and the rows and tasks.
         self._changed = 0.0
         self._busy = 0.0
         self._worked = 0.0
         self._done = 0
+        self._pieces = 0
         self._on_trial = False
         self._earlier = _recall(function)
 
@@ -119,14 +122,15 @@ class TunedCallers(Callers):
 
     def call_serially(self, call: Callable[[], Result], rows: int) -> Result:
         """What `call` gives, which makes the calls for so many rows; it is noted how long they take."""
+        if self._seconds < _WORTH_SECONDS * self._rows:
+            return self._call_cheaply(call, rows)
         waits, begun, computed = _waits(), time.perf_counter(), time.thread_time()
         result = call()
         seconds, computed = time.perf_counter() - begun, time.thread_time() - computed
         waits = _waits() - waits if _THREAD is not None else rows
         with self._lock:
             if self._seconds > 1.0:
-                self._seconds, self._computed = self._seconds / 2, self._computed / 2
-                self._waits, self._rows = self._waits / 2, self._rows // 2
+                self._halve()
             self._seconds += seconds
             self._computed += computed
             self._waits += waits
@@ -134,6 +138,25 @@ class TunedCallers(Callers):
             self._since += seconds
             self._decide()
         return result
+
+    def _call_cheaply(self, call: Callable[[], Result], rows: int) -> Result:
+        """As `call_serially`, where calls were too short to gain anything: only the time is looked at."""
+        begun = time.perf_counter()
+        result = call()
+        seconds = time.perf_counter() - begun
+        with self._lock:
+            self._seconds += seconds
+            self._computed += seconds
+            self._since += seconds
+            self._rows += rows
+            if self._seconds > 1.0:
+                self._halve()
+        return result
+
+    def _halve(self) -> None:
+        """Let what was seen long ago count less."""
+        self._seconds, self._computed = self._seconds / 2, self._computed / 2
+        self._waits, self._rows = self._waits / 2, self._rows // 2
 
     def _decide(self) -> None:
         """Go on serially, or see whether threads gain."""
@@ -166,7 +189,11 @@ class TunedCallers(Callers):
         self.count = count
         self.serial, self._on_trial = False, True
         self._chunk = max(1, int(TASK_SECONDS / self._row_seconds))
-        self._busy, self._worked, self._done = 0.0, 0.0, 0
+        self._begin_window()
+
+    def _begin_window(self) -> None:
+        self._busy = self._worked = 0.0
+        self._done = self._pieces = 0
 
     def _later(self) -> None:
         self._since = 0.0
@@ -185,6 +212,7 @@ class TunedCallers(Callers):
         self._changed = now
         self._worked += seconds
         self._done += rows
+        self._pieces += 1
         self._judge()
 
     def _judge(self) -> None:
@@ -192,10 +220,11 @@ class TunedCallers(Callers):
         if self.serial or self._busy < (_TRIAL_SECONDS if self._on_trial else _WINDOW_SECONDS):
             return
         if self._worked < 1.5 * self._busy:  # nobody asks for more than one at a time
-            self._busy, self._worked, self._done = 0.0, 0.0, 0
+            self._begin_window()
             return
         # A call cannot take longer without threads than it does in one: elements may have become smaller.
-        gain = min(self._done * self._row_seconds, self._worked) / self._busy
+        work = min(self._done * self._row_seconds, self._worked)
+        gain = work / (self._busy + self._pieces * _HANDING_SECONDS)
         if self._on_trial and _LOSS < gain < _GAIN and self._busy < _LONG_TRIAL_SECONDS:
             return  # too near to tell
         if gain < (_GAIN if self._on_trial else _KEEP):
@@ -204,5 +233,5 @@ class TunedCallers(Callers):
         elif self._on_trial:
             self._until_trial = _FIRST_SECONDS
         self._on_trial = False
-        self._busy, self._worked, self._done = 0.0, 0.0, 0
+        self._begin_window()
         _remember(self._function, _Found(self._row_seconds, 0 if self.serial else self.count))

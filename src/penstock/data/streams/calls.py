@@ -134,6 +134,8 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
 
     def _fill(self, need: int, allow: int) -> None:
         """Read rows and have the function called for them, as long as there is room."""
+        if self._work.callers.serial and (self._pieces or need <= 0):
+            return
         # Waiting for the rows of a slow source must not delay results that are there.
         reads = 2 if self._work.paced else -1
         while reads and not self._ended and ((need > 0 and not self._pieces) or self._room.free(self._pieces)):
