@@ -25,6 +25,7 @@ IMAGE = (224, 224, 3)
 GIGABYTES = BATCHES * BATCH * int(np.prod(IMAGE)) / 1e9
 ELEMENTS = 100_000
 TENSORFLOW_ELEMENTS = 10_000
+BATCHED = 1_000_000
 BUSY = 600
 
 Measure = Callable[[], float]
@@ -57,6 +58,18 @@ def passing(dataset: ps.Dataset) -> Measure:
     return go
 
 
+def reading(dataset: ps.Dataset) -> Measure:
+    """Goes through a dataset of images, and reads every byte of each batch, as a trainer does."""
+
+    def go() -> float:
+        start = time.perf_counter()
+        for batch in dataset:
+            batch.reshape(-1).view(np.uint64).max()
+        return time.perf_counter() - start
+
+    return go
+
+
 def measure() -> list[Figure]:
     """The figures of this file."""
     with ps.service.local(num_workers=WORKERS) as service, tensorflow() as theirs:
@@ -65,16 +78,19 @@ def measure() -> list[Figure]:
             return passing(dataset.apply(ps.service.distribute("distributed_epoch", service.target, **arguments)))
 
         flight = through(images(), data_transfer_protocol="flight", compression=None)
-        here, by_memory, by_flight, *others = best_in_turn(
-            [passing(images()), through(images()), flight, *theirs("images")]
+        distributed = images().apply(ps.service.distribute("distributed_epoch", service.target))
+        here, by_memory, read, by_flight, *others = best_in_turn(
+            [passing(images()), passing(distributed), reading(distributed), flight, *theirs("images")]
         )
         figures = [
             Figure("batches of 12.6 MB from 2 processes / produced in this one", here / by_memory, 0.6),
-            Figure("batches of 12.6 MB from 2 processes", GIGABYTES / by_memory, 3.6, unit="GB/s"),
+            Figure("batches of 12.6 MB from 2 processes, every byte read", GIGABYTES / read, 3, unit="GB/s"),
+            Figure("the same, views that nobody reads", GIGABYTES / by_memory, 3.6, unit="GB/s"),
             Figure("the same through Arrow Flight", GIGABYTES / by_flight, 1.4, unit="GB/s"),
             *[Figure("batches of 12.6 MB / TensorFlow's service", other / by_memory, 4) for other in others],
             *[Figure("the same through Arrow Flight / TensorFlow's", other / by_flight, 1.5) for other in others],
         ]
+        figures += in_batches(service.target, theirs)
         ways = [through(ps.Dataset.range(ELEMENTS)), *theirs("numbers"), *theirs("numbers in splits")]
         numbers, *others = best_in_turn(ways)
         ratios = [other / TENSORFLOW_ELEMENTS * ELEMENTS / numbers for other in others]
@@ -100,6 +116,23 @@ def measure() -> list[Figure]:
             Figure("a map that keeps Python's lock, 2 processes / in this one", here / there, 1.7),
             Figure("the same / 2 bare processes", limit / there, 0.8),
         ]
+
+
+def in_batches(target: str, theirs: Callable[[str], list[Measure]]) -> list[Figure]:
+    """Numbers as users of TensorFlow's service send them, on both sides: in batches of a thousand.
+
+    These are taken as they are, or apart and put together again in this process.
+    """
+    batches = ps.Dataset.range(BATCHED).batch(1_000)
+    distributed = batches.apply(ps.service.distribute("distributed_epoch", target))
+    figures = []
+    for name, question, dataset, goal in (
+        ("batched", "a million numbers in batches of 1,000 / TensorFlow's", distributed, 10),
+        ("rebatched", "the same, made into batches of 100 here / TensorFlow's", distributed.unbatch().batch(100), 20),
+    ):
+        ours, *others = best_in_turn([passing(dataset), *theirs(name)])
+        figures += [Figure(question, other / ours, goal) for other in others]
+    return figures
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 `benchmarks.service` starts it with an interpreter that has TensorFlow, where penstock is not. Where TensorFlow lets its
 user choose, this chooses what was fastest: no compression, no order, steps in parallel and fetched ahead on the workers
 and here. Each element of a range is a split, which is asked of the dispatcher; "numbers in splits" are a thousand in
-each. The end of a pass is found out about by asking once a second; it counts only where a whole pass is measured.
+each. "batched" and "rebatched" are what its users do: whole batches of a thousand come from the workers, and are taken
+as they are, or apart and put together again here. The end of a pass is found out about by asking once a second; it
+counts only where a whole pass is measured.
 """
 
 import subprocess
@@ -16,7 +18,7 @@ import tensorflow as tf
 WORKERS = 2
 POOL, BATCH, BATCHES = 256, 84, 120
 IMAGE = (224, 224, 3)
-ELEMENTS, SPLIT = 10_000, 1_000
+ELEMENTS, SPLIT, BATCHED = 10_000, 1_000, 1_000_000
 service = tf.data.experimental.service
 
 
@@ -68,7 +70,10 @@ def serve(target: str) -> None:
         distributed = dataset.apply(service.distribute("distributed_epoch", target, compression=None))
         return distributed.prefetch(4).with_options(options)
 
+    batched = through(numbers(BATCHED, SPLIT).batch(SPLIT))
     measures = {
+        "batched": (between_elements, batched),
+        "rebatched": (between_elements, batched.unbatch().batch(100)),
         "images": (between_elements, through(images())),
         "numbers": (between_elements, through(tf.data.Dataset.range(ELEMENTS))),
         "numbers in splits": (between_elements, through(numbers(ELEMENTS, SPLIT))),
