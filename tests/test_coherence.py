@@ -142,6 +142,7 @@ def test_iterators_show_no_internals():
         "close",
         "element_spec",
         "errors",
+        "explain",
         "get_next",
         "get_next_as_optional",
         "load_state_dict",

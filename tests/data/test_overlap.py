@@ -108,7 +108,9 @@ def test_the_first_element_waits_for_one_call():
 def test_an_iterator_says_how_many_calls_really_run():
     iterator = iter(ps.Dataset.range(ROWS).map(Together(), num_parallel_calls=CALLS).batch(4))
     assert len(list(iterator)) == ROWS // 4
-    assert "8 calls may run, 0 run now, 8 at most so far" in iterator.explain()
+    explained = iterator.explain()
+    assert "8 calls may run" in explained
+    assert "8 at most so far" in explained
 
     iterator = iter(ps.Dataset.range(ROWS).map(lambda x: x, num_parallel_calls=ps.AUTOTUNE))
     next(iterator)

@@ -446,6 +446,10 @@ class PositionedElements(Iterator[Element]):
         """What `state_dict` returned at a position."""
         return self._iterator._state_at(position)
 
+    def explain(self) -> str:
+        """As `DatasetIterator.explain`."""
+        return self._iterator.explain()
+
     def errors_at(self, position: State) -> SkippedRows:
         """The rows that were left out before a position."""
         return errors_at(position)

@@ -295,6 +295,20 @@ class DistributedIterator(Iterator[Any]):
         """
         return self._source.errors_at(self._position)
 
+    def explain(self) -> str:
+        """What this worker reads for its steps as text, with how many calls of each parallel `map` run.
+
+        As `DatasetIterator.explain`; `DistributedDataset.explain` says which worker reads what.
+
+        Example:
+            >>> import penstock as ps
+            >>> batches = ps.Dataset.range(8).map(abs, num_parallel_calls=2).batch(4)
+            >>> iterator = iter(ps.HostStrategy(2).distribute_dataset(batches))
+            >>> len(list(iterator)), "2 calls may run" in iterator.explain()
+            (2, True)
+        """
+        return self._source.explain()
+
     def __iter__(self) -> Self:
         return self
 

@@ -43,6 +43,10 @@ class StepSource(ABC):
         """The state to be restored at a position."""
 
     @abstractmethod
+    def explain(self) -> str:
+        """The plans of the iterators that it reads, with how many calls of their maps run."""
+
+    @abstractmethod
     def errors_at(self, position: Any) -> SkippedRows:
         """The rows that were left out before a position."""
 
@@ -122,6 +126,9 @@ class GlobalBatches(StepSource):
     def state_at(self, position: Any) -> Any:
         return self._batches.state_at(position)
 
+    def explain(self) -> str:
+        return self._batches.explain()
+
     def errors_at(self, position: Any) -> SkippedRows:
         return self._batches.errors_at(position)
 
@@ -189,6 +196,9 @@ class WorkerBatches(StepSource):
 
     def state_at(self, position: Any) -> Any:
         return {**position, "dataset": self._batches.state_at(position["dataset"])}
+
+    def explain(self) -> str:
+        return self._batches.explain()
 
     def errors_at(self, position: Any) -> SkippedRows:
         return self._batches.errors_at(position["dataset"])
@@ -265,6 +275,9 @@ class Elements(StepSource):
     def state_at(self, position: Any) -> Any:
         parts = zip(self._datasets, position["datasets"], strict=True)
         return {**position, "datasets": [dataset.state_at(part) for dataset, part in parts]}
+
+    def explain(self) -> str:
+        return "\n".join(dataset.explain() for dataset in self._datasets)
 
     def errors_at(self, position: Any) -> SkippedRows:
         parts = zip(self._datasets, position["datasets"], strict=True)
