@@ -33,7 +33,7 @@ class ObjectServer(ThreadingHTTPServer):
         self.lists = 0
         self.seconds = 0.0
         self.answering = self.most_at_a_time = 0
-        self.lock = threading.Lock()
+        self.lock = threading.Condition()
         self._faults: defaultdict[str, list[Callable[[_Answer, bytes], None]]] = defaultdict(list)
 
     @property
@@ -58,8 +58,10 @@ class ObjectServer(ThreadingHTTPServer):
         return self._faults[name].pop(0) if self._faults[name] else None
 
     def forget(self) -> None:
-        """Begin a test: no objects, faults and counts."""
+        """Begin a test: no objects, faults and counts, and nobody who is still being answered."""
         self.objects.clear()
+        with self.lock:
+            assert self.lock.wait_for(lambda: self.answering == 0, timeout=60)
         self.requests.clear()
         self._faults.clear()
         self.sent, self.lists, self.seconds, self.most_at_a_time = 0, 0, 0.0, 0
@@ -130,7 +132,7 @@ class _Answer(BaseHTTPRequestHandler):
             self._list(name, asked)
             return
         with self.server.lock:
-            self.server.requests[name] += 1
+            self.server.requests[name] += name in self.server.objects  # another may be one of the test before
             self.server.answering += 1
             self.server.most_at_a_time = max(self.server.answering, self.server.most_at_a_time)
         try:
@@ -139,6 +141,7 @@ class _Answer(BaseHTTPRequestHandler):
         finally:
             with self.server.lock:
                 self.server.answering -= 1
+                self.server.lock.notify_all()
 
     def _answer_for(self, name: str) -> None:
         content = self.server.objects.get(name)
