@@ -172,7 +172,7 @@ import json, sys
 import cloudpickle
 import numpy as np
 layer = cloudpickle.loads(bytes.fromhex(sys.argv[1]))
-found = layer(np.array([f"token{number}" for number in range(0, 1_500_000, 3)]))
+found = layer(np.array([f"token{number}" for number in range(0, 375_000, 3)]))
 rest = open("/proc/self/smaps").read().split("VmFlags")
 pages = [part for part in rest if sys.argv[2] in part]
 def total(field):
@@ -185,7 +185,7 @@ sys.stdin.readline()
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell which pages are shared")
 def test_two_processes_share_the_pages_of_a_large_vocabulary(tmp_path: Path) -> None:
-    path = written(tmp_path / "v.txt", [f"token{number}" for number in range(1_000_000)])
+    path = written(tmp_path / "v.txt", [f"token{number}" for number in range(250_000)])
     layer = StringLookup(vocabulary=path)
     keys = layer._keys
     assert isinstance(keys, FileKeys)
@@ -198,10 +198,10 @@ def test_two_processes_share_the_pages_of_a_large_vocabulary(tmp_path: Path) -> 
     finally:
         for worker in workers:
             worker.communicate("\n", timeout=60)
-    expected = sum(number + 1 for number in range(0, 1_000_000, 3))
+    expected = sum(number + 1 for number in range(0, 250_000, 3))
     for found, resident, copied, mappings in reports:
         assert found == expected
-        assert mappings >= 2 and resident > 20_000 and copied == 0  # kB: all of it is the files' own pages
+        assert mappings >= 2 and resident > 5_000 and copied == 0  # kB: all of it is the files' own pages
 
 
 LOOK_UP = """
