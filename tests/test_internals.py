@@ -12,6 +12,7 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
 def own_names(tree: ast.Module) -> set[str]:
     """The attributes and methods that the classes of a file give themselves."""
     names = set()
