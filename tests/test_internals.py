@@ -13,6 +13,12 @@ def tree_of(path: Path) -> ast.Module:
 
 
 @cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All of a file's tree: walking through it takes longer than reading it."""
+    return tuple(ast.walk(tree_of(path)))
+
+
+@cache
 def own_names(tree: ast.Module) -> set[str]:
     """The attributes and methods that the classes of a file give themselves."""
     names = set()
@@ -31,11 +37,10 @@ def is_self(node: ast.expr) -> bool:
 
 def private_uses(path: Path) -> list[ast.Attribute]:
     """Where a file uses a private attribute that none of its own classes has."""
-    tree = tree_of(path)
-    own = own_names(tree)
+    own = own_names(tree_of(path))
     return [
         node
-        for node in ast.walk(tree)
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__")
         if not is_self(node.value) and node.attr not in own
     ]
@@ -76,7 +81,7 @@ def test_strategies_know_operators_by_the_facts_on_their_nodes_only() -> None:
     known = [
         f"{path.relative_to(PACKAGE)}, line {node.lineno}: {node.module}"
         for path in sorted((PACKAGE / "distribute").rglob("*.py"))
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("penstock.data.operators")
     ]
     assert not known, "\n".join(known)
@@ -87,7 +92,7 @@ def test_no_other_room_asks_which_operator_a_node_is() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.is_relative_to(PACKAGE / "data"):
             continue
-        imports = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ImportFrom)]
+        imports = [node for node in nodes_of(path) if isinstance(node, ast.ImportFrom)]
         operators = {
             alias.asname or alias.name
             for node in imports
@@ -96,7 +101,7 @@ def test_no_other_room_asks_which_operator_a_node_is() -> None:
         }
         asked += [
             f"{path.relative_to(PACKAGE)}, line {node.lineno}: {ast.unparse(node)}"
-            for node in ast.walk(tree_of(path))
+            for node in nodes_of(path)
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass")
             if operators & {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
         ]
@@ -106,7 +111,7 @@ def test_no_other_room_asks_which_operator_a_node_is() -> None:
 def test_a_class_name_stands_once_in_the_package() -> None:
     found: dict[str, list[str]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(f"{path.relative_to(PACKAGE)}, line {node.lineno}")
     doubles = [f"{name}: {'; '.join(places)}" for name, places in found.items() if len(places) > 1]
@@ -117,7 +122,7 @@ def test_one_registry_knows_what_ends_at_exit() -> None:
     asking = [
         path.relative_to(PACKAGE).as_posix()
         for path in sorted(PACKAGE.rglob("*.py"))
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Import) and "atexit" in {alias.name for alias in node.names}
     ]
     assert asking == ["runtime/at_exit.py"]
