@@ -20,9 +20,11 @@ from penstock.data.folders import FolderRequest, class_names_of
 from penstock.data.guards import settled
 from penstock.data.iterator import DatasetIterator, Element, Iterations
 from penstock.data.node import Node, Run, describe
+from penstock.data.one_kind import check_one_kind
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
 from penstock.data.operators.cardinality import AssertCardinality
-from penstock.data.operators.combine import Choose, Concatenate, Zip, check_one_kind
+from penstock.data.operators.choose import Choose
+from penstock.data.operators.combine import Concatenate, Zip
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
 from penstock.data.operators.generator import Generator

@@ -1,0 +1,340 @@
+"""Taking elements from one dataset or the other by choice: sample_from_datasets and choose_from_datasets."""
+
+import math
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.data.block import Block
+from penstock.data.node import Node, Run, added, surely
+from penstock.data.one_kind import merged_spec, of_one_kind
+from penstock.data.skipped import Noticed, SkipsAhead
+from penstock.data.streams.stream import Cursor, State, Stream
+from penstock.errors import ElementError, TooManySkippedError
+from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from penstock.runtime.threads import failures
+from penstock.spec import LeafSpec, TensorSpec
+from penstock.structure import LEAF, flatten
+
+_OF_EACH = 32
+"""Reading so many rows of a member together costs little for each of them."""
+_TOGETHER = 4096
+_BYTES = 1 << 22
+_ENDLESS = 1 << 62
+
+_Numbers = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Choose(Node):
+    """The next element of the dataset whose number `choice` gives; `name` says by which method it was asked for."""
+
+    method: str = field(repr=False)
+    members: tuple[Node, ...] = field(repr=False)
+    choice: Node
+    stop_on_empty_dataset: bool
+    draws: bool = field(default=False, repr=False)
+    """Whether the choices are drawn, and so never end and leave out no dataset."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Here values choose elements: those of the choice, so everything that makes it counts."""
+        choosing = [(node.name, node.arguments_by_name) for node in self.choice.walk()]
+        return {"stop_on_empty_dataset": self.stop_on_empty_dataset, "choice": choosing}
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # one node serves two methods
+        return self.method
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (*self.members, self.choice)
+
+    @property
+    def cardinality(self) -> int:
+        lengths = [surely(node) for node in self.members]
+        if self.choice.cardinality == 0 or not any(lengths):
+            return 0
+        if all(length == INFINITE_CARDINALITY for length in lengths):
+            return surely(self.choice)
+        # Draws come to every dataset again and again; other choices may leave one out.
+        if self.draws and not self.stop_on_empty_dataset:
+            return added(*lengths)
+        return UNKNOWN_CARDINALITY
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return reduce(merged_spec, inputs)
+
+    @property
+    def spec_inputs(self) -> tuple[Node, ...]:
+        return self.members
+
+    def stream(self, run: Run, epoch: int) -> Stream:
+        return (LookedUpStream if self._looked_up else ChooseStream)(self, run, epoch)
+
+    @property
+    def _looked_up(self) -> bool:
+        """Whether choices and elements are read by index, nothing of it can fail, and all rows are alike."""
+        if not all(node.indexable for node in self.inputs):
+            return False
+        specs = [node.spec for node in self.members]
+        if specs[0] is None or not all(spec == specs[0] for spec in specs):
+            return False
+        return all(map(_of_fixed_size, flatten(specs[0])[0])) and not any(
+            below.fails for below in self.walk() if below is not self
+        )
+
+
+class ChooseStream(Stream):
+    """The state is that of every input and of the choice, and which inputs have ended.
+
+    What a member leaves out counts at the element for which it was read: a block begins there.
+    """
+
+    def __init__(self, node: Choose, run: Run, epoch: int) -> None:
+        self._node = node
+        self._run = run
+        self._ahead = all(member.indexable for member in node.inputs)
+        self._members: list[Cursor] = []
+        self._skips: list[SkipsAhead] = []
+        self._left_out: list[list[Noticed]] = [[] for _ in node.members]
+        self._before_end: dict[
+            int, State
+        ] = {}  # of members at whose end something was left out that does not count yet
+        for member in node.members:
+            own, skips = run.ahead()
+            self._members.append(member.cursor(own, epoch))
+            self._skips.append(skips)
+        self._choice = node.choice.cursor(run, epoch)
+        self._ended = [False] * len(self._members)
+        self._stopped = False
+        # The states of the members as they were asked for last, and the members that have moved on since.
+        self._states: list[State] = [None] * len(self._members)
+        self._moved = set(range(len(self._members)))
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        while not self._stopped and not all(self._ended):
+            # Elements of streams are not asked for before they are surely wanted.
+            wanted = allow if self._ahead else need
+            drawn = self._choice.pull(wanted, wanted)
+            if drawn is None:
+                break
+            block = self._take(_checked(self._node, drawn))
+            if block is not None:
+                return block
+        self._stopped = True
+        for skips, left_out in zip(self._skips, self._left_out, strict=True):
+            skips.count(left_out)
+        self._before_end.clear()
+        return None
+
+    def _take(self, numbers: Any) -> Block | None:
+        """The elements of these draws; draws that cannot be served now are given back."""
+        usable = len(numbers)
+        pulled: dict[int, Block] = {}
+        drawn = _by_member(numbers)
+        for number, where in drawn.items():
+            self._moved.add(number)
+            if self._ended[number]:
+                block = before = None
+            else:
+                # What is read by index leaves nothing out.
+                before = self._members[number].state() if where[0] > 0 and not self._ahead else None
+                try:
+                    block = self._members[number].pull(1, len(where))
+                except failures() as error:
+                    self._left_out[number] += self._skips[number].taken()
+                    if where[0] > 0:  # what was drawn before it comes first
+                        self._members[number].withhold(error)
+                        usable = min(usable, int(where[0]))
+                        continue
+                    self._give_back(numbers, pulled)
+                    self._skips[number].count(self._left_out[number])
+                    raise
+            self._left_out[number] += self._skips[number].taken()
+            if self._left_out[number] and where[0] > 0:
+                usable = min(usable, int(where[0]))
+            if block is not None:
+                pulled[number] = block
+                if len(block) < len(where):
+                    usable = min(usable, int(where[len(block)]))
+                continue
+            self._end(number, before)
+            if self._node.stop_on_empty_dataset:
+                usable = min(usable, int(where[0]))
+        self._count_left_out(numbers, pulled)
+        self._choice.give_back(len(numbers) - usable)
+        self._stopped = self._node.stop_on_empty_dataset and usable < len(numbers) and self._ended[numbers[usable]]
+        return self._merged(pulled, drawn, usable)
+
+    def _merged(self, pulled: dict[int, Block], drawn: dict[int, Any], usable: int) -> Block | None:
+        """What was pulled for the first `usable` draws; the rest is given back."""
+        parts = []
+        for number, block in pulled.items():
+            where = drawn[number]
+            where = where[: np.searchsorted(where, usable)]
+            self._members[number].give_back(len(block) - len(where))
+            if where.size:
+                of_one_kind(self._run, self._node, self._node.members[number], block)
+                parts.append((where, block.slice(0, where.size)))
+        return _in_order(parts)
+
+    def _end(self, number: int, before: State | None) -> None:
+        """Note that a member has ended; `before` is its state before that, where draws of others come first."""
+        if self._left_out[number] and before is not None:
+            self._before_end[number] = before
+        self._ended[number] = True
+
+    def _count_left_out(self, numbers: Any, pulled: dict[int, Block]) -> None:
+        """Count what was left out before the first of these draws."""
+        first = int(numbers[0])
+        try:
+            self._skips[first].count(self._left_out[first])
+        except TooManySkippedError:  # the elements come with the next pull
+            self._give_back(numbers, pulled)
+            raise
+        self._before_end.pop(first, None)
+
+    def _give_back(self, numbers: Any, pulled: dict[int, Block]) -> None:
+        for member, rows in pulled.items():
+            self._members[member].give_back(len(rows))
+        self._choice.give_back(len(numbers))
+
+    def state(self) -> State:
+        # A restored stream meets those ends again at which something must still be counted.
+        for number in self._moved:
+            self._states[number] = self._members[number].state()
+        self._moved.clear()
+        members, ended = list(self._states), list(self._ended)
+        for number, before in self._before_end.items():
+            members[number], ended[number] = before, False
+        return [[*members, self._choice.state()], ended, self._stopped and not self._before_end]
+
+    def restore(self, state: State) -> None:
+        positions, self._ended, self._stopped = state[0], list(state[1]), state[2]
+        for cursor, position in zip((*self._members, self._choice), positions, strict=True):
+            cursor.restore(position)
+        self._moved.update(range(len(self._members)))
+
+    def close(self) -> None:
+        for cursor in (*self._members, self._choice):
+            cursor.close()
+
+
+class LookedUpStream(Stream):
+    """As `ChooseStream`, with the same state, where every row is found by its number and nothing can fail.
+
+    So many choices are made together that reading some rows of each member costs little for each row.
+    """
+
+    def __init__(self, node: Choose, run: Run, epoch: int) -> None:
+        self._node = node
+        self._run = run.for_one_stream()
+        self._epoch = epoch
+        lengths = [member.cardinality for member in node.members]
+        self._lengths = np.array([_ENDLESS if length == INFINITE_CARDINALITY else length for length in lengths])
+        choices = node.choice.cardinality
+        self._choices = _ENDLESS if choices == INFINITE_CARDINALITY else choices
+        leaves = flatten(node.members[0].spec)[0]
+        row_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+        self._most = min(max(_TOGETHER, _OF_EACH * len(lengths)), _BYTES // max(1, row_bytes))
+        self._together = 1
+        # How many elements of each member were given, and how many choices were used for that.
+        self._given = np.zeros(len(lengths), np.int64)
+        self._used = 0
+        self._stopped = False
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        while not self._stopped and (self._given < self._lengths).any():
+            count = min(max(allow, self._together), self._choices - self._used)
+            if count == 0:
+                break
+            self._together = max(self._together, min(2 * count, self._most))
+            block = self._next(self._numbers(count))
+            if block is not None:
+                return block
+        self._stopped = True
+        return None
+
+    def _numbers(self, count: int) -> _Numbers:
+        """The next choices, up to the first that is wrong."""
+        drawn = self._node.choice.read(self._run, self._epoch, range(self._used, self._used + count))
+        try:
+            return _checked(self._node, drawn)
+        except ElementError:
+            if count > 1:
+                return self._numbers(count // 2)
+            self._used += 1
+            raise
+
+    def _next(self, numbers: _Numbers) -> Block | None:
+        order = np.argsort(numbers, kind="stable")
+        chosen = numbers[order]
+        counts = np.bincount(numbers, minlength=len(self._lengths))
+        rank = np.arange(len(numbers)) - (np.cumsum(counts) - counts)[chosen]
+        there = rank < (self._lengths - self._given)[chosen]
+        if not there.all():
+            if self._node.stop_on_empty_dataset:
+                numbers = numbers[: order[~there].min()]
+                self._stopped = True
+                return self._next(numbers) if len(numbers) else None
+            order = order[there]
+            counts = np.bincount(chosen[there], minlength=len(self._lengths))
+        before = self._given
+        self._given, self._used = before + counts, self._used + len(numbers)
+        places = np.full(len(numbers), -1)
+        places[order] = np.arange(len(order))
+        if not len(order):
+            return None
+        rows = [
+            self._node.members[number].read(self._run, self._epoch, range(start, start + count))
+            for number, start, count in zip(counts.nonzero()[0], before[counts > 0], counts[counts > 0], strict=True)
+        ]
+        return Block.concatenate(rows).take(places[places >= 0])
+
+    def state(self) -> State:
+        """As cursors over the members and the choice would tell it."""
+        members = np.stack([self._given, np.zeros_like(self._given), self._given], axis=1).tolist()
+        ended = (self._given >= self._lengths).tolist()
+        return [[*members, [self._used, 0, self._used]], ended, self._stopped]
+
+    def restore(self, state: State) -> None:
+        positions, _, self._stopped = state
+        *given, self._used = [(position or 0) + rows for position, rows, _ in positions]
+        self._given = np.array(given, np.int64)
+
+    def close(self) -> None:
+        pass
+
+
+def _of_fixed_size(leaf: LeafSpec) -> bool:
+    return isinstance(leaf, TensorSpec) and None not in leaf.shape and leaf.dtype.kind not in "US"
+
+
+def _checked(node: Choose, drawn: Block) -> _Numbers:
+    """The numbers of members that a block of choices gives."""
+    numbers = drawn.columns[0] if drawn.structure == LEAF else None
+    if numbers is None or numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise ElementError(f"{node.where()}: the choices must be integers, got {drawn.spec()}")
+    wrong = numbers[(numbers < 0) | (numbers >= len(node.members))]
+    if len(wrong):
+        raise ElementError(f"{node.where()}: the choice must be from 0 to {len(node.members) - 1}, got {wrong[0]}")
+    return numbers
+
+
+def _by_member(numbers: Any) -> dict[int, Any]:
+    """Where each member was drawn, in the order of their numbers."""
+    order = np.argsort(numbers, kind="stable")
+    members, starts = np.unique(numbers[order], return_index=True)
+    return dict(zip(members.tolist(), np.split(order, starts[1:]), strict=True))
+
+
+def _in_order(parts: list[tuple[Any, Block]]) -> Block | None:
+    """Blocks merged by the draws they belong to; draws of ended datasets leave no gap."""
+    if not parts:
+        return None
+    order = np.argsort(np.concatenate([where for where, _ in parts]), kind="stable")
+    return Block.concatenate([block for _, block in parts]).take(order)
