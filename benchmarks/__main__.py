@@ -16,6 +16,7 @@ NAMES = (
     "overlap",
     "tuning",
     "rows",
+    "choosing",
     "files",
     "formats",
     "saving",
