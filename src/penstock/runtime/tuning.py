@@ -24,6 +24,8 @@ _WORTH_SECONDS = 2e-5
 _THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 _GAIN = 1.15
 _KEEP = 1.05
+_WAITING_GAIN = 1.5
+"""A function that waits gains much more, and it may be known from one call how long it takes without threads."""
 _LOSS = 0.95
 _FIRST_SECONDS = 0.05
 """A function that computes is called serially this long before threads are tried, and longer by this factor each
@@ -81,7 +83,8 @@ class TunedCallers(Callers):
     """Callers that begin without threads: the thread that reads makes the calls while `serial`.
 
     Args:
-        function: what is called; threads that gained in an earlier iteration are there after the first call.
+        function: what is called. Threads that gained in an earlier iteration are there after the first call, and from
+            the beginning where a call took long.
     """
 
     def __init__(self, threads: Threads, bell: Bell, function: Any) -> None:
@@ -105,6 +108,8 @@ class TunedCallers(Callers):
         self._pieces = 0
         self._on_trial = False
         self._earlier = _recall(function)
+        if self._earlier is not None and self._earlier.count and self._earlier.row_seconds > TASK_SECONDS:
+            self._go_on_with(self._earlier)
 
     @property
     def want_more(self) -> bool:
@@ -181,15 +186,25 @@ class TunedCallers(Callers):
         if found.count == 0:
             self._later()
             return False
+        self._go_on_with(found)
+        return True
+
+    def _go_on_with(self, found: _Found) -> None:
+        """Use so many threads again, on trial."""
         self._seconds, self._rows = found.row_seconds, 1
         self._begin_threads(found.count)
-        return True
 
     def _begin_threads(self, count: int) -> None:
         self.count = count
         self.serial, self._on_trial = False, True
         self._chunk = max(1, int(TASK_SECONDS / self._row_seconds))
         self._begin_window()
+
+    @property
+    def _least_gain(self) -> float:
+        if self.count > self._cores:
+            return _WAITING_GAIN
+        return _GAIN if self._on_trial else _KEEP
 
     def _begin_window(self) -> None:
         self._busy = self._worked = 0.0
@@ -217,17 +232,18 @@ class TunedCallers(Callers):
 
     def _judge(self) -> None:
         """See whether threads have gained since they began, or since this was asked last."""
-        if self.serial or self._busy < (_TRIAL_SECONDS if self._on_trial else _WINDOW_SECONDS):
+        handing = self._pieces * _HANDING_SECONDS
+        if self.serial or self._busy + handing < (_TRIAL_SECONDS if self._on_trial else _WINDOW_SECONDS):
             return
-        if self._worked < 1.5 * self._busy:  # nobody asks for more than one at a time
+        if handing < self._busy and self._worked < 1.5 * self._busy:  # nobody asks for more than one at a time
             self._begin_window()
             return
         # A call cannot take longer without threads than it does in one: elements may have become smaller.
         work = min(self._done * self._row_seconds, self._worked)
-        gain = work / (self._busy + self._pieces * _HANDING_SECONDS)
+        gain = work / (self._busy + handing)
         if self._on_trial and _LOSS < gain < _GAIN and self._busy < _LONG_TRIAL_SECONDS:
             return  # too near to tell
-        if gain < (_GAIN if self._on_trial else _KEEP):
+        if gain < self._least_gain:
             self.serial = True
             self._later()
         elif self._on_trial:
