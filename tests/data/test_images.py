@@ -94,7 +94,8 @@ def test_resizing_is_pillows_for_bytes_and_agrees_with_it_for_floats():
     assert np.array_equal(ps.image.resize(pixels, (10, 20), interpolation="bicubic"), expected)
     floats = ps.image.resize(pixels.astype(np.float32), (10, 20))
     assert floats.dtype == np.float32
-    assert np.abs(floats - ps.image.resize(pixels, (10, 20))).max() <= 1
+    # Bytes are rounded twice: when the image is halved, by half a level, and at the end, where Pillow cuts off.
+    assert np.abs(floats - ps.image.resize(pixels, (10, 20))).max() < 1.5
     wide = ps.image.resize(pixels.astype(np.uint16) * 257, (10, 20))
     assert wide.dtype == np.uint16 and np.abs(wide / 257 - floats).max() < 0.01
     batch = ps.image.resize(np.stack([pixels, pixels[::-1]]), (10, 20))
