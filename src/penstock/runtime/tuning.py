@@ -118,7 +118,8 @@ class TunedCallers(Callers):
 
     @property
     def _row_seconds(self) -> float:
-        return self._seconds / max(1, self._rows)
+        """How long a serial call takes, without the time in which other processes have the processor."""
+        return (self._seconds if self._waiting else self._computed) / max(1, self._rows)
 
     @property
     def _waiting(self) -> bool:
@@ -140,7 +141,7 @@ class TunedCallers(Callers):
             self._computed += computed
             self._waits += waits
             self._rows += rows
-            self._since += seconds
+            self._since += seconds if self._waiting else computed
             self._decide()
         return result
 
@@ -166,7 +167,7 @@ class TunedCallers(Callers):
     def _decide(self) -> None:
         """Go on serially, or see whether threads gain."""
         waiting = self._waiting
-        if (self._seconds if waiting else self._computed) < _WORTH_SECONDS * self._rows or self._goes_on_as_before():
+        if self._row_seconds < _WORTH_SECONDS or self._goes_on_as_before():
             return
         if self._since < (TASK_SECONDS if waiting and self._until_trial == _FIRST_SECONDS else self._until_trial):
             return
@@ -191,7 +192,8 @@ class TunedCallers(Callers):
 
     def _go_on_with(self, found: _Found) -> None:
         """Use so many threads again, on trial."""
-        self._seconds, self._rows = found.row_seconds, 1
+        self._seconds = self._computed = found.row_seconds
+        self._waits, self._rows = 0.0, 1
         self._begin_threads(found.count)
 
     def _begin_threads(self, count: int) -> None:
