@@ -184,8 +184,7 @@ class TunedCallers(Callers):
         found, self._earlier = self._earlier, None
         if found is None or not found.row_seconds / _ALIKE < self._row_seconds < _ALIKE * found.row_seconds:
             return False
-        if found.count == 0:
-            self._later()
+        if found.count == 0:  # what did not gain once is tried again: another process may have been in the way
             return False
         self._go_on_with(found)
         return True
