@@ -55,8 +55,9 @@ def test_files_go_through_all_formats_and_come_back(capsys):
 @pytest.mark.usefixtures("people")
 def test_what_cannot_be_converted_is_told(capsys, tmp_path):
     refused = {
-        ("people.csv", "out"): (2, "does not say its format: add --format, one of parquet, tfrecord"),
-        ("people.csv", "people.csv"): (2, "does not say its format"),
+        ("people.csv", "out"): (2, "add --format for a directory, one of parquet, tfrecord"),
+        ("people.csv", "people.csv"): (2, "'people.csv' does not end as a format that is written (.parquet, .tfrecord"),
+        ("people.csv", "x.tar", "--format", "npy"): (2, "'x.tar' ends as tar, and --format says npy"),
         ("people.csv", "x.tfrecord"): (1, "got float64 in 'height'"),
         ("missing.csv", "x.parquet"): (2, "no file matches 'missing.csv'"),
         (".", "x.parquet"): (2, "several formats: text ('./note.txt'), CSV ('./people.csv')"),

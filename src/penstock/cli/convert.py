@@ -69,11 +69,15 @@ def add_convert(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 def _convert(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     target = Path(options.target)
-    format = options.format or _ENDINGS.get(target.suffix)
+    named = _ENDINGS.get(target.suffix)
+    format = options.format or named
     if format is None:
         raise ps.InvalidArgumentError(
-            f"convert: the name {options.target!r} does not say its format: add --format, one of {', '.join(_FORMATS)}"
+            f"convert: {options.target!r} does not end as a format that is written ({', '.join(_ENDINGS)}): end it so "
+            f"for one file, or add --format for a directory, one of {', '.join(_FORMATS)}"
         )
+    if named not in (None, format):
+        raise ps.InvalidArgumentError(f"convert: {options.target!r} ends as {named}, and --format says {format}")
     if target.exists():
         raise ps.StorageError(f"convert: {options.target!r} exists: remove it first, or write to another place")
     one_file = target.suffix in _ENDINGS and not options.shards and not options.rows_per_shard
