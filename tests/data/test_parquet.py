@@ -141,3 +141,18 @@ def test_a_format_of_ones_own(tmp_path):
     (tmp_path / "c").write_bytes(b"bad!bad!")
     with pytest.raises(ps.ElementError, match=r"Words.read must give 2 rows for 2 numbers, got 1|1 rows for 1 numbers"):
         list(ps.FilesDataset(tmp_path / "c", Words()).batch(2))
+
+
+@pytest.mark.parametrize("rows", [range(100, 200), range(7)], ids=["of the same size", "shorter"])
+def test_a_file_that_is_written_over_is_an_error_and_never_other_rows(tmp_path, rows):
+    def write(numbers):  # without statistics and compression, so that equally many rows are equally many bytes
+        table = pa.table({"x": np.array(numbers)})
+        pq.write_table(table, path, row_group_size=10, use_dictionary=False, compression="none", write_statistics=False)
+
+    path = tmp_path / "a.parquet"
+    write(range(100))
+    iterator = iter(ps.ParquetDataset(path))
+    assert [int(next(iterator)["x"]) for _ in range(5)] == [0, 1, 2, 3, 4]
+    write(rows)
+    with pytest.raises(ps.StorageError, match=r"a\.parquet' has changed since the dataset was made"):
+        list(iterator)

@@ -163,7 +163,8 @@ class _Answer(BaseHTTPRequestHandler):
         else:
             self.begin_content(content)
             if self.command == "GET":
-                self.server.sent += len(self.part(content))
+                with self.server.lock:
+                    self.server.sent += len(self.part(content))
                 self.wfile.write(self.part(content))
 
     def part(self, content: bytes) -> bytes:
@@ -196,7 +197,8 @@ class _Answer(BaseHTTPRequestHandler):
 
     def _list(self, bucket: str, asked: dict[str, list[str]]) -> None:
         """Up to a thousand names behind a marker, as S3 and Google list them, or as Azure does."""
-        self.server.lists += 1
+        with self.server.lock:
+            self.server.lists += 1
         prefix, after = (asked.get(key, [""])[0] for key in ("prefix", "continuation-token"))
         after = after or asked.get("marker", [""])[0]
         deep = "delimiter" not in asked

@@ -58,6 +58,14 @@ def has_protocol(name: str) -> bool:
     return "://" in name
 
 
+def changed(name: str) -> StorageError:
+    """The error of a file that is not what it was when the dataset was made."""
+    return StorageError(
+        f"{name!r} has changed since the dataset was made: write files anew under another name, and make the dataset "
+        "again"
+    )
+
+
 def is_pattern(name: str) -> bool:
     """Whether a name has signs of a pattern. In the address of a web page a question mark is none."""
     if name.startswith(("http://", "https://")):

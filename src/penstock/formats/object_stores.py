@@ -17,6 +17,7 @@ import obstore.store
 from obstore import exceptions
 
 from penstock.errors import InvalidArgumentError, StorageError
+from penstock.formats.files import changed
 from penstock.formats.name_patterns import fixed_folder, pattern_filter
 from penstock.formats.remote_file import RemoteFile
 
@@ -52,7 +53,7 @@ class _ObjectFile(RemoteFile):
         with reading(self.name):
             found = obstore.get(self._store, self._path, options=options)
             if _version(found.meta) != self.version:
-                raise _changed(self.name)
+                raise changed(self.name)
             return memoryview(found.bytes())
 
 
@@ -140,20 +141,13 @@ def reading(name: str, done: str = "read") -> Iterator[None]:
             "environment, such as AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS or AZURE_STORAGE_ACCOUNT_KEY"
         ) from error
     except exceptions.PreconditionError as error:
-        raise _changed(name) from error
+        raise changed(name) from error
     except exceptions.BaseError as error:
         raise StorageError(f"{name!r} cannot be {done}: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0].strip()[:300]
-
-
-def _changed(name: str) -> StorageError:
-    return StorageError(
-        f"{name!r} has changed since the dataset was made: write files anew under another name, and make the dataset "
-        "again"
-    )
 
 
 def _version(about: Any) -> str:

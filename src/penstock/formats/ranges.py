@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock import formats
 from penstock.errors import StorageError
-from penstock.formats.files import has_protocol
+from penstock.formats.files import changed, has_protocol
 from penstock.formats.remote_file import parts_of
 
 Offsets = npt.NDArray[np.int64]
@@ -68,10 +68,7 @@ class RangedFile:
         except OSError as error:
             raise StorageError(f"{self.name!r} cannot be read: {error.strerror or error}") from error
         if self._changed() or [len(piece) for piece in pieces] != (ends[lasts] - begins[firsts]).tolist():
-            raise StorageError(
-                f"{self.name!r} has changed since the dataset was made: write files anew under another name, and make "
-                "the dataset again"
-            )
+            raise changed(self.name)
         if len(pieces) == len(begins):
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if np.array_equal(begins[1:], ends[:-1]):

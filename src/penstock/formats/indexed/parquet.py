@@ -4,6 +4,7 @@ A row group is the least that can be decoded. Row numbers count the rows that a 
 the columns of the filter once.
 """
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 
 from penstock import formats
 from penstock.errors import InvalidArgumentError, StorageError
-from penstock.formats.files import has_protocol
+from penstock.formats.files import changed, has_protocol
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of
 from penstock.formats.tables import as_columns, masked
@@ -118,6 +119,8 @@ class ParquetFiles(FileFormat):
             new: dict[int, _Decoded | str] = {}
             try:
                 new |= self._decoded(file, missing)
+            except StorageError:  # of the file or its server, which may work later
+                raise
             except _DAMAGE:  # of one of them
                 new |= {group: self._decoded_alone(file, group) for group in missing}
             for group, found in new.items():
@@ -144,6 +147,8 @@ class ParquetFiles(FileFormat):
     def _decoded_alone(self, file: "_ParquetFile", group: int) -> _Decoded | str:
         try:
             return self._decoded(file, [group])[group]
+        except StorageError:
+            raise
         except _DAMAGE as error:
             rows = f"rows {file.begin(group)} to {file.ends[group] - 1}"
             return f"{file.name!r}: row group {group}, {rows}, cannot be read: {error}"
@@ -175,6 +180,7 @@ class _ParquetFile:
         try:
             self._remote = formats.remote.open_file(name) if has_protocol(name) else None
             self._source = pa.OSFile(name) if self._remote is None else pa.PythonFile(self._remote, mode="r")
+            self._written = self._when_written()
             self._parquet = pq.ParquetFile(self._source, page_checksum_verification=verify)
             metadata, schema = self._parquet.metadata, self._parquet.schema_arrow
         except StorageError:
@@ -209,7 +215,11 @@ class _ParquetFile:
             ahead = self._next_groups(groups) if groups[0] == self._last + 1 else range(0)
             self._last = groups[-1]
             self._remote.keep([self._places(group) for group in groups], [self._places(group) for group in ahead])
-        table = self._parquet.read_row_groups(groups, columns=self._columns)
+        try:
+            table = self._parquet.read_row_groups(groups, columns=self._columns)
+        finally:  # what is left of the old file may be damage, or rows that look right
+            if self._when_written() != self._written:
+                raise changed(self.name)
         if self._kept is None:
             return table
         starts = np.cumsum([0, *(self._parquet.metadata.row_group(group).num_rows for group in groups)])
@@ -217,6 +227,13 @@ class _ParquetFile:
 
     def close(self) -> None:
         self._source.close()
+
+    def _when_written(self) -> tuple[int, int] | None:
+        """Differs when a local file was written to; requests of remote ones find out by themselves."""
+        if self._remote is not None:
+            return None
+        found = os.fstat(self._source.fileno())
+        return found.st_size, found.st_mtime_ns
 
     def _next_groups(self, groups: list[int]) -> range:
         """The row groups behind some that are read in advance."""
