@@ -18,7 +18,7 @@ from penstock.service.transport.flight import FlightServer
 from penstock.service.transport.identity import this_machine
 from penstock.service.transport.shared_memory_server import SharedMemoryServer
 from penstock.service.wire.interfaces import Answers
-from penstock.service.wire.subjects import Endpoint, Pass, Span
+from penstock.service.wire.subjects import Endpoint, PassInfo, Span
 from penstock.service.wire.worker_messages import Chunk, End, Fetch
 from penstock.structure import LEAF
 
@@ -44,7 +44,7 @@ REQUEST = Fetch(
     epoch=0,
     seed=0,
     policy=1,
-    part=Pass(number=0),
+    pass_info=PassInfo(number=0),
     span=Span(pass_number=0, start=0, stop=BATCHES),
 )
 

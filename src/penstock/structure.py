@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.errors import ElementError, InvalidTypeError
 
-Kind = Literal["leaf", "none", "tuple", "dict", "record"]
+Kind = Literal["leaf", "none", "tuple", "dict", "class"]
 
 
 @dataclass(frozen=True)
@@ -24,22 +24,22 @@ class Structure:
     """The shape of a nested value without its leaves.
 
     Attributes:
-        kind: "leaf", "none", "tuple", "dict", or "record" for named tuples and dataclasses.
+        kind: "leaf", "none", "tuple", "dict", or "class" for named tuples and dataclasses.
         children: the structures below this one, in the order of `names`.
-        names: the keys of a "dict", the field names of a "record", the positions of a "tuple".
-        record: the class of a "record".
+        names: the keys of a "dict", the field names of a "class", the positions of a "tuple".
+        python_class: the class itself, of a "class".
         leaf_count: the number of leaves in all.
     """
 
     kind: Kind
     children: tuple["Structure", ...] = ()
     names: tuple[Any, ...] = ()
-    record: type | None = None
+    python_class: type | None = None
     leaf_count: int = dataclasses.field(default=1, compare=False)
 
     def __reduce__(self) -> Any:
         """Without what was found out since: equal structures are equal bytes."""
-        return type(self), (self.kind, self.children, self.names, self.record, self.leaf_count)
+        return type(self), (self.kind, self.children, self.names, self.python_class, self.leaf_count)
 
     @cached_property
     def is_flat_tuple(self) -> bool:
@@ -71,8 +71,8 @@ class Structure:
             return tuple(values)
         if self.kind == "dict":
             return dict(zip(self.names, values, strict=True))
-        assert self.record is not None
-        return self.record(**dict(zip(self.names, values, strict=True)))
+        assert self.python_class is not None
+        return self.python_class(**dict(zip(self.names, values, strict=True)))
 
     def flatten_like(self, value: Any) -> list[Any]:
         """The leaves of a value that must have this very structure.
@@ -99,7 +99,7 @@ class Structure:
         """The name of each leaf: "[0]", "['image']", ".label"; "" where the value is a leaf itself."""
         if self.kind == "leaf":
             return [prefix]
-        steps = [f".{name}" if self.kind == "record" else f"[{name!r}]" for name in self.names]
+        steps = [f".{name}" if self.kind == "class" else f"[{name!r}]" for name in self.names]
         return [path for step, child in zip(steps, self.children, strict=True) for path in child.paths(prefix + step)]
 
     def nested(self, parts: Sequence["Structure"]) -> "Structure":
@@ -111,7 +111,7 @@ class Structure:
             return next(parts)
         children = tuple(child._nested(parts) for child in self.children)
         count = sum(child.leaf_count for child in children)
-        return Structure(self.kind, children, self.names, self.record, count)
+        return Structure(self.kind, children, self.names, self.python_class, count)
 
     def __str__(self) -> str:
         return self.shown(["*"] * self.leaf_count)
@@ -131,8 +131,8 @@ class Structure:
         pairs = zip(self.names, children, strict=True)
         if self.kind == "dict":
             return "{" + ", ".join(f"{name!r}: {child}" for name, child in pairs) + "}"
-        assert self.record is not None
-        return f"{self.record.__name__}({', '.join(f'{name}={child}' for name, child in pairs)})"
+        assert self.python_class is not None
+        return f"{self.python_class.__name__}({', '.join(f'{name}={child}' for name, child in pairs)})"
 
 
 LEAF: Final = Structure("leaf")
@@ -158,7 +158,7 @@ def quick_leaves(structure: Structure) -> Callable[[Any], tuple[Any, ...] | None
 
     Whether a container stands in the place of a leaf is for the caller to see.
     """
-    count, names, record = len(structure.names), structure.names, structure.record
+    count, names, python_class = len(structure.names), structure.names, structure.python_class
     if structure.kind == "leaf":
         return lambda value: (value,)
     if structure.is_flat_tuple:
@@ -177,7 +177,11 @@ def quick_leaves(structure: Structure) -> Callable[[Any], tuple[Any, ...] | None
         except KeyError:
             return None
 
-    return of_dictionary if structure.kind == "dict" else lambda value: take(value) if type(value) is record else None
+    return (
+        of_dictionary
+        if structure.kind == "dict"
+        else lambda value: take(value) if type(value) is python_class else None
+    )
 
 
 def map_structure(function: Callable[..., Any], first: Any, *others: Any) -> Any:
@@ -205,7 +209,7 @@ def _visit(value: Any, leaves: list[Any]) -> Structure:
         return _NONE
     if isinstance(value, tuple):
         if hasattr(value, "_fields"):
-            return _node("record", value._fields, value, leaves, record=type(value))
+            return _node("class", value._fields, value, leaves, python_class=type(value))
         return _node("tuple", range(len(value)), value, leaves)
     if isinstance(value, dict):
         try:
@@ -217,13 +221,13 @@ def _visit(value: Any, leaves: list[Any]) -> Structure:
         return _node("dict", keys, [value[key] for key in keys], leaves)
     if _is_dataclass_value(value):
         names = [field.name for field in dataclasses.fields(value)]
-        return _node("record", names, [getattr(value, name) for name in names], leaves, record=type(value))
+        return _node("class", names, [getattr(value, name) for name in names], leaves, python_class=type(value))
     leaves.append(value)
     return LEAF
 
 
 def _node(
-    kind: Kind, names: Iterable[Any], values: Iterable[Any], leaves: list[Any], record: type | None = None
+    kind: Kind, names: Iterable[Any], values: Iterable[Any], leaves: list[Any], python_class: type | None = None
 ) -> Structure:
     children = tuple(_visit(value, leaves) for value in values)
-    return Structure(kind, children, tuple(names), record, sum(child.leaf_count for child in children))
+    return Structure(kind, children, tuple(names), python_class, sum(child.leaf_count for child in children))

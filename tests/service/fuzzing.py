@@ -43,7 +43,7 @@ from penstock.service.wire.dispatcher_messages import (
 )
 from penstock.service.wire.failures import to_exception
 from penstock.service.wire.refusals import raise_refused
-from penstock.service.wire.subjects import UNDECODABLE, DatasetInfo, Endpoint, JobParameters, Pass, Refused, Span
+from penstock.service.wire.subjects import UNDECODABLE, DatasetInfo, Endpoint, JobParameters, PassInfo, Refused, Span
 from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
 from penstock.spec import TensorSpec
 from penstock.structure import flatten
@@ -193,7 +193,7 @@ def _journal() -> bytes:
 
 
 def _fetch() -> Fetch:
-    return Fetch(dataset_id="d", epoch=0, seed=0, policy=1, part=Pass(number=0), span=_span)
+    return Fetch(dataset_id="d", epoch=0, seed=0, policy=1, pass_info=PassInfo(number=0), span=_span)
 
 
 def _failed() -> Failed:

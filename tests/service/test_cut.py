@@ -7,7 +7,7 @@ import penstock as ps
 from penstock.data.dataset import Dataset
 from penstock.rng import mix
 from penstock.service.wire.policy import ShardingPolicy as Policy
-from penstock.service.wire.subjects import Pass
+from penstock.service.wire.subjects import PassInfo
 from penstock.service.worker.cut import check_shared, cut, kind_of
 from penstock.service.worker.pass_nodes import check_policy, nodes_of_pass, seed_of
 
@@ -98,18 +98,18 @@ CUTS = {
 @pytest.mark.parametrize("case", CUTS)
 def test_where_a_pipeline_is_cut(case):
     dataset, kind, length, above = CUTS[case]
-    part = cut(dataset.node)
-    assert (part.kind, part.length, [node.name for node in part.above]) == (kind, length, above)
+    divided = cut(dataset.node)
+    assert (divided.kind, divided.length, [node.name for node in divided.above]) == (kind, length, above)
     # A worker sees the nodes alone, and comes to the same kind without calling any function.
-    assert kind_of(part.worker) == (kind, length)
+    assert kind_of(divided.worker) == (kind, length)
 
 
 def test_interleave_is_by_row_unless_the_order_counts():
     dataset = SOURCE.interleave(some, cycle_length=4, block_length=2)
-    part = cut(dataset.node)
-    assert part.kind == "groups"
-    assert sorted(Dataset(part.worker)) == sorted(dataset)
-    assert list(Dataset(part.worker)) == list(SOURCE.flat_map(some))
+    divided = cut(dataset.node)
+    assert divided.kind == "groups"
+    assert sorted(Dataset(divided.worker)) == sorted(dataset)
+    assert list(Dataset(divided.worker)) == list(SOURCE.flat_map(some))
     assert cut(dataset.node, ordered=True).kind == "sequence"
     above = cut(SOURCE.map(double).interleave(some, 4).node, ordered=True)
     assert (above.kind, [node.name for node in above.above]) == ("rows", ["interleave"])
@@ -117,8 +117,8 @@ def test_interleave_is_by_row_unless_the_order_counts():
 
 def test_the_random_keys_of_interleave_stay_when_it_is_by_row():
     dataset = SOURCE.interleave(shuffled, cycle_length=4).with_options(ps.Options(seed=3))
-    part = cut(dataset.node)
-    produced = list(map(int, Dataset(part.worker, dataset.options())))
+    divided = cut(dataset.node)
+    produced = list(map(int, Dataset(divided.worker, dataset.options())))
     assert sorted(produced) == sorted(map(int, dataset))
     one_by_one = SOURCE.interleave(shuffled, cycle_length=1).with_options(ps.Options(seed=3))
     assert produced == list(map(int, one_by_one))
@@ -174,7 +174,7 @@ def parts(dataset, policy, count):
 
 
 def pass_of(index, count):
-    return Pass(number=index, shard_index=index, num_shards=count)
+    return PassInfo(number=index, shard_index=index, num_shards=count)
 
 
 def test_off_is_everything_for_everybody():

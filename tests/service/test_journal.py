@@ -252,7 +252,7 @@ def changed(directory: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        ("PRAGMA user_version = 9", "has version 9, and this penstock reads version 3"),
+        ("PRAGMA user_version = 3", "has version 3, and this penstock reads version 4"),
         ("UPDATE entries SET body = zeroblob(9) WHERE number = 5", "entry 5 is not as it was written"),
         ("DELETE FROM entries WHERE number = 5", "entry 6 follows 4"),
         ("DELETE FROM snapshot", "it has 0 snapshots"),

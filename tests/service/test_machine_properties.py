@@ -218,7 +218,7 @@ class Service(RuleBasedStateMachine):
             for span in spans:
                 where.update((span.pass_number, position) for position in range(span.start, span.stop))
             expected = {
-                (ledger.part.number, position) for ledger in epoch.ledgers for position in range(ledger.frontier)
+                (ledger.info.number, position) for ledger in epoch.ledgers for position in range(ledger.frontier)
             }
             assert set(where) == expected
             assert all(count == 1 for count in where.values()), where
@@ -244,7 +244,7 @@ class Service(RuleBasedStateMachine):
             raise AssertionError("readers never come to their end")
         (epoch,) = self.machine.state.epochs.values()
         assert self.machine.state.finished(epoch)
-        everything = {(ledger.part.number, number) for ledger in epoch.ledgers for number in range(ELEMENTS * LENGTH)}
+        everything = {(ledger.info.number, number) for ledger in epoch.ledgers for number in range(ELEMENTS * LENGTH)}
         assert {element for reader in self.readers.values() for element in reader.past.elements} == everything
 
     # How

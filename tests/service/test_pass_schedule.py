@@ -23,7 +23,7 @@ from penstock.service.transport.identity import this_process
 from penstock.service.transport.in_process import InProcessServer
 from penstock.service.wire.dispatcher_messages import GetDataset, WorkerHello
 from penstock.service.wire.interfaces import Answers, WrongAnswerError
-from penstock.service.wire.subjects import Endpoint, Pass, Span
+from penstock.service.wire.subjects import Endpoint, PassInfo, Span
 from penstock.service.wire.worker_answers import checked
 from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
 from penstock.service.worker import paused_answers
@@ -346,9 +346,9 @@ def test_a_reader_that_holds_others_back_looks_in_where_it_has_no_room(monkeypat
 
 
 def asked(start: int = 0, stop: int = 1 << 40, **more: Any) -> Fetch:
-    part, span = Pass(number=0), Span(pass_number=0, start=start, stop=stop)
+    info, span = PassInfo(number=0), Span(pass_number=0, start=start, stop=stop)
     more = {"wait_seconds": 30.0, "dataset_id": "d", "consumer": "c", "policy": 0, **more}
-    return Fetch(epoch=0, seed=0, part=part, span=span, **more)
+    return Fetch(epoch=0, seed=0, pass_info=info, span=span, **more)
 
 
 class Made:

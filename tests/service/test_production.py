@@ -15,7 +15,7 @@ from penstock.service.wire.definitions import to_bytes
 from penstock.service.wire.failures import failed_of, to_exception
 from penstock.service.wire.interfaces import UnreachedDataWorkerError
 from penstock.service.wire.policy import ShardingPolicy
-from penstock.service.wire.subjects import Pass, Span
+from penstock.service.wire.subjects import PassInfo, Span
 from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch
 from penstock.service.worker import production as production_module
 from penstock.service.worker import window
@@ -41,11 +41,11 @@ def serve():
 
 
 def request(start, stop, *, skip=0, **more):
-    part = more.pop("part", Pass(number=0))
+    info = more.pop("pass_info", PassInfo(number=0))
     policy = more.pop("policy", ShardingPolicy.DYNAMIC)
-    span = Span(pass_number=part.number, start=start, stop=stop, skip=skip)
+    span = Span(pass_number=info.number, start=start, stop=stop, skip=skip)
     seed, epoch, dataset_id = more.pop("seed", 9), more.pop("epoch", 0), more.pop("dataset_id", "d")
-    return Fetch(dataset_id=dataset_id, epoch=epoch, seed=seed, policy=policy, part=part, span=span, **more)
+    return Fetch(dataset_id=dataset_id, epoch=epoch, seed=seed, policy=policy, pass_info=info, span=span, **more)
 
 
 def fetched(production, start, stop, **more):
@@ -86,8 +86,8 @@ def test_an_epoch_and_a_seed_have_their_own_order(serve):
     for epoch in range(2):
         assert everything(production, epoch=epoch) == [int(x) for x in dataset]
     assert everything(production, seed=10) != everything(production)
-    assert everything(production, policy=0, part=Pass(number=0)) == everything(production)
-    assert everything(production, policy=0, part=Pass(number=1)) != everything(production)
+    assert everything(production, policy=0, pass_info=PassInfo(number=0)) == everything(production)
+    assert everything(production, policy=0, pass_info=PassInfo(number=1)) != everything(production)
 
 
 def test_rows_of_arrays_are_views_of_the_definition(serve):
@@ -357,9 +357,9 @@ def test_datasets_that_draw_by_a_number_that_is_not_known_are_refused(serve):
     def sometimes(x):
         return ps.Dataset.range(3).shuffle(3) if x else ps.Dataset.range(3)
 
-    part = cut(ps.Dataset.range(4).filter(lambda x: True).flat_map(sometimes).node)
-    assert part.kind == "groups"  # as its first element tells
-    elements, last = fetched(serve(ps.Dataset(part.worker)), 0, FAR)
+    divided = cut(ps.Dataset.range(4).filter(lambda x: True).flat_map(sometimes).node)
+    assert divided.kind == "groups"  # as its first element tells
+    elements, last = fetched(serve(ps.Dataset(divided.worker)), 0, FAR)
     assert (elements, last.name, last.next.start) == ([0, 1, 2], "InvalidArgumentError", 1)
     assert "draw random numbers without a seed" in last.arguments[0]
 
@@ -499,8 +499,8 @@ def test_what_cannot_be_opened_is_a_failure_with_nothing_behind_it(serve):
         {"stride": 0},
         {"epoch": -1},
         {"block_bytes": 0},
-        {"part": Pass(number=0, num_shards=0)},
-        {"part": Pass(number=0, shard_index=3, num_shards=2)},
+        {"pass_info": PassInfo(number=0, num_shards=0)},
+        {"pass_info": PassInfo(number=0, shard_index=3, num_shards=2)},
         {"span": Span(pass_number=0, start=4, stop=3)},
         {"span": Span(pass_number=0, start=0, stop=3, skip=-1)},
     ],
@@ -508,6 +508,6 @@ def test_what_cannot_be_opened_is_a_failure_with_nothing_behind_it(serve):
 def test_what_cannot_be_asked_is_refused(serve, wrong):
     production = serve(ps.Dataset.range(5))
     whole = Span(pass_number=0, start=0, stop=5)
-    request = Fetch(dataset_id="x", epoch=0, seed=0, policy=1, part=Pass(number=0), span=whole)
+    request = Fetch(dataset_id="x", epoch=0, seed=0, policy=1, pass_info=PassInfo(number=0), span=whole)
     with pytest.raises(ps.InvalidArgumentError, match="was asked for what cannot be: Fetch"):
         next(production.fetch(msgspec.structs.replace(request, **wrong)))

@@ -19,7 +19,7 @@ from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import Leased
 from penstock.service.wire.policy import ShardingPolicy
 from penstock.service.wire.spans import merged
-from penstock.service.wire.subjects import Pass, Span
+from penstock.service.wire.subjects import PassInfo, Span
 from penstock.service.wire.worker_messages import Chunk, LeftOut, RowLeftOut
 
 
@@ -36,7 +36,7 @@ def reader_alone(length: int) -> tuple[EpochProgress, PassProgress]:
     position = EpochProgress(
         ReadOptions(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows"), shared=False, replay=None, number=0
     )
-    position.update([Pass(number=0, length=length)])
+    position.update([PassInfo(number=0, length=length)])
     return position, position.passes[0]
 
 
@@ -240,7 +240,7 @@ def test_what_was_leased_last_and_not_begun_is_given_back_first() -> None:
 def shared_position(*spans: Span) -> tuple[EpochProgress, list[FetchTask]]:
     reading = ReadOptions(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows")
     position = EpochProgress(reading, shared=True, replay=None, number=0)
-    position.update([Pass(number=0, length=100)])
+    position.update([PassInfo(number=0, length=100)])
     return position, [position.passes[0].adopt(span) for span in spans]
 
 
@@ -267,7 +267,7 @@ def test_what_comes_again_to_a_restored_reader_is_not_given_back() -> None:
     reading = ReadOptions(dataset_id="", policy=ShardingPolicy.DYNAMIC, kind="rows")
     replay = {"passes": {"0": [6, []]}, "turn": 0, "first": 0, "order": [[0, 0, 0, 6, 6]]}
     position = EpochProgress(reading, shared=True, replay=replay, number=2)
-    position.update([Pass(number=0, length=100)])
+    position.update([PassInfo(number=0, length=100)])
     assert position.unread == 0
     assert position.give_up(10) == GivenUp()
 
@@ -352,7 +352,7 @@ def test_what_was_left_out_behind_a_span_comes_last_or_with_what_is_counted_behi
 def test_what_was_left_out_behind_elements_is_deliveries_again_and_is_nothing_to_use() -> None:
     reading = ReadOptions(dataset_id="d", policy=ShardingPolicy.DYNAMIC, kind="sequence", by_element=True, ordered=True)
     position = EpochProgress(reading, shared=False, replay=None, number=0)
-    position.update([Pass(number=0)])
+    position.update([PassInfo(number=0)])
     progress = position.passes[0]
     task = progress.begin(10)
     task.arrive(arrived(0, 3), "sequence", 1)

@@ -48,13 +48,15 @@ from penstock.service.wire.dispatcher_messages import (
     Status,
     WorkerHello,
 )
-from penstock.service.wire.subjects import DatasetInfo, Endpoint, JobParameters, Pass, Span
+from penstock.service.wire.subjects import DatasetInfo, Endpoint, JobParameters, PassInfo, Span
 from penstock.service.wire.worker_messages import Fetch
 
 TOKEN = "a-secret-that-is-long-enough"
 OTHER = "another-secret-that-is-long-enough"
 PENSTOCK = [sys.executable, "-m", "penstock"]
-FETCH = Fetch(dataset_id="x", epoch=0, seed=0, policy=1, part=Pass(number=0), span=Span(pass_number=0, start=0, stop=3))
+FETCH = Fetch(
+    dataset_id="x", epoch=0, seed=0, policy=1, pass_info=PassInfo(number=0), span=Span(pass_number=0, start=0, stop=3)
+)
 NOBODY = 65534
 
 

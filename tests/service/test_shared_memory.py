@@ -22,7 +22,7 @@ from penstock.runtime.memory import allocate_from, empty, memory_of, no_longer_f
 from penstock.runtime.shared_memory import Arena, Mapping, Segment, Slot, place_of, slot_size_for
 from penstock.service.transport.connect import connect
 from penstock.service.wire.interfaces import Connection
-from penstock.service.wire.subjects import Endpoint, Pass, Span
+from penstock.service.wire.subjects import Endpoint, PassInfo, Span
 from penstock.service.wire.worker_messages import Fetch
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts mappings by /proc")
@@ -30,7 +30,7 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts 
 
 def request(dataset_id: str, stop: int = 1) -> Fetch:
     span = Span(pass_number=0, start=0, stop=stop)
-    return Fetch(dataset_id=dataset_id, epoch=0, seed=0, policy=1, part=Pass(number=0), span=span)
+    return Fetch(dataset_id=dataset_id, epoch=0, seed=0, policy=1, pass_info=PassInfo(number=0), span=span)
 
 
 def columns(connection: Connection, dataset_id: str, stop: int = 1) -> list[Any]:
@@ -310,12 +310,12 @@ def test_a_killed_worker_leaves_nothing_but_its_socket_which_the_next_removes(ne
 CONSUMER = """
 import sys, msgspec
 from penstock.service.wire.worker_messages import (Fetch)
-from penstock.service.wire.subjects import (Endpoint, Pass, Span)
+from penstock.service.wire.subjects import (Endpoint, PassInfo, Span)
 from penstock.service.transport.connect import connect
 connection = connect(msgspec.json.decode(sys.argv[1], type=Endpoint), "shared_memory")
 span = Span(pass_number=0, start=0, stop=1000)
 answers = connection.fetch(
-    Fetch(dataset_id="large", epoch=0, seed=0, policy=1, part=Pass(number=0), span=span)
+    Fetch(dataset_id="large", epoch=0, seed=0, policy=1, pass_info=PassInfo(number=0), span=span)
 )
 held = [next(answers) for _ in range(110)]
 print("holding", flush=True)

@@ -8,7 +8,7 @@ from together import CALLS, ROWS, Together, generator
 
 import penstock as ps
 from penstock.service.wire.policy import ShardingPolicy
-from penstock.service.wire.subjects import Pass, Span
+from penstock.service.wire.subjects import PassInfo, Span
 from penstock.service.wire.worker_messages import Fetch
 from penstock.service.worker.cut import cut
 from penstock.service.worker.open_pass import OpenPass, PassKey
@@ -47,7 +47,9 @@ def opened(dataset):
 
 def request(start, stop):
     span = Span(pass_number=0, start=start, stop=stop)
-    return Fetch(dataset_id="d", epoch=0, seed=9, policy=ShardingPolicy.DYNAMIC, part=Pass(number=0), span=span)
+    return Fetch(
+        dataset_id="d", epoch=0, seed=9, policy=ShardingPolicy.DYNAMIC, pass_info=PassInfo(number=0), span=span
+    )
 
 
 def read(reader):

@@ -15,7 +15,7 @@ from penstock.data.node import OneInput
 from penstock.data.streams.stream import Stream
 from penstock.service.wire.definitions import to_bytes
 from penstock.service.wire.policy import ShardingPolicy
-from penstock.service.wire.subjects import Pass, Span
+from penstock.service.wire.subjects import PassInfo, Span
 from penstock.service.wire.worker_messages import End, Failed, Fetch
 from penstock.service.worker.cut import cut
 from penstock.service.worker.pass_nodes import nodes_of_pass
@@ -30,11 +30,11 @@ SEED = 9
 FAR = 1 << 40
 
 
-def ask(production, start, stop, *, skip=0, policy=ShardingPolicy.DYNAMIC, seed=SEED, epoch=0, part=None, **more):
+def ask(production, start, stop, *, skip=0, policy=ShardingPolicy.DYNAMIC, seed=SEED, epoch=0, pass_info=None, **more):
     """The answer to one request, as a list."""
-    part = part or Pass(number=0)
-    span = Span(pass_number=part.number, start=start, stop=stop, skip=skip)
-    request = Fetch(dataset_id="d", epoch=epoch, seed=seed, policy=policy, part=part, span=span, **more)
+    info = pass_info or PassInfo(number=0)
+    span = Span(pass_number=info.number, start=start, stop=stop, skip=skip)
+    request = Fetch(dataset_id="d", epoch=epoch, seed=seed, policy=policy, pass_info=info, span=span, **more)
     return list(production.fetch(request))
 
 
@@ -126,9 +126,9 @@ def workers(node, options):
     return [Production(lambda _: definition) for _ in range(2)]
 
 
-def delivered_in_spans(part, produced, edges, picks, **more):
+def delivered_in_spans(divided, produced, edges, picks, **more):
     """What two workers make of the spans between these edges, asked for in an order that is drawn."""
-    last = FAR if part.length != ps.INFINITE_CARDINALITY else edges[-1] + 400
+    last = FAR if divided.length != ps.INFINITE_CARDINALITY else edges[-1] + 400
     spans = list(zip([0, *edges], [*edges, last], strict=True))
     found = {}
     for number in range(len(spans)):
@@ -164,17 +164,17 @@ def composed(source, names):
 @example(source="files", names=["filter", "shuffle", "map", "repeat", "batch and sum"], edges=[1, 2], picks=[0, 1])
 def test_spans_in_any_order_from_any_worker_are_the_pipeline(source, names, edges, picks):
     dataset = composed(source, names)
-    part = cut(dataset.node, ordered=True)
+    divided = cut(dataset.node, ordered=True)
     expected = in_process(dataset)
     # A failure keeps its place among the elements, unless its map has moved below a shuffle: then it takes no place in
     # the shuffle's buffer, whether it is raised or left out.
-    assume("moved below it" not in part.reason or not fails(dataset))
-    produced = workers(part.worker, dataset.options())
+    assume("moved below it" not in divided.reason or not fails(dataset))
+    produced = workers(divided.worker, dataset.options())
 
     def values(epoch):
-        return delivered_in_spans(part, produced, edges, picks, epoch=epoch)
+        return delivered_in_spans(divided, produced, edges, picks, epoch=epoch)
 
-    rebuilt = Dataset(part.over(Delivered(part.worker, values)), dataset.options())
+    rebuilt = Dataset(divided.over(Delivered(divided.worker, values)), dataset.options())
     try:
         assert in_process(rebuilt) == expected
     finally:
@@ -184,11 +184,11 @@ def test_spans_in_any_order_from_any_worker_are_the_pipeline(source, names, edge
 @given(source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, edges=edges, picks=picks)
 def test_without_an_order_the_same_elements_come(source, names, edges, picks):
     dataset = composed(source, names)
-    part = cut(dataset.node)
-    assume(not part.above and part.length != ps.INFINITE_CARDINALITY)
-    produced = workers(part.worker, dataset.options())
+    divided = cut(dataset.node)
+    assume(not divided.above and divided.length != ps.INFINITE_CARDINALITY)
+    produced = workers(divided.worker, dataset.options())
     try:
-        values = delivered_in_spans(part, produced, edges, picks)
+        values = delivered_in_spans(divided, produced, edges, picks)
         assert sorted(map(str, values)) == sorted(in_process(dataset))
     finally:
         close(produced)
@@ -213,15 +213,15 @@ def places(production, start, stop, **more):
 @example(source="range", names=["filter", "map in threads", "flat_map", "map in threads"], start=1)
 def test_a_span_is_resumed_exactly_at_any_element(source, names, start):
     dataset = composed(source, names)
-    part = cut(dataset.node)
-    first, second = produced = workers(part.worker, dataset.options())
+    divided = cut(dataset.node)
+    first, second = produced = workers(divided.worker, dataset.options())
     try:
         stop = start + 25
         found = places(first, start, stop)
         for number, (position, skip, _) in enumerate(found):
             if position is None:
                 continue
-            if part.kind != "groups":  # there every element has a position
+            if divided.kind != "groups":  # there every element has a position
                 position, skip = position + skip, 0
             rest = places(second, position, stop, skip=skip)
             assert [value for _, _, value in rest] == [value for _, _, value in found[number:]]
@@ -233,17 +233,17 @@ def test_a_span_is_resumed_exactly_at_any_element(source, names, start):
     source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, count=st.integers(1, 3), stride=st.integers(1, 3)
 )
 def test_consumers_in_turns_get_the_elements_of_each_part(source, names, count, stride):
-    """Coordinated reads: each worker has its part of what is read by index, and each consumer every n-th element."""
+    """Coordinated reads: each worker has its share of what is read by index, and each consumer every n-th element."""
     dataset = composed(source, names)
     produced = workers(dataset.node, dataset.options())
     try:
         for index in range(count):
-            part = Pass(number=index, shard_index=index, num_shards=count)
-            alone = elements(produced[0], 0, 60, part=part, by_element=True)[0]
-            nodes = Dataset(nodes_of_pass(dataset.node, ShardingPolicy.DYNAMIC, part), dataset.options())
+            info = PassInfo(number=index, shard_index=index, num_shards=count)
+            alone = elements(produced[0], 0, 60, pass_info=info, by_element=True)[0]
+            nodes = Dataset(nodes_of_pass(dataset.node, ShardingPolicy.DYNAMIC, info), dataset.options())
             assert [str(value) for value in alone] == in_process(nodes, 60)
             turns = [
-                elements(produced[1], offset, 60, part=part, by_element=True, stride=stride)[0]
+                elements(produced[1], offset, 60, pass_info=info, by_element=True, stride=stride)[0]
                 for offset in range(stride)
             ]
             assert [list(map(str, turn)) for turn in turns] == [

@@ -22,7 +22,7 @@ from penstock.service.transport.identity import this_machine, this_process
 from penstock.service.transport.in_process import InProcessServer
 from penstock.service.wire.interfaces import Answers, Connection
 from penstock.service.wire.refusals import raise_refused
-from penstock.service.wire.subjects import Endpoint, Pass, Refused, Span
+from penstock.service.wire.subjects import Endpoint, PassInfo, Refused, Span
 from penstock.service.wire.worker_messages import Chunk, End, Failed, Fetch, Pause
 from penstock.structure import LEAF
 
@@ -31,7 +31,7 @@ BETWEEN_PROCESSES = ("shared_memory", "flight")
 
 def request(dataset_id: str = "numbers", stop: int = 5, codec: str = "") -> Fetch:
     span = Span(pass_number=0, start=0, stop=stop)
-    return Fetch(dataset_id=dataset_id, epoch=0, seed=0, policy=1, part=Pass(number=0), span=span, codec=codec)
+    return Fetch(dataset_id=dataset_id, epoch=0, seed=0, policy=1, pass_info=PassInfo(number=0), span=span, codec=codec)
 
 
 def values(answers: Answers) -> list[Any]:

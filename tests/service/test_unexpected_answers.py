@@ -29,7 +29,7 @@ from penstock.service.wire.dispatcher_messages import (
 from penstock.service.wire.envelope import PROTOCOL, JournalEntry, ProtocolError, sealed
 from penstock.service.wire.interfaces import UnreachedDataWorkerError
 from penstock.service.wire.refusals import raise_refused, refusal_of
-from penstock.service.wire.subjects import DatasetInfo, Endpoint, Pass, Span, WorkerInfo
+from penstock.service.wire.subjects import DatasetInfo, Endpoint, PassInfo, Span, WorkerInfo
 from penstock.service.wire.worker_messages import End, Failed, LeftOut, RowLeftOut
 
 
@@ -252,14 +252,14 @@ def read_all(dispatcher: Any, job_name: str | None = None, count: int = 100) -> 
         (Leased, {"spans": [msgspec.structs.replace(SPAN, pass_number=7)]}, "leases what it never told of: "),
         (Leased, {"spans": [SPAN, SPAN]}, "which overlap"),
         (Leased, {"spans": [SPAN], "ended": True}, "positions of an epoch that has ended"),
-        (EpochOpened, {"passes": [Pass(number=1)]}, "pass 1 in the place of pass 0"),
-        (EpochOpened, {"passes": [Pass(number=0, num_shards=0)]}, "shard 0 of 0"),
-        (EpochOpened, {"passes": [Pass(number=0, length=-3)]}, "a pass of -3 positions"),
+        (EpochOpened, {"passes": [PassInfo(number=1)]}, "pass 1 in the place of pass 0"),
+        (EpochOpened, {"passes": [PassInfo(number=0, num_shards=0)]}, "shard 0 of 0"),
+        (EpochOpened, {"passes": [PassInfo(number=0, length=-3)]}, "a pass of -3 positions"),
         (EpochOpened, {"epoch": 5}, "epoch 5 instead of 0"),
         (EpochOpened, {"leased": False}, "a reader that is to own its positions"),
         (EpochOpened, {"turn": -1}, "the turn of pass -1 of 1"),
         (EpochOpened, {"rounds": [1]}, r"rounds \[1\] of what has none"),
-        (ConsumerNews, {"passes": [Pass(number=3)]}, "pass 3 in the place of pass 0"),
+        (ConsumerNews, {"passes": [PassInfo(number=3)]}, "pass 3 in the place of pass 0"),
         (ConsumerNews, {"left": [3]}, r"of workers \[3\], which it was not asked about"),
     ],
 )

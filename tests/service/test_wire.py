@@ -164,15 +164,15 @@ def test_the_error_names_the_leaf_that_cannot_cross() -> None:
 def test_a_class_inside_a_function_cannot_cross() -> None:
     Local = NamedTuple("Local", [("x", int)])  # noqa: UP014  # a name that nobody can find
     Local.__qualname__ = "f.<locals>.Local"
-    with pytest.raises(InvalidTypeError, match=r"f.<locals>.Local records .* top of a module"):
+    with pytest.raises(InvalidTypeError, match=r"f.<locals>.Local values .* top of a module"):
         pack(Block.of_rows([Local(1)]))
 
 
 @pytest.mark.parametrize(
     ("module", "name", "message"),
     [
-        ("no_such_module", "Point", "no_such_module.Point records, which this process does not know"),
-        (__name__, "NoSuchClass", "NoSuchClass records, which this process does not know"),
+        ("no_such_module", "Point", "no_such_module.Point values, which this process does not know"),
+        (__name__, "NoSuchClass", "NoSuchClass values, which this process does not know"),
         (__name__, "Sneaky", "no dataclass and no named tuple"),
         ("os", "system", "no dataclass and no named tuple"),
         ("penstock", "MirroredStrategy", "does not know"),

@@ -26,7 +26,7 @@ from penstock.errors import InvalidTypeError, StorageError
 from penstock.formats.checked_arrow import CheckedArrowFile, CheckedArrowWriter, CheckedBytes
 from penstock.formats.columns import decode_column, encode_column, spec_of_encoded
 from penstock.formats.spec_data import spec_of_data, spec_to_data
-from penstock.formats.structure_data import class_of_record, structure_of_data, structure_to_data
+from penstock.formats.structure_data import stored_class, structure_of_data, structure_to_data
 from penstock.formats.work_directory import WorkDirectory
 from penstock.rng import as_positions
 from penstock.spec import LeafSpec, merged_specs
@@ -201,7 +201,7 @@ class RowStore:
         description = self._description()
         self.rows: int = description["rows"]
         data = description["structure"]
-        self.structure: Structure | None = None if data is None else structure_of_data(data, class_of_record)
+        self.structure: Structure | None = None if data is None else structure_of_data(data, stored_class)
         self._specs: list[list[Any]] = description["specs"]
         self._batches: list[tuple[CheckedArrowFile, int]] = []
         rows: list[int] = []

@@ -409,7 +409,7 @@ def _leaves_like(value: Any, structure: Structure) -> list[Any]:
     parts: list[Any] = []
     for name, child in zip(structure.names, structure.children, strict=True):
         try:
-            part = getattr(value, name) if structure.kind == "record" else value[name]
+            part = getattr(value, name) if structure.kind == "class" else value[name]
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise InvalidArgumentError(f"expected one entry for each of {structure}, got {value!r}") from error
         parts.extend(_leaves_like(part, child))

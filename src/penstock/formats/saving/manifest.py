@@ -17,7 +17,7 @@ from penstock.errors import StorageError
 from penstock.formats.saving.leaves import SavedLeaf, merged_leaves
 from penstock.formats.saving.shards import Description
 from penstock.formats.spec_data import spec_of_data, spec_to_data
-from penstock.formats.structure_data import class_of_record, structure_of_data
+from penstock.formats.structure_data import stored_class, structure_of_data
 from penstock.structure import Structure
 
 MANIFEST: Final = "_dataset.json"
@@ -49,7 +49,7 @@ def write_manifest(directory: Path, format: str, shards: Sequence[Description]) 
     """
     full = [shard for shard in shards if shard["rows"]]
     structure: Any = full[0]["structure"] if full else None
-    leaves = merged_leaves(structure_of_data(structure, class_of_record), full) if full else []
+    leaves = merged_leaves(structure_of_data(structure, stored_class), full) if full else []
     content = {
         "version": _VERSION,
         "format": format,
@@ -83,7 +83,7 @@ def read_manifest(directory: Path) -> Manifest | None:
         raise StorageError(f"{place} is damaged, or another penstock's: it is not as this one writes it")
     if content["version"] != _VERSION:
         raise StorageError(f"{place} has version {content['version']}, this penstock reads {_VERSION}")
-    structure = None if content["structure"] is None else structure_of_data(content["structure"], class_of_record)
+    structure = None if content["structure"] is None else structure_of_data(content["structure"], stored_class)
     leaves = zip(content["kinds"], map(spec_of_data, content["specs"]), strict=True)
     files = {shard["file"]: (shard["rows"], shard["bytes"]) for shard in content["shards"]}
     return Manifest(content["format"], structure, tuple(SavedLeaf(kind, spec) for kind, spec in leaves), files)

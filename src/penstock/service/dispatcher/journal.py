@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 _APPLICATION: Final = 0x50454E53
 """What tells the file from other programs': "PENS"."""
-_VERSION: Final = 3
+_VERSION: Final = 4
 _FIRST_COMPACTION_BYTES: Final = 1 << 20
 
 _NAME_BYTES: Final = 16

@@ -12,7 +12,7 @@ from penstock.service.transport.identity import this_machine, this_process
 from penstock.service.wire.address import parse_service
 from penstock.service.wire.compression import as_codec
 from penstock.service.wire.policy import CrossTrainerCache, ShardingPolicy, TargetWorkers, as_policy, as_target_workers
-from penstock.service.wire.subjects import LONGEST_NAME, Pass, PassKind, WorkerInfo
+from penstock.service.wire.subjects import LONGEST_NAME, PassInfo, PassKind, WorkerInfo
 from penstock.service.worker.cut import kind_of
 from penstock.service.worker.pass_nodes import nodes_of_pass
 
@@ -63,7 +63,7 @@ class DistributeOptions:
         """The kind of the passes that workers make of these nodes."""
         nodes = produced
         if self.policy.static:
-            nodes = nodes_of_pass(produced, self.policy, Pass(number=0, shard_index=0, num_shards=1))
+            nodes = nodes_of_pass(produced, self.policy, PassInfo(number=0, shard_index=0, num_shards=1))
         kind, _ = kind_of(nodes)
         return "sequence" if self.by_element and kind == "groups" else kind
 

@@ -12,7 +12,7 @@ from penstock.service.reader.delivery_log import DeliveryLog, entries_of
 from penstock.service.reader.fetch_task import ENDLESS, Arrival, Arrived, FetchTask, after
 from penstock.service.reader.progress import PassProgress, SharedProgress, State, first_of
 from penstock.service.reader.read_options import ReadOptions
-from penstock.service.wire.subjects import Pass, Span
+from penstock.service.wire.subjects import PassInfo, Span
 from penstock.service.wire.worker_messages import LeftOut
 
 
@@ -49,7 +49,7 @@ class EpochProgress:
     def __init__(self, options: ReadOptions, *, shared: bool, replay: Any, number: int) -> None:
         self._options = options
         self._shared = shared
-        self.descriptions: dict[int, Pass] = {}
+        self.infos: dict[int, PassInfo] = {}
         self.passes: dict[int, PassProgress] = {}
         self._restored: dict[int, State] = {}
         self.delivered = DeliveryLog(options.kind, options.stride)
@@ -64,35 +64,35 @@ class EpochProgress:
         if self._again:
             self.order = RedeliveryFirst(self._again, self.order)
 
-    def update(self, descriptions: Sequence[Pass]) -> int:
-        """Take over the dispatcher's description of the passes; returns how many are new.
+    def update(self, passes: Sequence[PassInfo]) -> int:
+        """Take over what the dispatcher says of the passes; returns how many are new.
 
         Raises:
             ServiceError: a dispatcher that was restarted without a journal divides them otherwise.
         """
-        for description in descriptions:
-            known = self.descriptions.get(description.number, description)
-            if (known.shard_index, known.num_shards) != (description.shard_index, description.num_shards):
+        for info in passes:
+            known = self.infos.get(info.number, info)
+            if (known.shard_index, known.num_shards) != (info.shard_index, info.num_shards):
                 raise ServiceError(
-                    f"the dispatcher was started anew and divides this epoch by {description.num_shards} instead of "
+                    f"the dispatcher was started anew and divides this epoch by {info.num_shards} instead of "
                     f"{known.num_shards}: go on from a checkpoint, and let the dispatcher keep a journal "
                     "(`penstock dispatcher --work-dir`)"
                 )
-        new = [description for description in descriptions if description.number not in self.passes]
-        for description in descriptions:
-            self.descriptions[description.number] = description
-        for description in new:
-            self.passes[description.number] = self._progress(description)
+        new = [info for info in passes if info.number not in self.passes]
+        for info in passes:
+            self.infos[info.number] = info
+        for info in new:
+            self.passes[info.number] = self._progress(info)
         return len(new)
 
-    def _progress(self, description: Pass) -> PassProgress:
+    def _progress(self, info: PassInfo) -> PassProgress:
         options = self._options
-        length = description.length if options.length_known or description.length < 0 else UNKNOWN_CARDINALITY
+        length = info.length if options.length_known or info.length < 0 else UNKNOWN_CARDINALITY
         if self._shared:
-            progress: PassProgress = SharedProgress(description.number, length)
+            progress: PassProgress = SharedProgress(info.number, length)
         else:
-            progress = PassProgress(description.number, length, options.consumer_index)
-        state = self._restored.pop(description.number, None)
+            progress = PassProgress(info.number, length, options.consumer_index)
+        state = self._restored.pop(info.number, None)
         if state is not None:
             progress.restore(state)
         return progress

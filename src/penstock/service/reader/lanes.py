@@ -170,15 +170,15 @@ class Lanes:
     def _fetch(self, task: FetchTask) -> None:
         """Fetch what is missing of a task, or as much of it as one worker sends before it is lost."""
         shared, options = self._shared, self._options
-        description = shared.progress.descriptions[task.pass_number]
+        info = shared.progress.infos[task.pass_number]
         span = task.poison_search.next(task.missing(), options.stride)
         wait_seconds = TURN_SECONDS if shared.schedule is not None and shared.schedule.crowded else 0.0
         looks_in = task.looks_in and wait_seconds > 0
         alone = task.poison_search.alone
         request = options.request(
-            self._session.opened, description, span, alone=alone, wait_seconds=wait_seconds, looks_in=looks_in
+            self._session.opened, info, span, alone=alone, wait_seconds=wait_seconds, looks_in=looks_in
         )
-        worker = self._workers.choose(description.worker_id, lambda: shared.stopping, alone=alone)
+        worker = self._workers.choose(info.worker_id, lambda: shared.stopping, alone=alone)
         if worker is None:
             return
         asked = time.monotonic()

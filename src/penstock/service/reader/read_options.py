@@ -8,7 +8,7 @@ from penstock.service.reader.fetch_task import Arrival, FetchTask, Raised
 from penstock.service.reader.poison_search import WORKERS
 from penstock.service.wire.dispatcher_messages import EpochOpened
 from penstock.service.wire.policy import ShardingPolicy
-from penstock.service.wire.subjects import Pass, PassKind, PassOffset, Span
+from penstock.service.wire.subjects import PassInfo, PassKind, PassOffset, Span
 from penstock.service.wire.worker_messages import Fetch
 
 
@@ -83,7 +83,7 @@ class ReadOptions:
     def request(
         self,
         opened: EpochOpened,
-        description: Pass,
+        info: PassInfo,
         span: Span,
         *,
         alone: bool = False,
@@ -96,7 +96,7 @@ class ReadOptions:
             epoch=opened.epoch,
             seed=opened.seed,
             policy=self.policy,
-            part=description,
+            pass_info=info,
             span=span,
             by_element=self.by_element,
             stride=self.stride,

@@ -17,7 +17,7 @@ from penstock.service.reader.worker_pool import WorkerPool
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import ConsumerNews, EpochOpened, ReleaseConsumer
 from penstock.service.wire.spans import count
-from penstock.service.wire.subjects import Pass, Span
+from penstock.service.wire.subjects import PassInfo, Span
 
 _HEARTBEAT_SECONDS: Final = 1.0
 _NEWS_SECONDS: Final = 0.2
@@ -63,7 +63,7 @@ class DispatcherSession:
         self._next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
         self._hearing = Lock()
         self._version = -1
-        self._passes: list[Pass] = []
+        self._passes: list[PassInfo] = []
         self._start_lanes: Callable[[int, int], None] = lambda workers, new_passes: None
 
     def start(self, threads: Threads, start_lanes: Callable[[int, int], None]) -> None:
@@ -233,17 +233,15 @@ class DispatcherSession:
         workers = self._workers.update(opened.workers, whole=True)
         self._update(workers, opened.version, opened.passes)
 
-    def _update(self, workers: int, version: int, passes: list[Pass] | None) -> None:
+    def _update(self, workers: int, version: int, passes: list[PassInfo] | None) -> None:
         """Take over changed passes, and start the lanes that can be used now."""
         with self._shared.changed:
             self._version = version
             self._passes = self._passes if passes is None else passes
-            new_passes = self._shared.progress.update(
-                [description for description in self._passes if self._reads(description)]
-            )
+            new_passes = self._shared.progress.update([info for info in self._passes if self._reads(info)])
         self._start_lanes(workers, new_passes)
 
-    def _reads(self, description: Pass) -> bool:
+    def _reads(self, info: PassInfo) -> bool:
         """Whether this reader reads a pass; it keeps one that it has begun, whichever worker makes it."""
-        begun = description.number in self._shared.progress.passes
-        return begun or not self._options.own_passes or self._workers.has(description.worker_id)
+        begun = info.number in self._shared.progress.passes
+        return begun or not self._options.own_passes or self._workers.has(info.worker_id)

@@ -259,13 +259,13 @@ def _bytes_of(column: Column) -> Buffer:
 
 
 def _known_class(module: str, name: str) -> type:
-    """The class of a record, if this process has it: what comes over the wire imports and calls nothing else."""
+    """A class by its name, if this process has imported it: what comes over the wire imports and calls nothing else."""
     found: Any = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, "__dict__", {}).get(part)  # an attribute that is looked up could import something
     if found is None:
-        raise ServiceError(f"elements are {module}.{name} records, which this process does not know: import {module}")
+        raise ServiceError(f"elements are {module}.{name} values, which this process does not know: import {module}")
     is_named_tuple = isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")
     if not is_named_tuple and not (isinstance(found, type) and dataclasses.is_dataclass(found)):
-        raise ServiceError(f"elements claim to be {module}.{name} records, which is no dataclass and no named tuple")
+        raise ServiceError(f"elements claim to be {module}.{name} values, which is no dataclass and no named tuple")
     return found  # type: ignore[no-any-return]  # narrowed by the lines above

@@ -31,7 +31,7 @@ from penstock.service.wire.dispatcher_messages import (
     WorkerWelcome,
 )
 from penstock.service.wire.envelope import ProtocolError
-from penstock.service.wire.subjects import DatasetInfo, Message, Pass, Span, WorkerInfo
+from penstock.service.wire.subjects import DatasetInfo, Message, PassInfo, Span, WorkerInfo
 
 _FARTHEST: Final = 1 << 62
 _LONGEST_PAUSE: Final = 60.0
@@ -98,11 +98,11 @@ def _news(message: ConsumerHeartbeat, reply: ConsumerNews) -> None:
     _need(set(reply.left) <= {*message.lost_workers}, f"of workers {reply.left}, which it was not asked about")
 
 
-def _check_passes(passes: Iterable[Pass]) -> None:
-    for number, part in enumerate(passes):
-        _need(part.number == number, f"pass {part.number} in the place of pass {number}")
-        _need(-2 <= part.length <= _FARTHEST, f"a pass of {part.length} positions")
-        _need(0 <= part.shard_index < part.num_shards, f"shard {part.shard_index} of {part.num_shards}")
+def _check_passes(passes: Iterable[PassInfo]) -> None:
+    for number, info in enumerate(passes):
+        _need(info.number == number, f"pass {info.number} in the place of pass {number}")
+        _need(-2 <= info.length <= _FARTHEST, f"a pass of {info.length} positions")
+        _need(0 <= info.shard_index < info.num_shards, f"shard {info.shard_index} of {info.num_shards}")
 
 
 def _check_workers(workers: Iterable[WorkerInfo]) -> None:

@@ -12,7 +12,7 @@ from penstock.service.wire.subjects import (
     JobParameters,
     Message,
     Name,
-    Pass,
+    PassInfo,
     Refused,
     Span,
     WorkerInfo,
@@ -86,7 +86,7 @@ class EpochOpened(Message, frozen=True, tag="epoch_opened"):
     consumer_id: int
     epoch: int
     seed: int
-    passes: list[Pass]
+    passes: list[PassInfo]
     workers: list[WorkerInfo]
     leased: bool
     version: int = -1
@@ -176,7 +176,7 @@ class ConsumerNews(Message, frozen=True, tag="consumer_news"):
     workers: list[WorkerInfo] = msgspec.field(default_factory=list)
     gone: list[int] = msgspec.field(default_factory=list)
     whole: bool = False
-    passes: list[Pass] | None = None
+    passes: list[PassInfo] | None = None
     stopping: bool = False
     wanted: bool = False
     left: list[int] = msgspec.field(default_factory=list)

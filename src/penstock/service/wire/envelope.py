@@ -14,7 +14,7 @@ import msgspec
 from penstock.errors import ServiceError
 from penstock.service.wire.subjects import UNDECODABLE
 
-PROTOCOL: Final = 4
+PROTOCOL: Final = 5
 """Raised by one whenever a message or its meaning changes: `tests/service/test_protocol.py` knows what they were."""
 
 

@@ -60,7 +60,7 @@ class WorkerInfo(Message, frozen=True):
     colocated: bool = False
 
 
-class Pass(Message, frozen=True):
+class PassInfo(Message, frozen=True):
     """One deterministic sequence of elements of an epoch.
 
     Attributes:

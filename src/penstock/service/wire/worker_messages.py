@@ -10,7 +10,7 @@ import msgspec
 from penstock.data.skipped import KEPT_ROWS
 from penstock.errors import InvalidArgumentError
 from penstock.service.wire.policy import ShardingPolicy
-from penstock.service.wire.subjects import Message, Name, Pass, Refused, Span
+from penstock.service.wire.subjects import Message, Name, PassInfo, Refused, Span
 
 _FARTHEST: Final = (1 << 62) + 1
 LONGEST_WAIT_SECONDS: Final = 60.0
@@ -20,7 +20,7 @@ class Fetch(Message, frozen=True, tag="fetch"):
     """Ask a worker for the elements of a span; answered by a stream of blocks, each after a `Chunk`, then an `End`.
 
     Attributes:
-        policy: the number of a ShardingPolicy: what `part` divides by.
+        policy: the number of a ShardingPolicy: what `pass_info` divides by.
         by_element: positions count elements even if rows could be read by index: for coordinated reads and windows.
         stride: only every `stride`-th position from `span.start` on is wanted: for coordinated reads, the number of
             consumers.
@@ -40,7 +40,7 @@ class Fetch(Message, frozen=True, tag="fetch"):
     epoch: int
     seed: int
     policy: int
-    part: Pass
+    pass_info: PassInfo
     span: Span
     by_element: bool = False
     stride: int = 1
@@ -60,11 +60,11 @@ def check_fetch(request: Fetch) -> None:
     Raises:
         InvalidArgumentError: its policy, pass, span or a size is impossible.
     """
-    part, span = request.part, request.span
+    info, span = request.pass_info, request.span
     if not (
         request.policy in set(ShardingPolicy)
         and 0 <= request.epoch < _FARTHEST
-        and 0 <= part.shard_index < part.num_shards < _FARTHEST
+        and 0 <= info.shard_index < info.num_shards < _FARTHEST
         and 0 <= span.start <= span.stop < _FARTHEST
         and 0 <= span.skip < _FARTHEST
         and 1 <= request.stride < _FARTHEST

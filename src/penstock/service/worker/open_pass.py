@@ -13,7 +13,7 @@ from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import Threads
 from penstock.service.wire.left_out import Noted
 from penstock.service.wire.policy import ShardingPolicy
-from penstock.service.wire.subjects import Pass, Span
+from penstock.service.wire.subjects import PassInfo, Span
 from penstock.service.wire.worker_messages import Fetch
 from penstock.service.worker.cut import kind_of, without_prefetch
 from penstock.service.worker.groups import GroupsReader, SpanRun, over_rows
@@ -41,22 +41,22 @@ class PassKey:
     @staticmethod
     def of(request: Fetch) -> "PassKey":
         """The key of the pass that a request is about."""
-        part, policy = request.part, ShardingPolicy(request.policy)
+        info, policy = request.pass_info, ShardingPolicy(request.policy)
         return PassKey(
-            request.dataset_id, policy, part.number, part.shard_index, part.num_shards, request.epoch, request.seed
+            request.dataset_id, policy, info.number, info.shard_index, info.num_shards, request.epoch, request.seed
         )
 
     @property
-    def part(self) -> Pass:
+    def info(self) -> PassInfo:
         """The pass."""
-        return Pass(number=self.number, shard_index=self.shard_index, num_shards=self.num_shards)
+        return PassInfo(number=self.number, shard_index=self.shard_index, num_shards=self.num_shards)
 
 
 class OpenPass:
     """An open pass with a count of its readers; after `close` it ends with the last of them."""
 
     def __init__(self, node: Node, options: Options, key: PassKey, recent_bytes: int, window_bytes: int) -> None:
-        nodes = nodes_of_pass(node, key.policy, key.part)
+        nodes = nodes_of_pass(node, key.policy, key.info)
         self.kind, self._length = kind_of(nodes)
         # Elements must always come in the same order, on every worker.
         options = replace(options, deterministic=None)
@@ -65,7 +65,7 @@ class OpenPass:
         self._root = over_rows(plan.root) if self.kind == "groups" else plan.root
         self._threads = Threads()
         seeded = options.seed is not None
-        self._run = Run(self._root, seed_of(key.seed, key.policy, key.part), self._threads, seeded=seeded)
+        self._run = Run(self._root, seed_of(key.seed, key.policy, key.info), self._threads, seeded=seeded)
         self._run.skips = Noted(options.max_errors)
         if options.on_error == "skip":
             self._run.prepare = guarded_below

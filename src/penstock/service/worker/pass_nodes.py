@@ -10,7 +10,7 @@ from penstock.errors import InvalidArgumentError
 from penstock.rng import mix
 from penstock.service.wire.left_out import Noted
 from penstock.service.wire.policy import ShardingPolicy
-from penstock.service.wire.subjects import Pass
+from penstock.service.wire.subjects import PassInfo
 from penstock.service.worker.cut import base_of, without_prefetch
 
 
@@ -29,14 +29,14 @@ class OnePass(EveryNth):
         return PassShard(node, self.count, self.index)
 
 
-def nodes_of_pass(node: Node, policy: ShardingPolicy, description: Pass) -> Node:
+def nodes_of_pass(node: Node, policy: ShardingPolicy, info: PassInfo) -> Node:
     """The nodes of a pass. Its kind depends on the policy, not on the number of passes.
 
     Raises:
         InvalidArgumentError: the policy does not fit the pipeline; if there are more passes than files, only for passes
             without one.
     """
-    one = OnePass(description.num_shards, description.shard_index)
+    one = OnePass(info.num_shards, info.shard_index)
     if policy is ShardingPolicy.HINT:
         return divided_at_hints(node, one, "ShardingPolicy.HINT")
     hints = hints_of(node)
@@ -45,7 +45,7 @@ def nodes_of_pass(node: Node, policy: ShardingPolicy, description: Pass) -> Node
     if policy is ShardingPolicy.OFF:
         return node
     if policy is ShardingPolicy.DYNAMIC:
-        return node if description.num_shards == 1 else sharded_at_base(node, one)
+        return node if info.num_shards == 1 else sharded_at_base(node, one)
     if policy is ShardingPolicy.DATA:
         return one.of(node)
     try:
@@ -64,12 +64,12 @@ def check_policy(node: Node, policy: ShardingPolicy) -> None:
     Raises:
         InvalidArgumentError: see `nodes_of_pass`.
     """
-    nodes_of_pass(node, policy, Pass(number=0))
+    nodes_of_pass(node, policy, PassInfo(number=0))
 
 
-def seed_of(seed: int, policy: ShardingPolicy, description: Pass) -> int:
+def seed_of(seed: int, policy: ShardingPolicy, info: PassInfo) -> int:
     """The seed of a pass: under OFF each has its own, the first one the job's."""
-    return mix(seed, description.number) if policy is ShardingPolicy.OFF and description.number else seed
+    return mix(seed, info.number) if policy is ShardingPolicy.OFF and info.number else seed
 
 
 def sharded_at_base(node: Node, one: EveryNth) -> Node:

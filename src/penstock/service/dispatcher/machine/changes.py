@@ -14,7 +14,7 @@ from penstock.service.dispatcher.machine.updates import (
     WorkerLost,
 )
 from penstock.service.wire.dispatcher_messages import ConsumerNews
-from penstock.service.wire.subjects import Pass, WorkerInfo
+from penstock.service.wire.subjects import PassInfo, WorkerInfo
 
 _KEPT: Final = 4096
 """How many changes are kept: a reader that has missed more is sent everything."""
@@ -80,5 +80,5 @@ class Changes:
         )
 
 
-def _passes(epoch: Epoch) -> list[Pass]:
-    return [ledger.part for ledger in epoch.ledgers]
+def _passes(epoch: Epoch) -> list[PassInfo]:
+    return [ledger.info for ledger in epoch.ledgers]

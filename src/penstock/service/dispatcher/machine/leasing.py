@@ -59,7 +59,7 @@ class Leasing:
         changes: list[Change] = [
             PassEnded(epoch_id=epoch.epoch_id, pass_number=span.pass_number, length=span.stop)
             for span in message.ended
-            if epoch.ledgers[span.pass_number].part.length == UNKNOWN_CARDINALITY
+            if epoch.ledgers[span.pass_number].info.length == UNKNOWN_CARDINALITY
         ]
         if message.consumed:
             changes.append(Consumed(consumer_id=consumer.consumer_id, spans=message.consumed))
@@ -223,13 +223,13 @@ def grant(ledgers: Sequence[Ledger], wanted: int, readers: int) -> list[Span]:
             spans.append(first_positions(span, left))
             left = max(0, left - count([spans[-1]]))
     unread = [ledger for ledger in ledgers if ledger.frontier < ledger.bound]
-    unread.sort(key=lambda ledger: (ledger.frontier, ledger.part.number))
+    unread.sort(key=lambda ledger: (ledger.frontier, ledger.info.number))
     for index, ledger in enumerate(unread):
         if left == 0:
             break
         share = -(-left // (len(unread) - index))
         stop = min(ledger.bound, ledger.frontier + share)
-        spans.append(Span(pass_number=ledger.part.number, start=ledger.frontier, stop=stop))
+        spans.append(Span(pass_number=ledger.info.number, start=ledger.frontier, stop=stop))
         left -= stop - ledger.frontier
     return spans
 

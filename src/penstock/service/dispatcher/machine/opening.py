@@ -12,7 +12,7 @@ from penstock.service.dispatcher.machine.state import Consumer, Epoch, Job, Regi
 from penstock.service.dispatcher.machine.updates import ConsumerGone, ConsumerOpened, EpochCreated, JobCreated
 from penstock.service.wire.dispatcher_messages import ConsumerHeartbeat, EpochOpened, OpenEpoch
 from penstock.service.wire.policy import ShardingPolicy
-from penstock.service.wire.subjects import JobParameters, Pass
+from penstock.service.wire.subjects import JobParameters, PassInfo
 
 
 class _Entered(NamedTuple):
@@ -26,7 +26,7 @@ class _Entered(NamedTuple):
     updates: list[Change]
     epoch_id: int
     seed: int
-    passes: list[Pass]
+    passes: list[PassInfo]
     slowest: ConsumerHeartbeat | None = None
 
 
@@ -57,7 +57,7 @@ class Opening:
         else:
             gone = [ConsumerGone(consumer_id=number) for number in self._displaced(epoch, message)]
             slowest = self._slowest(epoch, message) if gone and message.resumed is None else None
-            passes = [ledger.part for ledger in epoch.ledgers]
+            passes = [ledger.info for ledger in epoch.ledgers]
             entered = _Entered([*gone], epoch.epoch_id, epoch.seed, passes, slowest)
         parameters = message.parameters
         leased = bool(message.job_name) and not parameters.num_consumers and not parameters.cross_trainer
@@ -198,7 +198,7 @@ def _grown(entered: _Entered, message: OpenEpoch) -> _Entered:
         return entered
     count = 1 + max(span.pass_number for span in message.resumed or ())
     length = entered.passes[0].length
-    more = [Pass(number=number, length=length) for number in range(len(entered.passes), count)]
+    more = [PassInfo(number=number, length=length) for number in range(len(entered.passes), count)]
     return entered._replace(updates=[*entered.updates, *added(entered.epoch_id, more)], passes=[*entered.passes, *more])
 
 

@@ -61,7 +61,7 @@ def _epoch(known: Knowledge, epoch: Epoch) -> EpochStatus:
     state = known.state
     job = state.jobs[epoch.job_id]
     owners = [state.consumers[number] for number in epoch.consumers]
-    lengths = [ledger.part.length for ledger in epoch.ledgers]
+    lengths = [ledger.info.length for ledger in epoch.ledgers]
     return EpochStatus(
         job=job.name,
         epoch=epoch.number,

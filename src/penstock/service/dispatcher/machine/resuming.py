@@ -13,7 +13,7 @@ import msgspec
 from penstock.errors import InvalidArgumentError, StateMismatchError
 from penstock.service.dispatcher.machine.state import Consumer, Epoch, State
 from penstock.service.wire.spans import merged, without
-from penstock.service.wire.subjects import Pass, Span
+from penstock.service.wire.subjects import PassInfo, Span
 
 _MOST_PASSES: Final = 1 << 16
 """An epoch has as many passes as workers have joined while it was read; larger numbers in messages are refused."""
@@ -69,7 +69,7 @@ def check_spans(spans: Sequence[Span]) -> None:
             raise InvalidArgumentError(f"no span of a pass: {span!r}")
 
 
-def check_past(past: Sequence[Span], passes: Sequence[Pass]) -> None:
+def check_past(past: Sequence[Span], passes: Sequence[PassInfo]) -> None:
     """Refuse a past that does not fit these passes.
 
     Raises:

@@ -3,7 +3,7 @@
 import msgspec
 
 from penstock.service.wire.spans import clipped, count, merged, without
-from penstock.service.wire.subjects import DatasetInfo, JobParameters, Pass, Span, WorkerInfo
+from penstock.service.wire.subjects import DatasetInfo, JobParameters, PassInfo, Span, WorkerInfo
 
 ENDLESS = 1 << 62
 """The bound of a pass whose length is infinite or not known."""
@@ -18,7 +18,7 @@ class Ledger(msgspec.Struct):
         returned: free positions before the frontier, in order.
     """
 
-    part: Pass
+    info: PassInfo
     home: int = -1
     frontier: int = 0
     returned: list[Span] = []
@@ -26,14 +26,14 @@ class Ledger(msgspec.Struct):
     @property
     def bound(self) -> int:
         """The length, or ENDLESS."""
-        return self.part.length if self.part.length >= 0 else ENDLESS
+        return self.info.length if self.info.length >= 0 else ENDLESS
 
     @property
     def free(self) -> int | None:
         """How many positions are free; None if that is not known."""
-        if self.part.length < 0:
+        if self.info.length < 0:
             return None
-        return max(0, self.part.length - self.frontier) + count(self.returned)
+        return max(0, self.info.length - self.frontier) + count(self.returned)
 
     def copy(self) -> "Ledger":
         """A copy that can be changed by itself."""
@@ -43,22 +43,22 @@ class Ledger(msgspec.Struct):
         """Remove the positions of a span from the free ones."""
         stop = min(span.stop + (span.more > 0), self.bound)
         if stop > self.frontier:
-            reached = Span(pass_number=self.part.number, start=self.frontier, stop=stop)
+            reached = Span(pass_number=self.info.number, start=self.frontier, stop=stop)
             self.returned = merged([*self.returned, reached])
             self.frontier = stop
         self.returned = without(self.returned, span)
 
     def give_back(self, span: Span) -> None:
         """Make positions free again."""
-        self.returned = merged(clipped([*self.returned, span], self.part.number, self.bound))
+        self.returned = merged(clipped([*self.returned, span], self.info.number, self.bound))
 
     def end(self, length: int) -> None:
         """Note the length of the pass; the first one that was found counts."""
-        if self.part.length != -2:
+        if self.info.length != -2:
             return
-        self.part = msgspec.structs.replace(self.part, length=length)
+        self.info = msgspec.structs.replace(self.info, length=length)
         self.frontier = min(self.frontier, length)
-        self.returned = clipped(self.returned, self.part.number, length)
+        self.returned = clipped(self.returned, self.info.number, length)
 
 
 class RegisteredDataset(msgspec.Struct):
@@ -78,11 +78,11 @@ class Worker(msgspec.Struct):
     leaving: bool = False
 
 
-class Consumer(msgspec.Struct, rename={"consumer_index": "index"}):
+class Consumer(msgspec.Struct):
     """A reader of an epoch.
 
     Attributes:
-        consumer_index: of coordinated reads; -1 for others. Journals call it `index`.
+        consumer_index: of coordinated reads; -1 for others.
         alive: false once its lease has run out or it was released.
         leased: spans that it was granted and has not consumed.
         owed: spans that belong to it and were not granted yet: it had them before it was restored.

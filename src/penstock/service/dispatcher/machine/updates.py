@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from penstock.service.dispatcher.machine.state import Consumer, Epoch, Job, Ledger, RegisteredDataset, State, Worker
 from penstock.service.wire.spans import clipped, insert, merged, overlap, without
-from penstock.service.wire.subjects import DatasetInfo, JobParameters, Message, Pass, Span, WorkerInfo
+from penstock.service.wire.subjects import DatasetInfo, JobParameters, Message, PassInfo, Span, WorkerInfo
 
 
 class DatasetKept(Message, frozen=True, tag="dataset_kept"):
@@ -77,7 +77,7 @@ class PassAdded(Message, frozen=True, tag="pass_added"):
     """An epoch has one more pass."""
 
     epoch_id: int
-    part: Pass
+    info: PassInfo
     home: int
 
 
@@ -98,11 +98,11 @@ class PassEnded(Message, frozen=True, tag="pass_ended"):
     length: int
 
 
-class ConsumerOpened(Message, frozen=True, tag="consumer_opened", rename={"consumer_index": "index"}):
+class ConsumerOpened(Message, frozen=True, tag="consumer_opened"):
     """A consumer reads an epoch.
 
     Attributes:
-        consumer_index: of coordinated reads; -1 for others. Journals call it `index`.
+        consumer_index: of coordinated reads; -1 for others.
         replaces: the consumer that it replaces, which is forgotten; -1 for none.
         owed: spans that belong to it from the beginning.
         consumed: what it has consumed already.
@@ -252,13 +252,13 @@ def _(update: EpochCreated, state: State) -> None:
 
 @_apply.register
 def _(update: PassAdded, state: State) -> None:
-    state.epochs[update.epoch_id].ledgers.append(Ledger(update.part, home=update.home))
+    state.epochs[update.epoch_id].ledgers.append(Ledger(update.info, home=update.home))
 
 
 @_apply.register
 def _(update: PassMoved, state: State) -> None:
     ledger = _ledger(state.epochs[update.epoch_id], update.pass_number)
-    ledger.part = replace(ledger.part, worker_id=update.worker_id)
+    ledger.info = replace(ledger.info, worker_id=update.worker_id)
     ledger.home = update.home
 
 
