@@ -92,74 +92,77 @@ if _typing.TYPE_CHECKING:
     from penstock.training.loss import compute_average_loss as compute_average_loss
     from penstock.training.loss import scale_regularization_loss as scale_regularization_loss
 
-# Where the names are that are imported when they are used first, and the extra that brings what they need.
-_LAZY = {
-    "ArrayRecordDataset": ("penstock.data.archives", None),
-    "MdsDataset": ("penstock.data.archives", None),
-    "TarDataset": ("penstock.data.archives", None),
-    "FilesDataset": ("penstock.data.files", None),
-    "FixedLengthRecordDataset": ("penstock.data.files", None),
-    "ParquetDataset": ("penstock.data.files", None),
-    "TextLineDataset": ("penstock.data.files", None),
-    "TFRecordDataset": ("penstock.data.files", None),
-    "CsvDataset": ("penstock.data.table_files", None),
-    "JsonLinesDataset": ("penstock.data.table_files", None),
-    "DistributedDataset": ("penstock.distribute", None),
-    "DistributedIterator": ("penstock.distribute", None),
-    "HostStrategy": ("penstock.distribute", None),
-    "InputContext": ("penstock.distribute", None),
-    "InputOptions": ("penstock.distribute", None),
-    "InputReplicationMode": ("penstock.distribute", None),
-    "PartialBatch": ("penstock.distribute", None),
-    "PerReplica": ("penstock.distribute", None),
-    "ReduceOp": ("penstock.distribute", None),
-    "ReplicaContext": ("penstock.distribute", None),
-    "Strategy": ("penstock.distribute", None),
-    "ValueContext": ("penstock.distribute", None),
-    "get_replica_context": ("penstock.distribute", None),
-    "get_strategy": ("penstock.distribute", None),
-    "cache_remote_files": ("penstock.formats.file_cache", None),
-    "open_file": ("penstock.formats.opening", None),
-    "parse_example": ("penstock.formats.example", None),
-    "FileFormat": ("penstock.formats.indexed.file_format", None),
-    "register_format": ("penstock.formats.indexed.registry", None),
-    "RaggedFeature": ("penstock.formats.ragged_feature", None),
-    "parse_sequence_example": ("penstock.formats.sequence_example", None),
-    "TFRecordWriter": ("penstock.formats.tfrecord_writer", None),
-    "MirroredStrategy": ("penstock.distribute", "jax"),
-    "MultiWorkerMirroredStrategy": ("penstock.distribute", "jax"),
-    "TPUStrategy": ("penstock.distribute", "jax"),
-    "Checkpoint": ("penstock.training.checkpoint.checkpoint", "checkpoint"),
-    "serialize_example": ("penstock.formats.saving.example_writer", None),
-    "best_checkpoint": ("penstock.training.checkpoint.keep", None),
-    "latest_checkpoint": ("penstock.training.checkpoint.numbered", None),
-    "compute_average_loss": ("penstock.training.loss", "jax"),
-    "scale_regularization_loss": ("penstock.training.loss", "jax"),
+# Python does not run the imports above, and type checkers do not follow this table: so the names are listed again, by their
+# modules. `tests/test_names.py` fails if the two differ.
+_NAMES_BY_MODULE = {
+    "data.archives": ["ArrayRecordDataset", "MdsDataset", "TarDataset"],
+    "data.files": [
+        "FilesDataset",
+        "FixedLengthRecordDataset",
+        "ParquetDataset",
+        "TextLineDataset",
+        "TFRecordDataset",
+    ],
+    "data.table_files": ["CsvDataset", "JsonLinesDataset"],
+    "distribute": [
+        "DistributedDataset",
+        "DistributedIterator",
+        "HostStrategy",
+        "InputContext",
+        "InputOptions",
+        "InputReplicationMode",
+        "MirroredStrategy",
+        "MultiWorkerMirroredStrategy",
+        "PartialBatch",
+        "PerReplica",
+        "ReduceOp",
+        "ReplicaContext",
+        "Strategy",
+        "TPUStrategy",
+        "ValueContext",
+        "get_replica_context",
+        "get_strategy",
+    ],
+    "formats.example": ["parse_example"],
+    "formats.file_cache": ["cache_remote_files"],
+    "formats.indexed.file_format": ["FileFormat"],
+    "formats.indexed.registry": ["register_format"],
+    "formats.opening": ["open_file"],
+    "formats.ragged_feature": ["RaggedFeature"],
+    "formats.saving.example_writer": ["serialize_example"],
+    "formats.sequence_example": ["parse_sequence_example"],
+    "formats.tfrecord_writer": ["TFRecordWriter"],
+    "training.checkpoint.checkpoint": ["Checkpoint"],
+    "training.checkpoint.keep": ["best_checkpoint"],
+    "training.checkpoint.numbered": ["latest_checkpoint"],
+    "training.loss": ["compute_average_loss", "scale_regularization_loss"],
 }
-_LAZY_MODULES = {
-    "audio": ("penstock.audio", None),
-    "image": ("penstock.image", None),
-    "keras": ("penstock.keras", "keras"),
-    "preprocessing": ("penstock.preprocessing", None),
-    "service": ("penstock.service", None),
-    "testing": ("penstock.testing", None),
-    "video": ("penstock.video", None),
+_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
+_PUBLIC_MODULES = ["audio", "image", "keras", "preprocessing", "service", "testing", "video"]
+_EXTRAS = {
+    "Checkpoint": "checkpoint",
+    "MirroredStrategy": "jax",
+    "MultiWorkerMirroredStrategy": "jax",
+    "TPUStrategy": "jax",
+    "compute_average_loss": "jax",
+    "keras": "keras",
+    "scale_regularization_loss": "jax",
 }
 
 # All public names, for `from penstock import *` too, which imports the frameworks that are installed.
 __all__ = sorted(
     [name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, _types.ModuleType)]
-    + [*_LAZY, *_LAZY_MODULES]
+    + [*_MODULES, *_PUBLIC_MODULES]
 )
 
 _connect_when_imported()
 
 
 def __getattr__(name: str) -> _typing.Any:
-    if name in _LAZY:
-        return _load(*_LAZY[name], f"ps.{name}", name)
-    if name in _LAZY_MODULES:
-        return _load(*_LAZY_MODULES[name], f"ps.{name}")
+    if name in _MODULES:
+        return _load(f"penstock.{_MODULES[name]}", _EXTRAS.get(name), f"ps.{name}", name)
+    if name in _PUBLIC_MODULES:
+        return _load(f"penstock.{name}", _EXTRAS.get(name), f"ps.{name}")
     if name == "__version__":
         return _importlib.import_module("importlib.metadata").version("penstock")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

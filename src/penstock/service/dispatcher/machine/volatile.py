@@ -5,9 +5,8 @@ which are updates that no journal keeps, and by following the updates of the las
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import singledispatch
 
 import msgspec
 
@@ -170,43 +169,54 @@ class VolatileState:
     def follow(self, update: Update, state: State, now: float) -> None:
         """Follow a change of the lasting state that has been made."""
         self.changes.note(update)
-        follower = _FOLLOWERS.get(type(update))
-        if follower is not None:
-            follower(self, update, state, now)
+        _follow(update, self, state, now)
 
 
-def _dataset_kept(volatile: VolatileState, update: DatasetKept, state: State, now: float) -> None:
+@singledispatch
+def _follow(update: Update, volatile: VolatileState, state: State, now: float) -> None:
+    """Most changes of the lasting state leave the volatile one alone."""
+
+
+@_follow.register
+def _(update: DatasetKept, volatile: VolatileState, state: State, now: float) -> None:
     volatile.asked_at[update.dataset_id] = now
 
 
-def _dataset_dropped(volatile: VolatileState, update: DatasetDropped, state: State, now: float) -> None:
+@_follow.register
+def _(update: DatasetDropped, volatile: VolatileState, state: State, now: float) -> None:
     del volatile.asked_at[update.dataset_id]
 
 
-def _worker_joined(volatile: VolatileState, update: WorkerJoined, state: State, now: float) -> None:
+@_follow.register
+def _(update: WorkerJoined, volatile: VolatileState, state: State, now: float) -> None:
     volatile.workers[update.info.worker_id] = WorkerPresence(now, now)
 
 
-def _worker_lost(volatile: VolatileState, update: WorkerLost, state: State, now: float) -> None:
+@_follow.register
+def _(update: WorkerLost, volatile: VolatileState, state: State, now: float) -> None:
     volatile.workers[update.worker_id].lost_at = now
 
 
-def _worker_dropped(volatile: VolatileState, update: WorkerDropped, state: State, now: float) -> None:
+@_follow.register
+def _(update: WorkerDropped, volatile: VolatileState, state: State, now: float) -> None:
     del volatile.workers[update.worker_id]
 
 
-def _epoch_created(volatile: VolatileState, update: EpochCreated, state: State, now: float) -> None:
+@_follow.register
+def _(update: EpochCreated, volatile: VolatileState, state: State, now: float) -> None:
     volatile.begun_at[update.epoch_id] = now
 
 
-def _consumer_opened(volatile: VolatileState, update: ConsumerOpened, state: State, now: float) -> None:
+@_follow.register
+def _(update: ConsumerOpened, volatile: VolatileState, state: State, now: float) -> None:
     if update.replaces >= 0:
         del volatile.consumers[update.replaces]
     volatile.consumers[update.consumer_id] = ConsumerPresence(now)
     volatile.idle_since.pop(state.epochs[update.epoch_id].job_id, None)
 
 
-def _consumer_gone(volatile: VolatileState, update: ConsumerGone, state: State, now: float) -> None:
+@_follow.register
+def _(update: ConsumerGone, volatile: VolatileState, state: State, now: float) -> None:
     consumer = state.consumers.get(update.consumer_id)  # one that is replaced at once is already gone
     if consumer is not None:
         job_id = state.epochs[consumer.epoch_id].job_id
@@ -214,21 +224,9 @@ def _consumer_gone(volatile: VolatileState, update: ConsumerGone, state: State, 
             volatile.idle_since[job_id] = now
 
 
-def _job_dropped(volatile: VolatileState, update: JobDropped, state: State, now: float) -> None:
+@_follow.register
+def _(update: JobDropped, volatile: VolatileState, state: State, now: float) -> None:
     volatile.idle_since.pop(update.job_id, None)
     for noted, kept in ((volatile.begun_at, state.epochs), (volatile.consumers, state.consumers)):
         for number in noted.keys() - kept.keys():
             del noted[number]
-
-
-_FOLLOWERS: Final[dict[type, Callable[[VolatileState, Any, State, float], None]]] = {
-    DatasetKept: _dataset_kept,
-    DatasetDropped: _dataset_dropped,
-    WorkerJoined: _worker_joined,
-    WorkerLost: _worker_lost,
-    WorkerDropped: _worker_dropped,
-    EpochCreated: _epoch_created,
-    ConsumerOpened: _consumer_opened,
-    ConsumerGone: _consumer_gone,
-    JobDropped: _job_dropped,
-}
