@@ -92,8 +92,8 @@ if _typing.TYPE_CHECKING:
     from penstock.training.loss import compute_average_loss as compute_average_loss
     from penstock.training.loss import scale_regularization_loss as scale_regularization_loss
 
-# Python does not run the imports above, and type checkers do not follow this table: so the names are listed again, by their
-# modules. `tests/test_names.py` fails if the two differ.
+# Python does not run the imports above, and type checkers do not follow this table: so every name is listed again, by
+# its module. `tests/test_names.py` fails if the two differ.
 _NAMES_BY_MODULE = {
     "data.archives": ["ArrayRecordDataset", "MdsDataset", "TarDataset"],
     "data.files": [
