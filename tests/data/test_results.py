@@ -87,6 +87,19 @@ def test_a_function_may_return_one_buffer_again_and_again(kind: str) -> None:
     assert [sorted(pair, key=str) for pair in found] == [sorted([[x, x], x], key=str) for x in range(ROWS)]
 
 
+@pytest.mark.parametrize("kind", ["leaf", "single", "triple", *KINDS])
+def test_a_buffer_that_comes_after_numbers_is_copied_too(kind: str) -> None:
+    make = {"leaf": lambda a, b: b, "single": lambda a, b: (b,), "triple": lambda a, b: (a, b, a), **KINDS}[kind]
+    buffer = np.zeros((), np.int64)
+
+    def reuse(x: np.int64) -> Any:
+        buffer[...] = x
+        return make(x, buffer if x % 100 > 50 else x)
+
+    expected = [make(np.int64(x), np.int64(x)) for x in range(ROWS)]
+    assert list(ps.Dataset.range(ROWS).map(reuse)) == expected
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("row", [1, 5, 300, 699])
 def test_another_dtype_is_an_error_after_the_rows_before_it(kind: str, row: int, parallel: int | None) -> None:

@@ -10,6 +10,7 @@ from penstock.data.block import Block
 from penstock.data.functions.layout import Layout
 from penstock.data.functions.output import Failure, OutputBlock, Results, first_result
 from penstock.data.functions.promise import Promise
+from penstock.data.functions.taking import fill
 from penstock.data.node import Node, Run
 from penstock.errors import InvalidTypeError
 from penstock.runtime.channel import Closed
@@ -113,4 +114,4 @@ def _mapped(
         return None, Failure(0, error)
     output = OutputBlock(run.threads, found, rows, promise)
     output.put(0, value)
-    return output.finished(output.fill(results, 1, rows), rows)
+    return output.finished(fill(output, results, 1, rows), rows)

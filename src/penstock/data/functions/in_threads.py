@@ -11,6 +11,7 @@ from penstock.data.functions.apply import as_promised, map_rows, note
 from penstock.data.functions.layout import Layout
 from penstock.data.functions.output import Failure, OutputBlock, Results
 from penstock.data.functions.promise import Promise
+from penstock.data.functions.taking import fill
 from penstock.data.node import Node, Run
 from penstock.data.streams.reading import Pending
 from penstock.runtime.callers import Callers, Task
@@ -134,7 +135,7 @@ class Calls(Pending):
         assert self._output is not None
         if any(failure.row < start for failure in self._failures):
             return
-        failure = self._output.fill(self._results, start, min(start + self._chunk, self._rows))
+        failure = fill(self._output, self._results, start, min(start + self._chunk, self._rows))
         if failure is not None:
             self._failures.append(failure)
 

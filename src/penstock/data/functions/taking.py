@@ -1,0 +1,225 @@
+"""Takes a function's results one after the other, and writes them to their rows of an output block.
+
+Values that nobody can change are collected for up to 256 rows, which become a column together. The type of each is
+looked at before the next call, because that call may change what is no such value: an array without axes, say. Arrays
+are copied at once. A result that is not like the one before it is looked at as the first was.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import islice
+from sys import getrefcount
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.data.functions.output import Failure, OutputBlock, Results, first_result
+from penstock.runtime.channel import Closed
+from penstock.runtime.threads import failures
+from penstock.structure import LEAF, quick_leaves
+
+_PIECE_SECONDS: Final = 0.01
+"""About how long calls run before it is checked whether their results are still wanted."""
+_PIECE_ROWS: Final = 256
+"""This many collected results stay in the processor's cache, and do not start Python's garbage collector."""
+_UNCHANGING: Final = frozenset({int, float, complex, bool, str, bytes})
+
+
+def fill(output: OutputBlock, results: Results, start: int, stop: int) -> Failure | None:
+    """Write rows start to stop; gives the failure at which it ended, if it did."""
+    part = _part_of(output, start)
+    piece = 1
+    try:
+        values = results(start, stop, output)
+        while part.row < stop:
+            if output.unwanted:
+                raise Closed
+            until = min(part.row + piece, stop)
+            begun = time.perf_counter()
+            part.take(islice(values, until - part.row))
+            if part.row < until:
+                first_result(iter(()))
+            failure = part.settled()
+            if failure is not None:
+                return failure
+            piece = _next_piece(piece, time.perf_counter() - begun)
+    except failures() as error:
+        return part.settled() or Failure(part.row, error)
+    return None
+
+
+def _next_piece(rows: int, seconds: float) -> int:
+    """How many rows to take after a piece of so many rows that took so long."""
+    if seconds > _PIECE_SECONDS:
+        return max(1, rows // 2)
+    return min(_PIECE_ROWS, (8 if seconds < _PIECE_SECONDS / 8 else 2) * rows)
+
+
+def _part_of(output: OutputBlock, start: int) -> "_Part":
+    """The way to take results of the output's layout."""
+    structure, scalars = output.structure, output.scalars
+    if structure == LEAF and not scalars[0]:
+        return _Arrays(output, start)
+    return _Leaves(output, start) if structure.is_flat and scalars else _Part(output, start)
+
+
+class _Part:
+    """Consecutive rows of an output block that one thread writes, here one by one.
+
+    Attributes:
+        row: the next one.
+    """
+
+    def __init__(self, output: OutputBlock, start: int) -> None:
+        self._output = output
+        self.row = start
+
+    def take(self, values: Iterator[Any]) -> None:
+        """Take results. What getting one raises ends it, and what is wrong with one: those before it were taken."""
+        for value in values:
+            self._output.put(self.row, value)
+            self.row += 1
+
+    def settled(self) -> Failure | None:
+        """Write what was only collected; gives the first row that is not of the layout."""
+        return None
+
+
+def _references_to_one_alone() -> int:
+    """What `getrefcount` says of a result that only the variable of a loop refers to: Python's versions differ."""
+    for value in map(np.empty, [1]):
+        return getrefcount(value)
+    raise AssertionError
+
+
+_ALONE: Final = _references_to_one_alone()
+
+
+class _Arrays(_Part):
+    """Results of one leaf that are arrays."""
+
+    def take(self, values: Iterator[Any]) -> None:
+        output, column, odd, row = self._output, self._output.columns[0], self._output.odd[0], self.row
+        shape, dtype = column.shape[1:], column.dtype
+        try:
+            for value in values:
+                if type(value) is np.ndarray and value.dtype is dtype:
+                    if value.shape == shape:
+                        column[row] = value
+                    else:
+                        # Nobody else can change an array that nobody else refers to.
+                        odd[row] = value if value.base is None and getrefcount(value) == _ALONE else value.copy()
+                else:
+                    output.put(row, value)
+                row += 1
+        finally:
+            self.row = row
+
+
+class _Unlike:
+    """The type of no result, and what `_loop` gives when all were alike."""
+
+
+class _Leaves(_Part):
+    """Results of one or several leaves: arrays are written at once, what nobody can change is collected.
+
+    So long as leaves have the types of the result before, and arrays the shape and dtype of the first, a `_loop` takes
+    them without another look.
+    """
+
+    def __init__(self, output: OutputBlock, start: int) -> None:
+        super().__init__(output, start)
+        self._apart = quick_leaves(output.structure)
+        self._take_alike = _loop(output.structure.kind, output.scalars)
+        self._scalars = [number for number, scalar in enumerate(output.scalars) if scalar]
+        self._kinds: list[type] = [_Unlike if scalar else np.ndarray for scalar in output.scalars]
+        # What was collected of each leaf, and the row at which it begins.
+        self._found: list[list[Any]] = [[] for _ in output.scalars]
+        self._since = start
+
+    def take(self, values: Iterator[Any]) -> None:
+        while (value := self._take_alike(self, values)) is not _Unlike:
+            self._look(value)
+            self.row += 1
+
+    def _look(self, value: Any) -> None:
+        """Write a result that must be looked at."""
+        failure = self.settled()
+        if failure is not None:
+            self.row = failure.row
+            raise failure.error
+        self._output.put(self.row, value)
+        self._since = self.row + 1
+        leaves = self._apart(value)
+        if leaves is not None:
+            for number in self._scalars:
+                kind = type(leaves[number])
+                self._kinds[number] = kind if _unchanging(kind) else _Unlike
+
+    def settled(self) -> Failure | None:
+        if self._since == self.row:
+            return None
+        failed = []
+        for number in self._scalars:
+            found = self._found[number]
+            if not self._output.put_alike(self._since, number, found):
+                failed.append(self._output.put_each(self._since, number, found))
+            found.clear()
+        self._since = self.row
+        return min(filter(None, failed), key=lambda failure: failure.row, default=None)
+
+
+def _unchanging(kind: type) -> bool:
+    """Whether nobody can change values of a type."""
+    return kind in _UNCHANGING or (issubclass(kind, np.generic) and kind is not np.void)
+
+
+@cache
+def _loop(kind: str, scalars: tuple[bool, ...]) -> Callable[[_Leaves, Iterator[Any]], Any]:
+    """The loop that takes results of one structure; gives the first that is not alike, `_Unlike` if all are.
+
+    Its text is written for the number of leaves, as `dataclasses` writes methods: one that goes through the leaves of
+    each result costs several times as much. Nothing of the user's stands in it.
+    """
+    count = len(scalars)
+    values = [number for number in range(count) if scalars[number]]
+    arrays = [number for number in range(count) if not scalars[number]]
+    leaves = "".join(f"leaf{number}, " for number in range(count))
+    apart = {
+        "leaf": ["leaf0 = value"],
+        "tuple": [f"if type(value) is not tuple or len(value) != {count}: return value", f"{leaves} = value"],
+        "dict": [
+            f"if type(value) is not dict or len(value) != {count}: return value",
+            "try:",
+            *(f"    leaf{number} = value[name{number}]" for number in range(count)),
+            "except KeyError: return value",
+        ],
+        "class": ["leaves = apart(value)", "if leaves is None: return value", f"{leaves} = leaves"],
+    }
+    tests = [f"type(leaf{number}) is not kind{number}" for number in range(count)]
+    tests += [f"leaf{number}.dtype is not dtype{number} or leaf{number}.shape != shape{number}" for number in arrays]
+    lines = [
+        "def take_alike(part, values):",
+        "    row, apart, columns = part.row, part._apart, part._output.columns",
+        *(f"    kind{number} = part._kinds[{number}]" for number in range(count)),
+        *(f"    name{number} = part._output.structure.names[{number}]" for number in range(count) if kind == "dict"),
+        *(f"    add{number} = part._found[{number}].append" for number in values),
+        *(
+            f"    column{n}, shape{n}, dtype{n} = columns[{n}], columns[{n}].shape[1:], columns[{n}].dtype"
+            for n in arrays
+        ),
+        "    try:",
+        "        for value in values:",
+        *(f"            {line}" for line in apart[kind]),
+        f"            if {' or '.join(tests)}: return value",
+        *(f"            column{number}[row] = leaf{number}" for number in arrays),
+        *(f"            add{number}(leaf{number})" for number in values),
+        "            row += 1" if arrays else "",
+        "    finally:",
+        f"        part.row = {'row' if arrays else 'part._since + len(part._found[0])'}",
+        "    return unlike",
+    ]
+    names: dict[str, Any] = {"unlike": _Unlike}
+    exec("\n".join(lines), names)
+    return names["take_alike"]  # type: ignore[no-any-return]  # the function that was just made
