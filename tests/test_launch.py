@@ -330,7 +330,7 @@ def test_numbers_that_cannot_be_are_refused(arguments: dict[str, object], messag
 def test_jax_processes_find_each_other(program: Path) -> None:
     program.write_text("""
 import jax
-from penstock.distribute.control.cluster import find_cluster
+from penstock.distribute.cluster.finding import find_cluster
 found = find_cluster()
 jax.distributed.initialize(
     found.coordinator_address, found.num_workers, found.worker_index, cluster_detection_method="deactivate"

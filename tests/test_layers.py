@@ -33,7 +33,7 @@ LEVELS = (
     "data/folders data/saving data/shard_saving data/save_progress data/snapshots",
     "data data/dataset data/files data/shards data/archives data/table_files",
     "distribute/",
-    "distribute/control/",
+    "distribute/cluster/ distribute/control/",
     "distribute/feed/",
     "distribute/strategy",
     "distribute/host/ distribute/jax/",
@@ -51,7 +51,7 @@ LEVELS = (
     "training/",
     "training/keras/",
     "training/checkpoint/",
-    "audio/ audio image/ image keras testing/ testing video/ video",
+    "audio/ audio image/ image keras ray/ ray testing/ testing video/ video",
     "penstock",
     "demo/ launch/ dashboard/",  # the outside, which uses the package as its users do
     "cli/",
@@ -76,7 +76,7 @@ HEAVY = {
     "cv2": ("penstock.formats.",),
     "soundfile": ("penstock.formats.",),
     "av": ("penstock.formats.",),
-    "ray": (),
+    "ray": ("penstock.ray",),
     "tensorflow": (),
 }
 

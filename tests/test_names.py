@@ -18,7 +18,7 @@ WITHOUT_EXTRAS = """
 import inspect, json, sys
 
 BLOCKED = {"jax", "jaxlib", "keras", "orbax", "array_record", "fsspec", "obstore", "tensorflow", "PIL", "simplejpeg"}
-BLOCKED |= {"soundfile", "av"}
+BLOCKED |= {"soundfile", "av", "ray"}
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
@@ -51,6 +51,7 @@ USES = {
     "ps.keras.value_and_grad": ("ps.keras needs the package", "keras"),
     "ps.image.decode(b'')": ("images need simplejpeg and Pillow", "image"),
     "ps.audio.decode(b'')": ("ps.audio needs the package soundfile", "audio"),
+    "ps.ray.PenstockConfig()": ("ps.ray needs the package ray", "ray"),
     "ps.video.decode(b'')": ("ps.video needs the package av", "video"),
     "ps.ArrayRecordDataset('x')": ("ps.ArrayRecordDataset needs the package array_record", "array-record"),
     "ps.Dataset.list_files('s3://bucket/*')": (
@@ -110,6 +111,7 @@ def test_only_public_names_are_shown():
         "image",
         "keras",
         "preprocessing",
+        "ray",
         "service",
         "testing",
         "video",

@@ -47,6 +47,7 @@ if _typing.TYPE_CHECKING:
     from penstock import image as image
     from penstock import keras as keras
     from penstock import preprocessing as preprocessing
+    from penstock import ray as ray
     from penstock import service as service
     from penstock import testing as testing
     from penstock import video as video
@@ -138,7 +139,7 @@ _NAMES_BY_MODULE = {
     "training.loss": ["compute_average_loss", "scale_regularization_loss"],
 }
 _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
-_PUBLIC_MODULES = ["audio", "image", "keras", "preprocessing", "service", "testing", "video"]
+_PUBLIC_MODULES = ["audio", "image", "keras", "preprocessing", "ray", "service", "testing", "video"]
 _EXTRAS = {
     "Checkpoint": "checkpoint",
     "MirroredStrategy": "jax",
@@ -146,6 +147,7 @@ _EXTRAS = {
     "TPUStrategy": "jax",
     "compute_average_loss": "jax",
     "keras": "keras",
+    "ray": "ray",
     "scale_regularization_loss": "jax",
 }
 

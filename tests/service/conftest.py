@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from forked import Forked
 
-from penstock.launch.ports import free_port
+from penstock.runtime.ports import free_port
 from penstock.service.wire.subjects import Endpoint
 
 PRODUCING = Path(__file__).parent / "producing.py"

@@ -15,7 +15,7 @@ import pytest
 from pyarrow import flight
 
 import penstock as ps
-from penstock.launch.ports import free_port
+from penstock.runtime.ports import free_port
 from penstock.service.security.credentials import client_credentials
 from penstock.service.transport.dispatcher_client import ACTION, DispatcherClient
 from penstock.service.transport.guard import Line

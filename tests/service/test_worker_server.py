@@ -14,7 +14,7 @@ import pytest
 from until import until
 
 import penstock as ps
-from penstock.launch.ports import free_port
+from penstock.runtime.ports import free_port
 from penstock.service.transport.dispatcher_client import DispatcherClient
 from penstock.service.wire.dispatcher_messages import GetStatus, Status, Stop, WorkerStatus
 from penstock.service.wire.subjects import Endpoint

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from forked import Forked
 
-from penstock.launch.ports import free_port
+from penstock.runtime.ports import free_port
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, Final
 
 from penstock.errors import InvalidArgumentError
 from penstock.launch.guard import Guard
-from penstock.launch.ports import free_port
 from penstock.launch.worker import Output, WorkerProcess
+from penstock.runtime.ports import free_port
 from penstock.runtime.wakeups import Wakeups
 
 _DEVICES_FLAG: Final = "--xla_force_host_platform_device_count"

@@ -38,7 +38,7 @@ class Hub:
     def __init__(self, host: str, workers: int) -> None:
         self.host = host
         self.key = secrets.token_bytes(32)
-        self._listener = Listener((host, 0), "AF_INET", backlog=workers)
+        self._listener = Listener((_interface(host), 0), "AF_INET", backlog=workers)
         self._workers = workers
         self._first_ended = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="penstock-control-hub", daemon=True)
@@ -86,6 +86,15 @@ class Hub:
         worker = int(connection.recv_bytes(maxlength=32))
         _limit_silence(connection, 0)
         return worker
+
+
+def _interface(host: str) -> str:
+    """Where to listen: at all addresses, unless the others are on this machine.
+
+    What others reach may be an address that this machine does not have, such as a service's of Kubernetes, and its own
+    name often stands for 127.0.1.1 here.
+    """
+    return host if host == "localhost" or host.startswith("127.") else ""
 
 
 def _limit_silence(connection: Connection, seconds: float) -> None:

@@ -1,7 +1,6 @@
 """`HostStrategy`: replicas in host memory, NumPy alone, run in threads that meet at `all_reduce`."""
 
 import contextvars
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ import numpy as np
 
 from penstock.data.block import object_column
 from penstock.distribute.calls import StepLoop, checked_pair
+from penstock.distribute.cluster.finding import warn_of_others
 from penstock.distribute.contexts import ReduceOp, ReplicaContext, as_reduce_op, checked_axis, replica_scope
-from penstock.distribute.control.cluster import find_cluster
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.feed.steps import StepLeaf
 from penstock.distribute.host.rendezvous import Abandoned, Rendezvous
@@ -24,8 +23,6 @@ from penstock.distribute.values import PerReplica, check_agreement, leaves_of, l
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 from penstock.spec import as_leaf
-
-_logger = logging.getLogger(__name__)
 
 
 @STRATEGY
@@ -57,7 +54,7 @@ class HostStrategy(Strategy):
     def __init__(self, replicas_per_worker: int = 1, num_workers: int | None = None, worker_index: int = 0) -> None:
         if num_workers is None:
             num_workers = 1
-            _say_who_else_there_is()
+            warn_of_others("HostStrategy", "give it {which}, or num_workers=1 if that is meant")
         replicas = check_integer("HostStrategy", "replicas_per_worker", replicas_per_worker, minimum=1)
         count = check_integer("HostStrategy", "num_workers", num_workers, minimum=1)
         index = check_integer("HostStrategy", "worker_index", worker_index, minimum=0)
@@ -123,23 +120,6 @@ class HostStrategy(Strategy):
                 f"{call} needs the values of all {self._workers.count} workers, but HostStrategy exchanges nothing "
                 "between workers: use local_results and exchange them by what connects your processes"
             )
-
-
-def _say_who_else_there_is() -> None:
-    """Warn if the environment says that this is one of several processes, each of which would read everything."""
-    try:
-        cluster = find_cluster()
-    except InvalidArgumentError:  # the environment says too little of others
-        return
-    if cluster is not None and (cluster.num_workers is None or cluster.num_workers > 1):
-        count, number = cluster.num_workers, cluster.worker_index
-        which = f"num_workers={count}, worker_index={number}" if count is not None else "num_workers and worker_index"
-        _logger.warning(
-            "HostStrategy is a single worker here, which reads everything, though the environment (%s) names several "
-            "processes: give it %s, or num_workers=1 if that is meant",
-            cluster.source,
-            which,
-        )
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.distribute.cluster.finding import warn_of_others
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.jax.devices import checked_devices
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
@@ -17,6 +18,8 @@ class MirroredStrategy(MeshStrategy):
     and each set of shapes. So give `run` the same function object at every step. As under `jax.jit`, the
     function runs only while it is compiled: what it reads from outside its arguments is fixed from then on. A ragged
     step gives the same numbers more slowly, on one device.
+
+    Where a launcher names several processes, each of them is alone with this strategy: a warning in the log says so.
 
     Args:
         devices: JAX devices, or names such as "cpu:0"; all local devices of JAX's default platform where None.
@@ -38,6 +41,7 @@ class MirroredStrategy(MeshStrategy):
     """
 
     def __init__(self, devices: Sequence[Any] | None = None, *, check_weights: bool = False) -> None:
+        warn_of_others("MirroredStrategy", "use MultiWorkerMirroredStrategy if they are to train together")
         found = checked_devices(devices)
         super().__init__(found, StrategyWorkers(1, 0, len(found)), control=None, check_weights=check_weights)
 

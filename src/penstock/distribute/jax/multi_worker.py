@@ -1,6 +1,6 @@
 """`MultiWorkerMirroredStrategy` and `TPUStrategy`: one replica on each device of several processes."""
 
-import socket
+import os
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -10,8 +10,11 @@ import msgspec
 import numpy as np
 from jax.experimental import multihost_utils
 
+from penstock.distribute.cluster.description import Cluster
+from penstock.distribute.cluster.finding import find_cluster
+from penstock.distribute.cluster.own_address import own_address
+from penstock.distribute.cluster.tpu import cloud_tpu
 from penstock.distribute.control.channel import FAILURE_TIMEOUT_SECONDS, Control
-from penstock.distribute.control.cluster import Cluster, find_cluster
 from penstock.distribute.control.hub import Hub
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.jax.mesh_strategy import MeshStrategy
@@ -26,10 +29,11 @@ _MESSAGE_BYTES = 512
 class MultiWorkerMirroredStrategy(MeshStrategy):
     """One replica on each device of every worker; each process is a worker and runs the same program.
 
-    The processes find each other by the arguments or, without any, by the environment that `penstock launch`, Slurm,
-    Open MPI, Kubernetes, torchrun or Ray Train sets; without either, this process is the only worker. JAX must not have
-    been used before, because its devices are fixed then; `jax.distributed` may have been initialised already. Every
-    worker must make the same calls in the same order.
+    The processes find each other by the arguments or, without any, by what their launcher says: `penstock launch`,
+    torchrun, Slurm, MPI, Ray Train, Kubernetes, SageMaker, TPU slices, TF_CONFIG (the page "Many machines" lists them).
+    Without either, this process is the only worker. A launcher that names others and not how to reach them is an error.
+    JAX must not have been used before, because its devices are fixed then; `jax.distributed` may have been initialised
+    already. Every worker must make the same calls in the same order.
 
     A step whose slices are equal in size is one compiled program over all devices. If slices differ, every worker
     computes the step for all replicas, so that the numbers are the same; if that happens often,
@@ -50,7 +54,7 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
 
     Raises:
         InvalidArgumentError: arguments or an environment that are incomplete, workers with unequal numbers of devices,
-            or JAX was used before.
+            JAX was used before, or `jax.distributed` was initialised for this process alone though there are others.
         WorkerError: another worker did not start in time.
 
     Example:
@@ -72,7 +76,7 @@ class MultiWorkerMirroredStrategy(MeshStrategy):
         failure_timeout_seconds: float = FAILURE_TIMEOUT_SECONDS,
         check_weights: bool = False,
     ) -> None:
-        cluster = find_cluster(coordinator_address, num_workers, worker_index)
+        cluster = _cluster(coordinator_address, num_workers, worker_index)
         if cluster is not None and cluster.num_workers != 1 and not jax.distributed.is_initialized():
             _join(cluster, local_device_ids)
         devices = sorted(self._all_devices(), key=lambda device: (device.process_index, device.id))
@@ -115,8 +119,25 @@ class TPUStrategy(MultiWorkerMirroredStrategy):
             ) from error
 
 
+def _cluster(coordinator_address: str | None, num_workers: int | None, worker_index: int | None) -> Cluster | None:
+    """What this process is a part of; None if that is what JAX knows already, or if there is nothing to know."""
+    connected = jax.distributed.is_initialized()
+    given = any(value is not None for value in (coordinator_address, num_workers, worker_index))
+    if connected and jax.process_count() > 1 and not given:
+        return None  # somebody else has read the environment
+    cluster = find_cluster(coordinator_address, num_workers, worker_index)
+    if connected and cluster is not None and (cluster.num_workers or 1) > jax.process_count():
+        raise InvalidArgumentError(
+            f"jax.distributed was initialised for {jax.process_count()} process(es), but {cluster.source} names "
+            f"{cluster.num_workers}: leave it to the strategy, or initialise it for all of them"
+        )
+    return cloud_tpu(os.environ) if cluster is None and not connected else cluster
+
+
 def _join(cluster: Cluster, local_device_ids: Sequence[int] | None) -> None:
     """Let this process join the cluster."""
+    if local_device_ids is None and cluster.local_index is not None:
+        local_device_ids = [cluster.local_index]  # as JAX, where a launcher starts a process for each device
     known: dict[str, Any] = {}
     if cluster.coordinator_address is not None:
         known = {
@@ -128,7 +149,7 @@ def _join(cluster: Cluster, local_device_ids: Sequence[int] | None) -> None:
         }
     try:
         jax.distributed.initialize(**known, local_device_ids=local_device_ids)
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         if "must be called before" not in str(error):
             raise WorkerError(f"the workers ({cluster.source}) did not find each other: {error}") from error
         raise InvalidArgumentError(
@@ -150,7 +171,7 @@ def _connected(cluster: Cluster | None, workers: StrategyWorkers, failure_timeou
 
 
 def _own_host(cluster: Cluster | None) -> str:
-    """The name by which the other workers reach this process: that of the coordinator, which it is."""
+    """By what the other workers reach this process: the coordinator's host, which it is, or its address."""
     if cluster is not None and cluster.coordinator_address is not None:
         return cluster.coordinator_address.rpartition(":")[0].strip("[]")
-    return socket.gethostname()
+    return own_address()

@@ -1,0 +1,1 @@
+"""Which processes train together: what launchers say of it."""
