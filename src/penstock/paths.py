@@ -46,19 +46,19 @@ def link_of_others(path: str | os.PathLike[str]) -> str:
 def _links(path: Path) -> Iterator[tuple[Path, int]]:
     """The links on the way to an absolute path, and whose they are."""
     left = list(path.parts[:0:-1])
-    place = Path(path.anchor)
+    at = Path(path.anchor)
     followed = 0
     while left and followed < _MOST_LINKS:
         name = left.pop()
-        place = place.parent if name == os.pardir else place / name
+        at = at.parent if name == os.pardir else at / name
         try:
-            found = place.lstat()
+            found = at.lstat()
             if not stat.S_ISLNK(found.st_mode):
                 continue
-            target = Path(os.readlink(place))
+            target = Path(os.readlink(at))
         except OSError:  # what is not there is nobody's
             return
-        yield place, found.st_uid
+        yield at, found.st_uid
         followed += 1
         left += reversed(target.relative_to(target.anchor).parts)
-        place = Path(target.anchor) if target.is_absolute() else place.parent
+        at = Path(target.anchor) if target.is_absolute() else at.parent

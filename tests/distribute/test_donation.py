@@ -93,14 +93,14 @@ def test_a_program_that_gives_away_is_compiled_once(four) -> None:
 @pytest.mark.parametrize(
     ("donate_argnums", "error", "message"),
     [
-        (2, ps.InvalidArgumentError, "names the argument at place 2, but args has 2"),
-        ((0, -3), ps.InvalidArgumentError, "names the argument at place -3, but args has 2"),
-        ("state", ps.InvalidTypeError, "takes places of arguments, integers, got 'state'"),
+        (2, ps.InvalidArgumentError, "names argument 2, but args has 2"),
+        ((0, -3), ps.InvalidArgumentError, "names argument -3, but args has 2"),
+        ("state", ps.InvalidTypeError, "takes the numbers of arguments, integers, got 'state'"),
         (True, ps.InvalidTypeError, "integers, got True"),
         ((0, 1.0), ps.InvalidTypeError, "integers, got"),
     ],
 )
-def test_bad_places(strategy_of, donate_argnums: object, error: type[Exception], message: str) -> None:
+def test_bad_argument_numbers(strategy_of, donate_argnums: object, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         strategy_of(2).run(lambda a, b: a, args=(np.float32(1), 2), donate_argnums=donate_argnums)
 

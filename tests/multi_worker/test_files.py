@@ -218,7 +218,7 @@ def test_a_state_resumes_on_the_same_workers_at_every_boundary(seen, case: str, 
 
 def test_a_state_in_the_middle_of_a_batch_says_so(seen) -> None:
     states = [json.loads(state) for state in seen.of("resumed_files")[0]["states"]]
-    assert [(state["step"], state["part"]) for state in states] == [
+    assert [(state["step"], state["steps_of_batch"]) for state in states] == [
         (0, 0),
         (1, 1),
         (2, 0),

@@ -215,8 +215,8 @@ def _flight_block(block: Block, codec: str) -> bytes:
 
 def _socket_block() -> bytes:
     header, buffers = pack(_block())
-    places = tuple(line.BufferPlace(buffer.size) for buffer in buffers)
-    message = line.SharedBlockFrame(Chunk(position=0, skip=0, rows=3), header, places)
+    locations = tuple(line.BufferLocation(buffer.size) for buffer in buffers)
+    message = line.SharedBlockFrame(Chunk(position=0, skip=0, rows=3), header, locations)
     return line.frame(message, message.body_size) + b"".join(buffer.tobytes() for buffer in buffers)
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from penstock.data.block import Block, object_column
 from penstock.errors import InvalidArgumentError
 from penstock.runtime.memory import empty
-from penstock.runtime.shared_memory import Arena, place_of
+from penstock.runtime.shared_memory import Arena, location_of
 from penstock.service.transport.flight import FlightServer
 from penstock.service.transport.identity import this_machine, this_process
 from penstock.service.transport.in_process import InProcessServer
@@ -67,7 +67,7 @@ def block(name: str, position: int) -> Block:
     if name == "where":  # what the consumer should find at the same place
         column = empty((2, LARGE), np.dtype(np.uint8))
         column.fill(position)
-        place = place_of(column)
+        place = location_of(column)
         assert place is not None
         column[0, :16] = np.array([place[0].number, place[1]], np.int64).view(np.uint8)
         return Block((column,), LEAF, 2)

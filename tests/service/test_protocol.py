@@ -15,7 +15,7 @@ DIGESTS = {
     2: "0d5fbcbb61d26256",
     3: "38e959c32aff1721",
     4: "766744abff7e5960",
-    5: "b70c4fb4c7c52fca",
+    5: "1514d1cce4a97085",
 }
 """What the messages of each protocol are, by its number."""
 

@@ -19,7 +19,7 @@ import penstock as ps
 from penstock.data.block import Block
 from penstock.errors import LostDataWorkerError
 from penstock.runtime.memory import allocate_from, empty, memory_of, no_longer_from
-from penstock.runtime.shared_memory import Arena, Mapping, Segment, Slot, place_of, slot_size_for
+from penstock.runtime.shared_memory import Arena, Mapping, Segment, Slot, location_of, slot_size_for
 from penstock.service.transport.connect import connect
 from penstock.service.wire.interfaces import Connection
 from penstock.service.wire.subjects import Endpoint, PassInfo, Span
@@ -125,7 +125,7 @@ def test_arrays_of_several_threads_do_not_overlap() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    places = {(place[0].number, place[1]) for place in map(place_of, found) if place is not None}
+    places = {(place[0].number, place[1]) for place in map(location_of, found) if place is not None}
     assert len(places) == len(found) == 40
 
 
@@ -137,7 +137,7 @@ def test_without_files_in_memory_there_are_files_without_a_name(
     array = Arena().allocate(1 << 20)
     assert array is not None
     array[:] = 3
-    place = place_of(array)
+    place = location_of(array)
     assert place is not None and list(tmp_path.iterdir()) == []
     segment, offset = place
     assert os.pread(segment.file, 2, offset) == b"\3\3"

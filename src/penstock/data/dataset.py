@@ -686,13 +686,13 @@ class Dataset(Generic[Element]):
             >>> [int(x) for x in Dataset.load(path)]
             [0, 1, 4, 9]
         """
-        place = Path(local_path(path))
-        manifest = read_manifest(place)
+        directory = Path(local_path(path))
+        manifest = read_manifest(directory)
         if manifest is None:
-            return Dataset(Saved(str(place), formats.row_store.RowStore(place), site=user_site()))
+            return Dataset(Saved(str(directory), formats.row_store.RowStore(directory), site=user_site()))
         if manifest.structure is None:
             return Dataset.range(0)
-        files = saving.saved_files.SavedFiles(manifest, place.absolute())
+        files = saving.saved_files.SavedFiles(manifest, directory.absolute())
         counts = {name: files.count(name) for name in files.files}
         names = Slices("files", (object_column(counts),), LEAF, len(counts), site=user_site())
         return Dataset(IndexedFiles(names, "load", files, counts, site=user_site()))
@@ -1582,7 +1582,7 @@ class Dataset(Generic[Element]):
             >>> sorted(file.name for file in path.glob("*.parquet"))
             ['part-00000.parquet', 'part-00001.parquet']
         """
-        save_dataset(self, SaveRequest("save", SaveRequest.place("save", path), format, shards, rows_per_shard))
+        save_dataset(self, SaveRequest("save", SaveRequest.checked_path("save", path), format, shards, rows_per_shard))
 
     def snapshot(
         self, path: str | os.PathLike[str], format: str = "penstock", shards: int | None = None
@@ -1616,13 +1616,13 @@ class Dataset(Generic[Element]):
             >>> [int(x) for x in squares()], len(squares()), squares().at(2)
             ([0, 1, 9], 3, np.int64(9))
         """
-        place = SaveRequest.place("snapshot", path)
+        directory = SaveRequest.checked_path("snapshot", path)
 
         def save(note: dict[str, Any]) -> None:
-            save_dataset(self, SaveRequest("snapshot", place, format, shards, None, {SNAPSHOT_NOTE: note}))
+            save_dataset(self, SaveRequest("snapshot", directory, format, shards, None, {SNAPSHOT_NOTE: note}))
 
-        make_snapshot(place, self.node, self._options, save)
-        return self._then(Dataset.load(place).node)
+        make_snapshot(directory, self.node, self._options, save)
+        return self._then(Dataset.load(directory).node)
 
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
         """The last state of `reduce_func(state, element)`, carried from element to element.
@@ -1722,10 +1722,10 @@ class Dataset(Generic[Element]):
             return self._between(index)
         number = check_integer("dataset[index]", "index", index, minimum=-(1 << 63))
         length = self.node.cardinality
-        place = number + length if number < 0 <= length else number
-        if place < 0 or 0 <= length <= place:
+        position = number + length if number < 0 <= length else number
+        if position < 0 or 0 <= length <= position:
             raise IndexError(f"dataset[{number}]: {self.node.where()} has {length} elements")
-        return self.at(place)
+        return self.at(position)
 
     def _between(self, part: slice) -> "Dataset[Element]":
         start, stop, step = (

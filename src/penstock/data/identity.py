@@ -47,7 +47,7 @@ def identities_of(node: Node) -> list[Identity]:
     return list(_Walk().of(node))
 
 
-def places_of(node: Node) -> dict[int, str]:
+def digests_of(node: Node) -> dict[int, str]:
     """For each node, by its `id`, what counts there: its own digest, or that of the node that counts next below it."""
     walk = _Walk()
     walk.of(node)

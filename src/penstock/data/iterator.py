@@ -316,23 +316,23 @@ class DatasetIterator(Iterator[Element]):
         """
         if not self._finalizer.alive:
             raise ClosedError("this iterator was closed: take its state before")
-        state = self._state_at(self._place())
+        state = self._state_at(self._position_after())
         self._pass.run.live.claim()
         return state
 
-    def _place(self) -> State:
+    def _position_after(self) -> State:
         with self._lock:
             return position_of(self._pass.cursor.state_before(self._not_given), self._pass.skips.snapshot())
 
     def _state_at(self, position: State) -> dict[str, Any]:
         """What `state_dict` returned at a position."""
-        place, skipped = taken_apart(position)
-        replays = self._pass.run.live.replays(place)
+        cursor_state, skipped = taken_apart(position)
+        replays = self._pass.run.live.replays(cursor_state)
         return {
             "version": STATE_VERSION,
             "epoch": self._epoch,
             "seed": self._seed,
-            "position": place,
+            "position": cursor_state,
             **({"drawn": list(self._drawn)} if self._drawn else {}),
             "nodes": [list(entry) for entry in self._entries],
             **({"in_flight": self._plan.in_flight} if self._plan.in_flight is not None else {}),
@@ -440,7 +440,7 @@ class PositionedElements(Iterator[Element]):
 
     def position(self) -> State:
         """The position after the last element given."""
-        return self._iterator._place()
+        return self._iterator._position_after()
 
     def state_at(self, position: State) -> dict[str, Any]:
         """What `state_dict` returned at a position."""

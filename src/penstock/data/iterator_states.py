@@ -11,14 +11,14 @@ from penstock.errors import StateMismatchError
 STATE_VERSION = 2
 
 
-def position_of(place: State, skipped: Any) -> State:
-    """A position: where the plan stands, and what was left out on the way there."""
-    return place if skipped is None else {"place": place, "skipped": skipped}
+def position_of(cursor_state: State, skipped: Any) -> State:
+    """A position: the state of the plan's cursor, and what was left out before it."""
+    return cursor_state if skipped is None else {"cursor": cursor_state, "skipped": skipped}
 
 
 def taken_apart(position: State) -> tuple[State, Any]:
-    """Where the plan stands at a position, and what was left out on the way there."""
-    return (position["place"], position["skipped"]) if isinstance(position, dict) else (position, None)
+    """The state of the plan's cursor at a position, and what was left out before it."""
+    return (position["cursor"], position["skipped"]) if isinstance(position, dict) else (position, None)
 
 
 def position_in(state: dict[str, Any]) -> State:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.data.identity import places_of
+from penstock.data.identity import digests_of
 from penstock.data.node import Node
 from penstock.data.operators.element import Map
 from penstock.data.operators.keep import Cache, Prefetch
@@ -40,12 +40,12 @@ class Plan:
 
     @property
     def in_flight(self) -> str | None:
-        """What counts where a map gives its results in any order, as `identity.places_of` tells it; None if none does.
+        """What counts where a map gives its results in any order, as `identity.digests_of` tells it; None if none does.
 
         A state names the elements that are in flight there.
         """
         unordered = next((node for node in self.root.walk() if node.unordered), None)
-        return None if unordered is None else places_of(self.root)[id(unordered)]
+        return None if unordered is None else digests_of(self.root)[id(unordered)]
 
 
 class _Memo:
@@ -81,13 +81,13 @@ def going_on(node: Node, options: Options, in_flight: str | None) -> Node:
     Raises:
         StateMismatchError: the state names elements in flight, and there is no map here where they were.
     """
-    places = places_of(node)
+    digests = digests_of(node)
     found = False
 
     def settled(below: Node, *, once: bool) -> Node:
         nonlocal found
         once = once and below.reads_once
-        here = isinstance(below, Map) and once and not found and places[id(below)] == in_flight
+        here = isinstance(below, Map) and once and not found and digests[id(below)] == in_flight
         found = found or here
         below_once = once and not here
         below = with_inputs(below, [memo.of(part, partial(settled, part, once=below_once)) for part in below.inputs])

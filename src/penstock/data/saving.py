@@ -61,7 +61,7 @@ class SaveRequest:
     beside: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
-    def place(call: str, path: str | os.PathLike[str]) -> Path:
+    def checked_path(call: str, path: str | os.PathLike[str]) -> Path:
         """The path that the user gave.
 
         Raises:

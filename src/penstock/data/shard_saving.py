@@ -86,8 +86,8 @@ class ShardNotes:
         """The descriptions of complete shards by their numbers. What is left of others goes."""
         for left in self._place.glob("try-*"):
             shutil.rmtree(left, ignore_errors=True)  # a data worker may still write there
-        found = (place for place in self._place.glob("*.json") if place.name != _PLAN)
-        return {int(place.stem): json.loads(place.read_text()) for place in sorted(found)}
+        found = (path for path in self._place.glob("*.json") if path.name != _PLAN)
+        return {int(path.stem): json.loads(path.read_text()) for path in sorted(found)}
 
     def add(self, number: int, description: Description) -> None:
         """Note that a shard is complete."""
@@ -144,9 +144,9 @@ def write_shard(
         blocks: its rows.
         on_rows: told how many rows were written, block by block; it may raise an exception to end the writing.
     """
-    place = Path(tempfile.mkdtemp(prefix="try-", dir=directory / NOTES))
+    path = Path(tempfile.mkdtemp(prefix="try-", dir=directory / NOTES))
     try:
-        writer = shard_format("save", plan.format).writer(place, number, [spec_of_data(spec) for spec in plan.specs])
+        writer = shard_format("save", plan.format).writer(path, number, [spec_of_data(spec) for spec in plan.specs])
         try:
             for block in blocks:
                 with told_where(directory):
@@ -160,11 +160,11 @@ def write_shard(
         with told_where(directory):
             for name in (*description["files"], *description.get("files_beside", ())):
                 (directory / name).parent.mkdir(exist_ok=True)
-                _sync(place / name)
-                os.replace(place / name, directory / name)
+                _sync(path / name)
+                os.replace(path / name, directory / name)
         return description
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
@@ -179,11 +179,11 @@ def told_where(directory: Path) -> Iterator[None]:
         raise StorageError(f"'{path}' cannot be written: {error}") from error
 
 
-def _write(place: Path, data: Any) -> None:
-    work = place.with_suffix(".new")
+def _write(path: Path, data: Any) -> None:
+    work = path.with_suffix(".new")
     work.write_text(json.dumps(data))
     _sync(work)
-    os.replace(work, place)
+    os.replace(work, path)
 
 
 def _sync(path: Path) -> None:

@@ -55,8 +55,8 @@ class SkippedRow:
     error: str
 
     def __str__(self) -> str:
-        place = "" if self.position is None else f"element {self.position} of "
-        return f"{place}{self.node}{' at ' + self.site if self.site else ''}: {self.error}"
+        where = "" if self.position is None else f"element {self.position} of "
+        return f"{where}{self.node}{' at ' + self.site if self.site else ''}: {self.error}"
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,12 @@ def belongs_to_row(error: Exception) -> bool:
 
 
 @dataclass(frozen=True)
-class SkippedPlace:
-    """Rows that were left out at one place: one, or all that another process has left out before an element.
+class SkipNote:
+    """A note that rows were left out: one, or all that another process has left out before an element.
 
     Attributes:
         key: names the pass.
-        number: how many rows and failures the pass has met, these included; no two places have the same.
+        number: how many rows and failures the pass has met, these included; no two notes have the same.
         rows: what the first of them were, at least one.
         logged: for each of these, whether the log should tell. The last one speaks for those that follow.
         more: how many there are besides.
@@ -151,7 +151,7 @@ class ReadFrom:
     position: int
 
 
-Noticed = SkippedPlace | ReadFrom
+Noticed = SkipNote | ReadFrom
 """What is noted while rows are read ahead, and counts when they are given."""
 
 
@@ -165,16 +165,16 @@ class Skips(Protocol):
     limit: int | None
 
     def knows(self, key: str, number: int) -> bool:
-        """Whether a place of a pass was counted already."""
+        """Whether a pass was counted up to this number already."""
 
-    def add(self, skip: SkippedPlace) -> None:
-        """Count rows, unless their place was counted already.
+    def add(self, skip: SkipNote) -> None:
+        """Count rows, unless the pass was counted up to their number already.
 
         Raises:
             TooManySkippedError: they are more than the limit.
         """
 
-    def read_from(self, place: ReadFrom) -> None:
+    def read_from(self, start: ReadFrom) -> None:
         """Note where a source was read; only the source of a span of a data service says so."""
 
 
@@ -185,11 +185,11 @@ class KnownPasses:
         self._numbers: OrderedDict[str, int] = OrderedDict()
 
     def know(self, key: str, number: int) -> bool:
-        """Whether a place of a pass was counted already."""
+        """Whether a pass was counted up to this number already."""
         return number <= self._numbers.get(key, 0)
 
     def note(self, key: str, number: int) -> None:
-        """A pass is counted up to this place."""
+        """A pass is counted up to this number."""
         self._numbers[key] = number
         self._numbers.move_to_end(key)
         while len(self._numbers) > _KNOWN_PASSES:
@@ -231,11 +231,11 @@ class SkipLog:
             return SkippedRows(self._count, tuple(self._rows))
 
     def knows(self, key: str, number: int) -> bool:
-        """Whether a place of a pass was counted already."""
+        """Whether a pass was counted up to this number already."""
         return self._passes.know(key, number)
 
-    def add(self, skip: SkippedPlace) -> None:
-        """Count rows, unless their place was counted already.
+    def add(self, skip: SkipNote) -> None:
+        """Count rows, unless the pass was counted up to their number already.
 
         Raises:
             TooManySkippedError: they are more than the limit.
@@ -251,10 +251,10 @@ class SkipLog:
         if self.limit is not None and self._count > self.limit:
             raise too_many(self.limit, self._rows)
 
-    def read_from(self, place: ReadFrom) -> None:
+    def read_from(self, start: ReadFrom) -> None:
         """Nobody asks an iteration of this process."""
 
-    def _tell(self, skip: SkippedPlace) -> None:
+    def _tell(self, skip: SkipNote) -> None:
         for row, log in zip(skip.rows, skip.logged, strict=True):
             if log:
                 self._tell_of(row)
@@ -302,11 +302,11 @@ class SkipsAhead:
         self.limit: int | None = consumer.limit
 
     def knows(self, key: str, number: int) -> bool:
-        """Whether a place of a pass was counted already."""
+        """Whether a pass was counted up to this number already."""
         return self._consumer.knows(key, number)
 
-    def add(self, skip: SkippedPlace) -> None:
-        """Note rows, unless their place was counted already.
+    def add(self, skip: SkipNote) -> None:
+        """Note rows, unless the pass was counted up to their number already.
 
         Raises:
             TooManySkippedError: the rows since the last `taken` alone are more than the limit.
@@ -316,13 +316,13 @@ class SkipsAhead:
         self._pending.append(skip)
         if self.limit is None:
             return
-        skips = [entry for entry in self._pending if isinstance(entry, SkippedPlace)]
+        skips = [entry for entry in self._pending if isinstance(entry, SkipNote)]
         if sum(skip.count for skip in skips) > self.limit:
             raise too_many(self.limit, [row for skip in skips for row in skip.rows])
 
-    def read_from(self, place: ReadFrom) -> None:
+    def read_from(self, start: ReadFrom) -> None:
         """Note where a source was read."""
-        self._pending.append(place)
+        self._pending.append(start)
 
     def taken(self) -> list[Noticed]:
         """What was noted since this was called last."""

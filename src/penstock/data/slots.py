@@ -1,4 +1,4 @@
-"""Rows in places of their own: the place of a row that was taken is given to another one."""
+"""Rows in numbered slots: the slot of a row that was taken is given to another row."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from penstock.runtime.copying import Copiers
 from penstock.spec import alike
 from penstock.structure import Structure
 
-Places = npt.NDArray[np.int64]
+SlotNumbers = npt.NDArray[np.int64]
 
 _SLACK = 32
 
@@ -25,10 +25,10 @@ class Slots:
         self._dtypes: list[np.dtype[Any]] = []
         self._structure: Structure | None = None
         self._size = 0
-        self._free: Places = np.empty(0, np.int64)
+        self._free: SlotNumbers = np.empty(0, np.int64)
 
-    def put(self, block: Block) -> Places:
-        """Copy rows to free places; gives these.
+    def put(self, block: Block) -> SlotNumbers:
+        """Copy rows to free slots; gives their numbers.
 
         Raises:
             ElementError: the rows differ in structure or dtype from those before.
@@ -38,9 +38,9 @@ class Slots:
             self._dtypes = [dtype_of_rows(column) for column in block.columns]
             self._columns = [np.empty((0, *column.shape[1:]), column.dtype) for column in block.columns]
         self._check(block, self._structure)
-        places = self._free_places(len(block))
-        self._columns = [_placed(*both, places) for both in zip(self._columns, block.columns, strict=True)]
-        return places
+        slots = self._free_slots(len(block))
+        self._columns = [_stored(*both, slots) for both in zip(self._columns, block.columns, strict=True)]
+        return slots
 
     def _check(self, block: Block, structure: Structure) -> None:
         if block.structure != structure:
@@ -51,32 +51,32 @@ class Slots:
             if not alike(dtype, dtype_of_rows(column)):
                 raise ElementError(f"rows of one leaf must have one dtype, got {dtype} and {dtype_of_rows(column)}")
 
-    def _free_places(self, rows: int) -> Places:
+    def _free_slots(self, rows: int) -> SlotNumbers:
         missing = rows - len(self._free)
         if missing > 0:
             size = self._size + max(missing, self._size // _SLACK)
             self._columns = [_resized(column, size) for column in self._columns]
             self._free = np.concatenate([np.arange(self._size, size), self._free])
             self._size = size
-        places, self._free = self._free[len(self._free) - rows :], self._free[: len(self._free) - rows]
-        return places
+        slots, self._free = self._free[len(self._free) - rows :], self._free[: len(self._free) - rows]
+        return slots
 
-    def take(self, places: Places) -> Block:
-        """The rows at these places, which are free then."""
+    def take(self, slots: SlotNumbers) -> Block:
+        """The rows in these slots, which are then free."""
         assert self._structure is not None
-        columns = tuple(self._taken(column, places) for column in self._columns)
-        self.free(places)
-        return Block(columns, self._structure, len(places))
+        columns = tuple(self._taken(column, slots) for column in self._columns)
+        self.free(slots)
+        return Block(columns, self._structure, len(slots))
 
-    def free(self, places: Places) -> None:
-        """Let other rows have these places."""
-        self._free = np.concatenate([self._free, places])
+    def free(self, slots: SlotNumbers) -> None:
+        """Let other rows have these slots."""
+        self._free = np.concatenate([self._free, slots])
 
-    def _taken(self, column: Column, places: Places) -> Column:
+    def _taken(self, column: Column, slots: SlotNumbers) -> Column:
         if column.dtype != object:
-            return take_rows(column, places, self._copiers)
-        rows = column[places]
-        column[places] = None  # their memory goes with them
+            return take_rows(column, slots, self._copiers)
+        rows = column[slots]
+        column[slots] = None  # their memory goes with them
         return column_of(list(rows)) if is_ragged(rows) else rows
 
 
@@ -90,15 +90,15 @@ def _resized(column: Column, size: int) -> Column:
     return column
 
 
-def _placed(kept: Column, column: Column, places: Places) -> Column:
-    """`kept` with these rows at these places; rows of another shape make it an object column."""
+def _stored(kept: Column, column: Column, slots: SlotNumbers) -> Column:
+    """`kept` with these rows in these slots; rows of another shape make it an object column."""
     if kept.shape[1:] == column.shape[1:] and (kept.dtype == column.dtype or kept.dtype.kind in "US"):
         if kept.dtype.itemsize < column.dtype.itemsize:  # strings, of which the widest tells the dtype
             kept = kept.astype(column.dtype)
-        kept[places] = column
+        kept[slots] = column
         return kept
     if kept.dtype != object or kept.ndim > 1:
         kept = object_column(kept)
-    for place, row in zip(places, column, strict=True):
-        kept[place] = np.asarray(row)
+    for slot, row in zip(slots, column, strict=True):
+        kept[slot] = np.asarray(row)
     return kept

@@ -71,25 +71,25 @@ def take_batches(iterator: Iterator[Any], steps: int, *, at_once: bool) -> tuple
     return batches, None
 
 
-def checked_places(places: Any, arguments: int) -> tuple[int, ...]:
-    """The places of arguments as `donate_argnums` gives them, counted from the first.
+def checked_argument_numbers(numbers: Any, arguments: int) -> tuple[int, ...]:
+    """The numbers of arguments as `donate_argnums` gives them, counted from the first.
 
     Raises:
         InvalidTypeError: something that is no integer.
-        InvalidArgumentError: there is no argument at a place.
+        InvalidArgumentError: there is no argument of a number.
     """
-    given = places if isinstance(places, (tuple, list)) else (places,)
-    for place in given:
-        if isinstance(place, bool) or not isinstance(place, int):
+    given = numbers if isinstance(numbers, (tuple, list)) else (numbers,)
+    for number in given:
+        if isinstance(number, bool) or not isinstance(number, int):
             raise InvalidTypeError(
-                f"strategy.run(donate_argnums=...) takes places of arguments, integers, got {places!r}"
+                f"strategy.run(donate_argnums=...) takes the numbers of arguments, integers, got {numbers!r}"
             )
-        if not -arguments <= place < arguments:
+        if not -arguments <= number < arguments:
             raise InvalidArgumentError(
-                f"strategy.run(donate_argnums={places!r}) names the argument at place {place}, but args has "
+                f"strategy.run(donate_argnums={numbers!r}) names argument {number}, but args has "
                 f"{arguments}, counted from 0; keyword arguments cannot be given away"
             )
-    return tuple(sorted({place % arguments for place in given}))
+    return tuple(sorted({number % arguments for number in given}))
 
 
 def checked_pair(result: Any) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from penstock.distribute.calls import StepLoop, check_call, checked_places, take_batches
+from penstock.distribute.calls import StepLoop, check_call, checked_argument_numbers, take_batches
 from penstock.distribute.contexts import (
     InputContext,
     ReduceOp,
@@ -193,7 +193,7 @@ class Strategy(ABC):
                 to all. On devices strings, True and False, functions and other hashable objects are constants that the
                 program is compiled for.
             kwargs: its keyword arguments, likewise.
-            donate_argnums: the places, in `args`, of arguments whose arrays are given away: a program may write its
+            donate_argnums: the numbers, in `args`, of arguments whose arrays are given away: a program may write its
                 results into their memory, and they cannot be used afterwards. So a state that goes in and comes out
                 takes its memory once. As in `jax.jit`; in host memory it changes nothing.
 
@@ -204,7 +204,7 @@ class Strategy(ABC):
             InvalidTypeError: an argument of the wrong kind, results that differ in structure, or an argument or a
                 result that devices cannot hold.
             InvalidArgumentError: a `PerReplica` of another strategy, or one that was given away before; replicas that
-                did not all call `all_reduce`; a place in `donate_argnums` that does not exist.
+                did not all call `all_reduce`; a number in `donate_argnums` that is no argument's.
             Exception: what `fn` raised. In host memory a note names the replica; if several raised, it is that of the
                 first.
 
@@ -220,7 +220,9 @@ class Strategy(ABC):
         if type(args) is not tuple or kwargs is not None or not callable(fn):
             check_call(fn, args, kwargs)
         refuse_in_replica("strategy.run")
-        return self._run(fn, args, kwargs, checked_places(donate_argnums, len(args)) if donate_argnums != () else ())
+        return self._run(
+            fn, args, kwargs, checked_argument_numbers(donate_argnums, len(args)) if donate_argnums != () else ()
+        )
 
     @abstractmethod
     def _run(
@@ -319,7 +321,7 @@ class Strategy(ABC):
             donate_argnums: as `run` will get it.
 
         Raises:
-            InvalidArgumentError: a specification with an open length, or a place that does not exist.
+            InvalidArgumentError: a specification with an open length, or a number that is no argument's.
             InvalidTypeError: a specification of rows of unequal length.
 
         Example:
@@ -331,7 +333,7 @@ class Strategy(ABC):
             >>> results = [strategy.run(double, args=(batch,)) for batch in dataset]
         """
         check_call(fn, args, kwargs)
-        self._compile(fn, args, kwargs, checked_places(donate_argnums, len(args)))
+        self._compile(fn, args, kwargs, checked_argument_numbers(donate_argnums, len(args)))
 
     def _compile(  # noqa: B027  # in host memory nothing is compiled
         self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None, donated: tuple[int, ...]

@@ -50,15 +50,15 @@ def _check_samples(call: str, samples: Any) -> None:
 
 
 def _read(file: Any, name: str, begin: int, end: int, dtype: str) -> npt.NDArray[Any]:
-    place = begin
+    end_read = begin
     try:
         file.seek(begin)
         data: npt.NDArray[Any] = file.read(end - begin, dtype=dtype, always_2d=True)
-        place = begin + len(data)
+        end_read = begin + len(data)
     except soundfile.SoundFileError as error:
         raise ElementError(f"{name} is damaged after sample {begin}, of {file.frames}: {_reason(error)}") from error
-    if place < end:
-        raise ElementError(f"{name} is cut: it ends after {place} of {file.frames} samples")
+    if end_read < end:
+        raise ElementError(f"{name} is cut: it ends after {end_read} of {file.frames} samples")
     return data
 
 

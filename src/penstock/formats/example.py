@@ -19,7 +19,7 @@ from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.ragged_feature import RaggedFeature
 from penstock.spec import LeafSpec, TensorSpec
 
-Places = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 Column = npt.NDArray[Any]
 
 FIRST: Final = 0x0A  # the tag of field 1 with a length
@@ -82,13 +82,13 @@ class Wanted:
     """The features that a call asks for.
 
     Attributes:
-        places: the features in the records, each with what it is.
-        parts: by the names in the result: what it is made of, and how it is divided into rows.
+        stored: the features in the records, each with what it is.
+        results: by the names in the result: what it is made of, and how it is divided into rows.
         defaults: what stands for features that a record does not have.
     """
 
-    places: set["_Place"]
-    parts: dict[str, tuple["_Place", RaggedFeature | None]]
+    stored: set["_Stored"]
+    results: dict[str, tuple["_Stored", RaggedFeature | None]]
     defaults: Mapping[str, Any]
 
     @staticmethod
@@ -98,41 +98,41 @@ class Wanted:
         Raises:
             InvalidArgumentError, InvalidTypeError: they cannot be.
         """
-        parts: dict[str, tuple[_Place, RaggedFeature | None]] = {}
+        results: dict[str, tuple[_Stored, RaggedFeature | None]] = {}
         for name, feature in features.items():
             if isinstance(feature, RaggedFeature):
                 kind = _Kind.of(call, name, TensorSpec((None,), feature.dtype))
-                parts[name] = (feature.value_key or name, kind), feature
+                results[name] = (feature.value_key or name, kind), feature
             else:
-                parts[name] = (name, _Kind.of(call, name, feature)), None
+                results[name] = (name, _Kind.of(call, name, feature)), None
         if defaults:
-            fixed = {name for name, ((_, kind), _) in parts.items() if kind.count is not None}
+            fixed = {name for name, ((_, kind), _) in results.items() if kind.count is not None}
             unknown = sorted(set(defaults) - fixed)
             if unknown:
                 raise InvalidArgumentError(f"{call}(defaults=...) takes features of fixed shape, got {unknown[0]!r}")
-        return Wanted(_places(parts), parts, defaults)
+        return Wanted(_stored_in(results), results, defaults)
 
     @property
     def keys(self) -> set[str]:
         """The names of the features in the records."""
-        return {key for key, _ in self.places}
+        return {key for key, _ in self.stored}
 
     def only(self, name: str) -> "Wanted":
         """One feature of the result."""
-        parts = {name: self.parts[name]}
-        return Wanted(_places(parts), parts, self.defaults)
+        results = {name: self.results[name]}
+        return Wanted(_stored_in(results), results, self.defaults)
 
-    def columns(self, batch: "RecordBytes", found: Mapping[str, tuple[Places, Places]]) -> dict[str, Column]:
+    def columns(self, batch: "RecordBytes", found: Mapping[str, tuple[Integers, Integers]]) -> dict[str, Column]:
         """What becomes of each feature of the result, from where those of the records stand."""
-        read = {(key, kind): _column(batch, key, kind, *found[key], self.defaults) for key, kind in self.places}
+        read = {(key, kind): _column(batch, key, kind, *found[key], self.defaults) for key, kind in self.stored}
         return {
-            name: read[place] if ragged is None else _divided(batch, name, ragged, read, read[place])
-            for name, (place, ragged) in self.parts.items()
+            name: read[feature] if ragged is None else _divided(batch, name, ragged, read, read[feature])
+            for name, (feature, ragged) in self.results.items()
         }
 
 
 def _divided(
-    batch: "RecordBytes", name: str, ragged: RaggedFeature, read: Mapping["_Place", Column], values: Column
+    batch: "RecordBytes", name: str, ragged: RaggedFeature, read: Mapping["_Stored", Column], values: Column
 ) -> Column:
     """A ragged feature of all records."""
     numbers = [None if key is None else read[key, _NUMBERS] for key in ragged.keys]
@@ -172,16 +172,16 @@ class _Kind:
 
 _NUMBERS: Final = _Kind(0x1A, None, (), np.dtype(np.int64))
 """What divides others into rows."""
-_Place = tuple[str, _Kind]
+_Stored = tuple[str, _Kind]
 
 
-def _places(parts: Mapping[str, tuple[_Place, RaggedFeature | None]]) -> set[_Place]:
+def _stored_in(results: Mapping[str, tuple[_Stored, RaggedFeature | None]]) -> set[_Stored]:
     """All features in the records that parts of the result are made of."""
-    places = {place for place, _ in parts.values()}
-    for _, ragged in parts.values():
+    stored = {feature for feature, _ in results.values()}
+    for _, ragged in results.values():
         if ragged is not None:
-            places.update((key, _NUMBERS) for key in ragged.keys if key is not None)
-    return places
+            stored.update((key, _NUMBERS) for key in ragged.keys if key is not None)
+    return stored
 
 
 class RecordBytes:
@@ -197,7 +197,7 @@ class RecordBytes:
         self.ends = np.cumsum(np.fromiter(map(len, records), np.int64, len(records)))
         self.begins = np.append(0, self.ends[:-1]) if len(records) else self.ends
 
-    def features(self, names: Collection[str]) -> dict[str, tuple[Places, Places]]:
+    def features(self, names: Collection[str]) -> dict[str, tuple[Integers, Integers]]:
         """Where the named feature of each record begins and ends; both are 0 where there is none."""
         rows = np.flatnonzero(self.ends > self.begins)
         at, ends = self.message(rows, self.begins[rows], self.ends[rows], FIRST)
@@ -205,12 +205,12 @@ class RecordBytes:
         return self.entries(names, rows, at, ends)
 
     def entries(
-        self, names: Collection[str], rows: Places, at: Places, ends: Places
-    ) -> dict[str, tuple[Places, Places]]:
-        """As `features`, of maps from names to messages that stand at these places of these records."""
+        self, names: Collection[str], rows: Integers, at: Integers, ends: Integers
+    ) -> dict[str, tuple[Integers, Integers]]:
+        """As `features`, of maps from names to messages that begin and end at these offsets of these records."""
         count = len(self.ends)
         found = {name: (np.zeros(count, np.int64), np.zeros(count, np.int64)) for name in names}
-        encoded = {name.encode(): places for name, places in found.items()}
+        encoded = {name.encode(): edges for name, edges in found.items()}
         while len(rows):
             left = at < ends
             if not left.all():
@@ -228,34 +228,34 @@ class RecordBytes:
             at = stop
         return found
 
-    def message(self, rows: Places, at: Places, limits: Places, tag: int) -> tuple[Places, Places]:
-        """Where the contents of a field that begins at these places begin and end."""
+    def message(self, rows: Integers, at: Integers, limits: Integers, tag: int) -> tuple[Integers, Integers]:
+        """Where the contents of a field that begins at these offsets begin and end."""
         self.check(self.content[at] == tag, rows, "it is no tf.train.Example, or damaged")
         lengths, begins = self._numbers(rows, at + 1)
         ends = begins + lengths
         self.check((lengths >= 0) & (begins <= ends) & (ends <= limits), rows, "it is damaged, or cut")
         return begins, ends
 
-    def _numbers(self, rows: Places, at: Places) -> tuple[Places, Places]:
-        """The variable-length numbers at these places, and where they end."""
+    def _numbers(self, rows: Integers, at: Integers) -> tuple[Integers, Integers]:
+        """The variable-length numbers at these offsets, and where they end."""
         values = self.content[at].astype(np.int64)
         ends = at + 1
         going = np.flatnonzero(values >= 0x80)
         if not len(going):  # nearly always
             return values, ends
         values &= 0x7F
-        for place in range(1, _VARINT_BYTES):
+        for byte in range(1, _VARINT_BYTES):
             if not len(going):
                 break
-            more = self.content[np.minimum(at[going] + place, len(self.content) - 1)].astype(np.int64)
-            values[going] |= (more & 0x7F) << (7 * place)
+            more = self.content[np.minimum(at[going] + byte, len(self.content) - 1)].astype(np.int64)
+            values[going] |= (more & 0x7F) << (7 * byte)
             ends[going] += 1
             going = going[more >= 0x80]
         self.check(~np.isin(np.arange(len(at)), going), rows, "it is damaged")
         return values, ends
 
-    def _equal(self, begins: Places, lengths: Places) -> list[tuple[bytes, Places]]:
-        """The different texts at these places, and which of the places have each."""
+    def _equal(self, begins: Integers, lengths: Integers) -> list[tuple[bytes, Integers]]:
+        """The different texts at these offsets, and the rows of each."""
         found = []
         left = np.arange(len(begins))
         while len(left):
@@ -269,19 +269,19 @@ class RecordBytes:
             left = left[~same]
         return found
 
-    def windows(self, begins: Places, length: int) -> Column:
-        """As many bytes at each of these places, as one value each."""
+    def windows(self, begins: Integers, length: int) -> Column:
+        """`length` bytes from each of these offsets on, as one value each."""
         shape = (len(self.content) - length + 1,)
         return np.ndarray(shape, f"V{length}", self.content, strides=(1,))[begins]
 
-    def ranges(self, begins: Places, lengths: Places) -> npt.NDArray[np.uint8]:
-        """The bytes of several parts, one after the other."""
+    def ranges(self, begins: Integers, lengths: Integers) -> npt.NDArray[np.uint8]:
+        """The bytes of several ranges, one after the other."""
         if len(begins) and lengths[0] and (lengths == lengths[0]).all():
             return self.windows(begins, int(lengths[0])).view(np.uint8)
         starts = np.cumsum(lengths) - lengths
         return self.content[np.repeat(begins - starts, lengths) + np.arange(int(lengths.sum()))]
 
-    def check(self, good: npt.NDArray[np.bool_], rows: Places, problem: str) -> None:
+    def check(self, good: npt.NDArray[np.bool_], rows: Integers, problem: str) -> None:
         """Refuse the first of these records that is not good."""
         if not good.all():
             raise ElementError(f"{self.where(int(rows[np.argmin(good)]))}: {problem}")
@@ -292,7 +292,7 @@ class RecordBytes:
 
 
 def _column(
-    batch: RecordBytes, name: str, kind: _Kind, begins: Places, ends: Places, defaults: Mapping[str, Any]
+    batch: RecordBytes, name: str, kind: _Kind, begins: Integers, ends: Integers, defaults: Mapping[str, Any]
 ) -> Column:
     """A feature of all records."""
     rows = np.flatnonzero(ends > begins)
@@ -327,7 +327,9 @@ def _column(
     return column
 
 
-def _of_any_length(batch: RecordBytes, name: str, kind: _Kind, rows: Places, values: Column, counts: Places) -> Column:
+def _of_any_length(
+    batch: RecordBytes, name: str, kind: _Kind, rows: Integers, values: Column, counts: Integers
+) -> Column:
     """An object array with the values of each record."""
     size = math.prod(kind.shape)
     batch.check(
@@ -342,7 +344,7 @@ def _of_any_length(batch: RecordBytes, name: str, kind: _Kind, rows: Places, val
     return column
 
 
-def _bytes(batch: RecordBytes, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
+def _bytes(batch: RecordBytes, name: str, rows: Integers, at: Integers, ends: Integers) -> tuple[Column, Integers]:
     """The values of lists of bytes, record by record, and how many each has."""
     counts = np.zeros(len(rows), np.int64)
     of, starts, stops = [], [], []
@@ -359,12 +361,12 @@ def _bytes(batch: RecordBytes, name: str, rows: Places, at: Places, ends: Places
     values = np.empty(int(counts.sum()), object)
     if len(values):
         order = np.argsort(np.concatenate(of), kind="stable")
-        places = zip(np.concatenate(starts)[order].tolist(), np.concatenate(stops)[order].tolist())
-        values[:] = [batch.bytes[start:stop] for start, stop in places]
+        edges = zip(np.concatenate(starts)[order].tolist(), np.concatenate(stops)[order].tolist())
+        values[:] = [batch.bytes[start:stop] for start, stop in edges]
     return values, counts
 
 
-def _floats(batch: RecordBytes, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
+def _floats(batch: RecordBytes, name: str, rows: Integers, at: Integers, ends: Integers) -> tuple[Column, Integers]:
     data, lengths, single = _packed(batch, name, rows, at, ends, _FLOAT)
     size = 5 if single else 4
     batch.check(lengths % size == 0, rows, f"feature {name!r} is damaged")
@@ -375,7 +377,7 @@ def _floats(batch: RecordBytes, name: str, rows: Places, at: Places, ends: Place
     return by_value.reshape(-1).view("<f4"), lengths // size
 
 
-def _integers(batch: RecordBytes, name: str, rows: Places, at: Places, ends: Places) -> tuple[Column, Places]:
+def _integers(batch: RecordBytes, name: str, rows: Integers, at: Integers, ends: Integers) -> tuple[Column, Integers]:
     data, lengths, single = _packed(batch, name, rows, at, ends, _NUMBER)
     last = np.flatnonzero(data < 0x80)
     sizes = np.diff(last, prepend=-1)
@@ -387,9 +389,9 @@ def _integers(batch: RecordBytes, name: str, rows: Places, at: Places, ends: Pla
         raise ElementError(f"parse_example: feature {name!r} has a number of more than {_VARINT_BYTES} bytes")
     begins = last - sizes + 1
     values = (data[begins] & 0x7F).astype(np.uint64)
-    for place in range(1, int(sizes.max(initial=1))):
-        longer = np.flatnonzero(sizes > place)
-        values[longer] |= (data[begins[longer] + place] & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+    for byte in range(1, int(sizes.max(initial=1))):
+        longer = np.flatnonzero(sizes > byte)
+        values[longer] |= (data[begins[longer] + byte] & 0x7F).astype(np.uint64) << np.uint64(7 * byte)
     numbers = values.view(np.int64)
     if not single:
         return numbers, per_row
@@ -398,8 +400,8 @@ def _integers(batch: RecordBytes, name: str, rows: Places, at: Places, ends: Pla
 
 
 def _packed(
-    batch: RecordBytes, name: str, rows: Places, at: Places, ends: Places, single: int
-) -> tuple[npt.NDArray[np.uint8], Places, bool]:
+    batch: RecordBytes, name: str, rows: Integers, at: Integers, ends: Integers, single: int
+) -> tuple[npt.NDArray[np.uint8], Integers, bool]:
     """The bytes of lists of numbers, how many each record has, and whether each number has a tag of its own."""
     full = at < ends
     alone = full & (batch.content[at] == single)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from penstock import formats
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
 from penstock.formats.files import has_protocol
-from penstock.formats.place import Place
+from penstock.formats.result_memory import ResultMemory
 from penstock.paths import local_path
 
 
@@ -59,8 +59,8 @@ class ExampleFolder:
 
     def files_of(self, call: str, classes: Sequence[str]) -> list[str]:
         """The names of the files of some classes, one class after the other."""
-        places = {name: place for place, name in enumerate(classes)}
-        known = [(places[kind], name) for name in self.files(call) if (kind := self.class_of(name)) in places]
+        numbers = {name: number for number, name in enumerate(classes)}
+        known = [(numbers[kind], name) for name in self.files(call) if (kind := self.class_of(name)) in numbers]
         return [name for _, name in sorted(known, key=lambda pair: pair[0])]
 
     def class_of(self, name: str) -> str:
@@ -136,8 +136,8 @@ class FileReader(ABC):
         self.labels = labels
 
     @abstractmethod
-    def content(self, data: bytes, place: Place | None) -> Any:
-        """What the bytes of a file become; an array may be written to where `place` says.
+    def content(self, data: bytes, memory: ResultMemory | None) -> Any:
+        """What the bytes of a file become; an array may be written into what `memory` gives.
 
         Raises:
             ElementError: they are damaged.
@@ -146,10 +146,10 @@ class FileReader(ABC):
     def __call__(self, name: str) -> Any:
         return self._call_in_place(None, name)
 
-    def _call_in_place(self, place: Place | None, name: str) -> Any:
-        """As a call; `map` gives the place of the result in its output block."""
+    def _call_in_place(self, memory: ResultMemory | None, name: str) -> Any:
+        """As a call; `map` gives memory in its output block."""
         try:
-            content = self.content(read_file(name), place)
+            content = self.content(read_file(name), memory)
         except ElementError as error:
             raise ElementError(f"{name!r}: {error}") from error
         return content if self.labels is None else (content, self.labels.of(name))
@@ -163,8 +163,8 @@ class ImageReader(FileReader):
         self.channels = channels
         self.decoding = decoding
 
-    def content(self, data: bytes, place: Place | None) -> Any:
-        return formats.images.decode(data, self.channels, **self.decoding, place=place)
+    def content(self, data: bytes, memory: ResultMemory | None) -> Any:
+        return formats.images.decode(data, self.channels, **self.decoding, memory=memory)
 
 
 class TextReader(FileReader):
@@ -174,7 +174,7 @@ class TextReader(FileReader):
         super().__init__(labels)
         self.max_length = max_length
 
-    def content(self, data: bytes, place: Place | None) -> str:
+    def content(self, data: bytes, memory: ResultMemory | None) -> str:
         try:
             return data.decode("utf-8")[: self.max_length]
         except UnicodeDecodeError as error:
@@ -204,14 +204,14 @@ def divided(call: str, names: Sequence[str], validation_split: float, seed: int)
     Raises:
         InvalidArgumentError: one of the two would be empty.
     """
-    places = np.arange(len(names))
-    np.random.RandomState(seed).shuffle(places)
+    numbers = np.arange(len(names))
+    np.random.RandomState(seed).shuffle(numbers)
     count = int(validation_split * len(names))
     if not 0 < count < len(names):
         raise InvalidArgumentError(
             f"{call}(validation_split={validation_split}) takes {count} of {len(names)} files for validation: both "
-            "parts need some"
+            "need some"
         )
-    parts = np.sort(places[:-count]), np.sort(places[-count:])
-    training, validation = ([names[place] for place in part] for part in parts)
+    parts = np.sort(numbers[:-count]), np.sort(numbers[-count:])
+    training, validation = ([names[number] for number in part] for part in parts)
     return training, validation

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, MissingExtraError
-from penstock.formats.place import Place
+from penstock.formats.result_memory import ResultMemory
 
 try:
     import simplejpeg
@@ -53,12 +53,12 @@ def decode(
     interpolation: str = "bilinear",
     crop_to_aspect_ratio: bool = False,
     pad_to_aspect_ratio: bool = False,
-    place: Place | None = None,
+    memory: ResultMemory | None = None,
 ) -> Pixels:
     """What `ps.image.decode` says.
 
     Args:
-        place: asked once for where the result may be written, if it can be written there without a copy.
+        memory: asked once for memory for the result, if the result can be written there without a copy.
     """
     check_decode("image.decode", channels, dtype, size, interpolation, crop_to_aspect_ratio, pad_to_aspect_ratio)
     given: Any = data
@@ -68,13 +68,13 @@ def decode(
         )
         raise InvalidTypeError(f"image.decode(data=...) takes the bytes of an image file, got {what}")
 
-    def memory(shape: tuple[int, ...], kind: np.dtype[Any]) -> Pixels | None:
+    def pixels_memory(shape: tuple[int, ...], kind: np.dtype[Any]) -> Pixels | None:
         if dtype != "uint8" or (size is not None and shape[:2] != tuple(size)):
             return _scratch(shape, kind)
-        return None if place is None else place(shape, kind)
+        return None if memory is None else memory(shape, kind)
 
     least = None if size is None or interpolation == "nearest" else (size, pad_to_aspect_ratio)
-    pixels = _of_jpeg(data, channels, least, memory) if data[:3] == _JPEG and dtype != "uint16" else None
+    pixels = _of_jpeg(data, channels, least, pixels_memory) if data[:3] == _JPEG and dtype != "uint16" else None
     if pixels is None:
         pixels = _by_pillow(data, channels, dtype)
     if size is not None and pixels.shape[:2] != tuple(size):
@@ -84,10 +84,10 @@ def decode(
             interpolation=interpolation,
             crop_to_aspect_ratio=crop_to_aspect_ratio,
             pad_to_aspect_ratio=pad_to_aspect_ratio,
-            out=None if place is None or dtype == "float32" else place((*size, channels), pixels.dtype),
+            out=None if memory is None or dtype == "float32" else memory((*size, channels), pixels.dtype),
         )
     if dtype == "float32":
-        out = None if place is None else place(pixels.shape, np.dtype(np.float32))
+        out = None if memory is None else memory(pixels.shape, np.dtype(np.float32))
         floats: Pixels = np.divide(pixels, np.float32(_LARGEST[pixels.dtype]), out=out)
         return floats
     return pixels.copy() if _is_scratch(pixels) else pixels
@@ -135,7 +135,7 @@ def check_decode(
 
 
 def _of_jpeg(
-    data: bytes | bytearray | memoryview, channels: int, least: tuple[Size, bool] | None, memory: Place
+    data: bytes | bytearray | memoryview, channels: int, least: tuple[Size, bool] | None, memory: ResultMemory
 ) -> Pixels | None:
     """The pixels of a JPEG; None where simplejpeg rejects it, and Pillow is to say what it finds.
 

@@ -76,8 +76,8 @@ class RangedFile:
         counts = lasts - firsts + 1
         shifts = np.repeat(begins[firsts], counts)
         numbers = np.repeat(np.arange(len(pieces)), counts)
-        places = zip(numbers.tolist(), (begins - shifts).tolist(), (ends - shifts).tolist())
-        return b"".join([pieces[number][start:stop] for number, start, stop in places])
+        edges = zip(numbers.tolist(), (begins - shifts).tolist(), (ends - shifts).tolist())
+        return b"".join([pieces[number][start:stop] for number, start, stop in edges])
 
     def _pieces(self, begins: list[int], ends: list[int]) -> list[bytes]:
         raise NotImplementedError

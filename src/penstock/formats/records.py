@@ -63,7 +63,7 @@ class RecordFormat(ABC):
     def edges(self, name: str) -> npt.NDArray[np.int64]:
         """Where each record of a file that is not compressed begins, and where the last one ends.
 
-        What follows on a place where records can no longer be told apart counts as one record.
+        What follows a point from which on records can no longer be told apart counts as one record.
 
         Raises:
             StorageError: the file cannot be read, or its first record is none.

@@ -178,11 +178,11 @@ def _between_four(pixels: Pixels, size: Size) -> Pixels:
 
 @lru_cache(64)
 def _neighbours(length: int, wanted: int) -> tuple[Any, Any, Any]:
-    """For each of the `wanted` places along an axis the two pixels around it, and how near it is to the second."""
-    places = (np.arange(wanted) + 0.5) * (length / wanted) - 0.5
-    first = np.floor(places)
+    """For each of `wanted` pixels along an axis: the two old pixels around it, and its distance from the first."""
+    centres = (np.arange(wanted) + 0.5) * (length / wanted) - 0.5
+    first = np.floor(centres)
     numbers = first.astype(np.int64)
-    return numbers.clip(0, length - 1), (numbers + 1).clip(0, length - 1), places - first
+    return numbers.clip(0, length - 1), (numbers + 1).clip(0, length - 1), centres - first
 
 
 def _exact(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -214,28 +214,28 @@ class RowStore:
         self._decoded: dict[int, Columns] = {}
 
     def _description(self) -> dict[str, Any]:
-        place = self.path / _DESCRIPTION
+        path = self.path / _DESCRIPTION
         try:
-            data = json.loads(place.read_text())
+            data = json.loads(path.read_text())
         except (FileNotFoundError, NotADirectoryError) as error:
             raise StorageError(f"there is no saved dataset at '{self.path}': rows.json is missing") from error
         except ValueError as error:
-            raise StorageError(f"{place} is damaged: {error}") from error
+            raise StorageError(f"{path} is damaged: {error}") from error
         content = data.get("content") if isinstance(data, dict) else None
         if not isinstance(content, dict) or data.get("crc32c") != _checksum(content):
-            raise StorageError(f"{place} is damaged, or another penstock's: it is not as this one writes it")
+            raise StorageError(f"{path} is damaged, or another penstock's: it is not as this one writes it")
         if content["version"] != VERSION:
             raise StorageError(f"{self.path} has version {content['version']}, this penstock reads {VERSION}")
         return content
 
     def _order(self, checksum: int) -> npt.NDArray[np.int64]:
-        place = self.path / _ORDER
+        path = self.path / _ORDER
         try:
-            content = place.read_bytes()
+            content = path.read_bytes()
         except OSError as error:
-            raise StorageError(f"{place} is damaged: {error}") from error
+            raise StorageError(f"{path} is damaged: {error}") from error
         if google_crc32c.value(content) != checksum:
-            raise StorageError(f"{place} is damaged: it is not as it was written")
+            raise StorageError(f"{path} is damaged: it is not as it was written")
         order: npt.NDArray[np.int64] = np.load(io.BytesIO(content))
         return order
 
@@ -274,8 +274,8 @@ class RowStore:
         return int(self._ends[number - 1]) if number else 0
 
     def _columns(self, number: int) -> Columns:
-        file, place = self._batches[number]
-        batch = file.batch(place)
+        file, number_in_file = self._batches[number]
+        batch = file.batch(number_in_file)
         if number not in self._decoded:
             self._decoded[number] = tuple(
                 decode_column(file.schema.field(i), batch.column(i)) for i in range(batch.num_columns)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.errors import ElementError
-from penstock.formats.example import FIRST, Column, Places, RecordBytes, Wanted, first_rows
+from penstock.formats.example import FIRST, Column, Integers, RecordBytes, Wanted, first_rows
 from penstock.formats.ragged_feature import RaggedFeature
 from penstock.spec import LeafSpec
 
@@ -65,7 +65,7 @@ class _Sequences(RecordBytes):
     def where(self, row: int) -> str:
         return f"parse_sequence_example: record {row}"
 
-    def halves(self) -> list[tuple[Places, Places, Places]]:
+    def halves(self) -> list[tuple[Integers, Integers, Integers]]:
         """Which records have features and which have lists, and where these begin and end."""
         begins, ends = np.zeros((2, 2, len(self.ends)), np.int64)
         rows = np.flatnonzero(self.ends > self.begins)
@@ -82,7 +82,7 @@ class _Sequences(RecordBytes):
         return [self._half(*each) for each in zip(begins, ends)]
 
     @staticmethod
-    def _half(begins: Places, ends: Places) -> tuple[Places, Places, Places]:
+    def _half(begins: Integers, ends: Integers) -> tuple[Integers, Integers, Integers]:
         rows = np.flatnonzero(ends > begins)
         return rows, begins[rows], ends[rows]
 
@@ -90,7 +90,7 @@ class _Sequences(RecordBytes):
 class _Steps(RecordBytes):
     """The features of all steps of a list, one after the other, in place of records."""
 
-    def __init__(self, records: RecordBytes, of: Places, begins: Places, ends: Places) -> None:
+    def __init__(self, records: RecordBytes, of: Integers, begins: Integers, ends: Integers) -> None:
         self.bytes = records.bytes
         self.content = records.content
         self.begins = begins
@@ -103,9 +103,9 @@ class _Steps(RecordBytes):
         return f"{self._records.where(int(record))}, step {row - int(np.searchsorted(self._of, record))}"
 
     @staticmethod
-    def of_list(batch: RecordBytes, begins: Places, ends: Places) -> "_Steps":
-        """The steps of a list that stands at these places in the records; nowhere where both are 0."""
-        found: list[tuple[Places, Places, Places]] = []
+    def of_list(batch: RecordBytes, begins: Integers, ends: Integers) -> "_Steps":
+        """The steps of a list that begins and ends at these offsets in the records; nowhere where both are 0."""
+        found: list[tuple[Integers, Integers, Integers]] = []
         rows = np.flatnonzero(ends > begins)
         at = begins[rows]
         while len(rows):
@@ -136,13 +136,13 @@ class _Steps(RecordBytes):
         return together
 
 
-def _of_lists(batch: RecordBytes, wanted: Wanted, found: Mapping[str, tuple[Places, Places]]) -> dict[str, Column]:
+def _of_lists(batch: RecordBytes, wanted: Wanted, found: Mapping[str, tuple[Integers, Integers]]) -> dict[str, Column]:
     """What becomes of each list."""
     lists = {}
-    for name in wanted.parts:
+    for name in wanted.results:
         alone = wanted.only(name)
         steps = {key: _Steps.of_list(batch, *found[key]) for key in alone.keys}
-        main = steps[alone.parts[name][0][0]]
+        main = steps[alone.results[name][0][0]]
         for key, others in steps.items():
             main.check_as_many(others, name, key)
         column = alone.columns(main, {key: (each.begins, each.ends) for key, each in steps.items()})[name]

@@ -107,7 +107,7 @@ class TableReader(RecordReader):
                 return ends
             if len(self._data) > _MOST_BYTES:
                 raise StorageError(
-                    f"{self._place(0)}: a record does not end within {len(self._data)} bytes: is a quote not closed?"
+                    f"{self._where(0)}: a record does not end within {len(self._data)} bytes: is a quote not closed?"
                 )
             size *= 2
 
@@ -124,13 +124,13 @@ class TableReader(RecordReader):
                 return self._format.rows(table)
             except _DAMAGE as error:
                 if last == first + 1:
-                    place = self._place(first)
+                    where = self._where(first)
                     self._pass(1)
                     # The row that Arrow counts is the only one it was given.
-                    raise ElementError(f"{place}: {str(error).replace('Row #1: ', '')}") from error
+                    raise ElementError(f"{where}: {str(error).replace('Row #1: ', '')}") from error
                 last = first + (last - first) // 2  # those behind are decoded when these are read
 
-    def _place(self, record: int) -> str:
+    def _where(self, record: int) -> str:
         if not self._is_file:
             return self._name
         offset = self._start + self._begin(record)

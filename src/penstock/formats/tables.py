@@ -20,15 +20,15 @@ import pyarrow as pa
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 
 
-class _ColumnPlace(NamedTuple):
+class _ColumnPath(NamedTuple):
     """Whose argument a column is of, and what it is called in it."""
 
     call: str
     path: str = ""
 
-    def of(self, name: str) -> "_ColumnPlace":
-        """A column of the table in this place."""
-        return _ColumnPlace(self.call, f"{self.path}[{name!r}]")
+    def of(self, name: str) -> "_ColumnPath":
+        """A column of the table at this path."""
+        return _ColumnPath(self.call, f"{self.path}[{name!r}]")
 
     def __str__(self) -> str:
         return f" at {self.path}" if self.path else ""
@@ -54,11 +54,11 @@ def as_columns(value: Any, path: str = "", call: str = "from_tensor_slices") -> 
             f"{call} takes rows that are there, got a {type(value).__name__}, whose rows have to be "
             "computed: call .collect() on it"
         )
-    place = _ColumnPlace(call, path)
-    columns = _columns(value, place)
+    where = _ColumnPath(call, path)
+    columns = _columns(value, where)
     if isinstance(columns, dict) and columns is not value and not columns:
         raise InvalidArgumentError(
-            f"{call} takes a table with columns, got a {type(value).__name__} without any{place}"
+            f"{call} takes a table with columns, got a {type(value).__name__} without any{where}"
         )
     return columns
 
@@ -125,78 +125,78 @@ def _zero(kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(0, pa.int64()).cast(kind)
 
 
-def _columns(value: Any, place: _ColumnPlace) -> Any:
+def _columns(value: Any, where: _ColumnPath) -> Any:
     if _is_of_pandas(value):
         if not hasattr(value, "columns"):
-            return _of_series(value, place)
-        named = _unique([str(name) for name in value.columns], place)
-        return {name: _of_series(value.iloc[:, number], place.of(name)) for number, name in enumerate(named)}
+            return _of_series(value, where)
+        named = _unique([str(name) for name in value.columns], where)
+        return {name: _of_series(value.iloc[:, number], where.of(name)) for number, name in enumerate(named)}
     if hasattr(value, "with_format") and hasattr(value, "column_names"):
         if not hasattr(value, "__len__"):
             raise InvalidTypeError(
-                f"{place.call} takes what has a length, got {type(value).__name__}, which can only be iterated: "
+                f"{where.call} takes what has a length, got {type(value).__name__}, which can only be iterated: "
                 "from_generator(lambda: iter(it)) takes it"
             )
         value = value.with_format("arrow")[:]
     if hasattr(value, "__arrow_c_stream__"):
-        return _of_arrow(pa.chunked_array(value), place)
-    return _of_arrow(pa.array(value), place) if hasattr(value, "__arrow_c_array__") else value
+        return _of_arrow(pa.chunked_array(value), where)
+    return _of_arrow(pa.array(value), where) if hasattr(value, "__arrow_c_array__") else value
 
 
 def _is_of_pandas(value: Any) -> bool:
     return hasattr(value, "iloc") and any(kind.__module__.partition(".")[0] == "pandas" for kind in type(value).__mro__)
 
 
-def _of_series(series: Any, place: _ColumnPlace) -> Any:
+def _of_series(series: Any, where: _ColumnPath) -> Any:
     if not isinstance(series.dtype, np.dtype) and hasattr(series.array, "__arrow_array__"):  # pandas's own, with nulls
-        return _of_arrow(pa.array(series.array), place)
+        return _of_arrow(pa.array(series.array), where)
     return np.asarray(series)
 
 
-def _unique(names: Sequence[str], place: _ColumnPlace) -> Sequence[str]:
+def _unique(names: Sequence[str], where: _ColumnPath) -> Sequence[str]:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InvalidArgumentError(f"{place.call} takes a table whose columns have different names, got {twice}")
+        raise InvalidArgumentError(f"{where.call} takes a table whose columns have different names, got {twice}")
     return names
 
 
-def _of_arrow(array: pa.Array | pa.ChunkedArray, place: _ColumnPlace) -> Any:
+def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath) -> Any:
     """An Arrow array as a column; a struct as a dictionary of columns."""
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # too long for one array
         array = pa.concat_arrays(array.chunks)
-    _check_nulls(array, place)
+    _check_nulls(array, where)
     kind = array.type
     if isinstance(array, pa.FixedShapeTensorArray):
         return array.to_numpy_ndarray()
     if isinstance(kind, pa.BaseExtensionType):
-        return _of_arrow(array.storage, place)
+        return _of_arrow(array.storage, where)
     if pa.types.is_dictionary(kind):
-        return _of_arrow(array.dictionary, place)[array.indices.to_numpy(zero_copy_only=False)]
+        return _of_arrow(array.dictionary, where)[array.indices.to_numpy(zero_copy_only=False)]
     if pa.types.is_struct(kind):
-        names = _unique([kind.field(number).name for number in range(kind.num_fields)], place)
+        names = _unique([kind.field(number).name for number in range(kind.num_fields)], where)
         columns = array.flatten()
-        return {name: _of_arrow(column, place.of(name)) for name, column in zip(names, columns, strict=True)}
+        return {name: _of_arrow(column, where.of(name)) for name, column in zip(names, columns, strict=True)}
     if pa.types.is_fixed_size_list(kind):
-        values = _of_arrow(array.flatten(), place)
+        values = _of_arrow(array.flatten(), where)
         if isinstance(values, np.ndarray) and values.dtype != object:
             return values.reshape(len(array), kind.list_size, *values.shape[1:])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _rows(array, place)
-    if _has_a_place(kind):
+        return _rows(array, where)
+    if _fits_numpy(kind):
         return array.to_numpy(zero_copy_only=False)
     raise InvalidTypeError(
-        f"{place.call} takes numbers, strings, bytes, times, and lists and structs of them, got {kind}"
-        f"{place}: cast the column, or leave it out"
+        f"{where.call} takes numbers, strings, bytes, times, and lists and structs of them, got {kind}"
+        f"{where}: cast the column, or leave it out"
     )
 
 
-def _rows(array: pa.Array, place: _ColumnPlace) -> Any:
+def _rows(array: pa.Array, where: _ColumnPath) -> Any:
     """Lists as an object column with one array per row, each a view of the values."""
-    values = _of_arrow(array.flatten(), place)
+    values = _of_arrow(array.flatten(), where)
     if isinstance(values, dict):
-        raise InvalidTypeError(f"{place.call} takes lists of numbers or strings, got {array.type}{place}")
+        raise InvalidTypeError(f"{where.call} takes lists of numbers or strings, got {array.type}{where}")
     ends = np.cumsum(array.value_lengths().to_numpy(zero_copy_only=False)) if len(array) else np.zeros(0, np.int64)
     rows = np.empty(len(array), dtype=object)
     start = 0
@@ -207,7 +207,7 @@ def _rows(array: pa.Array, place: _ColumnPlace) -> Any:
 
 
 @cache
-def _has_a_place(kind: pa.DataType) -> bool:
+def _fits_numpy(kind: pa.DataType) -> bool:
     tests = (
         pa.types.is_boolean,
         pa.types.is_integer,
@@ -226,10 +226,10 @@ def _has_a_place(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _check_nulls(array: pa.Array, place: _ColumnPlace) -> None:
+def _check_nulls(array: pa.Array, where: _ColumnPath) -> None:
     if array.null_count:
         raise InvalidArgumentError(
-            f"{place.call} takes columns without nulls, got {array.null_count} of {len(array)}{place} "
+            f"{where.call} takes columns without nulls, got {array.null_count} of {len(array)}{where} "
             f"({array.type}): leave these rows out (table.drop_null() in Arrow), fill them (column.fill_null(0)), or "
             "give a mask next to what is filled: {'x': column.fill_null(0), 'x_is_valid': column.is_valid()}, as "
             "ps.Dataset.from_arrow(table, mask_nulls=True) does"

@@ -147,7 +147,7 @@ class TarReader(RecordReader):
             content, end = at + _BLOCK, at + _BLOCK + (size + _BLOCK - 1) // _BLOCK * _BLOCK
             if end > len(data):
                 if whole and not ends:
-                    raise StorageError(f"{self._place()}: the archive is cut: {end - len(data)} bytes are missing")
+                    raise StorageError(f"{self._where()}: the archive is cut: {end - len(data)} bytes are missing")
                 return ends, end
             kind = header[156:157]
             if kind in (_LONG_NAME, _ATTRIBUTES):
@@ -174,11 +174,11 @@ class TarReader(RecordReader):
         if compression:
             return StorageError(f"{self._name!r} is compressed: give compression_type={compression!r}")
         return StorageError(
-            f"{self._place()}: there is no header of a member at byte {self._start + at}: the file is damaged, or no "
+            f"{self._where()}: there is no header of a member at byte {self._start + at}: the file is damaged, or no "
             "tar archive; its samples before that are whole, what follows is left out"
         )
 
-    def _place(self) -> str:
+    def _where(self) -> str:
         return f"{self._name!r}, sample {self.number}"
 
     def _decode(self, first: int) -> Any:
@@ -189,14 +189,14 @@ class TarReader(RecordReader):
             except (ElementError, ValueError) as error:
                 if rows:
                     break
-                message = f"{self._place()}, {sample.key!r}: {error}"
+                message = f"{self._where()}, {sample.key!r}: {error}"
                 self._pass(1)
                 raise ElementError(message) from error
         columns = {}
         for name, values in zip((KEY, *self._format.extensions), zip(*rows)):
             column = np.empty(len(values), np.int64 if _decoder(self._format, name) is int else object)
-            for place, value in enumerate(values):
-                column[place] = value
+            for row, value in enumerate(values):
+                column[row] = value
             columns[name] = column
         return columns
 

@@ -62,8 +62,8 @@ class LineReader(RecordReader):
         return np.fromiter(lines, object, len(lines))
 
     def _damaged(self, error: UnicodeDecodeError) -> ElementError:
-        place = f"{self._name!r}, line {self.number + 1}, at byte {self.offset}"
-        message = f"{place}: expected UTF-8, got the byte 0x{error.object[error.start]:02x} ({error.reason})"
+        where = f"{self._name!r}, line {self.number + 1}, at byte {self.offset}"
+        message = f"{where}: expected UTF-8, got the byte 0x{error.object[error.start]:02x} ({error.reason})"
         compression = compression_of(error.object[:8]) if self.number == 0 else ""
         if compression:
             message += f'; it looks like a file compressed by {compression}: give compression_type="{compression}"'

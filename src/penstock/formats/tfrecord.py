@@ -129,26 +129,26 @@ class TFRecordReader(RecordReader):
         records = [bytes(data[begin + header : end - footer]) for begin, end in pairwise(ends.tolist())]
         found = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
         found = (found >> np.uint32(15) | found << np.uint32(17)) + np.uint32(_MASK)
-        places = ends[1:, None] + np.arange(-footer, 0)
-        stored = np.frombuffer(data, np.uint8)[places].view("<u4")[:, 0]
+        offsets = ends[1:, None] + np.arange(-footer, 0)
+        stored = np.frombuffer(data, np.uint8)[offsets].view("<u4")[:, 0]
         wrong = np.flatnonzero(found != stored)
         if wrong.size and wrong[0] == 0:
-            error = StorageError(f"{self._place()}: the checksum of its {len(records[0])} bytes of data is wrong")
+            error = StorageError(f"{self._where()}: the checksum of its {len(records[0])} bytes of data is wrong")
             self._pass(1)
             raise error
         return np.fromiter(records, object, wrong[0] if wrong.size else len(records))
 
-    def _place(self) -> str:
+    def _where(self) -> str:
         return f"{self._name!r}, record {self.number} at byte {self.offset}"
 
     def _truncated(self, needed: int) -> StorageError:
-        return StorageError(f"{self._place()}: the file is truncated: expected {needed} more bytes from there")
+        return StorageError(f"{self._where()}: the file is truncated: expected {needed} more bytes from there")
 
     def _not_a_record(self) -> StorageError:
         compression = compression_of(bytes(self._data[:8])) if self.offset == 0 else ""
         if compression:
             return StorageError(f"{self._name!r} is compressed: give compression_type={compression!r}")
         return StorageError(
-            f"{self._place()}: the checksum of its length is wrong: the file is damaged, or not a TFRecord file; "
+            f"{self._where()}: the checksum of its length is wrong: the file is damaged, or not a TFRecord file; "
             "its records before that are whole, what follows is left out"
         )

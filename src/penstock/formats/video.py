@@ -163,10 +163,10 @@ def _looked_through(container: Any, stream: Any, name: str) -> _Index:
 
 def _decode_into(clip: Frames, container: Any, stream: Any, index: _Index, numbers: Sequence[int], name: str) -> None:
     """Decode the frames of these numbers, each once, in the order of the file."""
-    places: dict[int, list[int]] = {}
-    for place, number in enumerate(numbers):
-        places.setdefault(index.shown[number], []).append(place)
-    wanted = sorted(places)
+    rows: dict[int, list[int]] = {}
+    for row, number in enumerate(numbers):
+        rows.setdefault(index.shown[number], []).append(row)
+    wanted = sorted(rows)
     number_of = {time: number for number, time in enumerate(index.shown)}
     decoded: Iterator[Any] = iter(())
     last: int | None = None
@@ -187,13 +187,13 @@ def _decode_into(clip: Frames, container: Any, stream: Any, index: _Index, numbe
                 f"{what} has {frame.height} x {frame.width} pixels, expected {clip.shape[1]} x {clip.shape[2]}"
             )
         pixels = frame.to_ndarray(format="gray" if clip.shape[3] == 1 else "rgb24")
-        for place in places[time]:
-            clip[place] = pixels.reshape(clip.shape[1:])
+        for row in rows[time]:
+            clip[row] = pixels.reshape(clip.shape[1:])
         last = time
 
 
-def _from(container: Any, stream: Any, place: int) -> Iterator[Any]:
-    container.seek(place, stream=stream, backward=True)
+def _from(container: Any, stream: Any, time: int) -> Iterator[Any]:
+    container.seek(time, stream=stream, backward=True)
     return iter(container.decode(stream))
 
 

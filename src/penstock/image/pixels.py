@@ -53,7 +53,7 @@ def decode(
     """
     given = {"crop_to_aspect_ratio": crop_to_aspect_ratio, "pad_to_aspect_ratio": pad_to_aspect_ratio}
     pixels: npt.NDArray[Any] = formats.images.decode(
-        data, channels, dtype, size, interpolation=interpolation, place=None, **given
+        data, channels, dtype, size, interpolation=interpolation, memory=None, **given
     )
     return pixels
 

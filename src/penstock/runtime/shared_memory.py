@@ -157,7 +157,7 @@ def slot_size_for(size: int) -> int:
     return -(-size // step) * step
 
 
-def place_of(array: Array) -> tuple[Segment, int] | None:
+def location_of(array: Array) -> tuple[Segment, int] | None:
     """The segment that holds a contiguous array, and where it begins there; None for any other memory."""
     memory = memory_of(array)
     if memory is None or not isinstance(memory.owner, Slot):

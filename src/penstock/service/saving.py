@@ -71,8 +71,8 @@ def distributed_save(
     """
     given = as_dataset("distributed_save", dataset)
     distributed = distribute("distributed_epoch", service)
-    place = SaveRequest.place("distributed_save", path).absolute()
-    request = SaveRequest("distributed_save", place, format, shards, rows_per_shard)
+    checked_path = SaveRequest.checked_path("distributed_save", path).absolute()
+    request = SaveRequest("distributed_save", checked_path, format, shards, rows_per_shard)
     if not in_any_order(given.node, given.options()):
         save_dataset(given.apply(distributed), request)
         return

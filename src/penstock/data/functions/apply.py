@@ -41,14 +41,14 @@ def checked_rows(function: Callable[..., Any], block: Block) -> Iterator[Any]:
 def call_rows_in_place(function: Any, block: Block, output: OutputBlock, start: int) -> Iterator[Any]:
     """As `call_rows`, of a function that has a method `_call_in_place`.
 
-    Its first argument is a `Place`: memory in the result's row of the output block, where it may write the result and
-    return what it got. Only a function that keeps no reference to its result has such a method.
+    Its first argument is a `ResultMemory`, which gives memory in the result's row of the output block: the function may
+    write its result there and return that memory. A function that keeps a reference to its result has no such method.
     """
     call = getattr(function, "_call_in_place")  # noqa: B009  # a protocol for penstock's own, as `_map_block` is
     unpack = block.structure.kind == "tuple"
     for number, row in enumerate(block.rows(), start):
-        place = partial(output.place, number)
-        yield call(place, *row) if unpack else call(place, row)
+        memory = partial(output.memory_for, number)
+        yield call(memory, *row) if unpack else call(memory, row)
 
 
 def call_rows_with_randomness(

@@ -75,12 +75,12 @@ class OutputBlock:
         """How many bytes it holds."""
         return sum(column.nbytes for column in self.columns)
 
-    def place(self, row: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Column | None:
-        """Where an array of this row's result will stand; None where none of this shape and dtype is expected."""
+    def memory_for(self, row: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Column | None:
+        """The memory of an array in this row's result; None where none of this shape and dtype is expected."""
         for column in self.columns:
             if column.shape[1:] == shape and column.dtype == dtype:
-                place: Column = column[row]
-                return place
+                memory: Column = column[row]
+                return memory
         return None
 
     def put(self, row: int, value: Any) -> None:

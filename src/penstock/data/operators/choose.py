@@ -285,15 +285,15 @@ class LookedUpStream(Stream):
             counts = np.bincount(chosen[there], minlength=len(self._lengths))
         before = self._given
         self._given, self._used = before + counts, self._used + len(numbers)
-        places = np.full(len(numbers), -1)
-        places[order] = np.arange(len(order))
+        inverse = np.full(len(numbers), -1)
+        inverse[order] = np.arange(len(order))
         if not len(order):
             return None
         rows = [
             self._node.members[number].read(self._run, self._epoch, range(start, start + count))
             for number, start, count in zip(counts.nonzero()[0], before[counts > 0], counts[counts > 0], strict=True)
         ]
-        return Block.concatenate(rows).take(places[places >= 0])
+        return Block.concatenate(rows).take(inverse[inverse >= 0])
 
     def state(self) -> State:
         """As cursors over the members and the choice would tell it."""

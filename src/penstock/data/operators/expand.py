@@ -202,9 +202,9 @@ class InterleaveStream(Stream):
             assert len(block) == count
             blocks.append(block)
             self._moved.add(number)
-        places = np.empty_like(order)
-        places[order] = np.arange(len(order))
-        return Block.concatenate(blocks).take(places)
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
+        return Block.concatenate(blocks).take(inverse)
 
     def _turn(self, rows: int) -> int:
         return rows if self._left is None else min(rows, self._left)

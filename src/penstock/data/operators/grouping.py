@@ -82,7 +82,7 @@ class _Group:
 
 
 class GroupByWindowStream(Stream):
-    """The state names the collected rows by number, and a place in the input from which to read them again."""
+    """The state names the collected rows by number, and a state of the input from which to read them again."""
 
     def __init__(self, node: GroupByWindow, run: Run, epoch: int) -> None:
         self._node = node
@@ -90,8 +90,8 @@ class GroupByWindowStream(Stream):
         self._epoch = epoch
         self._input = node.input.counting_cursor(run, epoch)
         self._pace = Pace()
-        # Places in the input, by the number of the row that follows: the oldest one that a collected row needs stays.
-        self._places: list[tuple[int, State]] = []
+        # States of the input, by the number of the row that follows: the oldest one that a collected row needs stays.
+        self._input_states: list[tuple[int, State]] = []
         self._groups: dict[int, _Group] = {}
         self._structure: Any = None
         self._window: tuple[int, _Group] | None = None
@@ -105,14 +105,14 @@ class GroupByWindowStream(Stream):
                     return block
                 self._output.close()
                 self._output = self._window = None
-                self._forget_places()
+                self._forget_input_states()
             if not self._next_window():
                 return None
 
     def _next_window(self) -> bool:
         """Read on until a window is full, or the input has ended and one is left; False when all is done."""
         while True:
-            place, met = self._input.state(), self._input.met
+            input_state, met = self._input.state(), self._input.met
             block = self._input.pull(1, self._pace.start())
             if block is None:
                 if not self._groups:
@@ -121,7 +121,7 @@ class GroupByWindowStream(Stream):
                 self._emit(key)
                 return True
             self._pace.stop(block.nbytes)
-            self._places.append((met, place))
+            self._input_states.append((met, input_state))
             self._structure = block.structure
             if self._collect(block, met):
                 return True
@@ -168,40 +168,40 @@ class GroupByWindowStream(Stream):
         """The dataset that is made of a window."""
         return self._node.dataset_of_window(key, window)
 
-    def _forget_places(self) -> None:
-        """Forget the places that no collected row needs; a row's number is above those before it in its group."""
+    def _forget_input_states(self) -> None:
+        """Forget the states that no collected row needs; a row's number is above those before it in its group."""
         held = [rows.numbers[0] for rows in self._groups.values()]
         if self._window is not None:
             held.append(self._window[1].numbers[0])
         first = min(held, default=self._input.met)
         unneeded = 0
-        while unneeded + 1 < len(self._places) and self._places[unneeded + 1][0] <= first:
+        while unneeded + 1 < len(self._input_states) and self._input_states[unneeded + 1][0] <= first:
             unneeded += 1
-        del self._places[:unneeded]
+        del self._input_states[:unneeded]
 
     def state(self) -> State:
         if self._groups or self._window is not None:
-            self._forget_places()
-            _, place = self._places[0]
+            self._forget_input_states()
+            _, input_state = self._input_states[0]
         else:
-            place = self._input.state()
+            input_state = self._input.state()
         groups = [[key, list(rows.numbers)] for key, rows in self._groups.items()]
         window = None
         if self._window is not None and self._output is not None:
             window = [self._window[0], list(self._window[1].numbers), self._output.state()]
-        return [place, self._input.known, groups, window]
+        return [input_state, self._input.known, groups, window]
 
     def restore(self, state: State) -> None:
-        place, known, groups, window = state
-        self._input.restore_at(place, known)
+        input_state, known, groups, window = state
+        self._input.restore_at(input_state, known)
         wanted = {number for _, numbers in groups for number in numbers} | set(window[1] if window else ())
         found: dict[int, list[Any]] = {}
         while self._input.repeating:
-            place, met = self._input.state(), self._input.met
+            input_state, met = self._input.state(), self._input.met
             block = self._input.repeat()
             if block is None:
                 continue
-            self._places.append((met, place))
+            self._input_states.append((met, input_state))
             self._structure = block.structure
             for number in wanted.intersection(range(met, met + len(block))):
                 found[number] = [own(column[number - met]) for column in block.columns]

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from penstock.data.block import Block
 from penstock.data.node import DependsOn, Run, SameElements
-from penstock.data.skipped import SkippedPlace, belongs_to_row, skipped_row
+from penstock.data.skipped import SkipNote, belongs_to_row, skipped_row
 from penstock.data.streams.live import LiveStream
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -86,7 +86,7 @@ class IgnoreErrorsStream(Stream):
             number = self._number()
         else:
             self._first, number = self._live.state(), self._live.number
-        self._skips.add(SkippedPlace(self._key, number, (row,), (self._node.log,)))
+        self._skips.add(SkipNote(self._key, number, (row,), (self._node.log,)))
         if self._threads.stopped:  # nobody waits for a row any more, and there may never be one
             raise Closed
 

@@ -93,9 +93,9 @@ class IndexedFiles(OneInput):
         forward = isinstance(indices, range) and indices.step == 1
         if forward or len(indices) == 0:
             return self._read(run, indices)
-        wanted, places = np.unique(np.asarray(indices, np.int64), return_inverse=True)
+        wanted, inverse = np.unique(np.asarray(indices, np.int64), return_inverse=True)
         block = self._read(run, wanted)
-        return block if np.array_equal(places, np.arange(len(indices))) else block.take(places, run.copiers)
+        return block if np.array_equal(inverse, np.arange(len(indices))) else block.take(inverse, run.copiers)
 
     def _read(self, run: Run, rows: Indices) -> Block:
         """Rows in the order of the files."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Run, SameElements
 from penstock.data.skipped import Noticed
-from penstock.data.slots import Places, Slots
+from penstock.data.slots import SlotNumbers, Slots
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.options import INFINITE_CARDINALITY
@@ -59,7 +59,7 @@ class Shuffle(SameElements):
 
     @property
     def moves(self) -> bool:
-        """Whether any row can come at another place: not in windows of one row, nor where there is one row only."""
+        """Whether any row can come at another position: not in windows of one row, nor where there is one row only."""
         return self.buffer_size > 1 and self.input.cardinality != 1
 
     @property
@@ -91,13 +91,13 @@ class Shuffle(SameElements):
         """Where the rows at these positions stand in an input that is longer than the buffer."""
         first, size = self.first_window(key), self.buffer_size
         sources = np.empty(len(indices), np.int64)
-        for window, places, positions in _by_window(indices, first, size):
+        for window, within, positions in _by_window(indices, first, size):
             start = 0 if window == 0 else first + (window - 1) * size
             rows = first if window == 0 else size
             if length != INFINITE_CARDINALITY:
                 rows = min(rows, length - start)
-            sources[places] = permuted(mix(key, 2, window), rows, shifted(positions, -start))
-            sources[places] += start
+            sources[within] = permuted(mix(key, 2, window), rows, shifted(positions, -start))
+            sources[within] += start
         return sources
 
     def stream(self, run: Run, epoch: int) -> "ShuffleStream":
@@ -122,9 +122,9 @@ def _by_window(indices: Indices, first: int, size: int) -> Iterator[tuple[int, s
     order = np.argsort(windows, kind="stable")
     ends = [*(np.flatnonzero(np.diff(windows[order])) + 1).tolist(), len(order)]
     for start, stop in pairwise([0, *ends]):
-        places = order[start:stop]
-        if len(places):
-            yield int(windows[places[0]]), places, positions[places]
+        within = order[start:stop]
+        if len(within):
+            yield int(windows[within[0]]), within, positions[within]
 
 
 class ShuffleStream(OneInputStream):
@@ -150,7 +150,7 @@ class ShuffleStream(OneInputStream):
         # What was left out among the collected rows, and after how many of them.
         self._left_out: list[tuple[int, list[Noticed]]] = []
         self._slots = Slots(run.copiers)
-        self._collected: list[Places] = []
+        self._collected: list[SlotNumbers] = []
         self._collected_begin: State = None
         self._second_begin: State = None
         # The window that is handed out, or will be first: where it begins in the input, its number, whether its rows
@@ -162,7 +162,7 @@ class ShuffleStream(OneInputStream):
         # How many rows of the next window had been collected when the first of this one was handed out.
         self._start = 0
         # Where the rows of the window stand that were not handed out yet, in the order in which they will be.
-        self._left: Places = np.empty(0, np.int64)
+        self._left: SlotNumbers = np.empty(0, np.int64)
         # A failure met while the next window is collected. It comes when that window begins: where among the rows it
         # comes must not depend on how many rows are asked for at a time.
         self._failure: BaseException | None = None
@@ -227,19 +227,19 @@ class ShuffleStream(OneInputStream):
         if not self._collected:
             self._begin, self._given = self._input.state(), 0
             return False
-        places = np.concatenate(self._collected)
+        slots = np.concatenate(self._collected)
         self._begin, self._collected = self._collected_begin, []
         self._start = 0
         key = mix(self._key, 2, number)
-        if number == 0 and len(places) <= self._buffer:
+        if number == 0 and len(slots) <= self._buffer:
             key = mix(self._key, 0)
         elif number == 0:
-            self._collected, self._collected_begin = [places[self._first :]], self._second_begin
-            self._start = len(places) - self._first
-            places = places[: self._first]
-        places = places[permuted(key, len(places), range(len(places)))]
-        self._slots.free(places[: self._given])
-        self._left = places[self._given :]
+            self._collected, self._collected_begin = [slots[self._first :]], self._second_begin
+            self._start = len(slots) - self._first
+            slots = slots[: self._first]
+        slots = slots[permuted(key, len(slots), range(len(slots)))]
+        self._slots.free(slots[: self._given])
+        self._left = slots[self._given :]
         return True
 
     def state(self) -> State:

@@ -94,13 +94,13 @@ class ArrayRows(CollectionRows):
         return np.asarray(self._source[start:stop])
 
     def _picked(self, indices: Column) -> Column:
-        wanted, places = np.unique(indices, return_inverse=True)
+        wanted, inverse = np.unique(indices, return_inverse=True)
         edges = np.flatnonzero(np.diff(wanted // self._piece)) + 1
         parts = [
             self._between(int(group[0]), int(group[-1]) + 1)[group - group[0]] for group in np.split(wanted, edges)
         ]
         found = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return found[places]
+        return found[inverse]
 
 
 class ArrowRows(CollectionRows):

@@ -83,10 +83,10 @@ class Window(OneInput):
             rows = yield from self.input.reading(run, epoch, range(first, stop))
             return self.windows(rows, [begin - first for begin in begins], self.stride)
         ranges = [range(begin, min(begin + self.span, stop), self.stride) for begin in begins]
-        wanted = np.concatenate([as_positions(places) for places in ranges])
+        wanted = np.concatenate([as_positions(each) for each in ranges])
         rows = yield from self.input.reading(run, epoch, wanted)
-        ends = np.cumsum([len(places) for places in ranges]).tolist()
-        blocks = [rows.slice(end - len(places), end) for places, end in zip(ranges, ends, strict=True)]
+        ends = np.cumsum([len(each) for each in ranges]).tolist()
+        blocks = [rows.slice(end - len(each), end) for each, end in zip(ranges, ends, strict=True)]
         return Block.concatenate([self.windows(block, [0], 1) for block in blocks])
 
     def stream(self, run: Run, epoch: int) -> "WindowStream":
@@ -101,7 +101,7 @@ class WindowStream(OneInputStream):
     def __init__(self, node: Window, run: Run, epoch: int) -> None:
         self._node = node
         self._input = node.input.counting_cursor(run, epoch)
-        # The rows from the beginning of the next window on, and of which blocks these are the rest: the places before
+        # The rows from the beginning of the next window on, and of which blocks these are the rest: the states before
         # them and how many rows they had. Of the first block some rows may be dropped already.
         self._rows: Block | None = None
         self._blocks: deque[tuple[State, int]] = deque()
@@ -160,5 +160,5 @@ class WindowStream(OneInputStream):
         return [self._input.state(), self._input.known, self._gap]
 
     def restore(self, state: State) -> None:
-        place, known, self._gap = state
-        self._input.restore_at(place, known)
+        input_state, known, self._gap = state
+        self._input.restore_at(input_state, known)

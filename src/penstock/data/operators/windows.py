@@ -51,7 +51,7 @@ class TimeseriesWindows(Node):
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         starts = np.asarray(indices, np.int64) * self.sequence_stride + self.start
-        places = starts[:, None] + np.arange(self.sequence_length) * self.sampling_rate
-        data = (column.take(places, axis=0) for column in self.columns)
+        rows = starts[:, None] + np.arange(self.sequence_length) * self.sampling_rate
+        data = (column.take(rows, axis=0) for column in self.columns)
         columns = (*data, *(column.take(starts, axis=0) for column in self.targets))
         return Block(columns, self.structure, len(indices))

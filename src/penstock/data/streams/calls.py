@@ -42,15 +42,17 @@ class _CalledPiece:
     """Rows that were read, and the calls for them; or what was raised in place of a row, or the end.
 
     Attributes:
-        place: the state of the input before them.
+        input_state: the state of the input before them.
         number: how many rows and failures the input had given before them.
         position: of the first row.
         rows: the rows; None for a failure or the end.
         skips: what was left out before them, and where they were read.
     """
 
-    def __init__(self, place: State, number: int, position: int, rows: Block | None, skips: list[Noticed]) -> None:
-        self.place = place
+    def __init__(
+        self, input_state: State, number: int, position: int, rows: Block | None, skips: list[Noticed]
+    ) -> None:
+        self.input_state = input_state
         self.number = number
         self.position = position
         self.rows = rows
@@ -128,7 +130,7 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
     def _rest(piece: _CalledPiece, rows: int) -> _CalledPiece:
         """A piece without its first rows."""
         assert piece.rows is not None
-        state, passed, met = piece.place
+        state, passed, met = piece.input_state
         left = piece.rows.slice(rows, len(piece.rows))
         return _CalledPiece([state, passed + rows, met + rows], piece.number + rows, piece.position + rows, left, [])
 
@@ -161,13 +163,13 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
         return need + min(count - ahead, OVERTAKING * count - read)
 
     def _read(self, need: int, allow: int) -> None:
-        place, number = self._input.state(), self._input.met
+        input_state, number = self._input.state(), self._input.met
         rows, error = None, None
         try:
             rows = next(self._pulled(need, allow))
         except failures() as raised:
             error = to_keep(raised)
-        piece = _CalledPiece(place, number, self._position, rows, self._skips.taken())
+        piece = _CalledPiece(input_state, number, self._position, rows, self._skips.taken())
         piece.error = error
         if rows is not None:
             self._position += len(rows)
@@ -220,8 +222,8 @@ class CallsInOrder(_CallsStream):
 
     def state(self) -> State:
         if self._failed is not None:
-            return self._failed.place
-        return self._pieces[0].place if self._pieces else self._input.state()
+            return self._failed.input_state
+        return self._pieces[0].input_state if self._pieces else self._input.state()
 
     def restore(self, state: State) -> None:
         self._input.restore(state)
@@ -231,7 +233,7 @@ class CallsInOrder(_CallsStream):
 class CallsInAnyOrder(_CallsStream):
     """The results in the order in which the calls end, one row at a time.
 
-    The state names the elements that were read but not given, as ranges, and a place in the input from which to read
+    The state names the elements that were read but not given, as ranges, and a state of the input from which to read
     them again. Their order would be another one then: so a state of what stands above must never lie within a block,
     of which it could only say how many rows to pass over, and blocks have one row.
 
@@ -285,26 +287,26 @@ class CallsInAnyOrder(_CallsStream):
             kept = [*kept, (self._failed, 0, len(self._failed.rows))]
         open_pieces = kept + [(piece, 0, 1 if piece.rows is None else len(piece.rows)) for piece in self._pieces]
         first = min((piece for piece, _, _ in open_pieces), key=lambda piece: piece.number, default=None)
-        place = self._input.state() if first is None else first.place
+        input_state = self._input.state() if first is None else first.input_state
         elements = sorted(
             [piece.number + passed, piece.position + passed, rows] for piece, passed, rows in open_pieces if rows
         )
-        return [place, self._input.known, self._position, elements]
+        return [input_state, self._input.known, self._position, elements]
 
     def restore(self, state: State) -> None:
-        place, known, self._position, elements = state
+        input_state, known, self._position, elements = state
         wanted = [[number, position, *(count or [1])] for number, position, *count in elements]
-        self._input.restore_at(place, known)
+        self._input.restore_at(input_state, known)
         found: list[_CalledPiece] = []
         while self._input.repeating:
-            place, number = self._input.state(), self._input.met
+            input_state, number = self._input.state(), self._input.met
             rows = self._input.repeat()
             if rows is None:
                 continue
             for first, position, count in wanted:
                 start, stop = max(first, number), min(first + count, number + len(rows))
                 if start < stop:
-                    whole = _CalledPiece(place, number, position - first + number, rows, [])
+                    whole = _CalledPiece(input_state, number, position - first + number, rows, [])
                     piece = self._rest(whole, start - number)
                     assert piece.rows is not None
                     piece.rows = piece.rows.slice(0, stop - start)

@@ -269,11 +269,11 @@ class DividedInput(Inputs):
         return known if len(known) == len(every) else None
 
     def sizes_at(self, lengths: list[Lengths], step: int) -> Sizes:
-        batch, part = divmod(step, self.workers.count)
+        batch, turn = divmod(step, self.workers.count)
         replicas = self.workers.replicas
         slices = [slice_bounds(own.rows_of_batch(batch), self.slices_per_batch) for own in lengths]
         return [
-            tuple(stop - start for start, stop in bounds[part * replicas : (part + 1) * replicas]) for bounds in slices
+            tuple(stop - start for start, stop in bounds[turn * replicas : (turn + 1) * replicas]) for bounds in slices
         ]
 
     def steps_with_rows(self, lengths: list[Lengths]) -> int:
@@ -282,10 +282,10 @@ class DividedInput(Inputs):
             return INFINITE_CARDINALITY
         # Between these batches all are alike.
         edges = sorted({0, *counts, *(max(count - 1, 0) for count in counts)})
-        parts = range(self.workers.count)
+        turns = range(self.workers.count)
         return sum(
             (stop - start)
-            * sum(any(map(any, self.sizes_at(lengths, start * self.workers.count + part))) for part in parts)
+            * sum(any(map(any, self.sizes_at(lengths, start * self.workers.count + turn))) for turn in turns)
             for start, stop in pairwise(edges)
         )
 

@@ -166,14 +166,14 @@ class WorkerBatches(StepSource):
         self._leaves: list[Any] = []
         self._structure = Structure("none", leaf_count=0)
         self._bounds: list[tuple[int, int]] = []
-        self._part = 0
+        self._steps_of_batch = 0
 
     def next(self) -> HostStep:
-        if self._part == 0:
+        if self._steps_of_batch == 0:
             self._read()
-        first = self._part * self.replicas
+        first = self._steps_of_batch * self.replicas
         bounds = self._bounds[first : first + self.replicas]
-        self._part = (self._part + 1) % self._workers
+        self._steps_of_batch = (self._steps_of_batch + 1) % self._workers
         start, stop = bounds[0][0], bounds[-1][1]
         sizes = tuple(end - begin for begin, end in bounds)
         return HostStep(
@@ -190,9 +190,9 @@ class WorkerBatches(StepSource):
         self._bounds = slice_bounds(rows, self._workers * self.replicas)
 
     def position(self) -> Any:
-        dataset = self._before if self._part else self._batches.position()
-        place = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
-        return {**place, "part": self._part, "dataset": dataset}
+        dataset = self._before if self._steps_of_batch else self._batches.position()
+        state = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
+        return {**state, "steps_of_batch": self._steps_of_batch, "dataset": dataset}
 
     def state_at(self, position: Any) -> Any:
         return {**position, "dataset": self._batches.state_at(position["dataset"])}
@@ -210,15 +210,15 @@ class WorkerBatches(StepSource):
         self._batches.claim()
 
     def restore(self, state: Any) -> Any:
-        _check_worker(state, self._worker, self._workers, "part", "dataset")
-        if state["part"] and state["replicas"] != self.replicas:
+        _check_worker(state, self._worker, self._workers, "steps_of_batch", "dataset")
+        if state["steps_of_batch"] and state["replicas"] != self.replicas:
             raise StateMismatchError(
                 f"the state was taken in the middle of a batch that was cut for {state['replicas']} replicas on each "
                 f"worker, here are {self.replicas}: only at the end of a batch can their number change"
             )
         position = self._batches.restore(state["dataset"])
-        self._part = 0
-        for _ in range(state["part"]):
+        self._steps_of_batch = 0
+        for _ in range(state["steps_of_batch"]):
             self.next()
         self.number = state["step"]
         return {**state, "dataset": position}
@@ -261,7 +261,7 @@ class Elements(StepSource):
         template = Template.of(taken[0][0], structure)
         rows = [_as_arrays(element)[0] if element is not _ENDED else template.empty() for element in elements]
         sizes = tuple(self._rows_of(leaves, structure) for leaves in rows)
-        columns = [StepLeaf(list(parts)) for parts in zip(*rows, strict=True)]
+        columns = [StepLeaf(list(slices)) for slices in zip(*rows, strict=True)]
         return HostStep(structure, columns, sizes, sizes if self._workers == 1 else None)
 
     def _positions(self) -> Any:
@@ -269,23 +269,23 @@ class Elements(StepSource):
 
     def position(self) -> Any:
         positions = self._before if self._collected else self._positions()
-        place = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
-        return {**place, "datasets": positions}
+        state = {"worker": [self._worker, self._workers], "replicas": self.replicas, "step": self.number}
+        return {**state, "datasets": positions}
 
     def state_at(self, position: Any) -> Any:
-        parts = zip(self._datasets, position["datasets"], strict=True)
-        return {**position, "datasets": [dataset.state_at(part) for dataset, part in parts]}
+        pairs = zip(self._datasets, position["datasets"], strict=True)
+        return {**position, "datasets": [dataset.state_at(own) for dataset, own in pairs]}
 
     def explain(self) -> str:
         return "\n".join(dataset.explain() for dataset in self._datasets)
 
     def errors_at(self, position: Any) -> SkippedRows:
-        parts = zip(self._datasets, position["datasets"], strict=True)
-        return together(dataset.errors_at(part) for dataset, part in parts)
+        pairs = zip(self._datasets, position["datasets"], strict=True)
+        return together(dataset.errors_at(own) for dataset, own in pairs)
 
     def consumed(self, position: Any) -> None:
-        for dataset, part in zip(self._datasets, position["datasets"], strict=True):
-            dataset.consumed(part)
+        for dataset, own in zip(self._datasets, position["datasets"], strict=True):
+            dataset.consumed(own)
 
     def claim(self) -> None:
         for dataset in self._datasets:
@@ -305,11 +305,11 @@ class Elements(StepSource):
         self._collected = []
         self.number = state["step"]
         pairs = zip(self._datasets, state["datasets"], strict=True)
-        return {**state, "datasets": [dataset.restore(part) for dataset, part in pairs]}
+        return {**state, "datasets": [dataset.restore(own) for dataset, own in pairs]}
 
     def close(self, position: Any) -> None:
-        for dataset, part in zip(self._datasets, position["datasets"], strict=True):
-            dataset.close(part)
+        for dataset, own in zip(self._datasets, position["datasets"], strict=True):
+            dataset.close(own)
 
 
 _ENDED = object()
@@ -322,8 +322,8 @@ def _as_arrays(element: Any) -> tuple[list[Any], Structure]:
     return [leaf if isinstance(leaf, arrays) else np.array(leaf, dtype=object) for leaf in leaves], structure
 
 
-def _check_worker(state: Any, worker: int, workers: int, *parts: str) -> None:
-    """Refuse a state that is not of this worker's own data, or does not have the parts that its kind has."""
+def _check_worker(state: Any, worker: int, workers: int, *keys: str) -> None:
+    """Refuse a state that is not of this worker's own data, or does not have the keys that its kind has."""
     if not isinstance(state, dict) or "worker" not in state:
         raise StateMismatchError(
             "the state is of global batches, but here every worker reads data of its own: restore it under the "
@@ -335,11 +335,11 @@ def _check_worker(state: Any, worker: int, workers: int, *parts: str) -> None:
             f"the state is of worker {number} of {count}, which reads data of its own; this is worker {worker} of "
             f"{workers}: under AutoShardPolicy.DATA a state can be restored on any number of workers"
         )
-    missing = {"replicas", "step", *parts} - state.keys()
+    missing = {"replicas", "step", *keys} - state.keys()
     if missing:
         raise StateMismatchError(
-            f"the state is not of such steps, {', '.join(sorted(missing))} missing: distribute_dataset and "
-            "distribute_datasets_from_function take each a state of its own"
+            f"the state has no {', '.join(sorted(missing))}: distribute_dataset, distribute_datasets_from_function and "
+            "other versions of penstock each have states of their own"
         )
 
 

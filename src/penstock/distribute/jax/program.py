@@ -117,11 +117,11 @@ class MeshReplica(ReplicaContext):
         """All gather as a sum of zero-padded values, because ragged steps support sums and extremes only."""
         wide = _widened("all_gather", leaf)
         check_axes("all_gather", (wide,), (axis,))
-        places = jnp.zeros((self._replicas, *wide.shape), wide.dtype)
+        gathered = jnp.zeros((self._replicas, *wide.shape), wide.dtype)
         total: Any = lax.psum
         with jax.named_scope(GATHERING):
-            places = total(places.at[lax.axis_index(AXIS)].set(wide), AXIS)
-        return jnp.concatenate(list(places), axis=axis).astype(jnp.asarray(leaf).dtype)
+            gathered = total(gathered.at[lax.axis_index(AXIS)].set(wide), AXIS)
+        return jnp.concatenate(list(gathered), axis=axis).astype(jnp.asarray(leaf).dtype)
 
 
 def _widened(call: str, leaf: Any) -> Any:
@@ -181,7 +181,7 @@ class Call:
             with self.framework.with_values(variables, values, context.replica_id_in_sync_group) as lent:
                 result = self._called(args, kwargs)
             merged = self.framework.merged(lent, written, values[: len(written)], context)
-            equal = [merged[place] for place in self.replicated] if self.check_weights else []
+            equal = [merged[index] for index in self.replicated] if self.check_weights else []
             return result, merged, jnp.stack([_difference(value) for value in equal]) if equal else None
 
     def _called(self, args: Any, kwargs: Any) -> Any:

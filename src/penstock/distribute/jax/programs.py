@@ -55,7 +55,7 @@ class Programs:
             fn: the user's function.
             signature: of its (args, kwargs).
             leaves: their leaves.
-            donated: the places in args of those whose arrays are given away.
+            donated: the numbers in args of those whose arrays are given away.
             check: refuses a program before it is first used, given the call, the program and the arguments.
         """
         modes = signature.modes(leaves)
@@ -160,10 +160,10 @@ class Programs:
         return array if replicas == 1 else self._spread(array)
 
 
-def _donated_leaves(call: Call, places: Sequence[int]) -> list[int]:
-    """The indices of those leaves a program takes that are arrays of the arguments at these places."""
+def _donated_leaves(call: Call, numbers: Sequence[int]) -> list[int]:
+    """The indices of those leaves a program takes that are arrays of the arguments of these numbers."""
     args = call.tree.children()[0].children()
-    donated = np.repeat([place in places for place in range(len(args))], [arg.num_leaves for arg in args])
+    donated = np.repeat([number in numbers for number in range(len(args))], [arg.num_leaves for arg in args])
     entering = [
         own and mode == "array"
         for own, mode in zip([*donated, *[False] * (len(call.modes) - len(donated))], call.modes, strict=True)

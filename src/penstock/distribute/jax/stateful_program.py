@@ -40,9 +40,9 @@ class StatefulProgram:
 
     def _check_equal(self, differences: Any) -> None:
         """Refuse weights that differ between the replicas."""
-        for place, difference in zip(self.call.replicated, differences, strict=True):
+        for index, difference in zip(self.call.replicated, differences, strict=True):
             if difference:
-                name = self.framework.name(self.call.touched.written[place])
+                name = self.framework.name(self.call.touched.written[index])
                 raise InvalidArgumentError(
                     f"check_weights: {name} differs by up to {difference:.3g} between the replicas after this step, "
                     "and must be equal on all: sum the gradients over the replicas before they are applied, by "

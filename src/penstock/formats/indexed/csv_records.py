@@ -99,7 +99,7 @@ def csv_records(
     if header is True:
         names = found_names
     else:
-        names = list(header) if header else [f"f{place}" for place in range(len(found_names))]
+        names = list(header) if header else [f"f{number}" for number in range(len(found_names))]
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"{call}: {name!r} has two columns of one name: {names}")
     known = pa.schema([(column, kind) for column, kind in types.items() if column in names])
@@ -202,19 +202,19 @@ def _returns_alone(content: npt.NDArray[np.uint8], whole: bool) -> npt.NDArray[n
 
 
 def _quoted(
-    data: bytes, content: npt.NDArray[np.uint8], places: npt.NDArray[np.int64], delimiter: bytes
+    data: bytes, content: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], delimiter: bytes
 ) -> npt.NDArray[np.bool_]:
-    """Which of these places are within quotes."""
+    """Which of these offsets are within quotes."""
     quotes = np.flatnonzero(content == _QUOTE)
     beside = np.array([*delimiter, _NEWLINE, _RETURN, _QUOTE], np.uint8)
     opening, closing = quotes[::2], quotes[1::2]
     before, after = content[opening[opening > 0] - 1], content[closing[closing < len(content) - 1] + 1]
     if np.isin(before, beside).all() and np.isin(after, beside).all():
-        odd: npt.NDArray[np.bool_] = np.searchsorted(quotes, places) % 2 == 1
+        odd: npt.NDArray[np.bool_] = np.searchsorted(quotes, offsets) % 2 == 1
         return odd
     # Some value that is not in quotes has one in it. Values in quotes are then found one by one.
     spans = np.array([found.span() for found in _values_in_quotes(data, delimiter)], np.int64).reshape(-1, 2)
-    begun, over = np.searchsorted(spans[:, 0], places), np.searchsorted(spans[:, 1], places, side="right")
+    begun, over = np.searchsorted(spans[:, 0], offsets), np.searchsorted(spans[:, 1], offsets, side="right")
     within: npt.NDArray[np.bool_] = begun != over
     return within
 

@@ -176,7 +176,7 @@ def _check(good: npt.NDArray[np.bool_], name: str, numbers: npt.NDArray[np.int64
 
 
 def _windows(content: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64], size: int) -> npt.NDArray[Any]:
-    """So many bytes at each of these places."""
+    """`size` bytes from each of these offsets on."""
     return np.ndarray((len(content) - size + 1,), f"V{size}", content, strides=(1,))[begins]
 
 
@@ -186,7 +186,7 @@ def _values(
     content: npt.NDArray[np.uint8],
     begins: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
-    place: str,
+    where: str,
 ) -> npt.NDArray[Any]:
     kind, _, details = column.encoding.partition(":")
     if kind in _NUMBERS:
@@ -198,7 +198,7 @@ def _values(
             value = data[begin : begin + size]
             values[row] = _array(value, details) if kind == "ndarray" else _VALUES[kind](value)
     except (ValueError, KeyError, IndexError) as error:
-        raise StorageError(f"{place}: the column {column.name!r} is damaged: {error}") from error
+        raise StorageError(f"{where}: the column {column.name!r} is damaged: {error}") from error
     return values
 
 

@@ -38,14 +38,14 @@ def kept_edges(name: str, layout: str, version: str, find: Callable[[], Edges]) 
 
     Nothing is kept where the cache directory cannot be written.
     """
-    place = _place(name, layout)
+    path = _path_of(name, layout)
     with suppress(*_BAD_INDEX):
-        kept = _read(place.read_bytes(), version)
+        kept = _read(path.read_bytes(), version)
         if kept is not None:
             return kept
     edges = find()
     with suppress(OSError):
-        _write(place, version, edges)
+        _write(path, version, edges)
     return edges
 
 
@@ -81,7 +81,7 @@ def cache_directory() -> Path:
     return (Path(given).expanduser() if given else general / "penstock") / "offsets"
 
 
-def _place(name: str, layout: str) -> Path:
+def _path_of(name: str, layout: str) -> Path:
     whole = name if has_protocol(name) else os.path.realpath(name)
     digest = hashlib.sha256(f"{layout} of {whole}".encode(errors="surrogateescape")).hexdigest()
     return cache_directory() / f"{digest[:40]}.arrow"
@@ -103,18 +103,18 @@ def _about(version: str, first: int, lengths: npt.NDArray[Any]) -> dict[bytes, b
     return {b"version": version.encode(), b"first": b"%d" % first, b"checksum": b"%d" % checksum}
 
 
-def _write(place: Path, version: str, edges: Edges) -> None:
+def _write(path: Path, version: str, edges: Edges) -> None:
     """Write an index, which other processes see complete or not at all."""
-    place.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     lengths = np.diff(edges)
     lengths = lengths.astype(np.min_scalar_type(int(lengths.max(initial=0))))
-    number, work = tempfile.mkstemp(dir=place.parent, suffix=".writing")
+    number, work = tempfile.mkstemp(dir=path.parent, suffix=".writing")
     try:
         about = _about(version, int(edges[0]), lengths)
         table = pa.table({"length": lengths}).replace_schema_metadata(about)
         with os.fdopen(number, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
-        os.replace(work, place)
+        os.replace(work, path)
     except BaseException:
         os.unlink(work)
         raise

@@ -104,9 +104,9 @@ class ParquetFiles(FileFormat):
         for group, (columns, _), (start, stop) in zip(
             groups, decoded := self._groups_of(file, groups), pairwise(edges)
         ):
-            places = numbers[start:stop] - file.begin(group)
-            together = places[-1] - places[0] == len(places) - 1
-            picked = slice(int(places[0]), int(places[-1]) + 1) if together else places
+            within = numbers[start:stop] - file.begin(group)
+            together = within[-1] - within[0] == len(within) - 1
+            picked = slice(int(within[0]), int(within[-1]) + 1) if together else within
             parts.append([column[picked] for column in columns])
         joined = parts[0] if len(parts) == 1 else [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
         return decoded[0][1].unflatten(joined)
@@ -214,7 +214,9 @@ class _ParquetFile:
         if self._remote is not None:
             ahead = self._next_groups(groups) if groups[0] == self._last + 1 else range(0)
             self._last = groups[-1]
-            self._remote.keep([self._places(group) for group in groups], [self._places(group) for group in ahead])
+            self._remote.keep(
+                [self._column_ranges(group) for group in groups], [self._column_ranges(group) for group in ahead]
+            )
         try:
             table = self._parquet.read_row_groups(groups, columns=self._columns)
         finally:  # what is left of the old file may be damage, or rows that look right
@@ -239,22 +241,22 @@ class _ParquetFile:
         """The row groups behind some that are read in advance."""
         metadata, size, stop = self._parquet.metadata, 0, groups[-1] + 1
         while stop < metadata.num_row_groups and size < formats.remote.AHEAD_BYTES // 2:
-            size += sum(end - begin for begin, end in self._places(stop))
+            size += sum(end - begin for begin, end in self._column_ranges(stop))
             stop += 1
         return range(groups[-1] + 1, stop)
 
-    def _places(self, group: int) -> list[tuple[int, int]]:
+    def _column_ranges(self, group: int) -> list[tuple[int, int]]:
         """Where the columns of a row group that are read begin and end; neighbours are one."""
-        places: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         metadata = self._parquet.metadata.row_group(group)
         for number in range(metadata.num_columns):
             column = metadata.column(number)
             if self._columns is not None and column.path_in_schema.partition(".")[0] not in self._columns:
                 continue
             begin = min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
-            before = places.pop() if places and places[-1][1] == begin else (begin, begin)
-            places.append((before[0], begin + column.total_compressed_size))
-        return places
+            before = ranges.pop() if ranges and ranges[-1][1] == begin else (begin, begin)
+            ranges.append((before[0], begin + column.total_compressed_size))
+        return ranges
 
     def _kept_rows(self, filter: pd.Expression) -> list[npt.NDArray[np.int64]]:
         """The numbers of the rows of each row group for which the filter is true."""

@@ -117,9 +117,9 @@ def _integers(flat: Column, counts: npt.NDArray[np.int64]) -> pa.LargeBinaryArra
         sizes = np.maximum(1, 10 - np.argmax((shifted != 0)[:, ::-1], axis=1))
         sizes[values == 0] = 1
         septets = (shifted & np.uint64(0x7F)).astype(np.uint8)
-        places = np.arange(10)
-        septets[places < sizes[:, None] - 1] |= 0x80
-        data, ends = septets[places < sizes[:, None]], np.concatenate(([0], np.cumsum(sizes)))
+        numbers = np.arange(10)
+        septets[numbers < sizes[:, None] - 1] |= 0x80
+        data, ends = septets[numbers < sizes[:, None]], np.concatenate(([0], np.cumsum(sizes)))
     return _binary(ends[np.concatenate(([0], np.cumsum(counts)))], pa.py_buffer(np.ascontiguousarray(data)))
 
 
@@ -157,8 +157,8 @@ def _offsets(values: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
 
 
 def _binary(offsets: npt.NDArray[np.int64], data: pa.Buffer) -> pa.LargeBinaryArray:
-    places = pa.py_buffer(np.ascontiguousarray(offsets, np.int64))
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, [None, places, data])
+    edges = pa.py_buffer(np.ascontiguousarray(offsets, np.int64))
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, [None, edges, data])
 
 
 def _varint(number: int) -> bytes:

@@ -71,18 +71,18 @@ def read_manifest(directory: Path) -> Manifest | None:
     Raises:
         StorageError: it is damaged, or of another version.
     """
-    place = directory / MANIFEST
+    path = directory / MANIFEST
     try:
-        data = json.loads(place.read_text())
+        data = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise StorageError(f"{place} is damaged: {error}") from error
+        raise StorageError(f"{path} is damaged: {error}") from error
     content = data.get("content") if isinstance(data, dict) else None
     if not isinstance(content, dict) or data.get("crc32c") != _checksum(content):
-        raise StorageError(f"{place} is damaged, or another penstock's: it is not as this one writes it")
+        raise StorageError(f"{path} is damaged, or another penstock's: it is not as this one writes it")
     if content["version"] != _VERSION:
-        raise StorageError(f"{place} has version {content['version']}, this penstock reads {_VERSION}")
+        raise StorageError(f"{path} has version {content['version']}, this penstock reads {_VERSION}")
     structure = None if content["structure"] is None else structure_of_data(content["structure"], stored_class)
     leaves = zip(content["kinds"], map(spec_of_data, content["specs"]), strict=True)
     files = {shard["file"]: (shard["rows"], shard["bytes"]) for shard in content["shards"]}

@@ -151,13 +151,13 @@ def _array(path: str, kind: pa.DataType, column: Column) -> pa.Array:
         raise ElementError(f"{path or 'the dataset'} holds NaT, which Parquet has no place for beside times")
     array = pa.array(flat.tolist() if flat.dtype.kind in "OUS" else flat.astype(flat.dtype.newbyteorder("=")), inner)
     lengths = [shape[0] for shape in (row.shape for row in rows)] if rows is not None else []
-    for place in range(len(lists) - 1, -1, -1):
-        array = _listed(array, lists[place], len(column), column.shape, place, lengths)
+    for axis in range(len(lists) - 1, -1, -1):
+        array = _listed(array, lists[axis], len(column), column.shape, axis, lengths)
     return array
 
 
 def _listed(
-    values: pa.Array, kind: pa.DataType, rows: int, shape: tuple[int, ...], place: int, lengths: list[int]
+    values: pa.Array, kind: pa.DataType, rows: int, shape: tuple[int, ...], axis: int, lengths: list[int]
 ) -> pa.Array:
     """Values put into lists of one axis."""
     if pa.types.is_fixed_size_list(kind):
@@ -165,7 +165,7 @@ def _listed(
     if lengths:
         counts = lengths
     else:
-        counts = [shape[1 + place]] * (rows * math.prod(shape[1 : 1 + place]))
+        counts = [shape[1 + axis]] * (rows * math.prod(shape[1 : 1 + axis]))
     return pa.ListArray.from_arrays(np.cumsum([0, *counts], dtype=np.int32), values, type=kind)
 
 

@@ -1,6 +1,6 @@
 """Counts the rows that data workers left out together with those that the trainer itself leaves out."""
 
-from penstock.data.skipped import SkippedPlace, Skips
+from penstock.data.skipped import SkipNote, Skips
 from penstock.service.wire.left_out import skipped_row
 from penstock.service.wire.worker_messages import LeftOut
 
@@ -26,10 +26,10 @@ class LeftOutCounter:
         Raises:
             TooManySkippedError: more rows were left out than the limit allows.
         """
-        place = number + 1  # passes are counted from 1
-        if place <= self._counted:
+        met = number + 1  # a pass that has met nothing has the number 0
+        if met <= self._counted:
             return
-        self._counted = place
+        self._counted = met
         rows = tuple(map(skipped_row, left_out.rows))
         logged = tuple(row.log for row in left_out.rows)
-        self._skips.add(SkippedPlace(self._key, place, rows, logged, left_out.count - len(rows)))
+        self._skips.add(SkipNote(self._key, met, rows, logged, left_out.count - len(rows)))

@@ -224,11 +224,11 @@ def token_of_user() -> str:
 def _places() -> list[Path]:
     home = os.environ.get("XDG_STATE_HOME", "")
     state = Path(home) if os.path.isabs(home) else Path(os.path.expanduser("~")) / ".local" / "state"
-    places = [state / "penstock" / "token"]
+    paths = [state / "penstock" / "token"]
     directory = private_directory()  # users without a home directory, as in containers
     if directory is not None:
-        places.append(directory / ".token")
-    return places
+        paths.append(directory / ".token")
+    return paths
 
 
 def server_credentials(

@@ -50,9 +50,9 @@ class GuardedServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
         if port:
             _try_to_listen(host, port)
         tls = credentials.tls
-        place = f"[{host}]" if ":" in host else host
+        address = f"[{host}]" if ":" in host else host
         super().__init__(
-            f"grpc+{'tls' if tls else 'tcp'}://{place}:{port}",
+            f"grpc+{'tls' if tls else 'tcp'}://{address}:{port}",
             tls_certificates=[(credentials.certificate, credentials.key)] if tls else None,
             verify_client=bool(credentials.client_roots),
             root_certificates=credentials.client_roots or None,

@@ -34,7 +34,7 @@ _KEEP_PRIVATE = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 
 
-class BufferPlace(msgspec.Struct, frozen=True, array_like=True):
+class BufferLocation(msgspec.Struct, frozen=True, array_like=True):
     """Where a buffer is.
 
     Attributes:
@@ -58,14 +58,14 @@ class SharedBlockFrame(msgspec.Struct, frozen=True, tag="block"):
 
     chunk: Chunk
     header: BlockHeader
-    places: tuple[BufferPlace, ...]
+    locations: tuple[BufferLocation, ...]
     segments: tuple[tuple[int, _Size], ...] = ()
     forgotten: tuple[int, ...] = ()
 
     @property
     def body_size(self) -> int:
         """The length of the body."""
-        return sum(place.size for place in self.places if place.segment < 0)
+        return sum(location.size for location in self.locations if location.segment < 0)
 
 
 class Credit(msgspec.Struct, frozen=True, tag="credit"):

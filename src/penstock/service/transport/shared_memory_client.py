@@ -12,7 +12,7 @@ from penstock.errors import LostDataWorkerError, ServiceError
 from penstock.runtime.memory import Memory
 from penstock.runtime.shared_memory import Mapping
 from penstock.service.transport.line import (
-    BufferPlace,
+    BufferLocation,
     Credit,
     FromConsumer,
     SharedBlockFrame,
@@ -164,19 +164,19 @@ class _Line:
 
     def _buffers(self, message: SharedBlockFrame, body: Buffer) -> Iterator[Buffer]:
         start = 0
-        for place in message.places:
-            if place.segment < 0:
-                yield body[start : start + place.size]
-                start += place.size
+        for location in message.locations:
+            if location.segment < 0:
+                yield body[start : start + location.size]
+                start += location.size
             else:
-                yield self._shared(place)
+                yield self._shared(location)
 
-    def _shared(self, place: BufferPlace) -> Buffer:
-        mapping = self._mappings.get(place.segment)
-        if mapping is None or not 0 <= place.offset <= place.offset + place.size <= mapping.size:
-            raise WrongAnswerError(f"a worker names memory that it does not share: {place}")
-        released = partial(self._give_back, place.token)
-        return Memory(mapping.address + place.offset, place.size, mapping, released).array()
+    def _shared(self, location: BufferLocation) -> Buffer:
+        mapping = self._mappings.get(location.segment)
+        if mapping is None or not 0 <= location.offset <= location.offset + location.size <= mapping.size:
+            raise WrongAnswerError(f"a worker names memory that it does not share: {location}")
+        released = partial(self._give_back, location.token)
+        return Memory(mapping.address + location.offset, location.size, mapping, released).array()
 
     def _give_back(self, token: int) -> None:
         """Tell the worker that no array uses this memory any more."""

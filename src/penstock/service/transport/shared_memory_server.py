@@ -18,11 +18,11 @@ import numpy as np
 from penstock.data.block import Block
 from penstock.errors import ServiceError
 from penstock.runtime.memory import LARGE, allocate_from, no_longer_from
-from penstock.runtime.shared_memory import Arena, Segment, place_of
+from penstock.runtime.shared_memory import Arena, Segment, location_of
 from penstock.service.transport.entrance import Entrance
 from penstock.service.transport.line import (
     MOST_FILES,
-    BufferPlace,
+    BufferLocation,
     Credit,
     SharedBlockFrame,
     StopFetch,
@@ -186,27 +186,27 @@ class _ServerLine:
         header, buffers = pack(block)
         new: list[Segment] = []
         body: list[Buffer] = []
-        places = tuple(self._place(buffer, new, body) for buffer in buffers)
+        locations = tuple(self._located(buffer, new, body) for buffer in buffers)
         forgotten = tuple(number for number, segment in self._known.items() if segment() is None)
         for number in forgotten:
             del self._known[number]
-        message = SharedBlockFrame(chunk, header, places, tuple((s.number, s.size) for s in new), forgotten)
+        message = SharedBlockFrame(chunk, header, locations, tuple((s.number, s.size) for s in new), forgotten)
         send(self._line, message, body, [segment.file for segment in new])
         self._credit -= 1
 
-    def _place(self, buffer: Buffer, new: list[Segment], body: list[Buffer]) -> BufferPlace:
+    def _located(self, buffer: Buffer, new: list[Segment], body: list[Buffer]) -> BufferLocation:
         # Read-only arrays are used here too, and readers may write into what they get, so these are copied.
-        place = place_of(buffer) if buffer.flags.writeable else None
-        if place is None and buffer.size >= LARGE and (copy := self._arena.allocate(buffer.size)) is not None:
+        location = location_of(buffer) if buffer.flags.writeable else None
+        if location is None and buffer.size >= LARGE and (copy := self._arena.allocate(buffer.size)) is not None:
             np.copyto(copy, buffer)
-            buffer, place = copy, place_of(copy)
-        if place is None or len(new) >= MOST_FILES and place[0].number not in self._known:
+            buffer, location = copy, location_of(copy)
+        if location is None or len(new) >= MOST_FILES and location[0].number not in self._known:
             body.append(buffer)
-            return BufferPlace(buffer.size)
-        segment, offset = place
+            return BufferLocation(buffer.size)
+        segment, offset = location
         if segment.number not in self._known:
             self._known[segment.number] = weakref.ref(segment)
             new.append(segment)
         token = next(self._tokens)
         self._held[token] = buffer
-        return BufferPlace(buffer.size, segment.number, offset, token)
+        return BufferLocation(buffer.size, segment.number, offset, token)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from penstock.data.skipped import KEPT_ROWS, KnownPasses, ReadFrom, SkippedPlace, SkippedRow, too_many
+from penstock.data.skipped import KEPT_ROWS, KnownPasses, ReadFrom, SkipNote, SkippedRow, too_many
 from penstock.data.streams.stream import State
 from penstock.service.wire.subjects import LONGEST_NAME
 from penstock.service.wire.worker_messages import LeftOut, RowLeftOut
@@ -25,7 +25,7 @@ class Noted:
         """As `Skips.knows`."""
         return self._known.know(key, number)
 
-    def add(self, skip: SkippedPlace) -> None:
+    def add(self, skip: SkipNote) -> None:
         """As `Skips.add`."""
         if self.knows(skip.key, skip.number):
             return
@@ -36,7 +36,7 @@ class Noted:
         if self.limit is not None and self._count > self.limit:
             raise too_many(self.limit, [skipped_row(row) for row in self._rows])
 
-    def read_from(self, place: ReadFrom) -> None:
+    def read_from(self, start: ReadFrom) -> None:
         """As `Skips.read_from`; where positions count elements nobody asks."""
 
     def taken(self) -> LeftOut | None:

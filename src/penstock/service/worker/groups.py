@@ -86,7 +86,7 @@ class Feed(IndexStream):
         return super().pull(need, allow)
 
 
-class PlaceInSpan(Noted):
+class SpanProgress(Noted):
     """Where the elements of a span are, and what was left out between them.
 
     Attributes:
@@ -99,9 +99,9 @@ class PlaceInSpan(Noted):
         self.position = start
         self.met = 0
 
-    def read_from(self, place: ReadFrom) -> None:
+    def read_from(self, start: ReadFrom) -> None:
         """Count from these rows on."""
-        self.position, self.met = place.position, 0
+        self.position, self.met = start.position, 0
 
 
 class GroupsReader(SpanReader):
@@ -119,7 +119,7 @@ class GroupsReader(SpanReader):
         self._span = span
         self._length = length
         own = SpanRun(run, span)
-        own.skips = self._place = PlaceInSpan(run.skips.limit, span.start)
+        own.skips = self._progress = SpanProgress(run.skips.limit, span.start)
         self._stream = node.cursor(own, epoch)
         self._passed = 0
         self._last_left_out: LeftOut | None = None
@@ -134,17 +134,17 @@ class GroupsReader(SpanReader):
 
     def _pull(self, rows: int) -> Piece | None:
         found = pulled(self._stream, rows)
-        left_out = self._place.taken()
+        left_out = self._progress.taken()
         if found is None:
             self._last_left_out = left_out
             return None
-        piece = Piece(self._place.position, self._place.met, found, left_out=left_out)
-        self._place.met += _count(found)
+        piece = Piece(self._progress.position, self._progress.met, found, left_out=left_out)
+        self._progress.met += _count(found)
         return piece
 
     def rest(self) -> Span:
-        number, place = self._span.pass_number, self._place
-        return Span(pass_number=number, start=place.position, stop=self._span.stop, skip=place.met)
+        number, progress = self._span.pass_number, self._progress
+        return Span(pass_number=number, start=progress.position, stop=self._span.stop, skip=progress.met)
 
     @property
     def length(self) -> int:

@@ -100,7 +100,7 @@ def _bytes_of(found: Found) -> int:
 
 
 @dataclass(eq=False)
-class _Place:
+class _WindowReader:
     """How far a reader is, or was last, and up to where it waits for elements."""
 
     trainer: str
@@ -146,38 +146,38 @@ class SharedWindow:
         self._noted: Noted | None = None
         self._producing = False
         self._ended = self._closed = False
-        self._places: list[_Place] = []
+        self._readers: list[_WindowReader] = []
         self._given: dict[str, int] = {}  # up to where the readers of a trainer have taken its elements
         self._awaits_until = float("-inf")
 
-    def enter(self, trainer: str, consumer: str, position: int, holds_back: bool) -> _Place:
-        """Let a reader of a trainer read from a position on; returns its place, which `read` advances."""
-        place = _Place(trainer, consumer, position, holds_back)
+    def enter(self, trainer: str, consumer: str, position: int, holds_back: bool) -> _WindowReader:
+        """Let a reader of a trainer read from a position on; returns it, and `read` advances it."""
+        reader = _WindowReader(trainer, consumer, position, holds_back)
         with self._changed:
-            if position > 0 and not self._places:
+            if position > 0 and not self._readers:
                 self._awaits_until = self._clock() + _ARRIVAL_SECONDS
-            self._places = [other for other in self._places if not self._replaces(place, other)]
-            if not self._shares(place):
+            self._readers = [other for other in self._readers if not self._replaces(reader, other)]
+            if not self._shares(reader):
                 self._given[trainer] = position
-            self._places.append(place)
-        return place
+            self._readers.append(reader)
+        return reader
 
-    def _replaces(self, place: _Place, other: _Place) -> bool:
+    def _replaces(self, reader: _WindowReader, other: _WindowReader) -> bool:
         """Whether a reader replaces another one: itself, or one of its trainer that is gone."""
-        return other.trainer == place.trainer and (other.left is not None or other.consumer == place.consumer)
+        return other.trainer == reader.trainer and (other.left is not None or other.consumer == reader.consumer)
 
-    def _shares(self, place: _Place) -> bool:
+    def _shares(self, reader: _WindowReader) -> bool:
         """Whether other readers of the same trainer are reading."""
-        others = (other for other in self._places if other.trainer == place.trainer and other is not place)
-        return any(other.left is None and other.consumer != place.consumer for other in others)
+        others = (other for other in self._readers if other.trainer == reader.trainer and other is not reader)
+        return any(other.left is None and other.consumer != reader.consumer for other in others)
 
-    def leave(self, place: _Place) -> None:
+    def leave(self, reader: _WindowReader) -> None:
         """Note that a reader stops reading for now."""
         with self._changed:
-            place.left = self._clock()
+            reader.left = self._clock()
             self._changed.notify_all()
 
-    def read(self, place: _Place, rows: int) -> tuple[Piece | None, int]:
+    def read(self, reader: _WindowReader, rows: int) -> tuple[Piece | None, int]:
         """The next piece for a reader, and the position after it; no piece at the end of the pass.
 
         Raises:
@@ -186,25 +186,25 @@ class SharedWindow:
         with self._changed:
             kept = True
             while True:
-                place.position = max(place.position, self._window.first)
-                if self._shares(place):
-                    place.position = max(place.position, self._given[place.trainer])
-                if place.position < self._window.next:
-                    found = self._window.at(place.position, rows)
+                reader.position = max(reader.position, self._window.first)
+                if self._shares(reader):
+                    reader.position = max(reader.position, self._given[reader.trainer])
+                if reader.position < self._window.next:
+                    found = self._window.at(reader.position, rows)
                     assert not isinstance(found, Behind)
-                    piece = Piece(place.position, 0, found, kept, self._window.left_out(place.position))
-                    stop = place.position + rows_of(piece.found)
-                    self._given[place.trainer] = max(self._given[place.trainer], stop)
+                    piece = Piece(reader.position, 0, found, kept, self._window.left_out(reader.position))
+                    stop = reader.position + rows_of(piece.found)
+                    self._given[reader.trainer] = max(self._given[reader.trainer], stop)
                     return piece, stop
                 if self._closed:
                     raise LostDataWorkerError(STOPPED)
                 if self._ended:
                     return None, self._window.next
-                place.wanted = place.position + rows
+                reader.wanted = reader.position + rows
                 try:
                     kept = self._wait_or_produce() and kept
                 finally:
-                    place.wanted = 0
+                    reader.wanted = 0
 
     def _wait_or_produce(self) -> bool:
         """Wait for other readers, and return whether they may have made what is wanted; or make the next block."""
@@ -221,12 +221,12 @@ class SharedWindow:
 
     def _had_until(self) -> int:
         """All elements before this position were taken by some reader, here or at another worker."""
-        return max(place.position for place in self._places)
+        return max(reader.position for reader in self._readers)
 
-    def moved(self, place: _Place, position: int) -> None:
+    def moved(self, reader: _WindowReader, position: int) -> None:
         """Note that a reader has delivered everything before this position."""
         with self._changed:
-            place.position = position
+            reader.position = position
             self._changed.notify_all()
 
     def _held_back(self) -> bool:
@@ -236,13 +236,13 @@ class SharedWindow:
     def _needed_from(self) -> int:
         """The first position that some reader that holds others back has not taken."""
         now = self._clock()
-        places = [place for place in self._places if place.holds_back]
-        there = [place.position for place in places if place.left is None or now - place.left < _ABSENCE_SECONDS]
+        readers = [reader for reader in self._readers if reader.holds_back]
+        there = [reader.position for reader in readers if reader.left is None or now - reader.left < _ABSENCE_SECONDS]
         return min(there, default=self._window.next)
 
     def _rows(self) -> int:
         """How many rows to make: no more than all waiting readers want, nor beyond what some reader has taken."""
-        stops = [place.wanted for place in self._places]
+        stops = [reader.wanted for reader in self._readers]
         rows = [stop - self._window.next for stop in (*stops, self._had_until()) if stop > self._window.next]
         return min(self._pace.start(), *rows)
 
@@ -304,15 +304,15 @@ class SharedReader(SpanReader):
     def __init__(self, window: SharedWindow, span: Span, trainer: str, consumer: str, holds_back: bool) -> None:
         self._window = window
         self._span = span
-        self._place = window.enter(trainer, consumer, span.start, holds_back)
+        self._reader = window.enter(trainer, consumer, span.start, holds_back)
         self._position = span.start
         self._length = -2
 
     def next(self, rows: int) -> Piece | None:
-        self._window.moved(self._place, self._position)
+        self._window.moved(self._reader, self._position)
         if self._position >= self._span.stop:
             return None
-        piece, self._position = self._window.read(self._place, min(rows, self._span.stop - self._position))
+        piece, self._position = self._window.read(self._reader, min(rows, self._span.stop - self._position))
         if piece is None:
             self._length = self._position
         return piece
@@ -325,4 +325,4 @@ class SharedReader(SpanReader):
         return self._length
 
     def close(self) -> None:
-        self._window.leave(self._place)
+        self._window.leave(self._reader)

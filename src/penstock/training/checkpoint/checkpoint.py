@@ -175,7 +175,7 @@ class Checkpoint:
                 )
             files.clear()  # the other workers begin to write at once
             target = str(files.folder.target(name))
-        return (items, arrays, files), [files.folder.place(name), target, secrets.token_hex(8), states_of(items)]
+        return (items, arrays, files), [files.folder.path_of(name), target, secrets.token_hex(8), states_of(items)]
 
     def _check_values(self, values: dict[str, Any]) -> None:
         for name, one in self._objects.items():
@@ -267,11 +267,11 @@ class Checkpoint:
                 f"checkpoint.restore(path) takes the path of a checkpoint, got {path!r}: "
                 "ps.latest_checkpoint(directory) gives None where there is none yet"
             )
-        place = os.fspath(path) if "://" in os.fspath(path) else os.path.abspath(local_path(path))
-        (index, arrays), _ = self._workers.call("checkpoint.restore", lambda: (self._checked(place, partial), None))
+        location = os.fspath(path) if "://" in os.fspath(path) else os.path.abspath(local_path(path))
+        (index, arrays), _ = self._workers.call("checkpoint.restore", lambda: (self._checked(location, partial), None))
         worker, stored = self._workers.index, index.objects
         pairs = [pair for name, one in self._objects.items() for pair in one.with_states(stored[name], arrays, worker)]
-        load_states(place, pairs, self._workers)
+        load_states(location, pairs, self._workers)
         return {name: one.restored(stored[name], arrays) for name, one in self._objects.items()}
 
     def _checked(self, path: str, partial: bool) -> tuple[Index, dict[str, Any]]:

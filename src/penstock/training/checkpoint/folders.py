@@ -33,7 +33,7 @@ class Folder(ABC):
         """The parent directory, and the name in it."""
 
     @abstractmethod
-    def place(self, name: str) -> str:
+    def path_of(self, name: str) -> str:
         """The full path of a name."""
 
     @abstractmethod
@@ -125,7 +125,7 @@ class LocalFolder(Folder):
     def split(self) -> tuple[Folder, str]:
         return LocalFolder(str(self._path.parent)), self._path.name
 
-    def place(self, name: str) -> str:
+    def path_of(self, name: str) -> str:
         return str(self._path / name)
 
     def make(self) -> None:

@@ -126,7 +126,7 @@ def index_at(folder: Folder, name: str) -> Index:
         StorageError: it is damaged.
         StateMismatchError: it is of another version.
     """
-    path, version = folder.place(name), version_at(folder.place(name))
+    path, version = folder.path_of(name), version_at(folder.path_of(name))
     try:
         data = json.loads(folder.index(name))
     except (OSError, ValueError) as error:

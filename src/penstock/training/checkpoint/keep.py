@@ -81,7 +81,7 @@ def best_checkpoint(directory: str | os.PathLike[str], mode: str) -> str | None:
     folder, found = checkpoints_at("ps.best_checkpoint(directory, mode)", directory)
     scored = [(_score(index_at(folder, one.name).metric, mode), folder.written(one.name), one.name) for one in found]
     known = [one for one in scored if one[0] > -math.inf]
-    return folder.place(max(known)[-1]) if known else None
+    return folder.path_of(max(known)[-1]) if known else None
 
 
 def _check_mode(call: str, mode: str | None) -> None:

@@ -235,11 +235,11 @@ def _has_variables(target: Any) -> bool:
 
 def _split(name: str, known: Mapping[str, Any]) -> tuple[str, str]:
     """An optimizer's variable's name, as the beginning that says whose it is, and the rest."""
-    place = name.rfind("_")
-    while place > 0:
-        if name[:place] in known:
-            return name[:place], name[place + 1 :]
-        place = name.rfind("_", 0, place)
+    cut = name.rfind("_")
+    while cut > 0:
+        if name[:cut] in known:
+            return name[:cut], name[cut + 1 :]
+        cut = name.rfind("_", 0, cut)
     return "", name
 
 

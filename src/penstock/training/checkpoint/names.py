@@ -56,41 +56,41 @@ class Naming:
     def __init__(self, name: str, roots: Sequence[Any], owned: Sequence[Any]) -> None:
         self.names: dict[int, str] = {}
         self.orders: dict[str, list[int]] = {}
-        places = [(root, name) for root in roots]
+        paths = [(root, name) for root in roots]
         if len(roots) != 1 or not isinstance(roots[0], keras().Layer):
-            places = list(zip(roots, self._steps(name, roots), strict=True))
+            paths = list(zip(roots, self._steps(name, roots), strict=True))
         seen = {id(root) for root in roots}
-        for owner, place in places:  # the list grows meanwhile: the shortest path to a layer names it
+        for owner, path in paths:  # the list grows meanwhile: the shortest path to a layer names it
             children = _children(owner)
             new = [child for child in children if id(child) not in seen]
             seen |= set(map(id, new))
-            places += zip(new, self._steps(place, new), strict=True)
+            paths += zip(new, self._steps(path, new), strict=True)
         wanted, taken = set(map(id, owned)), Counter[str]()
-        for owner, place in places:
+        for owner, path in paths:
             inner = {id(variable) for child in _children(owner) for variable in child.variables}
             for variable in owner.variables:
                 if id(variable) in wanted - inner - self.names.keys():
                     own = "variable" if re.fullmatch(r"variable(_[0-9]+)?", variable.name) else variable.name
-                    self.names[id(variable)] = unique(f"{place}/{own}", taken)
+                    self.names[id(variable)] = unique(f"{path}/{own}", taken)
         for variable in owned:
             if id(variable) not in self.names:
                 self.names[id(variable)] = unique(f"{name}/{without_numbers(variable.path)}", taken)
 
-    def _steps(self, place: str, neighbours: Sequence[Any]) -> list[str]:
-        """The places of neighbours below one place."""
+    def _steps(self, path: str, neighbours: Sequence[Any]) -> list[str]:
+        """The paths of neighbours below one path."""
         kinds: dict[str, list[int]] = {}
         steps = []
         for one in neighbours:
             base, number = _automatic(one)
             if base is None:
-                steps.append(f"{place}/{one.name}")
+                steps.append(f"{path}/{one.name}")
                 continue
             earlier = kinds.setdefault(base, [])
-            steps.append(f"{place}/{base}_{len(earlier)}" if earlier else f"{place}/{base}")
+            steps.append(f"{path}/{base}_{len(earlier)}" if earlier else f"{path}/{base}")
             earlier.append(number)
         for base, numbers in kinds.items():
             if numbers != sorted(numbers):
-                self.orders[f"{place}/{base}"] = [sorted(numbers).index(number) for number in numbers]
+                self.orders[f"{path}/{base}"] = [sorted(numbers).index(number) for number in numbers]
         return steps
 
 

@@ -59,7 +59,7 @@ def latest_checkpoint(directory: str | os.PathLike[str]) -> str | None:
             newest[one.prefix] = one
     if not newest:
         return None
-    return folder.place(max(newest.values(), key=lambda one: folder.written(one.name)).name)
+    return folder.path_of(max(newest.values(), key=lambda one: folder.written(one.name)).name)
 
 
 def checkpoints_at(call: str, directory: str | os.PathLike[str]) -> tuple[Folder, list[FoundCheckpoint]]:
@@ -72,18 +72,20 @@ def checkpoints_at(call: str, directory: str | os.PathLike[str]) -> tuple[Folder
     """
     if not isinstance(directory, (str, os.PathLike)):
         raise InvalidTypeError(f"{call} takes a path, got {directory!r}")
-    place = os.fspath(directory)
+    location = os.fspath(directory)
     try:
-        folder = folder_of(place)
+        folder = folder_of(location)
         parent, name = folder.split()
         if parent.is_complete(name):
-            raise InvalidArgumentError(f"{call} takes a directory of checkpoints, got {place!r}, which is one itself")
+            raise InvalidArgumentError(
+                f"{call} takes a directory of checkpoints, got {location!r}, which is one itself"
+            )
         if parent.is_file(name):
-            raise StorageError(f"{call} takes a directory of checkpoints, got the file {place!r}")
+            raise StorageError(f"{call} takes a directory of checkpoints, got the file {location!r}")
         found = complete(folder)
         return (folder, found) if found else (parent, [one for one in complete(parent) if one.prefix == name])
     except (PermissionError, NotADirectoryError) as error:
-        raise StorageError(f"{call}: {place!r} cannot be read: {error}") from error
+        raise StorageError(f"{call}: {location!r} cannot be read: {error}") from error
 
 
 def complete(folder: Folder) -> list[FoundCheckpoint]:
@@ -131,7 +133,7 @@ def damaged(path: str, why: str) -> StorageError:
         one for one in complete(folder) if own and one.prefix == own["prefix"] and one.number < int(own["number"])
     ]
     newest = max(before, key=lambda one: one.number, default=None)
-    advice = f"restore the one before, {folder.place(newest.name)}" if newest else "there is none before it"
+    advice = f"restore the one before, {folder.path_of(newest.name)}" if newest else "there is none before it"
     return StorageError(f"the checkpoint {path} is damaged: {why}; {advice}")
 
 
@@ -175,12 +177,12 @@ class Numbered:
             number = highest + 1
         name = f"{self._name}-{number}"
         if self.folder.is_taken(name):
-            raise StorageError(f"{self.folder.place(name)} is there already, and is no checkpoint: delete it before")
+            raise StorageError(f"{self.folder.path_of(name)} is there already, and is no checkpoint: delete it before")
         if number < highest:
             _logger.warning(
                 "%s is saved, and there is one with a higher number, %d, which ps.latest_checkpoint still gives: "
                 "delete those with higher numbers if the training goes on from an earlier one",
-                self.folder.place(name),
+                self.folder.path_of(name),
                 highest,
             )
         return name

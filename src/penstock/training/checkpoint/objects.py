@@ -190,14 +190,14 @@ def states_of(items: dict[str, list[Item]]) -> list[Any]:
     return [item.states[0] for own in items.values() for item in own if item.kind == "state"]
 
 
-def load_states(place: str, pairs: list[tuple[SaveableState, Any]], workers: WorkerGroup) -> None:
+def load_states(path: str, pairs: list[tuple[SaveableState, Any]], workers: WorkerGroup) -> None:
     """Restore the states of iterators: all of them on all workers, or none."""
     # Copies: what `state_dict()` gives may be the arrays themselves, which `load_state_dict()` overwrites.
     copies = [SplitState(saveable.path, saveable.target.state_dict()) for saveable, _ in pairs]
     before = [join_state(state.plain, state.arrays) for state in copies]
 
     def load() -> tuple[None, None]:
-        refusals = [error for pair in pairs if (error := _refusal(place, *pair)) is not None]
+        refusals = [error for pair in pairs if (error := _refusal(path, *pair)) is not None]
         if refusals:
             raise refusals[0]
         return None, None
@@ -211,11 +211,11 @@ def load_states(place: str, pairs: list[tuple[SaveableState, Any]], workers: Wor
         raise
 
 
-def _refusal(place: str, saveable: SaveableState, state: Any) -> Exception | None:
+def _refusal(path: str, saveable: SaveableState, state: Any) -> Exception | None:
     """The error with which an object refuses a state; None if it accepts it."""
     try:
         saveable.target.load_state_dict(state)
     except Exception as error:
-        error.add_note(f"{saveable.path} was being restored from the checkpoint {place}")
+        error.add_note(f"{saveable.path} was being restored from the checkpoint {path}")
         return error
     return None

@@ -17,13 +17,13 @@ from penstock.training.checkpoint.folders import INDEX_FILE, REPLACEMENT, Folder
 from penstock.training.checkpoint.ranges import copy_arrays
 
 
-def folder_of(place: str) -> Folder:
+def folder_of(location: str) -> Folder:
     """The directory at a path; one with a protocol is remote, but for "file://"."""
-    if "://" not in place:
-        return LocalFolder(place)
-    if place.startswith("file://"):
-        return LocalFolder(place.removeprefix("file://"))
-    return RemoteFolder(place)
+    if "://" not in location:
+        return LocalFolder(location)
+    if location.startswith("file://"):
+        return LocalFolder(location.removeprefix("file://"))
+    return RemoteFolder(location)
 
 
 class RemoteFolder(Folder):
@@ -41,7 +41,7 @@ class RemoteFolder(Folder):
         above, _, name = self._url.rpartition("/")
         return RemoteFolder(above), name
 
-    def place(self, name: str) -> str:
+    def path_of(self, name: str) -> str:
         return f"{self._url}/{name}"
 
     def make(self) -> None:
@@ -77,7 +77,7 @@ class RemoteFolder(Folder):
         return False  # what has no index there was left by a save that was killed
 
     def current_path(self, name: str) -> str:
-        return self.place(self._at(name))
+        return self.path_of(self._at(name))
 
     def written(self, name: str) -> float:
         try:
@@ -138,7 +138,7 @@ class RemoteFolder(Folder):
                 self._system.rm_file(self._of(entry, INDEX_FILE))
             self._system.rm(self._of(entry), recursive=True)
         except OSError as error:
-            raise StorageError(f"the checkpoint {self.place(entry)} cannot be deleted: {error}") from error
+            raise StorageError(f"the checkpoint {self.path_of(entry)} cannot be deleted: {error}") from error
 
     def _of(self, *names: str) -> str:
         return posixpath.join(self._path, *names)

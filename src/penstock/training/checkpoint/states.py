@@ -49,8 +49,8 @@ class SplitState:
             if all(type(key) in (str, int) for key in inner):
                 return {_PAIRS: [list(pair) for pair in inner.items()]}
         if isinstance(state, (list, tuple)):
-            places = (jax.tree_util.SequenceKey(number) for number in range(len(state)))
-            return [self._plain(path, (*keys, place), value) for place, value in zip(places, state, strict=False)]
+            keys_below = (jax.tree_util.SequenceKey(number) for number in range(len(state)))
+            return [self._plain(path, (*keys, key), value) for key, value in zip(keys_below, state, strict=False)]
         if state is None or type(state) in (str, int, float, bool):
             return state
         kind = _kind(state)

@@ -63,14 +63,14 @@ class KerasFramework(Framework):
 
     def check(self, variables: Sequence[Any], trace: Callable[[], ClosedJaxpr]) -> None:
         sums = [
-            place
-            for place, (variable, kind) in enumerate(zip(variables, merge_rules_of(variables), strict=True))
+            index
+            for index, (variable, kind) in enumerate(zip(variables, merge_rules_of(variables), strict=True))
             if kind is MergeRule.SUM and not is_of_keras(variable)
         ]
         if not sums:
             return
-        for place, added in zip(sums, only_added_to(trace(), sums), strict=True):
-            variable = variables[place]
+        for index, added in zip(sums, only_added_to(trace(), sums), strict=True):
+            variable = variables[index]
             if variable.aggregation != "sum":
                 raise InvalidArgumentError(
                     f"the metric's variable {variable.path} has aggregation={variable.aggregation!r}, so the replicas' "
@@ -87,7 +87,7 @@ class KerasFramework(Framework):
                 )
 
     def replicated(self, variables: Sequence[Any]) -> list[int]:
-        return [place for place, kind in enumerate(merge_rules_of(variables)) if kind is MergeRule.REPLICATED]
+        return [index for index, kind in enumerate(merge_rules_of(variables)) if kind is MergeRule.REPLICATED]
 
     def name(self, variable: Any) -> str:
         return str(variable.path)

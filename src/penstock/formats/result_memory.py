@@ -1,4 +1,4 @@
-"""Where what is decoded will stand in the end."""
+"""Memory into which a decoder may write its result, so that nothing copies it afterwards."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,5 +6,5 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Place = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any] | None]
+ResultMemory = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any] | None]
 """Gives memory for an array of a shape and dtype; None where no such array is expected."""
