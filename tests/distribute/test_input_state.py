@@ -260,7 +260,7 @@ def test_a_state_of_divided_data_is_not_for_a_function_and_the_reverse() -> None
     divided = strategy.distribute_dataset(under(Policy.OFF, ps.Dataset.range(8).batch(2)))
     made = strategy.distribute_datasets_from_function(lambda context: ps.Dataset.range(8).batch(2))
     refused(divided, state_of(made), "has no dataset, steps_of_batch: distribute_dataset")
-    refused(made, state_of(divided), "not of such steps, datasets missing: distribute_dataset and")
+    refused(made, state_of(divided), "has no datasets: distribute_dataset, distribute_datasets_from_function and")
 
 
 def test_a_worker_without_others_has_states_of_global_batches_whatever_the_policy() -> None:
