@@ -47,6 +47,11 @@ if "PENSTOCK_CACHE" not in os.environ:
     os.environ["PENSTOCK_CACHE"] = tempfile.mkdtemp(prefix="penstock-cache-")
     atexit.register(shutil.rmtree, os.environ["PENSTOCK_CACHE"], ignore_errors=True)
 
+# Where the processes of a test run meet the one that forks for them all (tests/support/forked.py).
+if "FORKING_DIRECTORY" not in os.environ:
+    os.environ["FORKING_DIRECTORY"] = tempfile.mkdtemp(prefix="penstock-forking-")
+    atexit.register(shutil.rmtree, os.environ["FORKING_DIRECTORY"], ignore_errors=True)
+
 # No test leaves this machine: without keys, clients of object stores ask the network for some, and real ones are not to
 # be used here. Tests that read from a store put its address in place of these, where nothing listens.
 os.environ |= {

@@ -7,10 +7,11 @@ not started JAX's backend, whose threads do not survive a fork, and JAX will see
 with this environment, and is used as a `subprocess.Popen` in text mode is. Tests that are about how an interpreter
 starts or ends, such as which packages it imports, start their own.
 
-As a program this is the process that forks. It ends, with all that it has forked, when the process of the tests does.
+As a program this is the process that forks, one for all processes of a test run: the first that needs it starts it.
+What it has forked for a process ends when that process does, and it ends with the last of them.
 """
 
-import atexit
+import fcntl
 import gc
 import importlib
 import json
@@ -159,21 +160,34 @@ def run(*arguments: str, timeout: float = 60, **more: Any) -> "subprocess.Comple
 
 @cache
 def _forking(training: bool) -> socket.socket:
-    """The way to the process that forks; it is started once for all tests of this process."""
-    mine, theirs = socket.socketpair()
-    descriptor = theirs.fileno()
+    """The way to the process that forks, which another process of this test run may have started."""
+    address = Path(os.environ["FORKING_DIRECTORY"], "training" if training else "plain")
+    connection = socket.socket(socket.AF_UNIX)
+    with address.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            connection.connect(str(address))
+        except (FileNotFoundError, ConnectionRefusedError):  # nobody needed it before, or only who has ended
+            address.unlink(missing_ok=True)
+            _start_forking(address, training)
+            connection.connect(str(address))
+    return connection
+
+
+def _start_forking(address: Path, training: bool) -> None:
     names = PRELOADED_FOR_TRAINING if training else PRELOADED
     environment = os.environ | ({"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"} if training else {})
-    command = [sys.executable, __file__, str(descriptor), *names]
-    process = subprocess.Popen(command, pass_fds=[descriptor], env=environment)
-    theirs.close()
-    atexit.register(_end, mine, process)
-    return mine
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(address))
+        listening.listen()
+        # In a session of its own: it may outlive the process of the tests that has started it.
+        command = [sys.executable, __file__, str(listening.fileno()), *names]
+        _STARTED.append(
+            subprocess.Popen(command, pass_fds=[listening.fileno()], env=environment, start_new_session=True)
+        )
 
 
-def _end(control: socket.socket, process: "subprocess.Popen[bytes]") -> None:
-    control.close()
-    process.wait()
+_STARTED: list["subprocess.Popen[bytes]"] = []
 
 
 # The process that forks
@@ -182,8 +196,9 @@ def _end(control: socket.socket, process: "subprocess.Popen[bytes]") -> None:
 class Forking:
     """Forks for every request, and reports what becomes of each process that it has forked."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self._children: dict[socket.socket, set[int]] = {}
         self._reports: dict[int, int] = {}
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
@@ -192,24 +207,29 @@ class Forking:
         signal.set_wakeup_fd(self._wake.fileno())
 
     def serve(self) -> None:
-        while True:
-            ready = select.select([self._control, self._woken], [], [])[0]
+        """Until all who have asked it for processes have ended."""
+        self._accept()
+        while self._children:
+            ready = select.select([self._listening, self._woken, *self._children], [], [])[0]
             if self._woken in ready:
                 self._woken.recv(4096)
                 self._report_children()
-            if self._control in ready:
-                request, descriptors = self._request()
-                if not request:
-                    break
-                self._fork(json.loads(request), descriptors)
-        for child in self._reports:
-            os.kill(child, signal.SIGKILL)
+            if self._listening in ready:
+                self._accept()
+            for connection in self._children.keys() & set(ready):
+                request, descriptors = _request(connection)
+                if request:
+                    self._fork(json.loads(request), descriptors, connection)
+                else:
+                    self._leave(connection)
 
-    def _request(self) -> tuple[bytes, list[int]]:
-        request, descriptors, _, _ = socket.recv_fds(self._control, 1 << 16, 4)
-        while request and not request.endswith(b"\n"):
-            request += self._control.recv(1 << 16)
-        return request, descriptors
+    def _accept(self) -> None:
+        self._children[self._listening.accept()[0]] = set()
+
+    def _leave(self, connection: socket.socket) -> None:
+        connection.close()
+        for child in self._children.pop(connection) & self._reports.keys():
+            os.kill(child, signal.SIGKILL)
 
     def _report_children(self) -> None:
         while self._reports:
@@ -228,11 +248,12 @@ class Forking:
         except BrokenPipeError:  # nobody waits for it
             return
 
-    def _fork(self, request: dict[str, Any], descriptors: list[int]) -> None:
+    def _fork(self, request: dict[str, Any], descriptors: list[int], connection: socket.socket) -> None:
         child = os.fork()
         if child == 0:
             self._close()
             _become(request, descriptors)
+        self._children[connection].add(child)
         *standard, self._reports[child] = descriptors
         for descriptor in standard:
             os.close(descriptor)
@@ -242,10 +263,17 @@ class Forking:
         """Leave what only the process that forks needs."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for end in (self._control, self._woken, self._wake):
+        for end in (self._listening, self._woken, self._wake, *self._children):
             end.close()
         for report in self._reports.values():
             os.close(report)
+
+
+def _request(connection: socket.socket) -> tuple[bytes, list[int]]:
+    request, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 4)
+    while request and not request.endswith(b"\n"):
+        request += connection.recv(1 << 16)
+    return request, descriptors
 
 
 def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
@@ -282,13 +310,13 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those that it has forked
-    control = socket.socket(fileno=int(sys.argv[1]))
+    listening = socket.socket(fileno=int(sys.argv[1]))
     for name in sys.argv[2:]:
         importlib.import_module(name)
     # What is loaded stays: looking for garbage in it, at the end of each process too, would copy it all.
     gc.collect()
     gc.freeze()
-    Forking(control).serve()
+    Forking(listening).serve()
 
 
 if __name__ == "__main__":
