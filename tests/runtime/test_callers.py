@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from penstock.runtime.callers import Bell, Callers, Task
+from penstock.runtime.callers import Bell, Callers, Work
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import Threads
 from penstock.runtime.tuning import TunedCallers
@@ -42,7 +42,7 @@ def test_no_more_calls_run_than_were_asked_for_and_all_are_made(threads):
             running -= 1
             done.append(number)
 
-    callers.add([Task(lambda number=number: call(number), 1) for number in range(40)])
+    callers.add(Work(lambda start, stop: [call(number) for number in range(start, stop)], 40))
     wait_for(bell, lambda: len(done) == 40)
     assert most == 3 and sorted(done) == list(range(40))
 
@@ -51,24 +51,33 @@ def test_callers_want_more_while_a_thread_is_without_work(threads):
     bell, held, done = Bell(), threading.Event(), []
     callers = Callers(threads, bell, 2)
 
-    def call():
+    def call(start, stop):
         held.wait(60)
         done.append(True)
 
     wanted = [callers.want_more]
     for _ in range(2):
-        callers.add([Task(call, 1)])
+        callers.add(Work(call, 1))
         wanted.append(callers.want_more)
     held.set()
     wait_for(bell, lambda: len(done) == 2 and callers.want_more)
     assert wanted == [True, True, False]
 
 
+def test_quick_calls_are_soon_made_many_at_a_time(threads):
+    bell, tasks = Bell(), []
+    callers = Callers(threads, bell, 2)
+    callers.add(Work(lambda start, stop: tasks.append((start, stop)), 1000))
+    wait_for(bell, lambda: callers.want_more and callers.running == 0)
+    assert sorted(row for task in tasks for row in range(*task)) == list(range(1000))
+    assert len(tasks) < 100
+
+
 def test_tasks_for_threads_that_were_stopped_are_refused(threads):
     callers = Callers(threads, Bell(), 2)
     threads.stop()
     with pytest.raises(Closed):
-        callers.add([Task(lambda: None, 1)])
+        callers.add(Work(lambda start, stop: None, 1))
 
 
 def test_a_cheap_function_is_called_serially(threads):
@@ -89,7 +98,7 @@ def work_in_threads(tuned, bell, call, seconds):
     begun = 0
     while begun * 0.01 < seconds and not tuned.serial:
         wait_for(bell, lambda: tuned.want_more or tuned.serial)
-        tuned.add([Task(call, 1)])
+        tuned.add(Work(lambda start, stop: call(), 1))
         begun += 1
     wait_for(bell, lambda: tuned.running == 0)
 

@@ -1,8 +1,8 @@
 """The threads that call one function for one iteration, and how many more calls they can use.
 
 This file decides how much a parallel map reads ahead: a stream starts a further piece of work as long as
-its callers `want_more`, and cuts it into tasks of `chunk` rows. So as many calls run as were asked for, whatever stands
-above and below, and nothing is read that no thread is free for.
+its callers `want_more`, and threads cut it into tasks of `chunk` rows as they become free. So as many calls run as were
+asked for, whatever stands above and below, and nothing is read that no thread is free for.
 """
 
 import time
@@ -48,21 +48,25 @@ class Bell:
             self._changed.wait_for(lambda: self._rung != rung)
 
 
-@dataclass(frozen=True)
-class Task:
-    """Calls for some rows.
+@dataclass
+class Work:
+    """Calls for some rows, which several threads may make.
 
     Attributes:
-        call: makes them; it must not raise.
-        rows: how many they are.
+        call: makes those for rows start to stop; it must not raise.
+        rows: how many there are, at least one.
+        together: whether one thread must make all of them.
+        begun: how many were given to a thread.
     """
 
-    call: Callable[[], None]
+    call: Callable[[int, int], None]
     rows: int
+    together: bool = False
+    begun: int = 0
 
 
 class Callers:
-    """Up to `count` threads at a time that take tasks, the oldest first.
+    """Up to `count` threads at a time that take rows of the oldest work.
 
     Attributes:
         serial: whether the thread that reads should make the calls by `call_serially`.
@@ -77,11 +81,13 @@ class Callers:
         self._threads = threads
         self.bell = bell
         self._lock = Lock()
-        self._tasks: deque[Task] = deque()
+        self._work: deque[Work] = deque()
         self._working = 0
         self.running = 0
         self.most = 0
-        self._unfinished = 0
+        # What no thread has begun: rows that can be divided, and work that cannot.
+        self._rows_left = 0
+        self._whole_left = 0
         self._chunk = 1
         self._long = True
 
@@ -93,26 +99,31 @@ class Callers:
     @property
     def want_more(self) -> bool:
         """Whether a thread is without work, or soon will be."""
-        return self._unfinished < (self.count if self._long else 2 * self.count)
+        unfinished = self.running + self._whole_left + -(-self._rows_left // self._chunk)
+        return unfinished < (self.count if self._long else 2 * self.count)
 
     def call_serially(self, call: Callable[[], Result], rows: int) -> Result:
         """What `call` gives, which makes the calls for so many rows in this thread."""
         return call()
 
-    def add(self, tasks: list[Task]) -> None:
-        """Have tasks done.
+    def add(self, work: Work) -> None:
+        """Have work done.
 
         Raises:
             Closed: the threads were stopped.
         """
         with self._lock:
-            self._tasks.extend(tasks)
-            self._unfinished += len(tasks)
-            starting = min(self.count - self._working, len(tasks))
+            self._work.append(work)
+            if work.together:
+                self._whole_left += 1
+            else:
+                self._rows_left += work.rows
+            tasks = 1 if work.together else -(-work.rows // self._chunk)
+            starting = min(self.count - self._working, tasks)
             self._working += max(0, starting)
         for started in range(starting):
             try:
-                self._threads.submit(self._work)
+                self._threads.submit(self._do)
             except Closed:
                 with self._lock:
                     self._working -= starting - started
@@ -120,22 +131,34 @@ class Callers:
                         raise
                 return
 
-    def _work(self) -> None:
+    def _do(self) -> None:
         while True:
             with self._lock:
-                if not self._tasks:
+                if not self._work:
                     self._working -= 1
                     return
-                task = self._tasks.popleft()
+                call, start, stop = self._next_task()
                 self._start()
             begun = time.perf_counter()
-            task.call()
-            rows = task.rows
+            call(start, stop)
             # An exception that a call has left refers to this frame, and must not lead to other calls by it.
-            del task
+            del call
             with self._lock:
-                self._note(time.perf_counter() - begun, rows)
+                self._note(time.perf_counter() - begun, stop - start)
             self.bell.ring()
+
+    def _next_task(self) -> tuple[Callable[[int, int], None], int, int]:
+        """The next rows of the oldest work, under the lock."""
+        work = self._work[0]
+        start = work.begun
+        work.begun = stop = work.rows if work.together else min(start + self._chunk, work.rows)
+        if work.together:
+            self._whole_left -= 1
+        else:
+            self._rows_left -= stop - start
+        if stop == work.rows:
+            self._work.popleft()
+        return work.call, start, stop
 
     def _start(self) -> None:
         """Note that a task begins, under the lock."""
@@ -145,7 +168,6 @@ class Callers:
     def _note(self, seconds: float, rows: int) -> None:
         """Note that a task has ended, under the lock."""
         self.running -= 1
-        self._unfinished -= 1
         self._long = seconds > _LONG_SECONDS
         if seconds > 2 * TASK_SECONDS:
             self._chunk = max(1, self._chunk // 2)

@@ -14,7 +14,7 @@ from penstock.data.functions.promise import Promise
 from penstock.data.functions.taking import fill
 from penstock.data.node import Node, Run
 from penstock.data.streams.reading import Pending
-from penstock.runtime.callers import Callers, Task
+from penstock.runtime.callers import Callers, Work
 from penstock.runtime.channel import Closed
 from penstock.runtime.threads import failures
 from penstock.structure import flatten
@@ -43,8 +43,10 @@ class Made(Pending):
 
 @dataclass
 class _Returned:
-    """What the calls for some rows returned, up to the first that raised."""
+    """What the calls for rows start to stop returned, up to the first that raised."""
 
+    start: int
+    stop: int
     found: list[Any] = field(default_factory=list)
     error: BaseException | None = None
 
@@ -85,44 +87,43 @@ class Calls(Pending):
         self._values: list[_Returned] = []
         self._output: OutputBlock | None = None
         self._failures: list[Failure] = []
+        self._left = rows
         chunk = rows if at_once is not None else callers.chunk
-        starts = range(0, rows, chunk)
-        self.tasks = self._left = len(starts)
+        self.tasks = -(-rows // chunk)
         layout = run.known(node) or Layout.promised(promise)
+        call: Callable[[int, int], None] = self._keep
         if at_once is not None:
-            calls: list[Callable[[], None]] = [partial(self._all_at_once, at_once)]
-        elif layout is None:
-            self._values = [_Returned() for _ in starts]
-            calls = [partial(self._keep, values, start) for values, start in zip(self._values, starts, strict=True)]
-        elif len(starts) == 1:
-            calls = [self._all]
-        else:
+            call = partial(self._all_at_once, at_once)
+        elif layout is not None and self.tasks == 1:
+            call = self._all
+        elif layout is not None:
             self._output = OutputBlock(run.threads, layout, rows, promise)
-            calls = [partial(self._fill, start) for start in starts]
-        self._chunk = chunk
-        callers.add([Task(partial(self._call, call), min(chunk, rows)) for call in calls])
+            call = self._fill
+        callers.add(Work(partial(self._call, call), rows, together=self.tasks == 1))
 
-    def _call(self, call: Callable[[], None]) -> None:
+    def _call(self, call: Callable[[int, int], None], start: int, stop: int) -> None:
         try:
             if self._run.threads.stopped or self.unwanted:
                 raise Closed
-            call()
+            call(start, stop)
         except failures() as error:
             self._outcome = None, Failure(0, error)
         with self._lock:
-            self._left -= 1
+            self._left -= stop - start
             self.done = self._left == 0
 
-    def _all_at_once(self, at_once: Callable[[], Outcome]) -> None:
+    def _all_at_once(self, at_once: Callable[[], Outcome], start: int, stop: int) -> None:
         self._outcome = at_once()
         if self._outcome == (None, None):  # row by row the outcome may differ
-            self._all()
+            self._all(start, stop)
 
-    def _all(self) -> None:
+    def _all(self, start: int, stop: int) -> None:
         self._outcome = map_rows(self._run, self._node, self._results, self._rows, self._promise)
 
-    def _keep(self, values: _Returned, start: int) -> None:
-        stop = min(start + self._chunk, self._rows)
+    def _keep(self, start: int, stop: int) -> None:
+        values = _Returned(start, stop)
+        with self._lock:
+            self._values.append(values)
         try:
             for value in self._results(start, stop):
                 values.found.append(_owned(value))
@@ -131,11 +132,11 @@ class Calls(Pending):
         except failures() as error:
             values.error = error
 
-    def _fill(self, start: int) -> None:
+    def _fill(self, start: int, stop: int) -> None:
         assert self._output is not None
         if any(failure.row < start for failure in self._failures):
             return
-        failure = fill(self._output, self._results, start, min(start + self._chunk, self._rows))
+        failure = fill(self._output, self._results, start, stop)
         if failure is not None:
             self._failures.append(failure)
 
@@ -158,17 +159,18 @@ class Calls(Pending):
         if self._outcome is not None:
             return self._outcome
         if self._output is None:
+            self._values.sort(key=lambda values: values.start)
             return map_rows(self._run, self._node, self._again, self._rows, self._promise)
         failure = min(self._failures, key=lambda failure: failure.row, default=None)
         return as_promised(*self._output.finished(failure, self._rows), self._promise)
 
     def _again(self, start: int, stop: int, output: OutputBlock | None = None) -> Iterator[Any]:
         """What the calls for these rows returned and raised, row by row."""
-        for number, values in enumerate(self._values):
-            first = number * self._chunk
+        for values in self._values:
+            first = values.start
             yield from values.found[max(0, start - first) : max(0, stop - first)]
             failed = first + len(values.found)
-            if failed >= min(stop, first + self._chunk):
+            if failed >= min(stop, values.stop):
                 continue
             if values.error is not None and failed >= start:
                 raise values.error
