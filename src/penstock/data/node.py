@@ -225,6 +225,8 @@ class Node(ABC):
     """Whether it makes one element of each of its input, so that both have the same number."""
     dataset_for_each: ClassVar[bool] = False
     """Whether it gives the elements of datasets, of which it makes one of each element of its input."""
+    makes_datasets: ClassVar[bool] = False
+    """Whether it gives the elements of datasets that a function of the user's makes."""
     reads_files: ClassVar[bool] = False
     """Whether it reads the files that its input names, one after the other."""
     worth_a_worker: ClassVar[bool] = False
@@ -515,6 +517,14 @@ class OneInput(Node):
     def dataset_of_element(self, element: Block, position: int) -> Node:
         """The dataset that it makes of the one element in this block. Only where `dataset_for_each`."""
         raise NotImplementedError(self.name)
+
+    def dataset_of_sample(self, element: Block, promised: Callable[[Node], Node]) -> Node:
+        """A dataset such as it makes, of the one element in this block. Only where `makes_datasets`.
+
+        Args:
+            promised: gives a dataset of that element the specification that all elements of the input have.
+        """
+        return self.dataset_of_element(element, 0)
 
     def by_row(self, *, numbered: bool) -> "OneInput":
         """This node, which treats one element of its input after the other.

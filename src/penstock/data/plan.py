@@ -165,9 +165,7 @@ def _raised(node: Node, moves: list[str], memo: _Memo) -> tuple[Node, int | None
     bare = with_inputs(node, [inner for inner, _ in parts])
     asked = [ahead for _, ahead in parts if ahead is not None]
     if bare.indexable and asked:
-        if isinstance(
-            bare, Cache
-        ):  # the thread's reading order would not differ, and above the cache there is nothing to hide
+        if isinstance(bare, Cache):  # by index it reads the same rows in the same order: that is no move to tell of
             return bare, asked[0]
         moves.append(f"prefetch moved above {bare.label}: what is below it is read by index")
         return bare, AUTOTUNE if AUTOTUNE in asked else max(-(-rows // _rows_per_element(bare)) for rows in asked)

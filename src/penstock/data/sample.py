@@ -7,14 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from penstock.data.block import Block, Indices
-from penstock.data.functions.apply import checked_rows
 from penstock.data.node import Node, OneInput, Run, SameElements
-from penstock.data.operators.batching import Batching
-from penstock.data.operators.element import Filter, Map
-from penstock.data.operators.grouping import GroupByWindow
 from penstock.data.operators.ignore_errors import IgnoreErrors
 from penstock.data.operators.order import Take
-from penstock.data.operators.sequence import Scan
 from penstock.data.plan import with_inputs
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import OneInputStream, Stream
@@ -123,27 +118,19 @@ class _Samples:
 
     def _read(self, node: Node) -> None:
         """See what the elements of a node are: of the datasets that a function makes by what they say of themselves."""
-        if isinstance(node, OneInput) and (node.dataset_for_each or isinstance(node, GroupByWindow)):
+        if isinstance(node, OneInput) and node.makes_datasets:
             element = self._first(node.input, node)
             self._look(node, "input")(element)
-            if isinstance(node, GroupByWindow):
-                made = self._dataset_of_one(node, element)
-            else:
-                made = node.dataset_of_element(element, 0)
+            known = self._known(node.input)
+            made = node.dataset_of_sample(
+                element, lambda window: window if known is None else _Promised(window, promise=known)
+            )
             try:
                 self._seen[id(node), "output"] = _seen_or_known(made)
             except _Nothing:  # it has too few elements to call a function with: there may be others that have more
                 self._first(node, node)
         else:
             self._first(node, node)
-
-    def _dataset_of_one(self, node: GroupByWindow, element: Block) -> Node:
-        """What is made of a window of one element."""
-        window = node.dataset_of(element)
-        known = self._known(node.input)
-        if known is not None:
-            window = type(window)(_Promised(window.node, promise=known))
-        return node.dataset_of_window(int(next(checked_rows(node.key_function, element))), window)
 
     def _first(self, node: Node, asked: Node) -> Block:
         """The first element of a node, as a block; errors name the node for whose sake it is read."""
@@ -213,9 +200,9 @@ def _to_be_read(node: Node) -> list[Node]:
 
 def _gives_batches(node: Node) -> bool:
     """Whether there are batches below a node, with nothing between that takes them apart or puts them together."""
-    while isinstance(node, (SameElements, Map, Scan, Filter)):
-        node = node.input
-    return isinstance(node, Batching)
+    while node.keeps_batches:
+        (node,) = node.inputs
+    return node.rows_per_batch > 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,6 @@ from penstock.data.fingerprint import fingerprint_of
 from penstock.data.iterator import DatasetIterator, next_block
 from penstock.data.node import Node
 from penstock.data.operators.element import Map
-from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.plan import make_plan
 from penstock.data.save_progress import SaveProgress
 from penstock.data.shard_saving import SavePlan, ShardNotes, ShardTask, iterator_at, told_where, write_shard
@@ -285,17 +284,17 @@ def in_any_order(node: Node, options: Options) -> bool:
     """Whether any shard of a dataset can be written before those in front of it: its rows are read by index."""
     plan = make_plan(node, options)
     below = plan.root
-    while isinstance(below, Prefetch):
-        below = below.input
+    while below.reads_ahead:
+        (below,) = below.inputs
     # A cache in a directory is filled by one iteration, from the first row to the last.
-    cached = any(isinstance(part, Cache) and part.filename for part in node.walk_all())
+    cached = any(each.one_writer for each in node.walk_all())
     by_index = below.indexable and below.cardinality >= 0 and plan.in_flight is None
     return by_index and not cached and options.on_error != "skip"
 
 
 def _runs_in_threads(node: Node) -> bool:
     """Whether rows may be made in several threads: functions that were given none may be unable to."""
-    return not any(isinstance(part, Map) and part.num_parallel_calls is None for part in node.walk_all())
+    return not any(isinstance(each, Map) and each.num_parallel_calls is None for each in node.walk_all())
 
 
 def _fingerprint(node: Node, options: Options) -> str:

@@ -29,6 +29,7 @@ class Interleave(OneInput):
     depends_on = DependsOn.ANY
     worth_a_worker = True
     dataset_for_each = True
+    makes_datasets = True
     varies = True
     unseeded = True
     drops_alike = True

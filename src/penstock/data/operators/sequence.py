@@ -30,6 +30,8 @@ class Scan(OneInput):
     name: ClassVar[str] = "scan"
     reads_once = True
     one_each = True
+    keeps_batches = True
+    may_resize_batches = True
     worth_a_worker = True
     drops_alike = True
     keeps_places = True
