@@ -76,7 +76,7 @@ class Leaf(ABC):
 
     @abstractmethod
     def column(self, rows: int) -> Column:
-        """The column of all rows that were taken."""
+        """The column of all rows that were taken, which nothing here refers to any more."""
 
 
 class Values(Leaf):
@@ -130,6 +130,11 @@ class Values(Leaf):
         del self._rows[rows:]
 
     def column(self, rows: int) -> Column:
+        column = self._column(rows)
+        self._rows.clear()
+        return column
+
+    def _column(self, rows: int) -> Column:
         if self._mixed:
             return column_of([self._leaf(value) for value in self._rows])
         if self._dtype.kind == "O":
@@ -190,7 +195,8 @@ class Arrays(Leaf):
         self._dtype = dtype
         self._shape = shape
         self._spec = spec
-        self._stacked = np.empty((0, *shape), dtype)
+        self._nothing = np.empty((0, *shape), dtype)
+        self._stacked = self._nothing
         self.taken = 0
         self._rows: list[Any] = []
         self._unequal = False
@@ -243,7 +249,9 @@ class Arrays(Leaf):
         del self._rows[rows:]
 
     def column(self, rows: int) -> Column:
-        return column_of(self._rows) if self._unequal else self._stacked[:rows]
+        kept, stacked = self._rows, self._stacked
+        self._rows, self._stacked = [], self._nothing
+        return column_of(kept) if self._unequal else stacked[:rows]
 
     def _alone_of(self) -> Callable[[Any], Any]:
         """What `alone` is; a function of its own, because it runs for every row."""
@@ -350,9 +358,13 @@ class Collector:
         for leaf, part in zip(self._leaves, self._check(value), strict=True):
             leaf.put_checked(part)
 
-    def block(self) -> Block:
-        """The rows that were taken."""
+    def block(self) -> Block | None:
+        """The rows that were taken, whose memory is theirs alone then; None if there are none."""
         rows = self.rows
+        if rows == 0:
+            for leaf in self._leaves:
+                leaf.begin(0)
+            return None
         for leaf in self._leaves:
             leaf.cut(rows)
         return Block(tuple(leaf.column(rows) for leaf in self._leaves), self._structure, rows)

@@ -20,6 +20,8 @@ TASK_SECONDS = 0.002
 _LONG_SECONDS = 0.005
 """A thread that waits for a task of this many seconds adds the next one in time."""
 _MOST_ROWS = 1 << 14
+_MOST_BYTES = 1 << 21
+"""The results of a task hold no more than this, unless a row does."""
 
 Result = TypeVar("Result")
 
@@ -89,22 +91,27 @@ class Callers:
         self._rows_left = 0
         self._whole_left = 0
         self._chunk = 1
+        self._most_rows = _MOST_ROWS
         self._long = True
 
     @property
     def chunk(self) -> int:
-        """How many rows a task should have: as many as take about two milliseconds."""
-        return self._chunk
+        """How many rows a task should have: as many as take about two milliseconds, or fewer large ones."""
+        return min(self._chunk, self._most_rows)
 
     @property
     def want_more(self) -> bool:
         """Whether a thread is without work, or soon will be."""
-        unfinished = self.running + self._whole_left + -(-self._rows_left // self._chunk)
+        unfinished = self.running + self._whole_left + -(-self._rows_left // self.chunk)
         return unfinished < (self.count if self._long else 2 * self.count)
 
     def call_serially(self, call: Callable[[], Result], rows: int) -> Result:
         """What `call` gives, which makes the calls for so many rows in this thread."""
         return call()
+
+    def results_hold(self, nbytes: int) -> None:
+        """Note how many bytes the result of a row holds."""
+        self._most_rows = max(1, _MOST_BYTES // max(1, nbytes))
 
     def add(self, work: Work) -> None:
         """Have work done.
@@ -118,7 +125,7 @@ class Callers:
                 self._whole_left += 1
             else:
                 self._rows_left += work.rows
-            tasks = 1 if work.together else -(-work.rows // self._chunk)
+            tasks = 1 if work.together else -(-work.rows // self.chunk)
             starting = min(self.count - self._working, tasks)
             self._working += max(0, starting)
         for started in range(starting):
@@ -151,7 +158,7 @@ class Callers:
         """The next rows of the oldest work, under the lock."""
         work = self._work[0]
         start = work.begun
-        work.begun = stop = work.rows if work.together else min(start + self._chunk, work.rows)
+        work.begun = stop = work.rows if work.together else min(start + self.chunk, work.rows)
         if work.together:
             self._whole_left -= 1
         else:

@@ -80,7 +80,7 @@ class Calls(Pending):
         self._node = node
         self._results = results
         self._positions = positions
-        self._rows = rows = len(positions)
+        self.rows = rows = len(positions)
         self._promise = promise
         self._lock = Lock()
         self._outcome: Outcome | None = None
@@ -110,7 +110,10 @@ class Calls(Pending):
             self._outcome = None, Failure(0, error)
         with self._lock:
             self._left -= stop - start
-            self.done = self._left == 0
+            last = self._left == 0
+        if last:
+            self.callers.results_hold(self.nbytes // self.rows)
+            self.done = True
 
     def _all_at_once(self, at_once: Callable[[], Outcome], start: int, stop: int) -> None:
         self._outcome = at_once()
@@ -118,7 +121,7 @@ class Calls(Pending):
             self._all(start, stop)
 
     def _all(self, start: int, stop: int) -> None:
-        self._outcome = map_rows(self._run, self._node, self._results, self._rows, self._promise)
+        self._outcome = map_rows(self._run, self._node, self._results, self.rows, self._promise)
 
     def _keep(self, start: int, stop: int) -> None:
         values = _Returned(start, stop)
@@ -160,9 +163,9 @@ class Calls(Pending):
             return self._outcome
         if self._output is None:
             self._values.sort(key=lambda values: values.start)
-            return map_rows(self._run, self._node, self._again, self._rows, self._promise)
+            return map_rows(self._run, self._node, self._again, self.rows, self._promise)
         failure = min(self._failures, key=lambda failure: failure.row, default=None)
-        return as_promised(*self._output.finished(failure, self._rows), self._promise)
+        return as_promised(*self._output.finished(failure, self.rows), self._promise)
 
     def _again(self, start: int, stop: int, output: OutputBlock | None = None) -> Iterator[Any]:
         """What the calls for these rows returned and raised, row by row."""

@@ -82,8 +82,8 @@ class GeneratorStream(RowsBeforeFailure):
         rows = collector.rows
         self._taken += rows
         if rows < wanted and self._failure is None:
-            self._ended = True
-        return collector.block() if rows else None
+            self._ended, self._collector = True, None
+        return collector.block()
 
     def _pass_failed_row(self) -> None:
         self._taken += 1
@@ -113,14 +113,15 @@ class GeneratorStream(RowsBeforeFailure):
             if block is None:
                 return
             yield block.row(0)
-        alone, iterator = self._collector.alone, self._begun()
+        collector, iterator = self._collector, self._begun()
+        alone = collector.alone
         while iterator is not None:
             try:
                 value = next(iterator)
                 try:
                     element = alone(value)
                 except Unlike:
-                    element = self._collector.checked_alone(value)
+                    element = collector.checked_alone(value)
             except StopIteration:
                 self._ended = True
                 return
@@ -193,7 +194,7 @@ class GeneratorStream(RowsBeforeFailure):
 
     def close(self) -> None:
         iterator, self._iterator = self._iterator, None
-        self._ended = True
+        self._ended, self._collector = True, None
         if hasattr(iterator, "close"):
             iterator.close()  # type: ignore[union-attr]  # generators have it, other iterators may
 

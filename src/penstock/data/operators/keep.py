@@ -1,9 +1,11 @@
 """Operators that keep what was read: prefetch, cache, and the rows of `save`."""
 
 import weakref
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
@@ -22,7 +24,10 @@ from penstock.options import AUTOTUNE
 from penstock.paths import link_of_others
 from penstock.rng import as_positions, mix
 from penstock.runtime.copying import Copiers
+from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
+
+_PIECE_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,8 +184,9 @@ class CacheStream(Stream):
             rows = min(allow, self._complete.length - self._position)
             if rows <= 0:
                 return None
-            self._position += rows
-            return self._complete.read(range(self._position - rows, self._position))
+            kept = self._complete.read(self._position, rows)
+            self._position += len(kept)
+            return kept
         assert self._input is not None
         if self._recorder is None and self._position == 0 and self._node.kept.begin():
             self._recorder = self._new_recorder()
@@ -193,7 +199,7 @@ class CacheStream(Stream):
         if block is not None:
             self._position += len(block)
             if self._recorder is not None:
-                self._recorder.add(block)
+                block = self._recorder.add(block)
         elif self._recorder is not None:
             self._node.kept.completed(self._seed, self._recorder.finish())
             self._recorder = None
@@ -219,11 +225,17 @@ class CacheStream(Stream):
         *_, met = state
         if self._complete is not None:
             self._position = met
+        pace = Pace()
         while self._position < met:
+            rows = min(met - self._position, pace.start())
             try:
-                self.pull(met - self._position, met - self._position)
+                passed = self.pull(rows, rows)
             except failures() as error:
                 error.add_note("penstock: passed over while restoring")
+                continue
+            if passed is None:  # the input has become shorter
+                return
+            pace.stop(passed.nbytes)
 
     def close(self) -> None:
         self._discard()
@@ -282,13 +294,19 @@ class Kept:
 
 
 class _MemoryPass:
-    def __init__(self, blocks: list[Block]) -> None:
-        self._rows = Block.concatenate(blocks).read_only() if blocks else None
-        self.length = 0 if self._rows is None else len(self._rows)
+    """The rows of a complete pass, in pieces: joining them would need their memory twice."""
 
-    def read(self, indices: Indices) -> Block:
-        assert self._rows is not None
-        return self._rows.take(indices)
+    def __init__(self, pieces: list[Block]) -> None:
+        self._pieces = pieces
+        self._ends = list(accumulate(map(len, pieces)))
+        self.length = self._ends[-1] if pieces else 0
+
+    def read(self, start: int, rows: int) -> Block:
+        """The rows from `start`, at most `rows` of them and at least one."""
+        number = bisect_right(self._ends, start)
+        piece = self._pieces[number]
+        start -= self._ends[number] - len(piece)
+        return piece.slice(start, start + rows)
 
 
 def _found(filename: str) -> "formats.row_store.RowStore | None":
@@ -303,27 +321,45 @@ class _FilePass:
         self._store = store
         self.length = store.rows
 
-    def read(self, indices: Indices) -> Block:
-        return read_store(self._store, indices)
+    def read(self, start: int, rows: int) -> Block:
+        """The rows from `start`, `rows` of them."""
+        return read_store(self._store, range(start, start + rows))
 
 
 class _Recorder:
-    """The rows of a pass that has not ended yet."""
+    """The rows of a pass that has not ended yet; in memory, copies in pieces of some megabytes."""
 
     def __init__(self, filename: str) -> None:
         self._filename = filename
         self._writer = formats.row_store.RowStoreWriter(filename) if filename else None
+        self._pieces: list[Block] = []
         self._blocks: list[Block] = []
+        self._nbytes = 0
 
-    def add(self, block: Block) -> None:
+    def add(self, block: Block) -> Block:
+        """Record rows; gives them as they may be handed out: those that are kept cannot be written."""
         if self._writer is not None:
             self._writer.write(block.columns, block.structure, len(block))
-        else:
-            self._blocks.append(block)
+            return block
+        block = block.read_only()
+        self._blocks.append(block)
+        self._nbytes += block.nbytes
+        if self._nbytes >= _PIECE_BYTES:
+            self._join()
+        return block
+
+    def _join(self) -> None:
+        rows = Block.concatenate(self._blocks)
+        if len(self._blocks) == 1:
+            rows = rows.take(np.arange(len(rows)))  # it may be a view of more rows than are kept
+        self._pieces.append(rows.read_only())
+        self._blocks, self._nbytes = [], 0
 
     def finish(self) -> _MemoryPass | _FilePass:
         if self._writer is None:
-            return _MemoryPass(self._blocks)
+            if self._blocks:
+                self._join()
+            return _MemoryPass(self._pieces)
         self._writer.finish()
         return _FilePass(formats.row_store.RowStore(self._filename))
 

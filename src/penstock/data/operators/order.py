@@ -15,6 +15,7 @@ from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import as_positions
+from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec
 from penstock.structure import LEAF, PAIR
@@ -221,15 +222,18 @@ class SkipStream(OneInputStream):
         self._input = node.input.cursor(run, epoch)
 
     def pull(self, need: int, allow: int) -> Block | None:
+        pace = Pace()
         while self._left:
+            rows = min(self._left, pace.start())
             try:
-                block = self._input.pull(self._left, self._left)
+                block = self._input.pull(rows, rows)
             except failures():
                 self._left -= 1
                 raise
             if block is None:
                 return None
             self._left -= len(block)
+            pace.stop(block.nbytes)
         return self._input.pull(need, allow)
 
     def state(self) -> State:
@@ -272,15 +276,24 @@ class ShardStream(OneInputStream):
         self._node = node
         self._phase = 0
         self._input = node.input.cursor(run, epoch)
+        # Large rows are read few at a time: most are only passed over, and a view of one keeps its block.
+        self._pace = Pace()
 
     def pull(self, need: int, allow: int) -> Block | None:
         count, index = self._node.num_shards, self._node.index
         while True:
             # Up to and including the wanted element, and no further.
             ahead = (index - self._phase) % count + 1
-            block = self._input.pull((need - 1) * count + ahead, (allow - 1) * count + ahead)
+            most = self._pace.start()
+            if ahead > most:
+                asked = min(most, ahead - 1)
+                block = self._input.pull(asked, asked)
+            else:
+                asked = (min(allow, max(1, most // count)) - 1) * count + ahead
+                block = self._input.pull(min((need - 1) * count + ahead, asked), asked)
             if block is None:
                 return None
+            self._pace.stop(block.nbytes, asked)
             self._phase = (self._phase + len(block)) % count
             wanted = range(ahead - 1, len(block), count)
             if len(wanted):

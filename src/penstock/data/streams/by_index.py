@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from penstock.data.block import Block
 from penstock.data.streams.reading import Awaited, Pending, Reading, to_keep
-from penstock.data.streams.room import Room
+from penstock.data.streams.room import Room, results_of
 from penstock.data.streams.stream import State, Stream
 from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.callers import Bell
@@ -25,6 +25,7 @@ class _ReadPiece:
         error: or what was raised in place of one of them.
         waits: how often the reading has had to wait for calls.
         tasks: into how many tasks the last calls were divided.
+        called: for how many rows these were made.
         seconds: how long it read, without the calls of others.
     """
 
@@ -37,6 +38,7 @@ class _ReadPiece:
         self.error: BaseException | None = None
         self.waits = 0
         self.tasks = 0
+        self.called = 0
         self.seconds = 0.0
         self._reading: Reading | None = None
 
@@ -49,7 +51,13 @@ class _ReadPiece:
 
     @property
     def nbytes(self) -> int:
-        return 0 if self.block is None else self.block.nbytes
+        if self.block is not None:
+            return self.block.nbytes
+        return self.pending.nbytes if isinstance(self.pending, Pending) and self.pending.done else 0
+
+    @property
+    def results(self) -> int:
+        return results_of(self.tasks, self.called, self.nbytes)
 
     @property
     def done(self) -> bool:
@@ -67,7 +75,8 @@ class _ReadPiece:
         try:
             self.pending = next(self._reading)
             self.waits += 1
-            self.tasks = self.pending.tasks if isinstance(self.pending, Pending) else self.tasks
+            if isinstance(self.pending, Pending):
+                self.tasks, self.called = self.pending.tasks, self.pending.rows
         except StopIteration as end:
             self.pending, self.block = None, end.value
         except failures() as error:
@@ -120,6 +129,7 @@ class IndexStream(Stream):
             self._pieces.popleft()
             self._position += len(head)
             self._learn(head)
+            self._go_on()  # which pieces wait to be taken says how many more may begin
             self._fill()
             assert head.block is not None
             return head.block.slice(head.passed, len(head.block)) if head.passed else head.block

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from penstock.data.block import Block
 from penstock.data.skipped import Noticed, SkipsAhead
 from penstock.data.streams.reading import Pending, to_keep
-from penstock.data.streams.room import OVERTAKING, Room
+from penstock.data.streams.room import OVERTAKING, Room, results_of
 from penstock.data.streams.stream import CountingCursor, Cursor, OneInputStream, RowsBeforeFailure, State
 from penstock.runtime.callers import Callers
 from penstock.runtime.threads import failures
@@ -68,6 +68,10 @@ class _CalledPiece:
     def nbytes(self) -> int:
         """How many bytes wait to be taken."""
         return self.pending.nbytes if self.pending is not None and self.done else 0
+
+    @property
+    def results(self) -> int:
+        return 1 if self.pending is None else results_of(self.pending.tasks, self.pending.rows, self.nbytes)
 
 
 class _CallsStream(RowsBeforeFailure, OneInputStream):

@@ -31,10 +31,12 @@ class Pending(Awaited, ABC):
     Attributes:
         callers: who makes them.
         tasks: in how many pieces.
+        rows: for how many rows.
         unwanted: whether those that have not begun may be left out.
     """
 
     tasks: int = 0
+    rows: int = 0
     unwanted: bool = False
 
     def __init__(self, callers: Callers) -> None:

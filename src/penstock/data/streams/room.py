@@ -1,6 +1,8 @@
 """How far calls in other threads may run ahead of what is taken."""
 
 from collections.abc import Collection
+from itertools import takewhile
+from operator import attrgetter
 from typing import Protocol
 
 from penstock.runtime.callers import Callers
@@ -8,6 +10,9 @@ from penstock.runtime.callers import Callers
 OVERTAKING = 16
 """For each call that may run, this many results may wait behind one that takes longer."""
 _BYTES = 1 << 26
+_DONE = attrgetter("done")
+_LARGE_ROW_BYTES = 1 << 19
+"""Rows of this size are counted one by one, though calls for several of them may be one task."""
 
 
 class Begun(Protocol):
@@ -21,11 +26,15 @@ class Begun(Protocol):
     def nbytes(self) -> int:
         """How many bytes wait."""
 
+    @property
+    def results(self) -> int:
+        """How many results they are, in calls that took long enough to be a task, or were for a large row."""
+
 
 class Room:
     """Decides whether to begin another piece of work before it is asked for.
 
-    It begins one as long as the callers want more and few results wait to be taken: as many pieces as calls may run, if
+    It begins one as long as the callers want more and few results wait to be taken: as many as calls may run, if
     nothing holds them up. Behind a call that takes longer than others these may overtake it, up to 16 pieces for each
     call or 64 MB.
     """
@@ -48,15 +57,14 @@ class Room:
         if not self._callers or not all(callers.want_more for callers in self._callers):
             return False
         count = max(callers.count for callers in self._callers)
-        if len(pieces) < count:
-            return True
-        ready = 0
-        for piece in pieces:
-            if not piece.done:
-                break
-            ready += 1
+        ready = sum(piece.results for piece in takewhile(_DONE, pieces))
         if ready >= count or len(pieces) >= OVERTAKING * count:
             return False
-        if len(pieces) <= 2 * count:
+        if sum(piece.results for piece in pieces) <= 2 * count:
             return True
         return sum(piece.nbytes for piece in pieces) < _BYTES
+
+
+def results_of(tasks: int, rows: int, nbytes: int) -> int:
+    """How many results `Begun.results` says that calls for so many rows have, which were divided into so many tasks."""
+    return max(1, tasks, min(rows, nbytes // _LARGE_ROW_BYTES))
