@@ -6,6 +6,7 @@ The launchers are forked from a process that has penstock loaded; they start the
 import io
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -112,8 +113,8 @@ def test_a_module_is_started_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("program.py",), "the following arguments are required: -n/--num-workers"),
-        (("-n", "0", "program.py"), "argument -n/--num-workers: must be at least 1, got 0"),
+        (("program.py",), "the following arguments are required: -n/--workers"),
+        (("-n", "0", "program.py"), "argument -n/--workers: must be at least 1, got 0"),
         (
             ("-n", "1", "--grace", "-1", "program.py"),
             "argument --grace: must be a number of seconds, at least 0, got -1",
@@ -339,3 +340,63 @@ print(jax.process_index(), jax.process_count(), jax.local_device_count(), jax.de
 """)
     done = run("-n", 2, "--devices-per-worker", 3, program)
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["[0] 0 2 3 6", "[1] 1 2 3 6"])
+
+
+def test_a_group_without_the_lost_worker_goes_on_and_grows_at_its_checkpoint(tmp_path: Path) -> None:
+    source = f"""
+count, saved = os.environ["PENSTOCK_NUM_WORKERS"], {str(tmp_path / "saved")!r}
+if count == "2":
+    if number == "0":
+        open(saved, "w").close()
+        with open(os.environ["PENSTOCK_CHECKPOINT_PIPE"], "w") as pipe:
+            pipe.write("run/ckpt-7\\n")
+    sleep()
+elif not os.path.exists(saved):
+    if number == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    sleep()
+print(count, os.environ.get("PENSTOCK_CHECKPOINT_PIPE"))
+"""
+    status, output, said = launched(source, 3, min_workers=1, max_restarts=1, grace_seconds=1000)
+    assert (status, output) == (0, ["[0] 3 None", "[1] 3 None", "[2] 3 None"])
+    assert said == [
+        "penstock: run/ckpt-7 is complete: 3 workers go on from there",
+        "penstock: worker 1 failed first: ended by SIGKILL. Restart 1 of 1, with 2 worker(s)",
+    ]
+
+
+def test_restarts_end_and_groups_are_not_smaller_than_allowed() -> None:
+    source = "print(os.environ['PENSTOCK_NUM_WORKERS'])\nif number == '0':\n    sys.exit(4)\nsleep()"
+    status, output, said = launched(source, 3, min_workers=2, max_restarts=2, grace_seconds=0.1)
+    assert status == 4
+    assert [line for line in output if line.startswith("[0]")] == ["[0] 2", "[0] 2", "[0] 3"]
+    assert said == [
+        "penstock: worker 0 failed first: exit status 4",
+        "penstock: worker 0 failed first: exit status 4. Restart 1 of 2, with 2 worker(s)",
+        "penstock: worker 0 failed first: exit status 4. Restart 2 of 2, with 2 worker(s)",
+    ]
+
+
+def test_ctrl_c_ends_a_launcher_that_would_restart(pipe: Path, program: Path) -> None:
+    program.write_text(WORKER + HOLD + "ready()\nsleep()\n")
+    with running("-n", 2, "--max-restarts", 5, program, pipe) as process, pipe.open() as reader:
+        for _ in range(2):
+            reader.readline()
+        process.send_signal(signal.SIGINT)
+        assert reader.read() == ""
+        assert process.communicate()[1].splitlines()[-1] == "penstock: interrupted"
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_restarts": -1}, "launch(max_restarts=...) must be at least 0, got -1"),
+        ({"min_workers": 0}, "launch(min_workers=...) must be from 1 to num_workers, which is 2, got 0"),
+        ({"min_workers": 3, "max_restarts": 1}, "launch(min_workers=...) must be from 1 to num_workers, which is 2"),
+        ({"min_workers": 1}, "launch(min_workers=1) needs max_restarts=...: without restarts no smaller group"),
+    ],
+)
+def test_restarts_that_cannot_be_are_refused(arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=re.escape(message)):
+        launch(["true"], num_workers=2, **arguments)

@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from penstock.cli.arguments import failed, positive, seconds
+from penstock.cli.arguments import count, failed, positive, seconds
 from penstock.launch import launch
 
 
@@ -25,7 +25,23 @@ def add_launch(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "options of penstock before PROGRAM; everything after it is passed to the program. "
         "Example: penstock launch -n 2 --devices-per-worker 2 train.py --epochs 3",
     )
-    parser.add_argument("-n", "--num-workers", type=positive, metavar="N", required=True, help="how many processes")
+    parser.add_argument(
+        "-n", "--workers", dest="num_workers", type=positive, metavar="N", required=True, help="how many processes"
+    )
+    parser.add_argument(
+        "--min-workers",
+        type=positive,
+        metavar="N",
+        help="after a lost worker go on with one less, but not with fewer than this (default: as many as before)",
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=count,
+        metavar="N",
+        default=0,
+        help="how many lost workers to make up for: all others are killed, and a group of one less starts, which grows "
+        "again when it has saved a checkpoint (default: 0, the first lost worker ends the command)",
+    )
     parser.add_argument(
         "--devices-per-worker",
         type=positive,
@@ -50,9 +66,15 @@ def _launch(options: argparse.Namespace) -> int:
     if not options.module and not Path(options.program).exists():
         return failed(f"there is no {options.program}: give the path of a Python script, or -m and a module", 2)
     program = ["-m", options.program] if options.module else [options.program]
+    if options.min_workers is not None and options.min_workers > options.num_workers:
+        return failed(f"--min-workers must be at most --workers, which is {options.num_workers}", 2)
+    if options.min_workers not in (None, options.num_workers) and not options.max_restarts:
+        return failed("--min-workers needs --max-restarts: without restarts no smaller group ever starts", 2)
     status = launch(
         [sys.executable, *program, *options.arguments],
         num_workers=options.num_workers,
+        min_workers=options.min_workers,
+        max_restarts=options.max_restarts,
         devices_per_worker=options.devices_per_worker,
         grace_seconds=options.grace,
     )

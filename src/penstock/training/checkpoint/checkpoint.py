@@ -14,6 +14,7 @@ import jax
 from penstock.distribute.contexts import refuse_in_replica
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError, StorageError
 from penstock.paths import local_path
+from penstock.runtime.announcements import announce
 from penstock.training.checkpoint.folders import LocalFolder
 from penstock.training.checkpoint.index import Index, Item, check_names, index_at, read_index
 from penstock.training.checkpoint.keep import Keep
@@ -219,6 +220,7 @@ class Checkpoint:
                 folder = files.folder
                 files.keep(saved, lambda names: self._keep.of(names, lambda name: index_at(folder, name).metric))
                 size, seconds = sum(array.nbytes for array in arrays.values()), time.perf_counter() - started
+                announce(path)
                 _logger.info("saved %s: %d bytes of arrays in %.3f seconds", path, size, seconds)
 
         if together is not None or files is not None:
