@@ -1,6 +1,6 @@
-"""`ps.audio`: functions for `map` that read recordings of sound, whole or a part.
+"""`ps.audio`: functions for `map` that read audio recordings, or a part of one.
 
-They let other threads run. soundfile is imported when the first recording is read.
+They release the GIL. soundfile is imported when the first recording is read.
 """
 
 from penstock.audio.recordings import decode as decode

@@ -10,13 +10,13 @@ from penstock.formats.media_files import AudioInfo
 
 
 def info(source: bytes | str | os.PathLike[str]) -> AudioInfo:
-    """What a recording says of itself, without decoding it: `samples`, `channels`, `rate`, `seconds` and `format`.
+    """The header of a recording, without decoding it: `samples`, `channels`, `rate`, `seconds` and `format`.
 
     Args:
-        source: the content of a file, or its name, also one with a protocol.
+        source: the content of a file, or its name, which may have a protocol.
 
     Raises:
-        ElementError: it is no audio, or damaged.
+        ElementError: it is not audio, or it is damaged.
         StorageError: the file cannot be opened.
         MissingExtraError: soundfile is not installed.
     """
@@ -30,20 +30,20 @@ def decode(
     seconds: tuple[float, float] | None = None,
     dtype: str = "float32",
 ) -> tuple[npt.NDArray[Any], int]:
-    """The samples of a recording as an array of shape (samples, channels), and how many there are in a second.
+    """The samples of a recording as an array of shape (samples, channels), and the sample rate.
 
-    WAV, FLAC, Ogg Vorbis, Opus, MP3, AIFF and what else libsndfile reads. Of a part only that is decoded, and of a file
-    that is named only that is read.
+    WAV, FLAC, Ogg Vorbis, Opus, MP3, AIFF and whatever else libsndfile reads. Of a part of a recording, nothing else is
+    decoded; from a file given by its name, nothing else is read.
 
     Args:
-        source: the content of a file, or its name, also one with a protocol.
-        samples: begin and end of the part that is wanted, as numbers of samples; None for the whole.
+        source: the content of a file, or its name, which may have a protocol.
+        samples: (begin, end) of the part, as numbers of samples; None for the whole recording.
         seconds: the same in seconds, rounded to samples.
         dtype: "float32" or "float64", from -1 to 1; "int16" or "int32".
 
     Raises:
-        ElementError: it is no audio, is damaged or cut off, or ends before the part does. It names the file and the
-            sample.
+        ElementError: it is not audio, is damaged or cut off, or ends before the part does. The error names the file
+            and the sample.
         InvalidArgumentError: other dtypes or parts than these.
         StorageError: the file cannot be opened.
         MissingExtraError: soundfile is not installed.

@@ -33,7 +33,7 @@ class Block:
     Attributes:
         columns: the leaves' columns, in the order of the structure.
         structure: the structure of each element.
-        length: n; held apart because a structure may have no leaves.
+        length: n, which columns cannot tell if the structure has no leaves.
     """
 
     columns: tuple[Column, ...]
@@ -45,7 +45,7 @@ class Block:
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes the columns hold; of an object column's entries only the first is looked at."""
+        """About how many bytes the columns hold. An object column is estimated by its first entry."""
         return sum(_bytes_of(column) for column in self.columns)
 
     def rows(self) -> Iterator[Any]:
@@ -69,7 +69,7 @@ class Block:
         return Block(tuple(column[start:stop] for column in self.columns), self.structure, stop - start)
 
     def take(self, indices: Indices, copiers: Copiers | None = None) -> "Block":
-        """The rows at these positions: views for a range, copies for an array, which `copiers` make together."""
+        """The rows at these positions: views for a range, copies for an array, which `copiers` make in parallel."""
         columns = tuple(take_rows(column, indices, copiers) for column in self.columns)
         return Block(columns, self.structure, len(indices))
 
@@ -79,7 +79,7 @@ class Block:
         return Block(columns, self.structure, count)
 
     def read_only(self) -> "Block":
-        """The same rows as views that cannot be written: they share their memory with somebody else's data."""
+        """The same rows as read-only views, because they share their memory with somebody else's data."""
         return Block(tuple(map(_locked, self.columns)), self.structure, self.length)
 
     def spec(self) -> Any:
@@ -104,7 +104,7 @@ class Block:
 
     @staticmethod
     def concatenate(blocks: Sequence["Block"], copiers: Copiers | None = None) -> "Block":
-        """The rows of all blocks (at least one), in order, which `copiers` copy together.
+        """The rows of all blocks (at least one), in order, which `copiers` copy in parallel.
 
         Raises:
             ElementError: the blocks differ in structure or dtype.
@@ -123,7 +123,7 @@ class Block:
 
     @staticmethod
     def scattered(parts: Iterable[tuple[npt.NDArray[np.intp], "Block"]], copiers: Copiers | None = None) -> "Block":
-        """Blocks put together so that row k of a part stands at the k-th of the positions it comes with."""
+        """One block of several, each given with positions: its row k goes to the k-th of its positions."""
         positions, blocks = zip(*parts, strict=True)
         if len(blocks) == 1:
             return blocks[0]  # type: ignore[no-any-return]  # zip loses the types
@@ -133,7 +133,7 @@ class Block:
 
 
 def shifted(indices: Indices, by: int) -> Indices:
-    """Every position moved by the same distance."""
+    """The positions plus `by`."""
     if isinstance(indices, range):
         return range(indices.start + by, indices.stop + by, indices.step)
     return indices + by
@@ -152,7 +152,7 @@ def take_rows(column: Column, indices: Indices, copiers: Copiers | None = None) 
         return column.take(indices, axis=0)
 
     def copy(start: int, stop: int) -> None:
-        # The mode that checks nothing writes straight into `out`; operators give positions that exist.
+        # This mode writes straight into `out` without checking positions, which operators have checked.
         column.take(indices[start:stop], axis=0, out=out[start:stop], mode="clip")
 
     if copiers is None:
@@ -189,12 +189,12 @@ def column_of(leaves: Sequence[Any]) -> Column:
     if any(leaf.shape != first.shape for leaf in leaves):
         return object_column([np.asarray(leaf) for leaf in leaves])
     if first.dtype.kind in "US":
-        return np.stack(leaves)  # as wide as the widest
+        return np.stack(leaves)  # as long as the longest string
     return np.stack(leaves, out=output((len(leaves), *first.shape), first.dtype))
 
 
 def object_column(values: Iterable[Any]) -> Column:
-    """An object column with these entries, however alike they look to NumPy."""
+    """An object column with these entries, even if NumPy could stack them."""
     entries = list(values)
     return np.fromiter(entries, object, len(entries))
 
@@ -205,12 +205,12 @@ def is_ragged(column: Column) -> bool:
 
 
 def dtype_of_rows(column: Column) -> np.dtype[Any]:
-    """The dtype of the rows of a column with any; rows of unequal shape have it in common."""
+    """The dtype of the rows of a column with at least one; rows of unequal shape have the same."""
     return column[0].dtype if is_ragged(column) else column.dtype
 
 
 def spec_of_column(column: Column) -> LeafSpec:
-    """The specification of a row of this column; axes on which its rows differ are None."""
+    """The specification of a row of this column; axes along which its rows differ are None."""
     if column.dtype != object or column.size == 0 or not isinstance(column.flat[0], np.ndarray):
         return TensorSpec(column.shape[1:], column.dtype)
     try:
@@ -231,7 +231,7 @@ def _joined(columns: Sequence[Column], copiers: Copiers | None) -> Column:
         if not alike(other.dtype, first.dtype):
             raise ElementError(f"rows of one leaf must have one dtype, got {first.dtype} and {other.dtype}")
     if first.dtype.kind in "US":
-        return np.concatenate(columns)  # as wide as the widest
+        return np.concatenate(columns)  # as long as the longest string
     out = output((sum(map(len, columns)), *first.shape[1:]), first.dtype)
     if out is None:
         return np.concatenate(columns)
@@ -259,12 +259,12 @@ def _bytes_of(column: Column) -> int:
 
 
 def own(leaf: Any) -> Any:
-    """A leaf whose memory nobody else writes: a copy of an array, anything else as it is."""
+    """A leaf whose memory nobody else can write: an array is copied, anything else returned as it is."""
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def locked_entries(column: Column) -> Column:
-    """A column whose entries cannot be written, where they are arrays that lie elsewhere; a dense column as it is."""
+    """An object column whose arrays are read-only; a dense column as it is."""
     if column.dtype.kind != "O" or column.size == 0 or not isinstance(column.flat[0], np.ndarray):
         return column
     entries = np.empty(column.shape, dtype=object)

@@ -1,8 +1,8 @@
 """Rows that come one by one, put together as columns.
 
-The first row is looked at closely, by whoever collects. Of each of its leaves a `Leaf` remembers what can be taken
-after it without another look: values of the same type that fit the dtype, arrays of the same dtype and shape. Only
-what differs is looked at again.
+The caller checks the first row in full. For each of its leaves a `Leaf` remembers what later rows may hold without
+another check: values of the same type that fit the dtype, or arrays of the same dtype and shape. Only rows that differ
+are checked again.
 """
 
 import math
@@ -27,11 +27,11 @@ _MOST_BYTES: Final = 1 << 30
 
 
 class Unlike(Exception):
-    """A value that must be looked at again."""
+    """A value that differs from the first, and must be checked."""
 
 
 def _references_to_an_argument() -> int:
-    """What `getrefcount` says of an argument that only the caller's variable refers to: Python's versions differ."""
+    """What `getrefcount` returns for an argument that only the caller's variable refers to."""
 
     def references(leaf: Any) -> int:
         return getrefcount(leaf)
@@ -44,11 +44,11 @@ _TO_AN_ARGUMENT: Final = _references_to_an_argument()
 
 
 class Leaf(ABC):
-    """The rows of one leaf, as far as they were taken.
+    """Collects the rows of one leaf.
 
     Attributes:
-        put: takes a row; gives False, and takes nothing, where it must be looked at again.
-        alone: gives a row as it stands in an element; raises `Unlike` where it must be looked at again.
+        put: takes a row; returns False, and takes nothing, if the row must be checked.
+        alone: the row as it is in an element; raises `Unlike` if it must be checked.
         bytes_of_row: how many bytes a row needs.
         taken: how many rows were taken.
     """
@@ -60,15 +60,15 @@ class Leaf(ABC):
 
     @abstractmethod
     def begin(self, rows: int) -> None:
-        """Begin a column of at most so many rows."""
+        """Begin a column of at most this many rows."""
 
     @abstractmethod
     def take(self, values: Iterable[Any], check: Check) -> None:
-        """Take all rows; `check` looks at those that are unlike the first."""
+        """Take all rows; `check` checks those that are unlike the first."""
 
     @abstractmethod
     def put_checked(self, leaf: Any) -> None:
-        """Take a row that was looked at."""
+        """Take a row that was checked."""
 
     @abstractmethod
     def cut(self, rows: int) -> None:
@@ -80,7 +80,7 @@ class Leaf(ABC):
 
 
 class Values(Leaf):
-    """Values of one type that nobody can change: of NumPy, strings and bytes."""
+    """Immutable values of one type: NumPy's scalars, strings and bytes."""
 
     def __init__(self, kind: type, dtype: np.dtype[Any]) -> None:
         self._kind = kind
@@ -90,7 +90,7 @@ class Values(Leaf):
         self.put, self.alone = self._ways()
 
     def _ways(self) -> tuple[Callable[[Any], bool], Callable[[Any], Any]]:
-        """What `put` and `alone` are; functions of their own, because they run for every row."""
+        """The functions `put` and `alone`: closures instead of methods, because they run for every row."""
         append, kind = self._rows.append, self._kind
 
         def put(leaf: Any) -> bool:
@@ -146,7 +146,7 @@ class Values(Leaf):
 
 
 class Numbers(Values):
-    """Python's numbers between two bounds, within which they become the dtype together as they do one by one."""
+    """Python's numbers between two bounds, within which converting them together gives what converting each would."""
 
     def __init__(self, kind: type, dtype: np.dtype[Any], low: Any, high: Any) -> None:
         self._low = low
@@ -182,13 +182,13 @@ class Numbers(Values):
 
 
 class Arrays(Leaf):
-    """Arrays of one dtype. They are copied as they are taken: a generator may yield one buffer again and again.
+    """Arrays of one dtype. They are copied at once, because a generator may yield the same buffer again.
 
-    Those of the shape of the first lie in one array from the start.
+    Arrays of the first one's shape are copied straight into one array.
 
     Args:
         shape: of the first.
-        spec: what was promised of their shapes; None where they may have any.
+        spec: what was promised of their shapes; None if they may have any.
     """
 
     def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...], spec: LeafSpec | None) -> None:
@@ -213,7 +213,7 @@ class Arrays(Leaf):
     def take(self, values: Iterable[Any], check: Check) -> None:
         stacked, dtype, shape = self._stacked, self._dtype, self._shape
         for value in values:
-            # The short way stands here too: a call for each row costs as much as a copy of a small one.
+            # Written out here as well, because a call for each row would cost as much as copying a small one.
             if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape and not self._unequal:
                 stacked[self.taken] = value
                 self.taken += 1
@@ -254,7 +254,7 @@ class Arrays(Leaf):
         return column_of(kept) if self._unequal else stacked[:rows]
 
     def _alone_of(self) -> Callable[[Any], Any]:
-        """What `alone` is; a function of its own, because it runs for every row."""
+        """The function `alone`: a closure instead of a method, because it runs for every row."""
         dtype, shape, fits = self._dtype, self._shape, self._fits
 
         def alone(leaf: Any) -> Any:
@@ -273,7 +273,7 @@ class Arrays(Leaf):
 
 
 def _leaf_like(raw: Any, leaf: Any, spec: LeafSpec | None) -> Leaf:
-    """Takes what is like `raw`, which became `leaf`."""
+    """A `Leaf` for values like `raw`, which was converted to `leaf`."""
     kind = type(raw)
     dtype = leaf.dtype if isinstance(leaf, (np.ndarray, np.generic)) else np.dtype(object)
     if kind in (int, float) and dtype.kind in "iuf":
@@ -286,22 +286,21 @@ def _leaf_like(raw: Any, leaf: Any, spec: LeafSpec | None) -> Leaf:
         return Values(kind, dtype)
     elif leaf is raw and kind is np.ndarray and dtype.kind in "biufc":
         return Arrays(dtype, raw.shape, spec)
-    return Values(Unlike, dtype)  # a type that no row is of: each is looked at
+    return Values(Unlike, dtype)  # no row is of this type, so each is checked
 
 
 class Collector:
-    """Rows like one that was looked at, put together as a block.
+    """Collects rows like one that was checked, as a block.
 
     Args:
         value: the row as it came.
-        leaves: its leaves, as they were found to be right.
+        leaves: its leaves, checked and converted.
         structure: its structure.
         specs: what was promised of the leaves.
-        check: looks at a row that differs from it.
+        check: checks a row that differs from it, and gives its leaves.
 
     Attributes:
-        alone: gives a row as an element, which is then no part of the block; raises `Unlike` where it must be looked
-            at again.
+        alone: a row as an element, which does not become part of the block; raises `Unlike` if it must be checked.
     """
 
     alone: Callable[[Any], Any]
@@ -321,7 +320,7 @@ class Collector:
         self.alone = only.alone if only is not None else _row_alone(self._of_row, self._leaves, structure)
 
     def begin(self, rows: int) -> int:
-        """Begin a block of at most so many rows; gives how many it may have, which is fewer where these are huge."""
+        """Begin a block of at most this many rows; returns how many it may have: fewer if they are huge."""
         largest = max((leaf.bytes_of_row for leaf in self._leaves), default=1)
         rows = max(1, min(rows, _MOST_ROWS, _MOST_BYTES // largest))
         self._rows = 0
@@ -335,7 +334,7 @@ class Collector:
         return self._rows if self._only is None else self._only.taken
 
     def take(self, values: Iterable[Any]) -> None:
-        """Take rows. What getting one raises ends it, and what is wrong with one: those before it were taken."""
+        """Take rows. If getting or checking a row raises an exception, the rows before it were taken."""
         if self._only is not None:
             self._only.take(values, self._check)
             return
@@ -343,7 +342,7 @@ class Collector:
         for value in values:
             found = of_row(value)
             if found is not None:
-                for put, part in zip(puts, found):  # as many, and it runs per row
+                for put, part in zip(puts, found):  # of equal length, and it runs per row
                     if not put(part):
                         break
                 else:
@@ -370,14 +369,14 @@ class Collector:
         return Block(tuple(leaf.column(rows) for leaf in self._leaves), self._structure, rows)
 
     def checked_alone(self, value: Any) -> Any:
-        """As `alone`, of a row that is looked at."""
+        """As `alone`, after checking the row."""
         return Block.of_leaves([[own(leaf) for leaf in self._check(value)]], self._structure).row(0)
 
 
 def _row_alone(
     of_row: Callable[[Any], Sequence[Any] | None], leaves: Sequence[Leaf], structure: Structure
 ) -> Callable[[Any], Any]:
-    """What `Collector.alone` is for rows of several leaves."""
+    """The function `Collector.alone` for rows of several leaves."""
     ways = [leaf.alone for leaf in leaves]
     together = tuple if structure.is_flat_tuple else structure.unflatten
 
@@ -385,6 +384,6 @@ def _row_alone(
         found = of_row(value)
         if found is None:
             raise Unlike
-        return together([way(part) for way, part in zip(ways, found)])  # as many, and it runs per row
+        return together([way(part) for way, part in zip(ways, found)])  # of equal length, and it runs per row
 
     return alone

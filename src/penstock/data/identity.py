@@ -1,4 +1,4 @@
-"""By what a dataset is known again from a state: what decides how many elements come, and in which order."""
+"""Identifies the dataset of a state, by what decides the number and the order of its elements."""
 
 import hashlib
 import sys
@@ -21,7 +21,7 @@ class Identity:
     Attributes:
         node: the node.
         digest: of its arguments, and of all that counts below it.
-        code: of its functions, behind the version of Python, in whose code they are told; "" where it has none.
+        code: a digest of its functions' code, with the version of Python that compiled it; "" if it has none.
     """
 
     node: Node
@@ -29,7 +29,7 @@ class Identity:
     code: str
 
     def entry(self) -> list[str]:
-        """As plain data, with the label for errors."""
+        """Plain data for a state, with the node's label for errors."""
         return [self.node.label, self.digest, self.code]
 
     def difference(self, entry: list[str]) -> str | None:
@@ -43,12 +43,12 @@ class Identity:
 
 
 def identities_of(node: Node) -> list[Identity]:
-    """The nodes that count, of all that make a dataset: inputs first."""
+    """The nodes of a dataset that decide its elements' number or order: inputs first."""
     return list(_Walk().of(node))
 
 
 def digests_of(node: Node) -> dict[int, str]:
-    """For each node, by its `id`, what counts there: its own digest, or that of the node that counts next below it."""
+    """For each node, by its `id`: its digest if it decides that, else the digest of the next node below that does."""
     walk = _Walk()
     walk.of(node)
     return walk.digests
@@ -82,7 +82,7 @@ class _Walk:
 
 
 def _plain(value: Any, describing: Describing, functions: list[Any]) -> Any:
-    """An argument of a node as plain data, all of it; what functions do goes to `functions`."""
+    """An argument of a node as plain data, without its functions, whose code is added to `functions`."""
     if isinstance(value, np.ndarray):
         rows = [_plain(entry, describing, functions) for entry in value.flat] if value.dtype == object else None
         return str(value.dtype), value.shape, _digest(value.tobytes()) if rows is None else rows
@@ -99,7 +99,7 @@ def _plain(value: Any, describing: Describing, functions: list[Any]) -> Any:
 
 
 def _dataset(value: Any) -> Any:
-    """A dataset that a function uses is told by its nodes."""
+    """A dataset that a function uses is identified by its nodes."""
     node = getattr(value, "node", None)
     if not isinstance(node, Node):
         return None

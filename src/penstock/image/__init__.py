@@ -1,6 +1,6 @@
 """`ps.image`: functions for `map` that decode images, change their size, and crop and flip them at random.
 
-Decoding and resizing let other threads run. simplejpeg and Pillow are imported when the first image is decoded.
+Decoding and resizing release the GIL. simplejpeg and Pillow are imported when the first image is decoded.
 """
 
 from penstock.image.pixels import decode as decode

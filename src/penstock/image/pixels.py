@@ -1,4 +1,4 @@
-"""Images from bytes, and in other sizes."""
+"""Decodes images, and changes their size."""
 
 from typing import Any
 
@@ -19,17 +19,17 @@ def decode(
 ) -> npt.NDArray[Any]:
     """An image as an array of shape (height, width, channels), from the bytes of its file.
 
-    JPEG, PNG, WebP, GIF, BMP, TIFF and whatever else Pillow reads; of an animation the first picture. How a camera was
-    held (EXIF) is not looked at, and colour profiles are not applied, as in TensorFlow.
+    JPEG, PNG, WebP, GIF, BMP, TIFF and whatever else Pillow reads. An animation gives its first picture. As in
+    TensorFlow, the orientation in EXIF data is ignored, and colour profiles are not applied.
 
     Args:
         data: the content of the file.
-        channels: 1 for shades of gray, 3 for red, green and blue, 4 with opacity too. Images of another kind are
-            converted; those without opacity are opaque.
+        channels: 1 for grayscale, 3 for RGB, 4 for RGBA. Images of another kind are converted; those without opacity
+            become opaque.
         dtype: "uint8", 0 to 255; "uint16", 0 to 65535, which keeps the 16 bits of a gray PNG; "float32", 0 to 1.
         size: (height, width) of the result; None for that of the file. A JPEG that is at least twice as large is
-            decoded at a half, a quarter or an eighth of its size, which is much faster, and takes the place of the
-            halves of `resize`, from which it differs slightly.
+            decoded at a half, a quarter or an eighth of its size. That is much faster than halving it by `resize`, and
+            gives slightly different pixels.
         interpolation: as for `resize`.
         crop_to_aspect_ratio: as for `resize`.
         pad_to_aspect_ratio: as for `resize`.
@@ -38,7 +38,7 @@ def decode(
         ElementError: the bytes are no image, or one that is damaged or cut off. `ignore_errors` above the map, or
             `ps.Options(on_error="skip")`, leaves such rows out and counts them.
         InvalidArgumentError: other channels, dtypes, sizes or interpolations than these.
-        InvalidTypeError: no bytes.
+        InvalidTypeError: `data` is not bytes.
         MissingExtraError: simplejpeg or Pillow is not installed.
 
     Example:
@@ -66,25 +66,24 @@ def resize(
     crop_to_aspect_ratio: bool = False,
     pad_to_aspect_ratio: bool = False,
 ) -> npt.NDArray[Any]:
-    """An image in another size, in its own dtype.
+    """Change the size of an image, and keep its dtype.
 
-    "bilinear" halves an image, each pixel the mean of four, as long as it is at least twice as large, and then takes
-    each pixel from the four around its place, by how near they are: so no pixel of the image is left out. It is the
-    fastest, most of all where OpenCV is installed (the extra `opencv`); with it or without, pixels differ by rounding
-    only. "triangle" is `"bilinear"` with `antialias=True` in TensorFlow. "bicubic", "area" and "lanczos3" smooth in
-    the same way.
+    "bilinear" first halves the image as long as it is at least twice as large as the result, where each pixel is the
+    mean of four. Then it interpolates each pixel of the result from the four nearest ones. So every pixel of the image
+    counts. It is the fastest, especially with OpenCV (the extra `opencv`), which changes pixels by rounding only.
+    "triangle" is TensorFlow's `"bilinear"` with `antialias=True`; "bicubic", "area" and "lanczos3" are antialiased too.
 
     Args:
-        image: (height, width, channels) of unsigned or floating-point numbers, or a batch of them. Where four channels
-            are uint8, "triangle", "bicubic", "area" and "lanczos3" take the fourth for opacity.
+        image: (height, width, channels) of unsigned or floating-point numbers, or a batch of them. With four
+            channels of uint8, "triangle", "bicubic", "area" and "lanczos3" treat the fourth as opacity.
         size: (height, width) of the result.
         interpolation: "bilinear", "nearest", "triangle", "bicubic", "area" or "lanczos3".
-        crop_to_aspect_ratio: keep the proportions, and use the largest part in the middle that has those of `size`.
-        pad_to_aspect_ratio: keep the proportions, and fill up the two edges with zeros.
+        crop_to_aspect_ratio: first crop to the largest central part that has the proportions of `size`.
+        pad_to_aspect_ratio: keep the image's proportions, and pad two edges with zeros.
 
     Raises:
         InvalidArgumentError: another interpolation, a size below 1, or both a crop and a padding.
-        InvalidTypeError: no image.
+        InvalidTypeError: `image` is not an image.
         ElementError: an image without pixels.
         MissingExtraError: simplejpeg or Pillow is not installed.
 

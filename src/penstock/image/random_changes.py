@@ -9,16 +9,17 @@ from penstock.preprocessing.images import RandomCrop, RandomFlip
 
 
 def random_crop(image: npt.ArrayLike, size: tuple[int, int], generator: np.random.Generator) -> npt.NDArray[Any]:
-    """A part of an image at a place drawn at random; that of a batch is the same for all its images.
+    """Crop an image at a random position; all images of a batch are cropped at the same one.
 
     Args:
         image: (height, width, channels), or a batch of them.
-        size: (height, width) of the part.
-        generator: what decides; with `map(..., seed=...)` a function gets one for each element as its last argument.
+        size: (height, width) of the crop.
+        generator: draws the random numbers; `map(..., seed=...)` gives its function one for each element, as the last
+            argument.
 
     Raises:
-        InvalidArgumentError: an image that is smaller than the part.
-        InvalidTypeError: no image.
+        InvalidArgumentError: an image that is smaller than the crop.
+        InvalidTypeError: `image` is not an image.
 
     Example:
         >>> import numpy as np
@@ -32,17 +33,18 @@ def random_crop(image: npt.ArrayLike, size: tuple[int, int], generator: np.rando
 
 
 def random_flip(image: npt.ArrayLike, generator: np.random.Generator, mode: str = "horizontal") -> npt.NDArray[Any]:
-    """An image, mirrored with probability one half; each image of a batch by itself.
+    """Mirror an image with probability one half; each image of a batch is decided by itself.
 
     Args:
         image: (height, width, channels), or a batch of them.
-        generator: what decides; with `map(..., seed=...)` a function gets one for each element as its last argument.
-        mode: "horizontal" (left to right), "vertical" (top to bottom), or "horizontal_and_vertical", which decides on
-            each of the two by itself.
+        generator: draws the random numbers; `map(..., seed=...)` gives its function one for each element, as the last
+            argument.
+        mode: "horizontal" (left to right), "vertical" (top to bottom), or "horizontal_and_vertical", which decides
+            on each of the two independently.
 
     Raises:
         InvalidArgumentError: another mode.
-        InvalidTypeError: no image.
+        InvalidTypeError: `image` is not an image.
 
     Example:
         >>> import numpy as np

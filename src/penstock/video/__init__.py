@@ -1,6 +1,6 @@
 """`ps.video`: functions for `map` that read frames of videos, by number or by time.
 
-They let other threads run. PyAV is imported when the first video is read.
+They release the GIL. PyAV is imported when the first video is read.
 """
 
 from penstock.video.frames import decode as decode

@@ -11,16 +11,16 @@ from penstock.formats.media_files import VideoInfo
 
 
 def info(source: bytes | str | os.PathLike[str]) -> VideoInfo:
-    """What a video is, without decoding it.
+    """The header of a video, without decoding it.
 
-    Of the result `frames` says how many it has, `times` at which second each is shown, the first at 0, and `height`,
-    `width`, `rate` (frames in a second), `seconds` and `codec` what their names say.
+    The result has `frames` (their number), `times` (when each is shown, in seconds; the first at 0), `height`, `width`,
+    `rate` (frames per second), `seconds` and `codec`.
 
     Args:
-        source: the content of a file, or its name, also one with a protocol.
+        source: the content of a file, or its name, which may have a protocol.
 
     Raises:
-        ElementError: it is no video, or cut off.
+        ElementError: it is not a video, or it is cut off.
         StorageError: the file cannot be opened.
         MissingExtraError: PyAV is not installed.
     """
@@ -36,19 +36,20 @@ def decode(
 ) -> npt.NDArray[np.uint8]:
     """Frames of a video as an array of shape (frames, height, width, channels).
 
-    Frames have numbers from 0 in the order in which they are shown, whatever the order and the distances in the file.
-    Decoding begins at the last place before a frame where it can, so what a frame costs depends on how far apart these
-    places are: often a few seconds. Frames that are near to each other should be asked for by one call.
+    Frames are numbered from 0 in the order in which they are shown, whatever their order in the file. Decoding begins
+    at the last key frame before the first frame that is wanted. So the cost of a frame depends on how far apart key
+    frames are, which is often a few seconds: read neighbouring frames with one call.
 
     Args:
-        source: the content of a file, or its name, also one with a protocol. Of a local file that is named, the
-            places of its frames are kept, so that the next clip of it costs its own frames only.
+        source: the content of a file, or its name, which may have a protocol. For a local file
+            given by its name, the index of frames is kept: the next clip of it costs only that clip's frames.
         frames: the numbers that are wanted, in any order; `range(100, 132, 2)` is a clip. None for all.
-        seconds: the times instead: of each the frame that is shown then.
-        channels: 3 for red, green and blue, 1 for shades of gray.
+        seconds: times instead of numbers: the frame that is shown at each of them.
+        channels: 3 for RGB, 1 for grayscale.
 
     Raises:
-        ElementError: it is no video, is damaged or cut off, or has fewer frames. It names the file and the frame.
+        ElementError: it is not a video, is damaged or cut off, or has fewer frames. It says which file and
+            frame.
         InvalidArgumentError: other frames or channels than these.
         StorageError: the file cannot be opened.
         MissingExtraError: PyAV is not installed.

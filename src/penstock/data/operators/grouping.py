@@ -24,7 +24,7 @@ from penstock.structure import Structure, flatten, map_structure
 class GroupByWindow(OneInput):
     """The elements of the datasets that `reduce_function(key, window)` makes of windows of elements with one key.
 
-    A full window is given at once; what is left at the end of the input follows in the order of the keys.
+    A full window is given at once; incomplete windows follow at the end of the input, in the order of their keys.
     """
 
     depends_on = DependsOn.ANY
@@ -97,7 +97,7 @@ class GroupByWindowStream(Stream):
         self._epoch = epoch
         self._input = node.input.counting_cursor(run, epoch)
         self._pace = Pace()
-        # States of the input, by the number of the row that follows: the oldest one that a collected row needs stays.
+        # States of the input, with the number of the next row; the oldest one that a collected row needs is kept.
         self._input_states: list[tuple[int, State]] = []
         self._groups: dict[int, _Group] = {}
         self._structure: Any = None
@@ -117,7 +117,7 @@ class GroupByWindowStream(Stream):
                 return None
 
     def _next_window(self) -> bool:
-        """Read on until a window is full, or the input has ended and one is left; False when all is done."""
+        """Read until a window is full, or the input has ended and one is left; False when there is none."""
         while True:
             input_state, met = self._input.state(), self._input.met
             block = self._input.pull(1, self._pace.start())
@@ -134,7 +134,7 @@ class GroupByWindowStream(Stream):
                 return True
 
     def _collect(self, block: Block, first: int) -> bool:
-        """Sort rows, of which `first` is the number of the first, into groups until one is full; give back the rest."""
+        """Sort rows into groups until one is full, and give back the rest; `first` is the number of the first row."""
         keys = checked_rows(self._node.key_function, block)
         for number in range(len(block)):
             try:
@@ -146,7 +146,7 @@ class GroupByWindowStream(Stream):
                 note(error, self._node, first + number)
                 self._input.give_back(len(block) - number - 1)
                 raise
-            # Copies: a row must not keep the block alive in which it came.
+            # Copies, so that a row does not keep its whole block alive.
             leaves = [own(column[number]) for column in block.columns]
             group = self._groups.get(key) or self._groups.setdefault(key, _Group())
             group.numbers.append(first + number)
@@ -158,7 +158,7 @@ class GroupByWindowStream(Stream):
         return False
 
     def _key(self, value: Any, block: Block, number: int) -> int:
-        """The key of row `number` of a block, of what the key function gave for it."""
+        """The key of row `number` of a block, from the key function's result."""
         return integer_key("group_by_window(key_func)", value)
 
     def _emit(self, key: int) -> None:
@@ -172,11 +172,11 @@ class GroupByWindowStream(Stream):
         return node.cursor(inner, self._epoch)
 
     def _made(self, key: int, window: Any) -> Node:
-        """The dataset that is made of a window."""
+        """The dataset for a window."""
         return self._node.dataset_of_window(key, window)
 
     def _forget_input_states(self) -> None:
-        """Forget the states that no collected row needs; a row's number is above those before it in its group."""
+        """Forget the states that no collected row needs. Numbers increase within a group."""
         held = [rows.numbers[0] for rows in self._groups.values()]
         if self._window is not None:
             held.append(self._window[1].numbers[0])
@@ -239,10 +239,10 @@ class Bucket(GroupByWindow):
     def spec_over(self, *inputs: Any) -> Any:
         leaves, structure = flatten(inputs[0])
         unknown = [[length is None for length in leaf.shape] for leaf in leaves]
-        if self.bounded and self.input.spec is None:  # only the elements tell which axes are unknown
+        if self.bounded and self.input.spec is None:  # which axes are unknown, only the elements tell
             leaves = [with_open_axes(leaf, range(len(leaf.shape))) for leaf in leaves]
             unknown = [[False] * len(leaf.shape) for leaf in leaves]
-        # As a window's, this node's length is not known.
+        # The length of this node, like that of a window, is unknown.
         buckets = [
             self.batches_of(bucket, self, (structure, unknown)).spec_over(structure.unflatten(leaves))
             for bucket in range(len(self.boundaries) + (not self.bounded))

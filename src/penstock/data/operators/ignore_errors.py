@@ -14,7 +14,7 @@ from penstock.runtime.channel import Closed
 
 @dataclass(frozen=True, eq=False)
 class IgnoreErrors(SameElements):
-    """The elements of the input, without those in whose place an exception comes.
+    """The elements of the input, without those that raise an exception.
 
     Attributes:
         automatic: whether `Options(on_error="skip")` put it here.
@@ -37,7 +37,7 @@ class IgnoreErrors(SameElements):
 
     @property
     def identity(self) -> dict[str, Any]:
-        return {}  # neither what the log is told nor who has put it here
+        return {}  # neither what is logged nor who inserted it matters
 
     def arguments(self) -> list[str]:
         return ['on_error="skip"'] if self.automatic else super().arguments()
@@ -49,7 +49,7 @@ class IgnoreErrors(SameElements):
 class IgnoreErrorsStream(Stream):
     """The state is the input's, which counts rows and failures; a live stream counts them itself.
 
-    A block never holds rows from both sides of a failure: all failures before a row are counted when it is given.
+    A block never holds rows from both sides of a failure: all failures before a row count when it is given.
     """
 
     def __init__(self, node: IgnoreErrors, run: Run, epoch: int) -> None:
@@ -59,10 +59,10 @@ class IgnoreErrorsStream(Stream):
         self._key = run.name_of(node, epoch)
         stream = node.input.open(run, epoch)
         self._cursor = Cursor(stream)
-        # A live stream counts for itself, and gives whole blocks.
+        # A live stream counts its own rows, and gives whole blocks.
         self._live = stream if isinstance(stream, LiveStream) else None
         self._input = self._live or self._cursor
-        # States of a live stream before the last block: as `pull` found it, and behind the failures that came first.
+        # States of a live stream before its last block: before the failures in front of that block, and after them.
         self._before: State = None
         self._first: State = None
 
@@ -78,7 +78,7 @@ class IgnoreErrorsStream(Stream):
             return block
 
     def _skip(self, error: Exception) -> None:
-        """Leave out the row that failed; raises the exception again where it tells of something else."""
+        """Leave out the row that failed. An exception that is about something else is raised again."""
         if not belongs_to_row(error):
             raise error
         row = skipped_row(error, self._node.input.label, self._node.input.site)
@@ -87,11 +87,11 @@ class IgnoreErrorsStream(Stream):
         else:
             self._first, number = self._live.state(), self._live.number
         self._skips.add(SkipNote(self._key, number, (row,), (self._node.log,)))
-        if self._threads.stopped:  # nobody waits for a row any more, and there may never be one
+        if self._threads.stopped:  # nobody waits for a row any more, and no further row may ever come
             raise Closed
 
     def _number(self) -> int:
-        """The number of rows and failures so far; over a live stream as that counts, also when restored."""
+        """The number of rows and failures so far; a live stream counts them itself, also after a restore."""
         below, rows, met = self._cursor.state()
         return int(below["number"]) + int(rows) if _is_live(below) else int(met)
 
@@ -103,7 +103,7 @@ class IgnoreErrorsStream(Stream):
     def state(self) -> State:
         if self._live is not None:
             return self._live.state()
-        # A prefetch or a map over a live stream changes nothing: the number of the element is what counts.
+        # The same with a prefetch or a map in between, because the element's number counts.
         below, rows, _ = state = self._cursor.state()
         return {**below, "number": below["number"] + rows} if _is_live(below) else state
 

@@ -20,7 +20,7 @@ from penstock.runtime.threads import Threads, failures
 from penstock.structure import flatten
 
 _FILES_AHEAD: Final = 32
-"""Half of those that formats keep open."""
+"""Half as many as formats keep open."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +54,12 @@ class IndexedFiles(OneInput):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """How many rows each file has, in order; not where the files are."""
+        """How many rows each file has, in order, without the files' paths."""
         return {"counts": list(self.counts.values())}
 
     @cached_property
     def _pieces(self) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The files, the first row of each that counts, and how many rows come up to its end."""
+        """The files, the first row of each that is read, and the number of rows up to the end of each."""
         run = Run(self.input, 0, Threads())
         length = self.input.cardinality
         given = list(self.input.read(run, 0, range(length)).rows()) if length else []
@@ -104,20 +104,20 @@ class IndexedFiles(OneInput):
             remote = bool(pieces) and has_protocol(pieces[0][0])
             if remote and isinstance(rows, range):
                 self._ahead.reach(int(np.searchsorted(self._pieces[2], rows[-1], side="right")))
-            if remote and len(pieces) > 1:  # servers are waited for together
+            if remote and len(pieces) > 1:  # requests to servers run in parallel
                 parts = at_once(lambda piece: self._part(*piece), pieces)
             else:
                 parts = [self._part(name, own) for name, own in pieces]
             block = Block.concatenate(parts, run.copiers) if parts else Block((np.empty(0, object),), flatten(0)[1], 0)
             check_kind(run, self, block)
         except failures() as error:
-            if len(rows) == 1:  # which of several it was is found by reading them in halves
+            if len(rows) == 1:  # reading the rows in halves finds the one that fails
                 note(error, self, int(rows[0]))
             raise
         return block
 
     def _by_file(self, rows: Indices) -> Iterator[tuple[str, Rows]]:
-        """Files, and which of their rows are meant."""
+        """The files of these positions, with the rows that are wanted of each."""
         names, starts, ends = self._pieces
         if not len(rows):
             return
@@ -145,7 +145,7 @@ class IndexedFiles(OneInput):
 
 
 class _AheadFiles:
-    """Opens the remote files behind the one that is read in order, so that they are not waited for one by one."""
+    """Opens remote files ahead of the one that is being read in order, so that each need not be waited for."""
 
     def __init__(self, names: list[str], format: FileFormat) -> None:
         self._names = names
@@ -153,7 +153,7 @@ class _AheadFiles:
         self._asked = range(0)
 
     def reach(self, number: int) -> None:
-        """The file with this number is read now."""
+        """Note that the file with this number is being read."""
         asked = self._asked
         if number in asked and len(asked) > _FILES_AHEAD // 2 and asked.stop - number > _FILES_AHEAD // 2:
             return
@@ -165,7 +165,7 @@ class _AheadFiles:
 
 
 def _range(element: Any, counts: Mapping[str, int]) -> tuple[str, int, int]:
-    """A file and its rows that count, of a name or (name, start, stop)."""
+    """A file and its rows that are read, from a name or (name, start, stop)."""
     name, start, stop = element if isinstance(element, tuple) else (element, 0, -1)
     if name not in counts:
         raise StorageError(f"{name!r} was not among the files when the dataset was made")

@@ -32,7 +32,7 @@ _PIECE_BYTES = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class Prefetch(SameElements):
-    """The elements, made by a thread up to `buffer_size` of them before they are asked for."""
+    """The elements of the input, of which a thread makes up to `buffer_size` in advance."""
 
     name: ClassVar[str] = "prefetch"
     depends_on = DependsOn.ANY
@@ -57,7 +57,7 @@ class Prefetch(SameElements):
 
     @property
     def identity(self) -> None:
-        """The same elements, whoever makes them, and when."""
+        """None: it changes no elements."""
         return None
 
     def stream(self, run: Run, epoch: int) -> Stream:
@@ -80,7 +80,7 @@ class Saved(Node):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Not where they are stored."""
+        """Without the path where they are stored."""
         return {"rows": self.store.rows}
 
     @property
@@ -88,7 +88,7 @@ class Saved(Node):
         return self.store.rows
 
     @cached_property
-    def spec(self) -> Any:  # found once: it looks at every batch of rows
+    def spec(self) -> Any:  # cached, because it looks at every batch of rows
         return self.store.structure.unflatten(self.store.specs()) if self.store.structure else None
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
@@ -109,8 +109,8 @@ def read_store(store: "formats.row_store.RowStore", indices: Indices, copiers: C
 class Cache(SameElements):
     """The elements of the input's first epoch, kept once they were read: in memory, or in a directory (`filename`).
 
-    Over an indexable input each row is kept when it is first read, in whatever order; over a stream when a pass reaches
-    the end. Every epoch gives the rows of epoch 0, so a shuffle below a cache is frozen.
+    Over an indexable input each row is kept when it is first read, in whatever order; over a stream, all rows are kept
+    when a pass reaches the end. Every epoch gives the rows of epoch 0, so a shuffle below a cache is frozen.
     """
 
     name: ClassVar[str] = "cache"
@@ -140,7 +140,7 @@ class Cache(SameElements):
 
     @property
     def drops_alike(self) -> bool:
-        # A pass with a hole is not kept, and a directory appears only when every row is in it.
+        # A pass with missing rows is not kept, and a directory appears only when it is complete.
         return self.indexable and not self.filename
 
     @property
@@ -151,7 +151,7 @@ class Cache(SameElements):
         return replace(self, kept=Kept())
 
     def seed(self, run: Run) -> int:
-        """The run's seed, if something below has none of its own: the kept rows depend on it besides the node."""
+        """The run's seed if something below has no seed of its own, because the kept rows then depend on it; else 0."""
         return mix(run.seed, *run.drawn_below(self.input)) if self.input.unseeded else 0
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
@@ -166,7 +166,7 @@ class Cache(SameElements):
 class CacheStream(Stream):
     """Over a stream: the rows of a complete pass by position, or a pass that is being recorded.
 
-    A state counts the rows from the beginning, where the input has places of its own, which a cache passes over.
+    A state counts the rows from the beginning, because a complete cache does not read the input, nor know its states.
     """
 
     same_rows = True
@@ -193,7 +193,7 @@ class CacheStream(Stream):
         try:
             block = self._input.pull(need, allow)
         except failures():
-            self._discard()  # a pass with a hole is not the data
+            self._discard()  # a pass with missing rows must not be kept
             self._position += 1
             raise
         if block is not None:
@@ -244,7 +244,7 @@ class CacheStream(Stream):
 
 
 class Kept:
-    """What a cache keeps, shared by all iterations of the datasets that contain it. Another seed begins anew."""
+    """What a cache keeps, shared by all iterations of datasets that contain it; for another seed it is dropped."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -254,11 +254,11 @@ class Kept:
         self._recording = False
 
     def __reduce__(self) -> tuple[type["Kept"], tuple[()]]:
-        """In another process nothing is kept yet."""
+        """Another process begins with nothing kept."""
         return Kept, ()
 
     def begin(self) -> bool:
-        """Whether this pass over a stream is to be recorded: not if another one is."""
+        """Whether to record this pass over a stream: only one is recorded at a time."""
         with self._lock:
             recording, self._recording = self._recording, True
             return not recording
@@ -284,7 +284,7 @@ class Kept:
             store = _found(filename) if filename else None
             if store is None:
                 return None
-            self._seed, self._pass = seed, _FilePass(store)  # its bytes are checked once, not in every epoch
+            self._seed, self._pass = seed, _FilePass(store)  # checksums are verified once, not in every epoch
             return self._pass
 
     def completed(self, seed: int, rows: "_MemoryPass | _FilePass") -> None:
@@ -310,7 +310,7 @@ class _MemoryPass:
 
 
 def _found(filename: str) -> "formats.row_store.RowStore | None":
-    """A cache that is whole already, from an earlier pass or another process."""
+    """A complete cache, from an earlier pass or another process."""
     if link := link_of_others(filename):
         raise StorageError(f"cache({filename!r}) is not read: {link}")
     return formats.row_store.RowStore(filename) if Path(filename).exists() else None
@@ -369,7 +369,7 @@ class _Recorder:
 
 
 class _MemoryRows:
-    """Rows of an indexable input in memory, each in its place from when it is first read."""
+    """Rows of an indexable input in memory, each kept when it is first read."""
 
     def __init__(self, length: int) -> None:
         self._lock = Lock()
@@ -427,7 +427,7 @@ def _placed(kept: Column, has: npt.NDArray[np.bool_], positions: npt.NDArray[np.
 class _FileRows:
     """Rows of an indexable input in a row store, written when they are first read, in the order they come.
 
-    Until all are there the store is not visible, and rows are read from the input.
+    Until all are written the store is not visible, and missing rows are read from the input.
     """
 
     def __init__(self, filename: str, length: int) -> None:

@@ -22,12 +22,12 @@ from penstock.structure import LEAF, PAIR
 
 _INFINITE_REPEATS = 1 << 32
 EVERYTHING = 1 << 62
-"""More elements than there ever are: the count of `take(-1)`."""
+"""The count of `take(-1)`: larger than any dataset."""
 
 
 @dataclass(frozen=True, eq=False)
 class Repeat(SameElements):
-    """The epochs of the input one after the other, `count` times or for ever (None)."""
+    """The epochs of the input one after the other: `count` of them, or without end (None)."""
 
     name: ClassVar[str] = "repeat"
     depends_on = DependsOn.ANY
@@ -87,8 +87,8 @@ class Repeat(SameElements):
 class RepeatStream(OneInputStream):
     """The state is the number of the repetition and the input's own state.
 
-    Where calls below have begun for all that is left of an epoch, the next one is opened, so that its first calls run
-    beside the last ones.
+    When calls have begun for all remaining elements of an epoch, the next epoch is opened, so that its first calls run
+    in parallel with the last ones.
     """
 
     def __init__(self, node: Repeat, run: Run, epoch: int) -> None:
@@ -107,7 +107,7 @@ class RepeatStream(OneInputStream):
         return input
 
     def _run_ahead(self, number: int) -> None:
-        """Start calls of what comes after an epoch of which all calls have begun."""
+        """Start calls for the next epoch when all calls for this one have begun."""
         last = self._number + len(self._next)
         if number < last:
             self._next[-1].run_ahead()
@@ -121,7 +121,7 @@ class RepeatStream(OneInputStream):
             if block is not None:
                 self._empty = False
                 return block
-            # An input without elements would be repeated for ever; but where others share it, they may have had them.
+            # An empty input would be repeated without end. In a shared job, other readers may have had its elements.
             if self._empty and not self._run.live.shared:
                 return None
             self._input.close()
@@ -180,7 +180,7 @@ class TakeStream(OneInputStream):
         try:
             block = self._input.pull(min(need, self._left), min(allow, self._left))
         except failures():
-            self._left -= 1  # an element that failed counts: those after it keep their places
+            self._left -= 1  # a failed element counts, so that those after it keep their positions
             raise
         self._left -= 0 if block is None else len(block)
         return block
@@ -215,7 +215,7 @@ class Skip(SameElements):
 
 
 class SkipStream(OneInputStream):
-    """The state is the input's, and how many elements are still to be passed over."""
+    """The state is the input's, and how many elements are still to be skipped."""
 
     def __init__(self, node: Skip, run: Run, epoch: int) -> None:
         self._left = node.count
@@ -309,7 +309,7 @@ class ShardStream(OneInputStream):
 
 @dataclass(frozen=True, eq=False)
 class ShardHint(SameElements):
-    """A place where `AutoShardPolicy.HINT` puts each worker's own `shard`; it cannot be read before."""
+    """Marks where `AutoShardPolicy.HINT` inserts each worker's `shard`; it cannot be read before that."""
 
     name: ClassVar[str] = "shard"
     depends_on = DependsOn.ANY

@@ -51,12 +51,12 @@ def _have_rows(spec: Any) -> bool:
 
 
 def _batch_of(row: LeafSpec, size: int | None) -> LeafSpec:
-    """What `_one_batch` makes of rows."""
+    """The function that makes a batch of rows."""
     return ragged_rows(row, size) if None in row.shape else batched(row, size)
 
 
 class UnbatchStream(OneInputStream):
-    """Every element is taken apart whole; the cursor that reads this stream stops between the rows."""
+    """Every element is taken apart as a whole; the cursor that reads this stream stops between rows."""
 
     def __init__(self, node: Node, input: Node, run: Run, epoch: int) -> None:
         self._node = node
@@ -64,7 +64,7 @@ class UnbatchStream(OneInputStream):
 
     def pull(self, need: int, allow: int) -> Block | None:
         while True:
-            # How many rows an element has is only known when it has come.
+            # How many rows an element has is only known after it was read.
             batches = self._input.pull(1, 1)
             if batches is None:
                 return None
@@ -85,7 +85,7 @@ class UnbatchStream(OneInputStream):
 
 @dataclass(frozen=True, eq=False)
 class Rebatch(OneInput):
-    """The rows of batches put together again in batches of other sizes, which are used in turn."""
+    """The rows of batches in batches of other sizes, which are used in turn."""
 
     name: ClassVar[str] = "rebatch"
     depends_on = DependsOn.ANY

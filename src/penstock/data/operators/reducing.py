@@ -31,7 +31,7 @@ class Reducer:
         finalize_func: the result of the last state; a tuple is unpacked into its arguments.
 
     Raises:
-        InvalidTypeError: something that is no function.
+        InvalidTypeError: an argument is not a function.
 
     Example:
         >>> import penstock as ps
@@ -52,7 +52,7 @@ class Reducer:
 
 @dataclass(frozen=True, eq=False)
 class GroupByReducer(OneInput):
-    """For each key, in the order of the keys, what `finalize_function` makes of the elements that were reduced."""
+    """For each key, in the order of the keys, the result of `finalize_function` on the reduced elements."""
 
     name: ClassVar[str] = "group_by_reducer"
     worth_a_worker = True
@@ -68,7 +68,7 @@ class GroupByReducer(OneInput):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """As with `map`, results may change: the elements are read again when a state is restored."""
+        """Without the functions, as for `map`: restoring a state reads the elements again."""
         return {"key_function": self.key_function}
 
     @property
@@ -104,7 +104,7 @@ class GroupByReducerStream(RowsBeforeFailure, OneInputStream):
             self._reduce(block, met)
 
     def _reduce(self, block: Block, first: int) -> None:
-        """Reduce rows, of which `first` is the number of the first."""
+        """Reduce rows; `first` is the number of the first of them."""
         keys = checked_rows(self._node.key_function, block)
         for number, element in enumerate(block.rows()):
             try:
@@ -120,7 +120,7 @@ class GroupByReducerStream(RowsBeforeFailure, OneInputStream):
         before = self._reduced[key] if key in self._reduced else _owned(node.init_function(np.int64(key)))
         after = map_structure(as_leaf, node.reduce_function(before, element))
         Layout.of(before).check(Layout.of(after))
-        # Copied if need be: it must not keep the block alive in which an element came.
+        # Copied if needed, so that it does not keep the whole block of an element alive.
         self._reduced[key] = _owned(after)
 
     def _results(self, count: int) -> Block | None:
@@ -164,5 +164,5 @@ class GroupByReducerStream(RowsBeforeFailure, OneInputStream):
 
 
 def _owned(value: Any) -> Any:
-    """A value that nobody changes afterwards, and that keeps nothing else alive."""
+    """A value that nobody else can change, and that keeps no larger array alive."""
     return map_structure(lambda leaf: own(as_leaf(leaf)), value)

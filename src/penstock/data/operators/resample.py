@@ -51,7 +51,7 @@ class RejectionResample(OneInput):
 
 
 class RejectionResampleStream(FunctionStream):
-    """Without an initial distribution the classes seen so far estimate it; their counts are part of the state."""
+    """A missing initial distribution is estimated by the classes seen so far; the state has their counts."""
 
     def __init__(self, node: RejectionResample, run: Run, epoch: int) -> None:
         super().__init__(node, run, epoch)
@@ -74,7 +74,7 @@ class RejectionResampleStream(FunctionStream):
         return None
 
     def _decide(self, block: Block) -> tuple[list[int], list[int]]:
-        """The classes of the rows, and which rows stay."""
+        """The classes of the rows, and which rows are kept."""
         end = self._input.met
         draws = uniform_positions(self._key, range(end - len(block), end))
         classes: list[int] = []
@@ -97,7 +97,7 @@ class RejectionResampleStream(FunctionStream):
         return number
 
     def _acceptance(self, number: int) -> float:
-        """The probability with which an element of this class stays: target over initial, over the largest ratio."""
+        """The probability of keeping an element of a class: target over initial, divided by the largest such ratio."""
         given = self._node.initial_distribution
         initial = np.array(given) if given is not None else self._counts / self._counts.sum()
         ratios = np.divide(self._target, initial, out=np.zeros_like(self._target), where=initial > 0)

@@ -67,7 +67,7 @@ class ScanStream(FunctionStream):
         super().__init__(node, run, epoch)
         self._node = node
         self._carried = _owned(node.initial_state)
-        # The state before the last call, which holds again where its output is refused.
+        # The state before the last call; it is restored if the output of that call is refused.
         self._before = self._carried
         # How many calls for the rows of a block have returned.
         self._called = 0
@@ -88,12 +88,12 @@ class ScanStream(FunctionStream):
             self._carried = self._before
         if failure is not None:
             self._fail(self._node, failure, len(block) - done)
-        else:  # the collector may take fewer rows than there are
+        else:  # the collector may take fewer rows than the block has
             self._input.give_back(len(block) - done)
         return self._collector.block() if self._collector is not None and done else None
 
     def _collect(self, outputs: Iterator[Any], rows: int) -> None:
-        """Take outputs; the first of all shows what they are like."""
+        """Collect outputs; the very first decides their structure and dtypes."""
         if self._collector is not None:
             rows = self._collector.begin(rows)
             self._collector.take(islice(outputs, rows))
@@ -113,7 +113,7 @@ class ScanStream(FunctionStream):
         for element in block.rows():
             try:
                 result: Any = function(self._carried, element)
-            except StopIteration as error:  # it would end the outputs in silence
+            except StopIteration as error:  # it would silently end the outputs
                 raise InvalidTypeError("scan(scan_func) raised StopIteration: return a value instead") from error
             if not isinstance(result, tuple) or len(result) != 2:
                 raise InvalidTypeError(f"scan(scan_func) must return a pair (new state, output), got {result!r}")
@@ -133,7 +133,7 @@ class ScanStream(FunctionStream):
         return carried
 
     def _checked(self, output: Any) -> list[Any]:
-        """The leaves of an output, which must be of the kind of all others."""
+        """The leaves of an output, which must have the same structure and dtypes as all others."""
         promise = self._node.promise
         value = output if promise is None else promise.kept(output)
         layout = Layout.of(value)
@@ -150,12 +150,12 @@ class ScanStream(FunctionStream):
 
 
 def _unlike(value: Any) -> Any:
-    """Before the first state none is known, so none is like it."""
+    """Used before the first state: no state is like it."""
     raise Unlike
 
 
 def _owned(value: Any) -> Any:
-    """A value that the function cannot change afterwards: it may work in place on what it was given."""
+    """A copy, because the function may change in place what it was given."""
     return map_structure(lambda leaf: own(as_leaf(leaf)), value)
 
 
@@ -276,7 +276,7 @@ class UniqueStream(OneInputStream):
 def _identities(block: Block) -> Iterable[Any]:
     """A value for each row, equal for equal rows."""
     columns = [
-        # Python's numbers and strings are found in a set sooner than NumPy's, to which they are equal.
+        # Python's numbers and strings are hashed faster than NumPy's, and are equal to them.
         column.tolist() if column.ndim == 1 and column.dtype.kind in "biufcUS" else map(_identity, column)
         for column in block.columns
     ]

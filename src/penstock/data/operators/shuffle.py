@@ -21,17 +21,17 @@ from penstock.runtime.threads import failures
 
 _PIECES = 32
 _FEW = 8
-"""Of a stream at most a 32nd of the buffer is read and handed out at a time, but at least this many rows."""
+"""Of a stream, at most a 32nd of the buffer is read and given at a time, but at least this many rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shuffle(SameElements):
-    """A random order in which no element comes more than `buffer_size` - 1 places early.
+    """A random order in which no element comes more than `buffer_size` - 1 positions early.
 
     Shorter inputs than the buffer are permuted as a whole. Longer ones are permuted inside windows of `buffer_size`
     rows; the first window of an epoch is of random length, so that other rows share a window in every epoch. The order
-    is a function of (seed, epoch, position), entered anywhere
-    at no cost: `docs/design/0002-shuffle-by-windows.md`.
+    is a function of (seed, epoch, position), so reading can begin anywhere at no cost. See
+    `docs/design/0002-shuffle-by-windows.md`.
     """
 
     name: ClassVar[str] = "shuffle"
@@ -88,7 +88,7 @@ class Shuffle(SameElements):
         return self.input.reading(run, epoch, self._sources(key, length, indices))
 
     def _sources(self, key: int, length: int, indices: Indices) -> npt.NDArray[np.int64]:
-        """Where the rows at these positions stand in an input that is longer than the buffer."""
+        """The input's positions of the rows at these positions, if the input is longer than the buffer."""
         first, size = self.first_window(key), self.buffer_size
         sources = np.empty(len(indices), np.int64)
         for window, within, positions in _by_window(indices, first, size):
@@ -105,7 +105,7 @@ class Shuffle(SameElements):
 
 
 def _by_window(indices: Indices, first: int, size: int) -> Iterator[tuple[int, slice | npt.NDArray[np.intp], Indices]]:
-    """The windows that positions fall into: the number of each, where among them its positions stand, and these.
+    """The windows of positions: the number of each, the indices of its positions among all, and the positions.
 
     The first window has `first` positions, all others `size`.
     """
@@ -130,12 +130,12 @@ def _by_window(indices: Indices, first: int, size: int) -> Iterator[tuple[int, s
 class ShuffleStream(OneInputStream):
     """The same order over a stream.
 
-    While one window is handed out, the rows of the next are collected, one for each, so that none has to be waited for.
-    Each takes the place of one that was handed out: there is memory for one window, and for a little more.
-    What is left out among them counts at the row for which it was read: at the same one, whatever the size of blocks.
+    While one window is given, the rows of the next are collected, one for each, so that nobody waits for a whole
+    window. Each takes the slot of a row that was given, so memory holds little more than one window. Rows that were
+    left out among them count when the row is given for which they were read, whatever the size of blocks.
 
-    The state is where the window begins in the input, its number, and how many of its rows were handed out: at most two
-    buffers are read again.
+    The state is where the window begins in the input, its number, and how many of its rows were given. Restoring reads
+    at most two buffers again.
     """
 
     _input: CountingCursor
@@ -147,24 +147,24 @@ class ShuffleStream(OneInputStream):
         self._first = node.first_window(self._key)
         own, self._skips = run.ahead()
         self._input = node.input.counting_cursor(own, epoch)
-        # What was left out among the collected rows, and after how many of them.
+        # For rows that were left out while collecting: how many had been collected, and the notes.
         self._left_out: list[tuple[int, list[Noticed]]] = []
         self._slots = Slots(run.copiers)
         self._collected: list[SlotNumbers] = []
         self._collected_begin: State = None
         self._second_begin: State = None
-        # The window that is handed out, or will be first: where it begins in the input, its number, whether its rows
-        # have been read, and how many of them were handed out.
+        # The window that is being given, or will be first: where it begins in the input, its number, whether its rows
+        # have been read, and how many of them were given.
         self._begin = self._input.state()
         self._window = 0
         self._opened = False
         self._given = 0
-        # How many rows of the next window had been collected when the first of this one was handed out.
+        # How many rows of the next window had been collected when the first of this one was given.
         self._start = 0
-        # Where the rows of the window stand that were not handed out yet, in the order in which they will be.
+        # The slots of the rows of the window that were not given yet, in the order in which they will be.
         self._left: SlotNumbers = np.empty(0, np.int64)
-        # A failure met while the next window is collected. It comes when that window begins: where among the rows it
-        # comes must not depend on how many rows are asked for at a time.
+        # A failure while collecting the next window. It is raised when that window begins, so that its position does
+        # not depend on how many rows are asked for at a time.
         self._failure: BaseException | None = None
         self._known = 0
 
@@ -182,7 +182,7 @@ class ShuffleStream(OneInputStream):
         return block
 
     def _count_left_out(self, collected: int) -> int:
-        """Count what was left out among so many collected rows, or at the next one; gives how many come before more."""
+        """Count the rows left out before this many were collected; returns how many rows come before the next ones."""
         while self._left_out and self._left_out[0][0] <= collected:
             self._skips.count(self._left_out[0][1])
             self._left_out.pop(0)
@@ -208,13 +208,13 @@ class ShuffleStream(OneInputStream):
             left -= len(block)
 
     def _advance(self) -> bool:
-        """Make what was collected the window that is handed out; False at the end."""
+        """Begin to give the window that was collected; False at the end."""
         number = self._window + 1 if self._opened else self._window
         self._collect(self._first if number == 0 else self._buffer)
         if number == 0 and self._failure is None:
             if self._second_begin is None:
                 self._second_begin = self._input.state()
-            # One row more than fits tells whether the input is longer than the buffer.
+            # One row more than the buffer holds shows whether the input is longer.
             self._collect(self._buffer + 1)
         self._count_left_out(self._buffer + 1)
         self._known = self._input.known

@@ -4,7 +4,7 @@
 |------------------------------------------|--------------------------------|-----------------------------------|
 | data sets of Hugging Face                | `with_format`, `column_names`  | Arrow columns                     |
 | arrays on disk: HDF5, zarr, NumPy's maps | `shape`, `dtype`               | slices, one for each chunk        |
-| what gives many rows, as torch's may     | `__getitems__`                 | a list of rows for a list of them |
+| data sets of torch that give many rows   | `__getitems__`                 | a list of rows for a list of them |
 | anything else with `__len__`             | `__getitem__`                  | row by row                        |
 """
 
@@ -26,11 +26,11 @@ from penstock.spec import TensorSpec
 from penstock.structure import LEAF, flatten
 
 _PIECE_BYTES: Final = 1 << 20
-"""About so much is read at once of an array on disk that has no chunks of its own."""
+"""About how much is read at a time of an array on disk that has no chunks."""
 
 
 class CollectionRows(ABC):
-    """How the rows of one kind of collection are read."""
+    """Reads the rows of one kind of collection."""
 
     spec: Any = None
     """What a row is, where the collection says so."""
@@ -51,7 +51,7 @@ class RowByRow(CollectionRows):
         for index in _numbers(indices):
             try:
                 rows.append(self._source[index])
-            except StopIteration as error:  # it would end the dataset in silence
+            except StopIteration as error:  # it would silently end the dataset
                 raise ElementError("__getitem__ raised StopIteration: give a row for each index") from error
         return Block.of_rows(rows)
 
@@ -77,7 +77,7 @@ class ArrayRows(CollectionRows):
         self._source = source
         self._dtype = np.dtype(source.dtype)
         shape = tuple(source.shape[1:])
-        if self._dtype.kind != "O":  # of strings or rows of unequal length the first is looked at
+        if self._dtype.kind != "O":  # for strings and rows of unequal length, the first row tells
             self.spec = TensorSpec(shape, self._dtype)
         row_bytes = max(1, self._dtype.itemsize * int(np.prod(shape)))
         chunks = getattr(source, "chunks", None)
@@ -136,7 +136,7 @@ class Source(Node):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Not what the rows hold, as where a `map` makes them."""
+        """Without the rows' content, which may change as that of a `map`."""
         return {"length": self.length}
 
     @property
@@ -158,7 +158,7 @@ class Source(Node):
             block = self.rows.read(indices)
             check_kind(run, self, block)
         except failures() as error:
-            if len(indices) == 1:  # which of several it was is found by reading them in halves
+            if len(indices) == 1:  # reading the rows in halves finds the one that fails
                 note(error, self, int(indices[0]))
             raise
         return block
@@ -186,7 +186,7 @@ def rows_of(source: Any) -> CollectionRows:
 
 
 def _gives_arrow(source: Any) -> bool:
-    """Whether a data set's columns are its rows: nobody has asked for another format, and nothing is to be decoded."""
+    """Whether a data set's columns are its rows: no other format was set, and nothing has to be decoded."""
     form = getattr(source, "format", None) or {}
     return form.get("type") is None and not any(map(_is_decoded, (getattr(source, "features", None) or {}).values()))
 

@@ -62,7 +62,7 @@ class Counter(Node):
 
 @dataclass(frozen=True, eq=False)
 class Draws(Node):
-    """Integers without end, drawn at random: a function of (seed, epoch, position)."""
+    """Random integers without end: a function of (seed, epoch, position)."""
 
     indexable = True
     fails = False
@@ -132,7 +132,7 @@ class Slices(Node):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Not what the rows hold, as where a `map` makes them."""
+        """Without the rows' content, which may change as that of a `map`."""
         return {"length": self.length}
 
     @property
@@ -144,7 +144,7 @@ class Slices(Node):
         return self.length
 
     @cached_property
-    def spec(self) -> Any:  # found once: it looks at every row of an object column
+    def spec(self) -> Any:  # cached, because it looks at every row of an object column
         return Block(self.columns, self.structure, self.length).spec()
 
     def arguments(self) -> list[str]:
@@ -152,7 +152,7 @@ class Slices(Node):
 
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         block = Block(self.columns, self.structure, self.length)
-        if self.length == 1:  # one row, however often: no copies of it
+        if self.length == 1:  # one row, perhaps repeated, is not copied
             return block.repeated(len(indices)).read_only()
         block = block.take(indices, run.copiers)
         if not isinstance(indices, range):

@@ -17,7 +17,7 @@ from penstock.spec import TensorSpec
 from penstock.structure import LEAF, map_structure
 
 _TOGETHER = 256
-"""So many windows of a stream are made together at most: a block of datasets does not tell how large their rows are."""
+"""The most windows of a stream that are made together: a block of datasets does not show how large their rows are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Window(OneInput):
 
     @property
     def span(self) -> int:
-        """How many elements of the input a full window reaches over."""
+        """How many elements of the input a full window spans."""
         return (self.size - 1) * self.stride + 1
 
     @property
@@ -60,10 +60,10 @@ class Window(OneInput):
         return self.indexable
 
     def spec_over(self, *inputs: Any) -> Any:
-        return map_structure(lambda leaf: TensorSpec((), object), inputs[0])  # a dataset in the place of each leaf
+        return map_structure(lambda leaf: TensorSpec((), object), inputs[0])  # a dataset instead of each leaf
 
     def windows(self, rows: Block, starts: Sequence[int], stride: int) -> Block:
-        """The windows that begin at these rows of a block, in which their elements are `stride` rows apart."""
+        """The windows that begin at these rows of a block, where their elements are `stride` rows apart."""
         reach = (self.size - 1) * stride + 1
         parts = [rows.take(range(start, min(start + reach, len(rows)), stride)) for start in starts]
         leaves = [
@@ -79,7 +79,7 @@ class Window(OneInput):
             return self.windows((yield from self.input.reading(run, epoch, range(0))), [], 1)
         first, last = min(begins), max(begins) + self.span
         stop = last if length == INFINITE_CARDINALITY else min(last, length)
-        if stop - first <= 2 * self.size * len(begins):  # few rows are read that are in none of them
+        if stop - first <= 2 * self.size * len(begins):  # few of these rows are in no window
             rows = yield from self.input.reading(run, epoch, range(first, stop))
             return self.windows(rows, [begin - first for begin in begins], self.stride)
         ranges = [range(begin, min(begin + self.span, stop), self.stride) for begin in begins]
@@ -101,12 +101,12 @@ class WindowStream(OneInputStream):
     def __init__(self, node: Window, run: Run, epoch: int) -> None:
         self._node = node
         self._input = node.input.counting_cursor(run, epoch)
-        # The rows from the beginning of the next window on, and of which blocks these are the rest: the states before
-        # them and how many rows they had. Of the first block some rows may be dropped already.
+        # The rows from the beginning of the next window on, and the blocks that they came in: the input's state before
+        # each block, and its number of rows. The first rows of the first block may be dropped already.
         self._rows: Block | None = None
         self._blocks: deque[tuple[State, int]] = deque()
         self._dropped = 0
-        # How many rows lie between the last row that was read and the next window.
+        # How many rows there are between the last row that was read and the next window.
         self._gap = 0
 
     @property
@@ -125,14 +125,14 @@ class WindowStream(OneInputStream):
         if self._rows is None or (node.drop_remainder and self._left < node.span):
             return None
         full = 1 + (self._left - node.span) // node.shift
-        # At the end of the input the windows are not full, and each is given alone.
+        # At the end of the input windows are not full, and each is a block of its own.
         starts = range(0, max(1, min(full, allow)) * node.shift, node.shift)
         windows = node.windows(self._rows, starts, node.stride)
         self._drop(len(starts) * node.shift)
         return windows
 
     def _read(self, needed: int, allowed: int) -> bool:
-        """Read on, for one window and for so many rows more; False at the end of the input."""
+        """Read until one window and this many more rows are there; False at the end of the input."""
         missing = self._node.span - self._left
         before = self._input.state()
         block = self._input.pull(missing + needed, missing + allowed)

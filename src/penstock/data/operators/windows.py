@@ -1,4 +1,4 @@
-"""timeseries_windows: rows of arrays that follow each other, and the targets that belong to them."""
+"""timeseries_windows: consecutive rows of arrays, and the targets that belong to them."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,7 +36,7 @@ class TimeseriesWindows(Node):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Not what the rows hold, as where a `map` makes them."""
+        """Without the rows' content, which may change as that of a `map`."""
         return {"length": self.length}
 
     @property

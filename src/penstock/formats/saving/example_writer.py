@@ -1,7 +1,7 @@
 """`tf.train.Example` records made without TensorFlow, many at a time: the counterpart of `formats/example.py`.
 
-Each record is put together by Arrow of the bytes of its values and of what stands before them, which is the same for
-all records in which the values have the same length.
+Arrow joins the bytes of the values with the tags and lengths before them, which are the same for all records whose
+values have the same length.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,13 +21,13 @@ _FIRST, _SECOND = b"\x0a", b"\x12"
 
 
 def serialize_example(features: Mapping[str, Any]) -> bytes:
-    r"""A `tf.train.Example` record of one row, which `ps.parse_example` and TensorFlow parse, without TensorFlow.
+    r"""Make a `tf.train.Example` record of one row without TensorFlow; `ps.parse_example` and TensorFlow parse it.
 
-    `dataset.save(path, format="tfrecord")` makes them of whole blocks, at a fraction of the cost.
+    `dataset.save(path, format="tfrecord")` makes many at once, at a fraction of the cost.
 
     Args:
-        features: by name a number, an array, a string, bytes or a list of them. Integers and booleans become int64,
-            floats of at most 32 bits floats, strings the bytes of UTF-8. Arrays are stored flat.
+        features: numbers, arrays, strings, bytes, or lists of them, by name. Integers and booleans become int64, floats
+            of at most 32 bits become floats, strings become UTF-8. Arrays are flattened.
 
     Raises:
         InvalidTypeError: values that an Example cannot hold without loss, such as float64.
@@ -50,7 +50,7 @@ def serialize_example(features: Mapping[str, Any]) -> bytes:
 
 
 def serialize_examples(columns: Mapping[str, Column]) -> pa.LargeBinaryArray:
-    """The records of rows, whose features are these columns.
+    """The records of rows whose features are these columns.
 
     Raises:
         InvalidTypeError: as `check_feature`.
@@ -62,10 +62,10 @@ def serialize_examples(columns: Mapping[str, Column]) -> pa.LargeBinaryArray:
 
 
 def check_feature(name: str, column: Column) -> str:
-    """Which list holds a feature.
+    """Which of an Example's three lists holds a feature.
 
     Raises:
-        InvalidTypeError: none does without loss.
+        InvalidTypeError: none of them can hold it without loss.
     """
     if kind_of(column) != "numbers":
         return "bytes"
@@ -81,7 +81,7 @@ def check_feature(name: str, column: Column) -> str:
 
 
 def _feature(name: str, column: Column) -> list[Any]:
-    """What stands before the values of a feature, and the values, for each row."""
+    """For each row, the bytes before the values of a feature, and those of the values."""
     kind = check_feature(name, column)
     if is_ragged(column):
         counts = np.fromiter((row.size for row in column), np.int64, len(column))
@@ -133,12 +133,12 @@ def _strings(flat: Column, counts: npt.NDArray[np.int64]) -> pa.LargeBinaryArray
 
 
 def _with_length(tag: bytes, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """Each value behind the tag of its field and its length."""
+    """Each value after the tag of its field and its length."""
     return _joined([_heads(values, lambda length: tag + _varint(length)), values])
 
 
 def _heads(values: pa.LargeBinaryArray, head: Callable[[int], bytes]) -> Any:
-    """What stands before each value, which follows from the value's length."""
+    """The bytes before each value, which depend on the value's length alone."""
     lengths, which = np.unique(np.diff(_offsets(values)), return_inverse=True)
     if len(lengths) == 1:
         return pa.scalar(head(int(lengths[0])), pa.large_binary())

@@ -1,4 +1,4 @@
-"""The leaves of rows that are saved: what each holds, and its name in formats that give names."""
+"""The leaves of rows that are saved: what each holds, and its name in formats with named columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,14 +18,14 @@ Columns = tuple[Column, ...]
 Kind = Literal["numbers", "text", "bytes"]
 
 ONLY: Final = "value"
-"""What a leaf is called that is a whole element."""
+"""The name of a leaf that is a whole element."""
 
 
 def names_of(structure: Structure) -> list[str]:
-    """A name for each leaf: the keys and positions that lead to it, with dots between them.
+    """A name for each leaf: the keys and positions that lead to it, joined by dots.
 
     Raises:
-        InvalidTypeError: two leaves would have one name.
+        InvalidTypeError: two leaves would have the same name.
     """
     names = [".".join(steps) or ONLY for steps in steps_of(structure)]
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -70,12 +70,12 @@ def kind_of(column: Column) -> Kind:
 
 
 def is_ragged(column: Column) -> bool:
-    """Whether each row is an array by itself, of a shape of its own."""
+    """Whether each row is an array with its own shape."""
     return column.dtype == object and column.ndim == 1 and len(column) > 0 and isinstance(column[0], np.ndarray)
 
 
 def dense(column: Column) -> Column:
-    """A column of arrays of one shape as one array; any other as it is."""
+    """A column of arrays of one shape as one array; any other column unchanged."""
     if is_ragged(column) and len({row.shape for row in column}) == 1 and column[0].dtype != object:
         return np.stack(list(column))
     return column
@@ -88,12 +88,12 @@ def spec_of(column: Column) -> LeafSpec:
 
 @dataclass
 class Leaves:
-    """What the leaves of the rows were that a writer has got.
+    """The leaves of the rows that a writer has received.
 
     Attributes:
-        structure: of a row; None as long as there was none.
+        structure: of a row; None before the first.
         kinds: what each leaf holds.
-        specs: of each leaf those that were met.
+        specs: for each leaf, the specifications of its rows so far.
     """
 
     structure: Structure | None = None
@@ -101,11 +101,11 @@ class Leaves:
     specs: list[dict[LeafSpec, None]] = field(default_factory=list)
 
     def note(self, columns: Columns, structure: Structure) -> None:
-        """Take note of rows.
+        """Note the leaves of rows.
 
         Raises:
-            InvalidTypeError: Python objects that are not saved.
-            ElementError: a leaf with strings in some rows, and something else in others.
+            InvalidTypeError: Python objects that cannot be saved.
+            ElementError: a leaf holds strings in some rows, and something else in others.
         """
         kinds = [kind_of(column) for column in columns]
         if self.structure is None:
@@ -132,7 +132,7 @@ class SavedLeaf:
     spec: LeafSpec
 
     def restored(self, values: Column) -> Column:
-        """A column as it was, of what a format gives for it: of another dtype, or rows that are not put together."""
+        """A column as it was saved, from what a format returns for it: perhaps of another dtype, or separate rows."""
         spec = self.spec
         if None in spec.shape or spec.ragged_rank:
             return _each(values, spec.dtype)
@@ -150,7 +150,7 @@ def _each(values: Column, dtype: np.dtype[Any]) -> Column:
 
 
 def merged_leaves(structure: Structure, shards: Sequence[Any]) -> list[SavedLeaf]:
-    """The leaves of all shards, of what `Leaves.to_data` said of each with rows.
+    """The leaves of all shards, merged from the `Leaves.to_data` of each shard with rows.
 
     Raises:
         ElementError: they have nothing in common.

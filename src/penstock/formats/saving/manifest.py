@@ -1,8 +1,8 @@
-"""What makes files of a format a saved dataset: `_dataset.json` beside them.
+"""The manifest of a saved dataset: `_dataset.json` beside its files.
 
     {"content": {"version", "format", "structure", "kinds", "specs", "shards": [{"rows", "files", "bytes"}]}, "crc32c"}
 
-Its name begins with an underscore, so that readers of directories, such as Arrow's and Spark's, pass over it.
+Its name begins with an underscore, so that readers of directories, such as Arrow's and Spark's, ignore it.
 """
 
 import json
@@ -26,11 +26,11 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a saved dataset says of itself.
+    """The description of a saved dataset.
 
     Attributes:
         format: the name of its format.
-        structure: of an element; None if there are none.
+        structure: of an element; None if there are no elements.
         leaves: of an element.
         files: the rows and the bytes of each file, by its name.
     """
@@ -66,7 +66,7 @@ def write_manifest(directory: Path, format: str, shards: Sequence[Description]) 
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """What a directory says; None if there is no manifest.
+    """The manifest of a directory; None if there is none.
 
     Raises:
         StorageError: it is damaged, or of another version.

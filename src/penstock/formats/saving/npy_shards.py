@@ -1,4 +1,4 @@
-"""Datasets saved as arrays of NumPy: a file for each shard, whose rows are the elements."""
+"""Datasets saved as NumPy arrays: one file per shard, whose rows are the elements."""
 
 import io
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _NUMBERS: Final = "biufcMm"
 
 
 class NpyShards(ShardFormat):
-    """Elements that are one array as its rows, others as rows with a field for each leaf."""
+    """Elements of one leaf become rows of an array; others become rows of a structured array, with a field per leaf."""
 
     name = "npy"
     needs_spec = True
@@ -41,7 +41,7 @@ class NpyShards(ShardFormat):
 
 
 class NpyShardWriter(ShardWriter):
-    """Writes one file: the header says how many rows there are, so it is written again at the end."""
+    """Writes one file. The header has the number of rows, so it is written again at the end."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._path = directory / name
@@ -74,7 +74,7 @@ class NpyShardWriter(ShardWriter):
             "fortran_order": False,
             "shape": (self._rows, *self._shape),
         }
-        # NumPy leaves room behind the header for a larger number of rows.
+        # NumPy pads the header so that a larger number of rows fits.
         np.lib.format.write_array_header_2_0(header, description)
         return header.getvalue()
 

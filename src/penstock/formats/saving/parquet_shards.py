@@ -1,4 +1,4 @@
-"""Datasets saved as Parquet files, in row groups that are small enough for reading rows in any order."""
+"""Datasets saved as Parquet files, in row groups small enough for reading rows in any order."""
 
 import math
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from penstock.structure import Structure
 
 _GROUP_ROWS: Final = 2000
 _GROUP_BYTES: Final = 8 << 20
-"""A row group ends with the first of the two: a row at random costs the decoding of its group."""
+"""A row group ends at whichever limit comes first: reading a random row decodes its whole group."""
 _NUMBERS: Final = "biufMm"
 _TIME_UNITS: Final = ("D", "s", "ms", "us", "ns")
 
 
 class ParquetShards(ShardFormat):
-    """Rows as columns; what is nested as structs, arrays as lists."""
+    """Leaves become columns, nested elements structs, and arrays lists."""
 
     name = "parquet"
     needs_spec = True
@@ -64,7 +64,7 @@ class ParquetShardWriter(ShardWriter):
         arrays = [_array(path, kind, column) for path, kind, column in zip(paths, self._types, columns, strict=True)]
         nested = _nested(structure, iter(arrays), rows)
         table = pa.table({ONLY: nested} if structure.kind == "leaf" else dict(zip(*_fields(nested), strict=True)))
-        # As many rows as a group takes, so that groups are of one size whatever blocks come.
+        # Groups are filled from several blocks, so that their size does not depend on the blocks'.
         start = 0
         while start < rows:
             part = table.slice(start, self._room(table.nbytes / rows))
@@ -101,7 +101,7 @@ class ParquetShardWriter(ShardWriter):
 
 
 def _type_of(path: str, spec: LeafSpec, column: Column) -> pa.DataType:
-    """The type of a column, whose axes of one length are lists of fixed size."""
+    """The type of a column: axes of a fixed length become lists of fixed size."""
     kind = kind_of(column)
     shape = list(spec.shape)
     if kind != "numbers":
@@ -120,16 +120,16 @@ def _type_of(path: str, spec: LeafSpec, column: Column) -> pa.DataType:
             "or save in penstock's own format"
         )
     for length in reversed(shape):
-        # A list of no values is no list of fixed size.
+        # Empty lists cannot have a fixed size.
         found = pa.list_(found) if length is None or 0 in shape else pa.list_(found, length)
     return found
 
 
 def _array(path: str, kind: pa.DataType, column: Column) -> pa.Array:
-    """A column as an array of Arrow.
+    """A column as an Arrow array.
 
     Raises:
-        ElementError: its rows have another shape than the specification says, or hold no time.
+        ElementError: its rows have another shape than the specification, or contain NaT.
     """
     column = dense(column)
     lists = []
@@ -159,7 +159,7 @@ def _array(path: str, kind: pa.DataType, column: Column) -> pa.Array:
 def _listed(
     values: pa.Array, kind: pa.DataType, rows: int, shape: tuple[int, ...], axis: int, lengths: list[int]
 ) -> pa.Array:
-    """Values put into lists of one axis."""
+    """The values as lists along one axis."""
     if pa.types.is_fixed_size_list(kind):
         return pa.FixedSizeListArray.from_arrays(values, type=kind)
     if lengths:
@@ -170,7 +170,7 @@ def _listed(
 
 
 def _nested(structure: Structure, arrays: Any, rows: int) -> Any:
-    """Arrays as structs of the structure, without what has no leaves."""
+    """Arrays as nested structs; structures without leaves are left out."""
     if structure.kind == "leaf":
         return next(arrays)
     parts = [

@@ -26,7 +26,7 @@ _HEAD_BYTES: Final = 12
 
 
 class RecordShards(ShardFormat):
-    """Elements that are bytes as records, all others as `tf.train.Example`."""
+    """Elements that are bytes become records as they are, all others `tf.train.Example` records."""
 
     def check(self, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
         super().check(structure, specs, columns)
@@ -34,7 +34,7 @@ class RecordShards(ShardFormat):
 
 
 class TFRecordShards(RecordShards):
-    """TFRecord files that are not compressed, with indexes of where their records begin."""
+    """Uncompressed TFRecord files, with an index of where their records begin."""
 
     name = "tfrecord"
 
@@ -46,13 +46,13 @@ class TFRecordShards(RecordShards):
 
 
 class ArrayRecordShards(RecordShards):
-    """ArrayRecord files with groups of one record, of which any is read by itself."""
+    """ArrayRecord files with groups of one record, so that each record can be read on its own."""
 
     name = "array_record"
 
     def __init__(self) -> None:
         library = load("array_record.python.array_record_module", "array-record", 'save(format="array_record")')
-        self.open = library.ArrayRecordWriter  # or the error that says what to install
+        self.open = library.ArrayRecordWriter  # raises the error that says what to install
 
     def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> "ArrayRecordShardWriter":
         return ArrayRecordShardWriter(directory, file_name(number, "array_record"), self.open)
@@ -84,7 +84,7 @@ class RecordShardWriter(ShardWriter):
 
 
 class TFRecordShardWriter(RecordShardWriter):
-    """Frames the records of a block together."""
+    """Writes TFRecord files, framing all records of a block at once."""
 
     def __init__(self, directory: Path, name: str) -> None:
         super().__init__(directory, name)
@@ -119,7 +119,7 @@ class TFRecordShardWriter(RecordShardWriter):
 
 
 class ArrayRecordShardWriter(RecordShardWriter):
-    """Hands records to the library one by one."""
+    """Writes ArrayRecord files, passing records to the library one by one."""
 
     def __init__(self, directory: Path, name: str, open_writer: Any) -> None:
         super().__init__(directory, name)
@@ -142,7 +142,7 @@ def _records(columns: Columns, structure: Structure) -> pa.LargeBinaryArray:
     """Rows as records.
 
     Raises:
-        InvalidTypeError: rows that are neither bytes nor fit into an Example.
+        InvalidTypeError: rows are not bytes, and do not fit into an Example.
     """
     if structure.kind == "leaf":
         if columns[0].dtype == object and columns[0].ndim == 1 and set(map(type, columns[0])) == {bytes}:

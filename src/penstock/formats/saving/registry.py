@@ -20,7 +20,7 @@ FORMATS: Final = tuple(_FORMATS)
 
 
 def shard_format(call: str, name: Any) -> ShardFormat:
-    """The format of a name.
+    """The format with this name.
 
     Raises:
         InvalidArgumentError: there is none of that name.

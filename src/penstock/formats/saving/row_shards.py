@@ -12,7 +12,7 @@ from penstock.structure import Structure
 
 
 class RowShards(ShardFormat):
-    """Arrow files that are read by memory map, with a checksum for every byte. They hold every kind of element."""
+    """Arrow files that are read by memory map. Checksums cover every byte. They can hold every kind of element."""
 
     name = "penstock"
 

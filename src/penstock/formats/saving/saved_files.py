@@ -1,4 +1,4 @@
-"""The rows of files that were saved in a format of others, as they were: its reader's rows, put together again."""
+"""The rows of datasets saved in other formats: what the format's reader returns, restored to what was saved."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ class SavedFiles(FileFormat):
     """The rows of a saved dataset, in the structure and with the dtypes that were saved.
 
     Args:
-        manifest: what the dataset says of itself, with a structure.
+        manifest: the description of the dataset, which must have a structure.
     """
 
     def __init__(self, manifest: Manifest, directory: Path) -> None:
@@ -78,7 +78,7 @@ class SavedFiles(FileFormat):
 
 
 _Columns = Callable[[Any], list[Column]]
-"""The columns of the leaves, of what a format's reader gives."""
+"""Turns what a format's reader returns into the columns of the leaves."""
 
 
 def _parquet(structure: Structure, leaves: Sequence[SavedLeaf]) -> tuple[FileFormat, _Columns]:

@@ -1,4 +1,4 @@
-"""What a format says that datasets are saved in."""
+"""The interface of formats in which datasets are saved."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from penstock.spec import LeafSpec
 from penstock.structure import Structure
 
 Description = dict[str, Any]
-"""What a writer says of its shard as plain data: "rows", "files", and what its format needs to read them."""
+"""What a writer returns about its shard, as plain data: "rows", "files", and what the format needs to read them."""
 
 
 class ShardWriter(ABC):
@@ -28,22 +28,22 @@ class ShardWriter(ABC):
 
     @abstractmethod
     def finish(self) -> Description:
-        """Complete the files. All that is needed to read them is in the description."""
+        """Complete the files. The description contains all that is needed to read them."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close what is open, complete or not. May be called again."""
+        """Close the files, complete or not. Later calls do nothing."""
 
 
 class ShardFormat(ABC):
-    """A format in which datasets are saved. Formats hold nothing, and travel to data workers by their name."""
+    """A format in which datasets are saved. Formats have no state, and are sent to data workers by name."""
 
     name: ClassVar[str]
     needs_spec: ClassVar[bool] = False
-    """Whether the first rows must say what all rows are, so that `Dataset.element_spec` is asked for."""
+    """Whether all rows' specification must be known before the first is written: that of `Dataset.element_spec`."""
 
     def check(self, structure: Structure, specs: Sequence[LeafSpec], columns: Columns) -> None:
-        """Refuse rows that the format cannot hold, by the first of them, before anything is written.
+        """Refuse rows that the format cannot hold before anything is written; the first rows decide.
 
         Raises:
             InvalidTypeError: such rows.
@@ -53,13 +53,13 @@ class ShardFormat(ABC):
 
     @abstractmethod
     def writer(self, directory: Path, number: int, specs: Sequence[LeafSpec]) -> ShardWriter:
-        """A writer of the shard of this number. The specifications of leaves cover all rows, as far as is known."""
+        """A writer of the shard with this number. The specifications of leaves cover all rows, as far as is known."""
 
     @abstractmethod
     def complete(self, directory: Path, shards: Sequence[Description]) -> None:
-        """Write what makes the files in a directory a dataset for `Dataset.load`."""
+        """Write the manifest that lets `Dataset.load` read the files of a directory."""
 
 
 def file_name(number: int, ending: str) -> str:
-    """The name of a shard, which sorts as its number."""
+    """The file name of a shard. Names sort like numbers."""
     return f"part-{number:05d}.{ending}"

@@ -1,4 +1,4 @@
-"""Datasets saved as tar archives of samples, as WebDataset has them: a member for each leaf of an element."""
+"""Datasets saved as tar archives of samples, as in WebDataset: each leaf of an element is a member."""
 
 import io
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ _END: Final = bytes(2 * _BLOCK)
 
 
 class TarShards(ShardFormat):
-    """A sample for each element. Its key is `__key__`, or its number; other names are extensions.
+    """Each element becomes a sample. Its key is the leaf `__key__`, or else its number; other names are extensions.
 
-    What a name does not say is added to it: ".txt" for strings, ".cls" for integers, ".npy" for arrays.
+    A name without a known extension gets one: ".txt" for strings, ".cls" for integers, ".npy" for arrays.
     """
 
     name = "tar"
@@ -43,7 +43,7 @@ class TarShards(ShardFormat):
 
 
 def members_of(structure: Structure, kinds: Sequence[Kind], columns: Columns) -> list[str]:
-    """The extension under which each leaf stands in the archive; `__key__` for keys.
+    """The extension of each leaf's member; `__key__` for the leaf with the keys.
 
     Raises:
         InvalidTypeError: a name that cannot be an extension, or values that cannot be members.
@@ -81,7 +81,7 @@ def _extension(name: str, kind: Kind, dtype: np.dtype[Any], many: bool) -> str:
 
 
 class TarShardWriter(ShardWriter):
-    """Writes one archive, in the form of POSIX (ustar)."""
+    """Writes one archive in the POSIX format (ustar)."""
 
     def __init__(self, directory: Path, name: str, number: int) -> None:
         self._path = directory / name
