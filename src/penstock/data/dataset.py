@@ -104,11 +104,11 @@ class Dataset(Generic[Element]):
         self._spec: Any = None
 
     def _then(self, node: Node, options: Options | None = None) -> "Dataset[Any]":
-        """The dataset whose last step is `node`, with these options in place of this one's."""
+        """The dataset whose last step is `node`, with these options, or by default this dataset's."""
         return type(self)(node, options or self._options)
 
     def __reduce__(self) -> tuple[type["Dataset[Any]"], tuple[Node, Options]]:
-        """In another process the iterations begin anew."""
+        """In another process the count of iterations begins anew."""
         return type(self), (self.node, self._options)
 
     @classmethod
@@ -163,7 +163,7 @@ class Dataset(Generic[Element]):
 
         Raises:
             InvalidArgumentError: no leaves, a leaf without axes, leading axes of unequal length, or a null.
-            InvalidTypeError: a column of a type that NumPy has no place for.
+            InvalidTypeError: a column of a type that NumPy does not have.
 
         Example:
             >>> [(x.tolist(), int(y)) for x, y in Dataset.from_tensor_slices(([[1, 2], [3, 4]], [0, 1]))]
@@ -204,19 +204,19 @@ class Dataset(Generic[Element]):
 
     @staticmethod
     def from_arrow(data: Any, *, mask_nulls: bool | Sequence[str] = False) -> "Dataset[Any]":
-        """The rows of a table of Arrow, or of anything that speaks Arrow's protocol, as dictionaries.
+        """The rows of an Arrow table, or of anything that supports Arrow's PyCapsule protocol, as dictionaries.
 
-        That is a table, record batches and their readers, a Polars or pandas frame, a result of DuckDB. A reader is
-        read now, once. Numbers without nulls that lie in one piece are not copied; strings become Python strings.
+        That includes tables, record batches and their readers, Polars and pandas frames, and results of DuckDB. A
+        reader is read at once. Numbers without nulls in one chunk are not copied; strings become Python strings.
 
         Args:
-            data: with `__arrow_c_stream__` or `__arrow_c_array__`, such as a `pyarrow.Table`.
-            mask_nulls: what becomes of nulls, for which NumPy has no place. False: they are an error. True, or the
-                names of columns: a column "x" with nulls, or of that name, has zeros, empty strings or empty lists for
-                them, and a column "x_is_valid" of booleans stands beside it.
+            data: an object with `__arrow_c_stream__` or `__arrow_c_array__`, such as a `pyarrow.Table`.
+            mask_nulls: what becomes of nulls, which NumPy does not have. False: they are an error. True, or the names
+                of columns: in a column "x" with nulls, or of that name, they become zeros, empty strings or empty
+                lists, and a column "x_is_valid" of booleans is added.
 
         Raises:
-            InvalidTypeError: something else than Arrow's data, or a column of a type that NumPy has no place for.
+            InvalidTypeError: not Arrow data, or a column of a type that NumPy does not have.
             InvalidArgumentError: nulls that are not masked, a column to be masked that is not there, or no columns.
 
         Example:
@@ -233,21 +233,21 @@ class Dataset(Generic[Element]):
     def from_source(source: Any) -> "Dataset[Any]":
         """The rows of a collection with `__len__` and `__getitem__`, read by index when they are needed.
 
-        That is a map-style data set of PyTorch, a data source of Grain, a data set of Hugging Face, an array of HDF5 or
-        zarr, or a class of your own. Rows are read in blocks where the collection has `__getitems__`, is an array, or
-        gives Arrow columns, and one by one otherwise; `map(..., num_parallel_calls=)` above it and data workers call it
-        from several threads and processes, and for a data service it is pickled.
+        For example a map-style dataset of PyTorch, a data source of Grain, a dataset of Hugging Face, an array of HDF5
+        or zarr, or a class of your own. Rows are read in blocks if the collection has `__getitems__`, is an array, or
+        gives Arrow columns, and otherwise one by one. `map(..., num_parallel_calls=)` and data workers call it from
+        several threads and processes; a data service pickles it.
 
         A shuffle above it, `skip`, `shard` and resuming read no row that is not needed.
 
         Args:
             source: a collection whose length does not change; all its rows must be of one structure and dtype. Rows may
-                hold what NumPy takes for arrays, such as tensors of PyTorch on the CPU.
+                hold anything that NumPy can turn into arrays, such as PyTorch tensors on the CPU.
 
         Raises:
-            InvalidTypeError: no collection.
-            ElementError: while iterating, rows of different kinds. What the collection raises comes in the place of
-                its row, and iterating continues with the next one.
+            InvalidTypeError: not a collection.
+            ElementError: while iterating, rows of different structure or dtype. An exception that the collection raises
+                is raised instead of its row, and iterating continues with the next row.
 
         Example:
             >>> class Squares:
@@ -265,11 +265,11 @@ class Dataset(Generic[Element]):
 
     @staticmethod
     def from_list(elements: Sequence[Any]) -> "Dataset[Any]":
-        """The elements of a list, each of one structure; their shapes may differ.
+        """The elements of a list, which must have one structure; their shapes may differ.
 
         Raises:
             InvalidTypeError: not a list or a tuple.
-            InvalidArgumentError: an empty one, which does not say what its elements are: use `ps.Dataset.range(0)`.
+            InvalidArgumentError: an empty list, which does not show what its elements are: use `ps.Dataset.range(0)`.
             ElementError: elements of different structure or dtype.
 
         Example:
@@ -293,13 +293,13 @@ class Dataset(Generic[Element]):
 
     @staticmethod
     def from_generator(fn: Callable[[], Iterable[Result]], output_signature: Any = None) -> "Dataset[Result]":
-        """The elements that `fn()` yields. It is called again in every epoch, and runs no further than needed.
+        """The elements that `fn()` yields. It is called once per epoch, and runs no further than needed.
 
         A state counts the elements taken. Restoring it runs the generator again and drops that many, so the generator
         should yield the same elements each time.
 
         Args:
-            fn: called without arguments at the start of an iteration; gives an iterator.
+            fn: called without arguments at the start of an iteration; returns an iterator.
             output_signature: the structure of an element with a `ps.TensorSpec` or `ps.RaggedTensorSpec` for each leaf.
                 Elements are checked against it. Python numbers and lists take its dtype if that loses nothing.
 
@@ -409,19 +409,19 @@ class Dataset(Generic[Element]):
     ) -> "Dataset[Any]":
         """The images of a folder with one folder for each class, as (image, label), in the order of classes and names.
 
-        The files are listed now, and read and decoded when their element is wanted, by index: a shuffle above it is one
-        of all images, and workers read only their own. `class_names` of the dataset, or of one made from it, are the
-        names of the classes. It takes the files that end in .jpg, .jpeg, .png, .bmp, .gif and .webp.
+        The files are listed at once. They are read and decoded by index, when their elements are needed: a shuffle
+        reorders all images, and workers read only their own. `class_names` of the dataset, or of one made from it, has
+        the names of the classes. Files that end in .jpg, .jpeg, .png, .bmp, .gif and .webp are taken.
 
         Classes, labels and the parts of a `validation_split` are those of Keras's `image_dataset_from_directory`.
-        Images are single and uint8, in one order, until `shuffle` and `batch`.
+        Unlike there, images are uint8, in a fixed order and not batched: use `shuffle` and `batch`.
 
         Args:
-            directory: where the folders of the classes are; with a protocol too, as "s3://bucket/images".
-            image_size: (height, width) of all images, as `ps.image.decode` makes them; None for that of each file.
+            directory: where the folders of the classes are; it may have a protocol, as "s3://bucket/images".
+            image_size: (height, width) of all images, see `ps.image.decode`; None keeps that of each file.
             label_mode: "int": the number of the class, int32. "categorical": one-hot, float32. "binary": [0.0] or
                 [1.0], of two classes. None: images alone, of all files below the directory.
-            class_names: the folders that count, in the order of their numbers; None for all, sorted.
+            class_names: the folders to read, in the order of their labels; None for all, sorted.
             channels: 1, 3 or 4, as for `ps.image.decode`.
             interpolation: as for `ps.image.resize`.
             crop_to_aspect_ratio: as for `ps.image.resize`.
@@ -429,12 +429,12 @@ class Dataset(Generic[Element]):
             validation_split: the share of the files that are for validation.
             subset: "training" or "validation". Call it once for each, with the same seed.
             seed: draws the files for validation.
-            num_parallel_calls: threads that read and decode; `ps.AUTOTUNE` for one per core. More of them pay where
-                files are far away.
+            num_parallel_calls: threads that read and decode; `ps.AUTOTUNE` for one per core. Remote files gain from
+                more threads.
 
         Raises:
             StorageError: the directory cannot be listed; while iterating, a file cannot be read.
-            ElementError: while iterating, a file that is no image or is damaged. Iterating continues with the next.
+            ElementError: while iterating, a file that is damaged, or not an image. Iterating continues with the next.
             InvalidArgumentError: no classes, no files, or arguments that never work.
             MissingExtraError: simplejpeg or Pillow is not installed.
 
@@ -490,7 +490,7 @@ class Dataset(Generic[Element]):
             validation_split: as for `from_image_folder`.
             subset: as for `from_image_folder`.
             seed: as for `from_image_folder`.
-            num_parallel_calls: threads that read; more than one pay where files are far away.
+            num_parallel_calls: threads that read; remote files gain from several.
 
         Raises:
             StorageError: the directory cannot be listed; while iterating, a file cannot be read.
@@ -524,19 +524,19 @@ class Dataset(Generic[Element]):
         start_index: int = 0,
         end_index: int | None = None,
     ) -> "Dataset[Any]":
-        """Windows of rows that follow each other, each with its target, as (window, target).
+        """Windows of consecutive rows, each with its target, as (window, target).
 
-        They are those of Keras's `timeseries_dataset_from_array`, one by one and by index: a shuffle above them is one
-        of all windows. The arrays are not copied, and a window is made when it is wanted.
+        They are those of Keras's `timeseries_dataset_from_array`, but not batched, and read by index: a shuffle
+        reorders all windows. The arrays are not copied, and a window is made when it is needed.
 
         Args:
-            data: an array with an axis of time in front, or a structure of them; the same for `targets`.
+            data: an array whose first axis is time, or a structure of such arrays; the same for `targets`.
             targets: row i belongs to the window that begins with row i of the data. None for windows alone.
-            sequence_length: rows of a window.
+            sequence_length: the number of rows of a window.
             sequence_stride: rows from the beginning of a window to that of the next.
             sampling_rate: rows from one row of a window to the next.
-            start_index: the first row that is used.
-            end_index: the row before which it ends; None for the end of the data.
+            start_index: the first row to use.
+            end_index: the row before which to end; None for the end of the data.
 
         Raises:
             InvalidArgumentError: no window fits, numbers below 1, or arrays of different lengths.
@@ -707,7 +707,7 @@ class Dataset(Generic[Element]):
         seed: int | None = None,
         output_signature: Any = None,
     ) -> "Dataset[Result]":
-        """`fn` of every element.
+        """Call `fn` with every element; the results are the elements.
 
         A tuple element is unpacked into the arguments. The function may return anything whose leaves are numbers,
         arrays, strings, bytes or lists; Python floats become float32, Python integers int64. All results must have one
@@ -716,7 +716,7 @@ class Dataset(Generic[Element]):
         Args:
             fn: called once per element, with NumPy values; a layer of `ps.preprocessing`, once for a block of them. A
                 random layer of Keras goes in as `ps.preprocessing.random(layer)`, together with `seed`.
-            num_parallel_calls: how many calls run at the same time, in threads, whatever stands above and below;
+            num_parallel_calls: how many calls run at the same time, in threads, whatever steps come before and after;
                 elements are read that far ahead. `ps.AUTOTUNE` times the first calls, and uses threads only where they
                 gain.
             deterministic: False gives the results of parallel calls as soon as they are ready, in any order; no element
@@ -768,7 +768,7 @@ class Dataset(Generic[Element]):
         return self._then(Filter(self.node, check_function("filter", "predicate", predicate), site=user_site()))
 
     def flat_map(self, fn: Callable[..., "Dataset[Result]"]) -> "Dataset[Result]":
-        """The elements of the datasets that `fn` makes of every element, one dataset after the other.
+        """The elements of the datasets that `fn` returns for the elements, one dataset after the other.
 
         Raises:
             InvalidTypeError: `fn` is not callable; while iterating, if it returns something other than a dataset.
@@ -787,18 +787,18 @@ class Dataset(Generic[Element]):
         block_length: int = 1,
         num_parallel_calls: int | None = None,
     ) -> "Dataset[Result]":
-        """The elements of several datasets in turn, each made by `fn` of an element.
+        """The elements of several datasets in turn; `fn` makes a dataset of each element.
 
         `cycle_length` datasets are open at a time, and `block_length` elements are taken from each in turn.
 
-        When a dataset ends, the next one has its turn at once; when the turn comes back to its slot, `fn` makes a
-        dataset of the next input element.
+        When a dataset ends, the next one's turn begins at once. When the ended one's turn comes again, `fn` makes a
+        dataset of the next input element in its place.
 
         Args:
             fn: makes a dataset of an element.
             cycle_length: datasets that are open at the same time. The default, and `ps.AUTOTUNE`, is 16 on every
                 machine, so that the order does not depend on it.
-            block_length: elements taken from one before the next has its turn.
+            block_length: elements taken from a dataset before the next one's turn.
             num_parallel_calls: if given, every open dataset is read ahead by a thread; the order stays the same.
 
         Raises:
@@ -867,7 +867,7 @@ class Dataset(Generic[Element]):
         """The elements without those that raise an exception; these are left out and counted.
 
         It catches the errors of all steps before it: after `batch` it leaves out a whole batch, before it one row.
-        Mistakes in the program, such as a `flat_map` function that returns no dataset, are raised all the same. The
+        Mistakes in the program, such as a `flat_map` function that returns no dataset, are still raised. The
         iterator's `errors` names what was left out; `ps.Options(max_errors=...)` limits how much.
         `ps.Options(on_error="skip")` does this for a whole dataset, and keeps the pairs of a `zip` together.
 
@@ -928,7 +928,7 @@ class Dataset(Generic[Element]):
     def shuffle(
         self, buffer_size: int | None = None, seed: int | None = None, reshuffle_each_iteration: bool = True
     ) -> "Dataset[Element]":
-        """The elements in a random order, none of them more than `buffer_size` - 1 places early.
+        """The elements in a random order, none of them more than `buffer_size` - 1 positions early.
 
         A buffer as large as the dataset gives a full shuffle. If rows can be read by index, only indices move: a full
         shuffle then takes at most 8 bytes per row. The order is a function of (seed, epoch, position).
@@ -1022,7 +1022,7 @@ class Dataset(Generic[Element]):
     def shard(self, num_shards: int | Hint, index: int | Hint) -> "Dataset[Element]":
         """Every `num_shards`-th element, beginning with element `index`.
 
-        `shard(ps.SHARD_HINT, ps.SHARD_HINT)` marks the place where `ps.AutoShardPolicy.HINT` shards for each worker.
+        `shard(ps.SHARD_HINT, ps.SHARD_HINT)` marks where `ps.AutoShardPolicy.HINT` shards the dataset for each worker.
 
         Raises:
             InvalidArgumentError: `num_shards` below 1, or `index` not in [0, num_shards).
@@ -1077,9 +1077,9 @@ class Dataset(Generic[Element]):
         return self._then(Enumerate(self.node, start, site=user_site()))
 
     def assert_cardinality(self, expected_cardinality: int) -> "Dataset[Element]":
-        """The same elements, checked to be `expected_cardinality` many: for a length that you know and penstock cannot.
+        """The same elements, after a check of their number: for a length that you know and penstock cannot.
 
-        The dataset then has a length, and the number of steps is known beforehand when it is distributed.
+        The dataset then has a length, so the number of steps is known in advance when it is distributed.
 
         Args:
             expected_cardinality: the number of elements, or `ps.INFINITE_CARDINALITY`.
@@ -1293,10 +1293,11 @@ class Dataset(Generic[Element]):
 
         The result has the elements of `reduce_func(key, window)`, a dataset made of each window.
 
-        A full window is processed at once; at the end of the input the other windows follow in the order of their keys.
+        A full window is processed at once; at the end of the input, the incomplete windows follow in the order of their
+        keys.
 
         Args:
-            key_func: an integer for an element.
+            key_func: returns the integer key of an element.
             reduce_func: makes a dataset of a key and the dataset of its window.
             window_size: elements of a window, for every key.
             window_size_func: elements of a window, by key.
@@ -1317,7 +1318,7 @@ class Dataset(Generic[Element]):
             raise InvalidArgumentError("group_by_window takes either window_size or window_size_func")
         if window_size is not None:
             fixed = check_integer("group_by_window", "window_size", window_size, minimum=1)
-            size_of: Callable[[Any], Any] = lambda key: fixed  # noqa: E731  # as short as it can be said
+            size_of: Callable[[Any], Any] = lambda key: fixed  # noqa: E731  # shorter than a function
         else:
             size_of = check_function("group_by_window", "window_size_func", window_size_func)
         text = (f"key_func={describe(key_func)}", f"window_size={describe(window_size or window_size_func)}")
@@ -1335,13 +1336,13 @@ class Dataset(Generic[Element]):
         )
 
     def group_by_reducer(self, key_func: Callable[..., Any], reducer: Reducer) -> "Dataset[Any]":
-        """One element for each key, which the reducer makes of all elements of that key, in the order of the keys.
+        """One element for each key, in the order of the keys: the reducer's result for all elements of that key.
 
         The first element comes after the input has ended. The states of all keys are held in memory; restoring a state
         reads the input again.
 
         Args:
-            key_func: an integer for an element.
+            key_func: returns the integer key of an element.
             reducer: how the elements of a key become one.
 
         Raises:
@@ -1377,9 +1378,9 @@ class Dataset(Generic[Element]):
         no_padding: bool = False,
         drop_remainder: bool = False,
     ) -> "Dataset[Any]":
-        """Batches of elements of similar length: bucket i holds the lengths from boundary i - 1 up to below boundary i.
+        """Batches of elements of similar length: bucket i has lengths from boundary i - 1 up to, excluding, boundary i.
 
-        A full bucket becomes a padded batch at once; at the end of the input the others follow in the order of the
+        A full bucket becomes a padded batch at once; at the end of the input, the others follow in the order of the
         buckets.
 
         Args:
@@ -1452,7 +1453,7 @@ class Dataset(Generic[Element]):
     def with_options(self, options: Options) -> "Dataset[Element]":
         """The same dataset with these options; options that are None keep their value.
 
-        They hold for the whole dataset, for steps before and after, and also for datasets that `zip`, `concatenate`,
+        They apply to the whole dataset, to steps before and after, and to datasets that `zip`, `concatenate`,
         `choose_from_datasets` and `sample_from_datasets` make of it. If two of these set an option differently, the
         last one wins, and the log says so. Datasets inside `flat_map` or `interleave` keep their own options.
 
@@ -1469,13 +1470,13 @@ class Dataset(Generic[Element]):
             raise InvalidTypeError(f"with_options takes ps.Options, got {options!r}")
         return Dataset(self.node, merged_options(self._options, options))
 
-    # Reading, and what is known before
+    # Reading, and what is known in advance
 
     def __iter__(self) -> DatasetIterator[Element]:
         return DatasetIterator(self.node, self._options, self._iterations, lambda: self.element_spec)
 
     def as_numpy_iterator(self) -> DatasetIterator[Element]:
-        """`iter(dataset)`: elements are NumPy's already.
+        """The same as `iter(dataset)`, whose elements are NumPy arrays.
 
         Example:
             >>> import penstock as ps
@@ -1485,7 +1486,7 @@ class Dataset(Generic[Element]):
         return self.__iter__()
 
     def get_single_element(self) -> Element:
-        """The element of a dataset of one.
+        """The only element of a dataset.
 
         Raises:
             InvalidArgumentError: there is none, or more than one.
@@ -1550,27 +1551,27 @@ class Dataset(Generic[Element]):
     ) -> None:
         """Write the elements of one iteration to the directory `path`, which appears when it is complete.
 
-        `ps.Dataset.load(path)` reads them again, by index, as they were; other programs read the files. Shards are
-        written in several threads where rows can be read by index, and every `map` has `num_parallel_calls`. On a
-        terminal a bar shows how far it is.
+        `ps.Dataset.load(path)` gives them back unchanged, by index; other programs can read the files too. Shards are
+        written in several threads if rows can be read by index and every `map` has `num_parallel_calls`. On a terminal,
+        a bar shows the progress.
 
-        A save that was killed leaves `<path>.unfinished`: the same call goes on behind the shards that are complete, as
-        long as the dataset has the same `fingerprint()`; otherwise it begins anew.
+        A save that was killed leaves `<path>.unfinished`. The same call then continues after the complete shards, if
+        the dataset has the same `fingerprint()`; otherwise it begins anew.
 
         Args:
             path: a local directory.
             format: "penstock" holds every kind of element, and is read by memory map. "parquet", "npy", "tfrecord"
                 (elements of several leaves as `tf.train.Example`), "array_record" (the same; needs the extra
-                `array-record`) and "tar" (WebDataset) are those of others.
-            shards: how many files, with the same number of rows but for one. None: one for each 128 MiB or so.
-            rows_per_shard: how many rows each file has but the last, in place of `shards`; also where only reading
-                tells how many there are.
+                `array-record`) and "tar" (WebDataset) are formats of other programs.
+            shards: the number of files, whose numbers of rows differ by at most one. None: one per 128 MiB or so.
+            rows_per_shard: instead of `shards`: the rows of each file but the last. It works for datasets of unknown
+                length too.
 
         Raises:
             InvalidArgumentError: the dataset never ends; no such format; `shards` of a dataset of unknown length.
             InvalidTypeError: elements that the format cannot hold.
-            ElementError: rows that do not fit what the first one said.
-            StorageError: `path` exists, somebody else is writing it, or it cannot be written.
+            ElementError: rows whose structure or dtype differs from the first.
+            StorageError: `path` exists, another process is writing it, or it cannot be written.
 
         Example:
             >>> import pathlib, tempfile
@@ -1587,14 +1588,14 @@ class Dataset(Generic[Element]):
     def snapshot(
         self, path: str | os.PathLike[str], format: str = "penstock", shards: int | None = None
     ) -> "Dataset[Element]":
-        """The elements of one iteration, which the first call saves in the directory `path`, and later ones find there.
+        """The elements of one iteration: the first call saves them in the directory `path`, later calls load them.
 
-        The call returns when everything is written. Then any row is read by its number, whatever was done to make it,
-        and every epoch gives the same rows: shuffle after it. Several processes may call it at the same time: one
-        writes, the others wait. If it was killed, the next call goes on behind the complete shards.
+        The call returns when everything is written. Then any row is read by its number, however it was made, and every
+        epoch gives the same rows: shuffle after it. Several processes may call it at the same time: one writes, the
+        others wait. If it was killed, the next call continues after the complete shards.
 
-        The pipeline is known by its `fingerprint()`: operators, arguments, code of functions, arrays and options. What
-        functions and readers find in files is not part of it.
+        The pipeline is identified by its `fingerprint()`: operators, arguments, code of functions, arrays and options.
+        The content of files that functions and readers read is not part of it.
 
         Args:
             path: a local directory.
@@ -1604,8 +1605,8 @@ class Dataset(Generic[Element]):
         Raises:
             StorageError: another pipeline has made the snapshot, something else is at the path, or it cannot be
                 written.
-            InvalidTypeError: something in the pipeline exists in this process only, so that no other process could
-                know it again; elements that the format cannot hold.
+            InvalidTypeError: something in the pipeline exists in this process only, so that no other process can
+                recognise it; elements that the format cannot hold.
             InvalidArgumentError: as `save`.
 
         Example:
@@ -1679,7 +1680,7 @@ class Dataset(Generic[Element]):
             return self.node, None
         try:
             return self.node, self.element_spec
-        except failures():  # no elements, or a function that fails at the first: reading it says so
+        except failures():  # no elements, or a function that fails at the first: reading raises that error
             return self.node, None
 
     def cardinality(self) -> int:
@@ -1704,9 +1705,9 @@ class Dataset(Generic[Element]):
     @overload
     def __getitem__(self, index: slice) -> "Dataset[Element]": ...
     def __getitem__(self, index: int | slice) -> "Element | Dataset[Element]":
-        """With a number what `at` gives, with a slice the dataset of these elements, as of `skip`, `take` and `shard`.
+        """With a number what `at` gives; with a slice the dataset that `skip`, `take` and `shard` give.
 
-        Negative numbers count from the end, where there is one.
+        Negative numbers count from the end of a finite dataset.
 
         Raises:
             IndexError: the dataset has no element of this number.
@@ -1749,7 +1750,7 @@ class Dataset(Generic[Element]):
         """The names of the classes, in the order of their labels, of the folder that this dataset reads.
 
         Raises:
-            InvalidArgumentError: it does not read by `from_image_folder` or `from_text_folder` with labels, or reads
+            InvalidArgumentError: it is not made by `from_image_folder` or `from_text_folder` with labels, or reads
                 folders of different classes.
         """
         return class_names_of(self.node)
@@ -1794,13 +1795,10 @@ class Dataset(Generic[Element]):
         return explain(self.node, self._options)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the plan, and what the elements are.
-
-        Where only a user's function tells what they are, it is called once, as for `element_spec`.
-        """
+        """What a notebook shows: the plan and `element_spec`, for which a user's function may be called once."""
         try:
             elements = repr(self.element_spec)
-        except Exception as error:  # of the user's function: a dataset that is looked at raises nothing
+        except Exception as error:  # of the user's function: showing a dataset raises nothing
             elements = f"unknown, because the function for the first element failed: {type(error).__name__}: {error}"
         parts = (("plan", self.explain()), ("elements", elements))
         shown = "".join(f"<dt>{title}</dt><dd><pre>{escape(text)}</pre></dd>" for title, text in parts)
@@ -1811,7 +1809,7 @@ class Dataset(Generic[Element]):
 
 
 def _rows_of(call: str, name: str, arrays: Sequence[Any]) -> int:
-    """The length of arrays, which must have an axis of time, all of one length."""
+    """The length of arrays along their first axis, which must be the same for all."""
     lengths = {array.shape[:1] for array in arrays}
     if len(lengths) != 1 or () in lengths:
         raise InvalidArgumentError(
@@ -1873,14 +1871,14 @@ def _members(call: str, datasets: Sequence[Dataset[Any]]) -> tuple[Node, ...]:
 
 
 def save_dataset(dataset: Dataset[Any], request: SaveRequest, write_missing: WriteMissing | None = None) -> None:
-    """Save a dataset as asked for; `write_missing` writes shards that come in any order, threads if it is None."""
+    """Save a dataset; `write_missing` writes shards that may come in any order; None: threads do."""
     dataset._check_ends(request.call)
     save = Save(request.checked(dataset.node), dataset.node, dataset.options(), lambda: dataset.element_spec)
     save.run(lambda: iter(dataset), write_missing)
 
 
 def options_of(call: str, datasets: Iterable[Dataset[Any]]) -> Options:
-    """The options of what a call makes of these datasets."""
+    """The options of a dataset made of these datasets."""
     return merged_inputs(f"{call} at {user_site()}", (dataset._options for dataset in datasets))
 
 
