@@ -1,7 +1,7 @@
 """Layers that turn features into numbers: Keras's names, arguments and results, without TensorFlow.
 
-They are called on NumPy arrays, on single elements in `dataset.map(layer)`, or on batches after `batch`. Those that
-draw random numbers do so by the generators that `dataset.map(layer, seed=...)` hands out.
+They are called on NumPy arrays, on single elements in `dataset.map(layer)`, or on batches after `batch`. Random
+layers draw from the generators that `dataset.map(layer, seed=...)` passes to them.
 """
 
 from penstock.preprocessing.category_encoding import CategoryEncoding as CategoryEncoding

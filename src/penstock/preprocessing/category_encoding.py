@@ -1,4 +1,4 @@
-"""CategoryEncoding."""
+"""CategoryEncoding: integers as one-hot, multi-hot or count vectors."""
 
 from itertools import repeat
 from typing import Any
@@ -39,7 +39,7 @@ class CategoryEncoding(ArrayLayer):
         self.output_mode = check_choice("CategoryEncoding", "output_mode", output_mode, modes)
 
     def __call__(self, inputs: Any, count_weights: Any = None) -> Floats:
-        """The vectors of these integers; `count_weights`, of their shape, says what each of them counts."""
+        """The vectors of these integers; `count_weights`, of the same shape, is the weight of each."""
         return self._weighted(inputs, count_weights, 0)
 
     def _map_block(self, column: Column, count_weights: Column | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""The configurations of layers as plain data: written so that JSON keeps them, and read also where Keras wrote them."""
+"""The configurations of layers as plain data for JSON, also read from what Keras writes."""
 
 from collections.abc import Collection
 from typing import Any
@@ -7,16 +7,16 @@ import numpy as np
 
 from penstock.errors import InvalidArgumentError
 
-# What Keras writes down that decides no result here: names, the dtypes that are the same here, and the seeds of layers
-# that draw by the seed of `map`.
+# Entries of Keras's configurations that do not matter here: names, dtypes that are the same here, and the seeds of
+# layers that draw by the seed of `map`.
 _IGNORED = {"name", "trainable", "vocabulary_dtype", "vocabulary_size", "seed"}
 _DTYPES = (None, "float32", "int32", "int64", "string")
-# Arguments of Keras that are left out here, with the value they must have.
+# Arguments of Keras that do not exist here, with the value that they must have.
 _LEFT_OUT = {"sparse": False, "ragged": False, "oov_method": "floormod", "salt": None}
 
 
 def plain(value: Any) -> Any:
-    """Numbers and arrays of NumPy as Python's, tuples as lists, bytes as text: what JSON gives back unchanged."""
+    """A value that JSON can hold: NumPy's numbers and arrays as Python's, tuples as lists, bytes as text."""
     if isinstance(value, (np.ndarray, np.generic)):
         value = value.tolist()
     if isinstance(value, bytes):
@@ -29,14 +29,14 @@ def plain(value: Any) -> Any:
 
 
 def arguments_of(call: str, config: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """The arguments that a configuration of ours, or Keras's of the layer of this name, stands for.
+    """The arguments in a configuration of this layer, by penstock or by Keras.
 
     Args:
-        config: what `get_config` gave, here or in Keras, or what `keras.layers.serialize` gave.
+        config: the result of `get_config`, here or in Keras, or of `keras.layers.serialize`.
         known: the names of the layer's arguments.
 
     Raises:
-        InvalidArgumentError: the configuration of another layer, or an argument that is not there.
+        InvalidArgumentError: the configuration of another layer, or an unknown argument.
     """
     if "class_name" in config:
         if config["class_name"] != call:
@@ -54,7 +54,7 @@ def arguments_of(call: str, config: dict[str, Any], known: Collection[str]) -> d
 
 
 def _of_keras(value: Any) -> Any:
-    """What Keras wraps up by name: arrays and tuples."""
+    """Arrays and tuples, which Keras wraps in dictionaries with their class names."""
     if isinstance(value, dict) and value.get("class_name") in ("__numpy__", "__tensor__", "__tuple__"):
         inner = value["config"]
         return inner["value"] if isinstance(inner, dict) else inner

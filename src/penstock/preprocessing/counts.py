@@ -1,4 +1,4 @@
-"""How often each token comes, and in how many documents, counted block by block in Arrow."""
+"""Counts how often each token occurs, and in how many documents, block by block in Arrow."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class TokenCounts:
 
     Args:
         kind: the Arrow type of the tokens.
-        by_document: also count in how many documents a token comes.
+        by_document: also count in how many documents a token occurs.
 
     Example:
         >>> import numpy as np
@@ -33,7 +33,7 @@ class TokenCounts:
         self.documents = 0
 
     def add(self, tokens: pa.Array, rows: npt.NDArray[Any], documents: int) -> None:
-        """Count these tokens; `rows` says which of the documents each of them belongs to."""
+        """Count these tokens; `rows` has the number of each token's document."""
         self.documents += documents
         values, counts = pc.value_counts(tokens).flatten()
         self._append(self._table(values, counts, np.zeros(len(values), np.int64)))
@@ -58,5 +58,5 @@ class TokenCounts:
         return groups.select(["token", "count_sum", "documents_sum"]).rename_columns(["token", "count", "documents"])
 
     def ordered(self) -> pa.Table:
-        """The tokens with their counts, the most frequent first; of equally frequent ones the last in order first."""
+        """The tokens with their counts: the most frequent first, equally frequent ones in reverse order."""
         return self._summed().sort_by([("count", "descending"), ("token", "descending")])

@@ -21,13 +21,13 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 class Discretization(LearningLayer):
-    """Numbers to the bins between boundaries: int32, as in Keras.
+    """Maps numbers to the bins between boundaries: int32, as in Keras.
 
     Args:
         bin_boundaries: boundaries in ascending order. A bin includes its lower boundary and excludes its upper one; the
             first and the last bin are open-ended.
         num_bins: the number of bins, whose boundaries `adapt` learns. Give either this or `bin_boundaries`.
-        epsilon: how far off the learned boundaries may be, as a fraction of the values.
+        epsilon: the largest error of a learned boundary, as a fraction of the number of values.
         output_mode: "int", or a vector: "one_hot" for each number, "multi_hot" or "count" for all along the last axis.
 
     Raises:
@@ -63,7 +63,7 @@ class Discretization(LearningLayer):
         return self.num_bins is not None
 
     def adapt(self, data: Any) -> Self:
-        """Learn boundaries with about as many values between any two, from a finite dataset, an array or a list.
+        """Learn boundaries that divide the values of a finite dataset, an array or a list about equally.
 
         Raises:
             InvalidArgumentError: the layer was given boundaries, or there are no values.
@@ -75,7 +75,7 @@ class Discretization(LearningLayer):
         pieces: Iterator[Any] = (
             as_floats("Discretization.adapt(data)", column).reshape(-1) for column in columns_of("Discretization", data)
         )
-        if isinstance(data, Dataset):  # an array is summed up as a whole, as Keras does
+        if isinstance(data, Dataset):  # an array is summarised as a whole, as in Keras
             pieces = in_pieces(pieces, _VALUES_AT_ONCE)
         summary = np.zeros((2, 0), np.float32)
         for piece in pieces:
@@ -105,7 +105,7 @@ class Discretization(LearningLayer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The layer that `get_config` described; an adapted one has both its boundaries and `num_bins`."""
+        """The layer that `get_config` described; that of an adapted layer has both boundaries and `num_bins`."""
         arguments = arguments_of(cls.__name__, config, signature(cls).parameters)
         if arguments.get("num_bins") is None:
             return cls(**arguments)

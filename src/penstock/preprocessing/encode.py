@@ -10,14 +10,14 @@ Indices = npt.NDArray[np.integer[Any]]
 
 
 def encode(indices: Indices, mode: str, depth: int, leading: int = 0, weights: Any = None) -> Floats:
-    """The vectors of length `depth` for these indices; those outside of it count as nothing.
+    """The vectors of length `depth` for these indices; indices outside of it are ignored.
 
-    "one_hot" gives one for each index, in place of a last axis of length 1. "multi_hot" and "count" give one for all
-    indices along the last axis.
+    "one_hot" gives a vector for each index, which replaces a last axis of length 1. "multi_hot" and "count" give one
+    for all indices along the last axis.
 
     Args:
         leading: the number of axes that only count the rows of a block.
-        weights: what each index counts, for "count".
+        weights: of the indices, for "count".
 
     Example:
         >>> import numpy as np
@@ -40,7 +40,7 @@ def encode(indices: Indices, mode: str, depth: int, leading: int = 0, weights: A
 def encode_rows(
     rows: npt.NDArray[np.int64], indices: Indices, mode: str, count: int, depth: int, weights: Any = None
 ) -> Floats:
-    """`count` vectors, where each index belongs to the row that `rows` says."""
+    """`count` vectors; `rows` has the number of each index's vector."""
     output = np.zeros(count * depth, np.float32)
     inside = (indices >= 0) & (indices < depth)
     places = rows[inside] * depth + indices[inside]

@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 
 
 class FeatureSpace(Layer):
-    """Dictionaries of features as numbers for a model; an element, a batch or a block at a time.
+    """Turns dictionaries of features into numbers for a model; an element, a batch or a block at a time.
 
     A feature is a number or a string for each sample, or a row of them: shapes (), (batch,) and (batch, n).
 
@@ -51,7 +51,7 @@ class FeatureSpace(Layer):
         num_discretization_bins: the number of bins of "float_discretized".
 
     Raises:
-        InvalidArgumentError: no features, an unknown type, or a cross of features that are not there.
+        InvalidArgumentError: no features, an unknown type, or a cross of unknown features.
 
     Example:
         >>> space = FeatureSpace({"size": "float_normalized", "word": "string_categorical"})
@@ -177,7 +177,7 @@ class FeatureSpace(Layer):
 
         Raises:
             InvalidTypeError: neither a dataset nor a dictionary.
-            InvalidArgumentError: a dataset without end, or without a sample.
+            InvalidArgumentError: an infinite dataset, or one without samples.
         """
         dataset = Dataset.from_tensor_slices(dict(data)) if isinstance(data, Mapping) else data
         if not isinstance(dataset, Dataset):
@@ -192,10 +192,10 @@ class FeatureSpace(Layer):
         return self
 
     def __call__(self, data: Mapping[str, Any], *others: Any) -> Any:
-        """The features as float32 of shape (..., width), or as a dictionary; a batch where they are batches.
+        """The features as float32 of shape (..., width), or as a dictionary; batches of features give a batch.
 
         Raises:
-            InvalidTypeError: no dictionary, or more than one argument, as `map` gives of elements that are tuples.
+            InvalidTypeError: not a dictionary, or several arguments, which `map` passes for elements that are tuples.
         """
         if others or not isinstance(data, Mapping):
             raise InvalidTypeError(
@@ -265,7 +265,7 @@ class FeatureSpace(Layer):
 
 
 def _pads(layer: Any) -> bool:
-    """Whether the layer gives rows as long as the longest of those it is called with."""
+    """Whether the layer pads rows to the longest of those that it is called with."""
     return isinstance(layer, TextVectorization) and layer.pads
 
 

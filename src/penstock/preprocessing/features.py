@@ -39,8 +39,8 @@ class Feature:
 
     Attributes:
         dtype: "float32", "int32", "int64" or "string".
-        preprocessor: the layer of `ps.preprocessing` that it goes through; None for a number that stays as it is.
-        output_mode: "float" and "int" for what the layer gives, "one_hot" for a vector of its integers.
+        preprocessor: the layer of `ps.preprocessing` that is applied; None for a number that is used as it is.
+        output_mode: "float" and "int" for the layer's results, "one_hot" for a vector of its integers.
     """
 
     dtype: str
@@ -57,7 +57,7 @@ class Feature:
 
     @property
     def depth(self) -> int | None:
-        """How many integers the layer can give; None for a layer that gives something else."""
+        """How many different integers the layer can return; None if it returns something else."""
         layer = self.preprocessor
         if isinstance(layer, (IntegerLookup, StringLookup)):
             return layer.vocabulary_size()
@@ -106,7 +106,7 @@ class Cross:
 
     @property
     def name(self) -> str:
-        """What the cross is called in a dictionary of results."""
+        """The cross's key in a dictionary of results."""
         return "_X_".join(self.feature_names)
 
     def get_config(self) -> dict[str, Any]:
@@ -116,5 +116,5 @@ class Cross:
 
 
 def unwrapped(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The inner configuration, where Keras has wrapped it up with the name of its class."""
+    """The inner configuration, if Keras has wrapped it with the name of its class."""
     return config["config"] if config.get("class_name") == name else config

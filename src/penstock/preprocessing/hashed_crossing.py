@@ -1,4 +1,4 @@
-"""HashedCrossing."""
+"""HashedCrossing: several features to one bin, by their common hash."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from penstock.preprocessing.hashes import Words, fingerprint64, joined_fingerpri
 from penstock.preprocessing.layer import ArrayLayer, check_choice
 from penstock.preprocessing.tokens import Shape, integer_array, text_array
 
-_KEY = np.uint64(0xDECAFCAFFE)  # what TensorFlow's hashes of crossed features begin with
+_KEY = np.uint64(0xDECAFCAFFE)  # with which TensorFlow's hashes of crossed features begin
 
 
 class HashedCrossing(ArrayLayer):
-    """Several features to one of `num_bins` bins, by the hash of all their values together.
+    """Maps several features to one of `num_bins` bins, by the hash of all their values together.
 
     It is called with the features as one tuple or list, or as one argument each, as `map` does with elements that are
     tuples. The features are strings or integers, in arrays of one shape.

@@ -1,6 +1,6 @@
 """FarmHash Fingerprint64 and SipHash-2-4 of many byte strings at once.
 
-They are those that TensorFlow puts tokens into buckets with, so that the buckets are the same. The strings are spans of
+TensorFlow uses the same hashes for buckets of tokens, so the buckets are the same. The strings are spans of
 one array of bytes: `spans` of an Arrow array, or the lines of a file that is mapped into memory. All arithmetic is on
 uint64 arrays, which wrap around as C's do.
 """
@@ -64,7 +64,7 @@ def _fetch(data: Bytes, positions: Positions, size: int = 8) -> Words:
 
 
 def _rotated(words: Words, bits: int) -> Words:
-    """The words rotated to the right."""
+    """The 64-bit words, rotated to the right."""
     return (words >> np.uint64(bits)) | (words << np.uint64(64 - bits))
 
 
@@ -101,7 +101,7 @@ def _up_to_16(data: Bytes, starts: Positions, lengths: Words) -> Words:
 
 
 def _ends(data: Bytes, starts: Positions, lengths: Words, first: np.uint64) -> tuple[Words, ...]:
-    """What strings of 17 to 64 bytes begin with: the words at both ends, and their sums."""
+    """The first step for strings of 17 to 64 bytes: the words at both ends, and their sums."""
     factor = _K2 + lengths * np.uint64(2)
     stops = starts + lengths.astype(np.int64)
     a = _fetch(data, starts) * first
@@ -164,7 +164,7 @@ def _longer(data: Bytes, starts: Positions, lengths: Words) -> Words:
     state[3] += state[5]
     state[5] += state[3]
     z, y, x, v1, v2, w1, w2 = _chunk(data, starts + size - 64, state, factor, 9)
-    # `_chunk` gives x and z swapped, as the chunk after it would want them.
+    # `_chunk` returns x and z swapped, as the next chunk needs them.
     u = _hash16(v1, w1, factor) + _mixed(y) * _K0 + x
     return _hash16(u, _hash16(v2, w2, factor) + z, factor)
 

@@ -1,4 +1,4 @@
-"""Hashing."""
+"""Hashing: strings and integers to bins, without a vocabulary."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,13 +20,13 @@ _WORD = (1 << 64) - 1
 
 
 class Hashing(ArrayLayer):
-    """Strings or integers to one of `num_bins` bins, by their hash: no vocabulary is needed.
+    """Maps strings or integers to one of `num_bins` bins by their hash: no vocabulary is needed.
 
     Args:
         num_bins: the number of bins, including that of the mask.
         mask_value: the value that gets bin 0, which no other value then gets.
-        salt: a key of one or two integers: the hash is then SipHash, which others cannot compute without it. FarmHash
-            by default.
+        salt: a key of one or two integers for SipHash, which nobody can compute without the key. Without a salt the
+            hash is FarmHash.
         output_mode: "int", or a vector: "one_hot" for each value, "multi_hot" or "count" for all values along the last
             axis.
 
@@ -87,7 +87,7 @@ def _key(salt: int | Sequence[int]) -> tuple[int, int]:
 
 
 def _as_text(inputs: Any) -> tuple[pa.LargeBinaryArray, Shape]:
-    """Numbers as TensorFlow writes them: floats without what follows the point."""
+    """Numbers as TensorFlow converts them to text: floats without their fraction."""
     array = inputs if isinstance(inputs, (np.ndarray, pa.Array, pa.ChunkedArray)) else np.asarray(inputs)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
         return text_array("Hashing", inputs)

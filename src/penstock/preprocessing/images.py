@@ -18,17 +18,17 @@ Numbers = npt.NDArray[np.float64]
 
 _FORMATS = ("channels_last", "channels_first")
 _MODES = ("horizontal", "vertical", "horizontal_and_vertical")
-# Images are flipped on their way through temporary arrays, which should stay in the cache.
+# Images are flipped through temporary arrays of this size, which fit into the processor's cache.
 _BYTES_AT_ONCE = 1 << 16
 
 
 class CenterCrop(ArrayLayer):
-    """The middle of images, in their own dtype.
+    """Crops images to their centre, in their own dtype.
 
     Args:
         height: of the result, at most that of the images.
         width: of the result, at most that of the images.
-        data_format: "channels_last", (height, width, channels), or "channels_first"; also with an axis for a batch.
+        data_format: "channels_last", (height, width, channels), or "channels_first"; with or without a batch axis.
 
     Raises:
         InvalidArgumentError: a size below 1, an unknown format, or images that are smaller than the crop.
@@ -47,7 +47,7 @@ class CenterCrop(ArrayLayer):
 
     def _transform(self, inputs: Any, leading: int) -> Images:
         images = _as_images("CenterCrop", inputs, leading)
-        rows, columns = _places_left(self, images.shape)
+        rows, columns = _room_for(self, images.shape)
         return _cropped(self, images, rows // 2, columns // 2).copy()
 
     def get_config(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class CenterCrop(ArrayLayer):
 
 
 class RandomImageLayer(Layer):
-    """A layer whose changes of an image are decided by the generator it is given, as `map(layer, seed=...)` does."""
+    """A layer that changes an image by random numbers of the generator that `map(layer, seed=...)` passes to it."""
 
     draws: ClassVar[bool] = True
     data_format: str
@@ -66,14 +66,14 @@ class RandomImageLayer(Layer):
 
     @abstractmethod
     def _changed(self, images: Images, numbers: Numbers) -> Images:
-        """Rows of images, or of batches, each changed as its row of numbers says; these are in [0, 1)."""
+        """Rows of images, or of batches, each changed by its row of numbers in [0, 1)."""
 
     def __call__(self, inputs: Any, generator: np.random.Generator) -> Images:
         """The images, changed at random, in their own dtype.
 
         Args:
             inputs: an image or a batch of them.
-            generator: what decides; `map(..., seed=...)` gives one for each element.
+            generator: draws the random numbers; `map(..., seed=...)` passes one for each element.
         """
         images = _as_images(type(self).__name__, inputs, 0)
         numbers = generator.random((1, self._draws(images.shape)))
@@ -88,12 +88,12 @@ class RandomImageLayer(Layer):
 
 
 class RandomCrop(RandomImageLayer):
-    """A part of an image at a random position, which is the same for all images of a batch, as in Keras.
+    """Crops images at a random position, which is the same for all images of a batch, as in Keras.
 
     Args:
         height: of the result, at most that of the images.
         width: of the result, at most that of the images.
-        data_format: "channels_last", (height, width, channels), or "channels_first"; also with an axis for a batch.
+        data_format: "channels_last", (height, width, channels), or "channels_first"; with or without a batch axis.
 
     Raises:
         InvalidArgumentError: a size below 1, an unknown format, or images that are smaller than the crop.
@@ -115,7 +115,7 @@ class RandomCrop(RandomImageLayer):
         return 2
 
     def _changed(self, images: Images, numbers: Numbers) -> Images:
-        rows, columns = _places_left(self, images.shape)
+        rows, columns = _room_for(self, images.shape)
         corners = (numbers * (rows + 1, columns + 1)).astype(np.int64)
         output = empty(_cropped(self, images, 0, 0).shape, images.dtype)
         for row, place, (top, left) in zip(images, output, corners.tolist(), strict=True):
@@ -127,12 +127,12 @@ class RandomCrop(RandomImageLayer):
 
 
 class RandomFlip(RandomImageLayer):
-    """Images, each flipped with probability one half.
+    """Flips each image with probability one half.
 
     Args:
         mode: "horizontal" (left to right), "vertical" (top to bottom), or "horizontal_and_vertical", which decides
             separately for each direction.
-        data_format: "channels_last", (height, width, channels), or "channels_first"; also with an axis for a batch.
+        data_format: "channels_last", (height, width, channels), or "channels_first"; with or without a batch axis.
 
     Raises:
         InvalidArgumentError: an unknown mode or format.
@@ -173,10 +173,10 @@ class RandomFlip(RandomImageLayer):
 
 
 def _copy_flipped(source: Images, target: Images, chosen: npt.NDArray[np.bool_], axes: tuple[int, ...]) -> None:
-    """Copy the chosen ones of the images from one array to another, flipped along these axes."""
+    """Copy the chosen images from one array to another, flipped along these axes."""
     rows = np.flatnonzero(chosen)
     channels = source.shape[-1] if 3 not in axes else 0
-    # NumPy moves pixels of a few bytes one at a time; the values of one channel it moves in one loop.
+    # NumPy copies pixels of a few bytes one by one, but the values of one channel in one loop.
     planes = [slice(channel, channel + 1) for channel in range(channels)] if 0 < channels <= 4 else [slice(None)]
     at_once = max(1, _BYTES_AT_ONCE // max(1, source[:1].nbytes))
     for start in range(0, len(rows), at_once):
@@ -197,7 +197,7 @@ def _as_images(call: str, inputs: Any, leading: int) -> Images:
     return images
 
 
-def _places_left(layer: CenterCrop | RandomCrop, shape: tuple[int, ...]) -> tuple[int, int]:
+def _room_for(layer: CenterCrop | RandomCrop, shape: tuple[int, ...]) -> tuple[int, int]:
     """How far a crop can be moved down and across in images of this shape."""
     height, width = shape[-3:-1] if layer.data_format == "channels_last" else shape[-2:]
     if height < layer.height or width < layer.width:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 Numbers = npt.NDArray[np.int64]
 
-# Arrow builds its hash table anew in every call, so for a few values Python's own is quicker.
+# Arrow builds a new hash table in every call, so a Python dictionary is faster for a few values.
 _FEW = 64
 _SHARE = 8
 

@@ -21,14 +21,14 @@ from penstock.structure import LEAF
 
 Array = npt.NDArray[Any]
 
-_ENDING = ("take", "take_while")  # the operators that end a dataset without end
+_ENDING = ("take", "take_while")  # the operators that end an infinite dataset
 
 
 class Layer(ABC):
     """A function that can be described by plain data, and built again from it."""
 
     why_not_keras: ClassVar[str] = ""
-    """Why Keras cannot have this layer inside of a model; empty where it can."""
+    """Why this layer cannot be used inside a Keras model; empty if it can."""
 
     @abstractmethod
     def get_config(self) -> dict[str, Any]:
@@ -39,15 +39,15 @@ class Layer(ABC):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """The layer that `get_config` described, that of Keras's layer of the same name included.
+        """The layer that `get_config` described, or that of Keras's layer of the same name.
 
         Raises:
-            InvalidArgumentError: the configuration of another layer, or with an argument that is not there.
+            InvalidArgumentError: the configuration of another layer, or an unknown argument.
         """
         return cls(**arguments_of(cls.__name__, config, signature(cls).parameters))
 
     def to_keras(self) -> Any:
-        """Keras's own layer of the same configuration and state, for use inside of a model.
+        """Keras's own layer with the same configuration and state, for use inside a model.
 
         Raises:
             InvalidTypeError: Keras has no such layer that could be compiled.
@@ -78,19 +78,19 @@ class ArrayLayer(Layer):
         return self._transform(inputs, 0)
 
     def _map_block(self, column: Column) -> Any:
-        """The results for all rows of a column, as `dataset.map` wants them: as if each row were given alone."""
+        """The results for all rows of a column, for `dataset.map`: the same as for each row alone."""
         if is_ragged(column):
             return column_of([self(row) for row in column])
         return np.asarray(self._transform(column, 1))
 
 
 class LearningLayer(ArrayLayer):
-    """A layer that learns from data what it was not given."""
+    """A layer that learns from data what its arguments do not say."""
 
     @property
     @abstractmethod
     def can_adapt(self) -> bool:
-        """Whether there is something to learn: nothing was given in its place."""
+        """Whether there is something to learn, which no argument has given."""
 
     @abstractmethod
     def adapt(self, data: Any) -> Self:
@@ -98,11 +98,11 @@ class LearningLayer(ArrayLayer):
 
 
 def columns_of(call: str, data: Any) -> Iterator[Array]:
-    """What a layer is adapted to, piece by piece; the leading axis of a piece counts elements.
+    """The data that a layer is adapted to, in pieces whose leading axis counts elements.
 
     Raises:
         InvalidTypeError: neither a dataset of arrays nor an array nor a list.
-        InvalidArgumentError: a dataset without end.
+        InvalidArgumentError: an infinite dataset.
     """
     if isinstance(data, Dataset):
         if _never_ends(data.node):
@@ -119,18 +119,18 @@ def columns_of(call: str, data: Any) -> Iterator[Array]:
         return
     if not isinstance(data, (list, tuple, np.ndarray, pa.Array, pa.ChunkedArray)):
         raise InvalidTypeError(f"{call}.adapt(data) takes a ps.Dataset, an array or a list, got {data!r:.100}")
-    yield data  # type: ignore[misc]  # lists become arrays where the kind of layer is known
+    yield data  # type: ignore[misc]  # the layer turns lists into arrays
 
 
 def _never_ends(node: Node) -> bool:
-    """Whether a dataset has no end, also one whose number of elements nobody knows, as a filter of an endless one."""
+    """Whether a dataset never ends, such as one with an infinite length, or a filter of one."""
     while node.cardinality == UNKNOWN_CARDINALITY and len(node.inputs) == 1 and node.name not in _ENDING:
         (node,) = node.inputs
     return node.cardinality == INFINITE_CARDINALITY
 
 
 def in_pieces(columns: Iterable[Array], rows: int) -> Iterator[Array]:
-    """The same rows in pieces of `rows`, the last one shorter: what is added up must not depend on block sizes."""
+    """The same rows in pieces of `rows`, so that the rounding of sums does not depend on block sizes."""
     pending: list[Array] = []
     count = 0
     for column in columns:
@@ -146,7 +146,7 @@ def in_pieces(columns: Iterable[Array], rows: int) -> Iterator[Array]:
 
 
 def check_choice(call: str, name: str, value: object, choices: tuple[str, ...]) -> str:
-    """`value`, which must be one of these words."""
+    """`value`, which must be one of these strings."""
     if value not in choices:
         raise InvalidArgumentError(f"{call}({name}=...) takes one of {', '.join(map(repr, choices))}, got {value!r}")
     return str(value)

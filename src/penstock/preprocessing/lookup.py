@@ -19,7 +19,7 @@ class IndexLookup(VocabularyLayer):
 
     @abstractmethod
     def _oov_buckets(self, values: pa.Array) -> Numbers:
-        """Which of several indices unknown tokens get, from 0."""
+        """Which of several indices each unknown token gets, from 0."""
 
     def _transform(self, inputs: Any, leading: int) -> Any:
         if self.invert:
@@ -32,7 +32,7 @@ class IndexLookup(VocabularyLayer):
         return self._weighted(encode(indices, mode, self._depth(len(self._known)), leading))
 
     def encode_documents(self, rows: Numbers, indices: Numbers, count: int) -> Floats:
-        """`count` vectors of documents; `rows` says which of them each index belongs to."""
+        """`count` vectors of documents; `rows` has the number of each index's document."""
         mode = "count" if self.output_mode == "tf_idf" else self.output_mode
         return self._weighted(encode_rows(rows, indices, mode, count, self._depth(len(self._known))))
 
@@ -40,14 +40,14 @@ class IndexLookup(VocabularyLayer):
         return vectors if self.idf_weights is None else vectors * self.idf_weights
 
     def indices_of(self, values: pa.Array) -> Numbers:
-        """The index of each token; masked ones have -1 where vectors are wanted, so that they count as nothing."""
+        """The index of each token; for vectors, masked tokens have -1, so that they are ignored."""
         found = self._known.find(values)
         indices: Numbers = np.add(found, self._token_start, dtype=np.int64)
         masked = None
         if self.mask_token is not None:
             masked = pc.equal(values, self._scalar(self.mask_token)).to_numpy(zero_copy_only=False)
             indices[masked] = 0 if self.output_mode == "int" else -1
-        if self.num_oov_indices != 1:  # with one, -1 has become its index already
+        if self.num_oov_indices != 1:  # with one such index, -1 has been replaced by it already
             unknown = found < 0 if masked is None else (found < 0) & ~masked
             self._place_unknown(values, indices, np.flatnonzero(unknown))
         return indices

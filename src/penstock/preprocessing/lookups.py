@@ -16,18 +16,18 @@ from penstock.preprocessing.vocabulary_file import FileKeys
 
 
 class StringLookup(IndexLookup):
-    """Strings to indices.
+    """Maps strings to indices.
 
     Args:
         max_tokens: the largest number of indices, including those of the mask and of unknown tokens.
-        num_oov_indices: the number of indices for tokens that are not in the vocabulary. Several share them by their
-            FarmHash fingerprint; with 0 such a token is an error.
+        num_oov_indices: the number of indices for tokens that are not in the vocabulary. If there are several, the
+            token's FarmHash fingerprint chooses one; with 0 such a token is an error.
         mask_token: the token for missing values; it gets index 0, and is left out of vectors.
         oov_token: the token for all unknown ones, in the vocabulary and in the results of `invert=True`.
         vocabulary: the tokens in order, as a list or an array, or the path of a text file with one token in each line,
             which is then read by memory map. Without it, call `adapt`.
         idf_weights: the weight of each token, for "tf_idf".
-        invert: indices to strings.
+        invert: map indices to strings instead.
         output_mode: "int", or a vector: "one_hot" for each token, "multi_hot", "count" or "tf_idf" for all tokens along
             the last axis.
         pad_to_max_tokens: make vectors as long as `max_tokens`, however small the vocabulary is.
@@ -109,10 +109,10 @@ class StringLookup(IndexLookup):
 
 
 class IntegerLookup(IndexLookup):
-    """Integers to indices.
+    """Maps integers to indices.
 
-    The arguments are those of `StringLookup`. Several indices of unknown tokens are shared by their remainder. A file
-    holds one integer in each line.
+    The arguments are those of `StringLookup`. If there are several indices for unknown tokens, a token's
+    remainder chooses one. A file holds one integer per line.
 
     Raises:
         InvalidArgumentError: arguments that contradict each other, or a vocabulary that cannot work.

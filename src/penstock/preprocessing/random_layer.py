@@ -1,4 +1,4 @@
-"""Random layers of Keras whose numbers are decided by the seed of `map`."""
+"""Keras's random layers, with random numbers from the seed of `map`."""
 
 from typing import Any, ClassVar
 

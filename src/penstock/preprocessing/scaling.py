@@ -27,7 +27,7 @@ class Rescaling(ArrayLayer):
         offset: a number, or an array as well.
 
     Raises:
-        InvalidTypeError: a scale, an offset or inputs that are no numbers.
+        InvalidTypeError: a scale, an offset or inputs that are not numbers.
 
     Example:
         >>> Rescaling(scale=1 / 127.5, offset=-1)([0, 255])
@@ -43,7 +43,7 @@ class Rescaling(ArrayLayer):
     def _transform(self, inputs: Any, leading: int) -> Any:
         values, scale, offset = as_floats("Rescaling", inputs), np.float32(self.scale), np.float32(self.offset)
         missing = max(np.ndim(scale), np.ndim(offset)) - (values.ndim - leading)
-        if leading and missing > 0:  # an element with fewer axes than the scale is broadcast, not the rows of the block
+        if leading and missing > 0:  # elements with fewer axes than the scale are broadcast, not the rows of the block
             rows, element = values.shape[:leading], values.shape[leading:]
             values = values.reshape(*rows, *[1] * missing, *element)
         return values * scale + offset
@@ -104,7 +104,7 @@ class Normalization(LearningLayer):
 
         Raises:
             InvalidArgumentError: mean and variance were given, there is no data, or `axis` does not exist in it.
-            InvalidTypeError: data that are no numbers.
+            InvalidTypeError: data that are not numbers.
         """
         if self._given:
             raise InvalidArgumentError("Normalization.adapt(data): the layer was given mean and variance")
@@ -113,7 +113,7 @@ class Normalization(LearningLayer):
             count += len(samples)
             new, spread = samples.mean(axis=0), samples.var(axis=0)
             share = len(samples) / count
-            # The variance of two parts together: that within them, and that between their means.
+            # The variance of two sets together: that within them, and that between their means.
             variance = variance * (1 - share) + spread * share + (new - mean) ** 2 * share * (1 - share)
             mean = mean + (new - mean) * share
         if count == 0:
@@ -122,11 +122,11 @@ class Normalization(LearningLayer):
         return self
 
     def _samples(self, data: Any) -> Iterator[npt.NDArray[np.float64]]:
-        """Arrays whose first axis counts what the mean is taken over, and whose others are the places of a mean."""
+        """Arrays whose first axis is what the mean is taken over; each position along the others has its own mean."""
         if not isinstance(data, Dataset):
             for array in columns_of("Normalization", data):
                 batch = _doubles(array)
-                samples = _places_last(batch, self._kept(batch.ndim))
+                samples = _kept_axes_last(batch, self._kept(batch.ndim))
                 if samples.size:
                     yield samples
             return
@@ -142,7 +142,7 @@ class Normalization(LearningLayer):
             elements = _doubles(column)
             axes = elements.ndim - 1
             if self.axis and axes < 2:
-                self._check_places(dataset, axes)
+                self._check_axes_exist(dataset, axes)
             batch = elements.reshape(-1, *elements.shape[2:]) if axes > 1 else elements
             kept = self._kept(batch.ndim) if self.axis else []
             if 0 in kept:
@@ -150,7 +150,7 @@ class Normalization(LearningLayer):
                     f"Normalization(axis={_shown(self.axis)}).adapt(dataset): axis 0 counts the samples of a batch, "
                     "which a dataset has any number of: give the axes of a sample, counted from 1 or from the end"
                 )
-            samples = _places_last(batch, kept)
+            samples = _kept_axes_last(batch, kept)
             if places is not None and samples.shape[1:] != places:
                 raise InvalidArgumentError(
                     f"Normalization(axis={_shown(self.axis)}).adapt(dataset): the elements differ along axis, got "
@@ -160,8 +160,8 @@ class Normalization(LearningLayer):
             if samples.size:
                 yield samples
 
-    def _check_places(self, dataset: Dataset, axes: int) -> None:
-        """Refuse single numbers, batched or not: there is no axis along which they have places of their own."""
+    def _check_axes_exist(self, dataset: Dataset, axes: int) -> None:
+        """Refuse single numbers, batched or not: they have no axis whose positions could have means of their own."""
         if axes == 0 or dataset.element_spec.shape == (None,):
             raise InvalidArgumentError(
                 f"Normalization(axis={_shown(self.axis)}).adapt(dataset): the elements of the dataset are "
@@ -214,7 +214,7 @@ def _doubles(values: Any) -> npt.NDArray[np.float64]:
         raise InvalidTypeError(f"Normalization.adapt(data) takes numbers: {error}") from error
 
 
-def _places_last(batch: npt.NDArray[np.float64], kept: list[int]) -> npt.NDArray[np.float64]:
-    """The values with the axes to keep at the end, and all others as one in front."""
+def _kept_axes_last(batch: npt.NDArray[np.float64], kept: list[int]) -> npt.NDArray[np.float64]:
+    """The values with the axes to keep at the end, and all other axes merged into the first."""
     moved = np.moveaxis(batch, kept, range(batch.ndim - len(kept), batch.ndim))
     return moved.reshape(-1, *moved.shape[batch.ndim - len(kept) :]) if batch.size else moved.reshape(0)

@@ -1,4 +1,4 @@
-"""From texts to tokens: standardising, splitting, and grams, for all texts of an array at once in Arrow."""
+"""From texts to tokens: standardising, splitting and n-grams, for all texts of an array at once in Arrow."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ class Tokens:
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     @property
-    def places(self) -> npt.NDArray[np.int64]:
-        """The place of each token in its text, from 0."""
+    def positions(self) -> npt.NDArray[np.int64]:
+        """The position of each token in its text, from 0."""
         return np.arange(len(self.values)) - np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
 
 
 def standardized(texts: pa.LargeBinaryArray, how: str | Function | None, encoding: str) -> pa.LargeBinaryArray:
-    """Texts in lower case (ASCII letters only, as in TensorFlow), without punctuation, or as a function gives them."""
+    """Texts in lower case (ASCII letters only, as in TensorFlow), without punctuation, or what a function returns."""
     if callable(how):
         changed, shape = text_array("TextVectorization(standardize=...)", how(_for_users(texts, encoding)), encoding)
         if shape != (len(texts),):
@@ -76,7 +76,7 @@ def _joined(parts: list[list[Any]], encoding: str) -> Tokens:
 
 
 def _for_users(texts: pa.LargeBinaryArray, encoding: str) -> npt.NDArray[Any]:
-    """Texts as strings of any length: as wide as the longest, a few long ones would take all memory."""
+    """Texts as strings of variable width: as wide as the longest, a few long texts would fill the memory."""
     try:
         return decoded(texts, encoding).astype(np.dtypes.StringDType())
     except UnicodeEncodeError as error:
@@ -97,7 +97,7 @@ def _words(texts: pa.LargeBinaryArray) -> Tokens:
     lists = pc.ascii_split_whitespace(texts.view(pa.large_string()))
     values = lists.flatten()
     owners = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
-    filled = pc.greater(pc.binary_length(values), 0)  # spaces at the ends leave empty words
+    filled = pc.greater(pc.binary_length(values), 0)  # spaces at the ends make empty words
     lengths = np.bincount(owners[filled.to_numpy(zero_copy_only=False)], minlength=len(texts))
     return Tokens(values.filter(filled).cast(TEXT), lengths)
 
@@ -117,7 +117,7 @@ def _characters(texts: pa.LargeBinaryArray) -> Tokens:
 
 def grams(tokens: Tokens, widths: Sequence[int]) -> Tokens:
     """Runs of neighbouring tokens, joined by a space: for each text all of the first width, then all of the next."""
-    rest = np.repeat(tokens.lengths, tokens.lengths) - tokens.places
+    rest = np.repeat(tokens.lengths, tokens.lengths) - tokens.positions
     texts = tokens.texts
     values, owners = [], []
     for width in widths:

@@ -1,4 +1,4 @@
-"""TextVectorization."""
+"""TextVectorization: texts to indices or vectors."""
 
 from typing import Any, Self
 
@@ -26,7 +26,7 @@ class _Words(StringLookup):
 
 
 class TextVectorization(LearningLayer):
-    """Texts to the indices of their words, or to one vector for each text.
+    """Maps texts to the indices of their words, or to one vector for each text.
 
     Args:
         max_tokens: the largest number of indices, including those of padding and of unknown words.
@@ -104,11 +104,11 @@ class TextVectorization(LearningLayer):
 
     @property
     def pads(self) -> bool:
-        """Whether results are as long as the longest text of a call."""
+        """Whether results are padded to the longest text of a call."""
         return self.output_mode == "int" and self.output_sequence_length is None
 
     def adapt(self, data: Any) -> Self:
-        """Learn the vocabulary of a finite dataset, an array or a list of texts, the most frequent words first.
+        """Learn the vocabulary of a finite dataset, an array or a list of texts: the most frequent words come first.
 
         Raises:
             InvalidArgumentError: the layer was given a vocabulary, the dataset never ends, or there are no texts.
@@ -164,9 +164,9 @@ class TextVectorization(LearningLayer):
         if length is None:
             length = int(tokens.lengths.max(initial=0))
         rows = np.zeros((len(tokens.lengths), length), np.int64)
-        places = tokens.places
-        kept = places < length
-        rows[tokens.texts[kept], places[kept]] = self._lookup.indices_of(tokens.values)[kept]
+        positions = tokens.positions
+        kept = positions < length
+        rows[tokens.texts[kept], positions[kept]] = self._lookup.indices_of(tokens.values)[kept]
         return rows
 
     def _map_block(self, column: Column) -> Any:
@@ -179,15 +179,15 @@ class TextVectorization(LearningLayer):
         return column_of(np.split(indices, np.cumsum(tokens.lengths)[:-1]))
 
     def set_vocabulary(self, vocabulary: Any, idf_weights: Any = None) -> None:
-        """Look words up in this list, array or file from now on; see `StringLookup.set_vocabulary`."""
+        """From now on, look words up in this list, array or file; see `StringLookup.set_vocabulary`."""
         self._lookup.set_vocabulary(vocabulary, idf_weights)
 
     def get_vocabulary(self, *, include_special_tokens: bool = True) -> list[str]:
-        """The words in the order of their indices, with those for padding and for unknown words in front."""
+        """The words in the order of their indices; first those for padding and for unknown words."""
         return self._lookup.get_vocabulary(include_special_tokens=include_special_tokens)
 
     def vocabulary_size(self) -> int:
-        """The number of indices: those of padding and of unknown words count."""
+        """The number of indices, including those of padding and of unknown words."""
         return self._lookup.vocabulary_size()
 
     def get_config(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Tokens as Arrow arrays: strings as their bytes, numbers as int64.
 
-Strings become bytes, and bytes strings, by the encoding of a layer. Bytes that mean nothing in it are kept as Python
-keeps those of file names ("surrogateescape"), so that a vocabulary of any bytes can be shown, written as JSON and read.
+Strings become bytes, and bytes strings, by the encoding of a layer. Bytes that are invalid in it are escaped as in
+Python's file names ("surrogateescape"), so that a vocabulary of any bytes can be shown, written as JSON and read.
 """
 
 import codecs
@@ -20,7 +20,7 @@ INTEGERS = pa.int64()
 
 
 def text_array(call: str, inputs: Any, encoding: str = "utf-8") -> tuple[pa.LargeBinaryArray, Shape]:
-    """Strings or bytes in any array, flat, and the shape they came in; strings become bytes by this encoding.
+    """Strings or bytes in any array, flattened, and their shape; strings become bytes in this encoding.
 
     Raises:
         InvalidTypeError: something other than strings or bytes.
@@ -60,7 +60,7 @@ def _converted(call: str, flat: npt.NDArray[Any], encoding: str) -> Any:
     except UnicodeEncodeError:
         return pa.array(_encoded(call, flat.tolist(), encoding), TEXT)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        if flat.dtype.kind == "T":  # an Arrow that does not know NumPy's newer strings
+        if flat.dtype.kind == "T":  # this Arrow does not know NumPy's StringDType
             return pa.array(flat.astype(object), TEXT)
         raise InvalidTypeError(f"{call} takes strings or bytes: {error}") from error
 
@@ -86,7 +86,7 @@ def encode_text(value: str | bytes, encoding: str) -> bytes:
 
 
 def is_utf8(encoding: str) -> bool:
-    """Whether this is a name of UTF-8, which Arrow's strings are in."""
+    """Whether this is a name of UTF-8, the encoding of Arrow's strings."""
     return codecs.lookup(encoding).name == "utf-8"
 
 

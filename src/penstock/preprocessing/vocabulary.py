@@ -82,14 +82,14 @@ class VocabularyLayer(LearningLayer):
 
     @abstractmethod
     def _plain(self, tokens: pa.Array) -> npt.NDArray[Any]:
-        """Tokens as an array of NumPy's."""
+        """Tokens as a NumPy array."""
 
     def set_vocabulary(self, vocabulary: Any, idf_weights: Any = None) -> None:
         """Look tokens up in this list, array or file from now on.
 
         Raises:
             InvalidArgumentError: an empty vocabulary, repeated tokens, more than max_tokens, the mask or the token for
-                unknown ones in the middle, or weights that do not belong to it.
+                unknown ones in the middle, or weights that do not fit.
         """
         weighted = self.output_mode == "tf_idf"
         if weighted != (idf_weights is not None):
@@ -166,7 +166,7 @@ class VocabularyLayer(LearningLayer):
         return not self._given
 
     def adapt(self, data: Any) -> Self:
-        """Learn the vocabulary: the most frequent tokens first, of equally frequent ones the last in order first.
+        """Learn the vocabulary: the most frequent tokens first, equally frequent ones in reverse order.
 
         Args:
             data: a finite dataset of tokens or of arrays of them, an array or a list. For "tf_idf" the last axis of an
@@ -185,7 +185,7 @@ class VocabularyLayer(LearningLayer):
         return self
 
     def counts(self) -> TokenCounts:
-        """What a vocabulary is to be learned from, empty yet."""
+        """Empty counts, from which a vocabulary will be learned."""
         if self._given:
             raise InvalidArgumentError(f"{self._call}.adapt(data): the layer was given a vocabulary, make one without")
         return TokenCounts(self.kind, self.output_mode == "tf_idf")
@@ -215,13 +215,13 @@ class VocabularyLayer(LearningLayer):
         return self._keys
 
     def get_vocabulary(self, *, include_special_tokens: bool = True) -> list[Any]:
-        """The tokens in the order of their indices, with the mask and the token for unknown ones in front."""
+        """The tokens in the order of their indices; first the mask and the token for unknown ones."""
         specials = [self.mask_token] * self._mask_first + [self.oov_token] * self.num_oov_indices
         tokens = [] if self._keys is None else self._plain(self._keys.take(np.arange(len(self._keys)))).tolist()
         return specials + tokens if include_special_tokens else tokens
 
     def vocabulary_size(self) -> int:
-        """The number of indices: those of the mask and of unknown tokens count."""
+        """The number of indices, including those of the mask and of unknown tokens."""
         return self._token_start + (0 if self._keys is None else len(self._keys))
 
     def get_config(self) -> dict[str, Any]:

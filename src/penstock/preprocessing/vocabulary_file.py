@@ -1,8 +1,8 @@
 """A vocabulary in a text file, one token per line, looked up without reading it into memory.
 
-Next to the file, or in a directory of the user's choice, stands an index: one file of little-endian 64-bit words.
+An index is stored next to the file, or in a directory of the user's choice: little-endian 64-bit words in one file.
 
-    8 words        magic number, version, size and time of change of the text file, tokens, digest, are all integers, 0
+    8 words        magic number, version, size and modification time of the text file, tokens, digest, all integers?, 0
     tokens + 1     where each line begins; the last says where one more would
     tokens         the fingerprints of the tokens, sorted
     tokens / 2     32 bits each: the numbers of the tokens in that order
@@ -40,7 +40,7 @@ class FileKeys:
     """The lines of a file as keys, the first line with number 0.
 
     Raises:
-        InvalidArgumentError: no such file, no lines, an empty line, or a token that stands there twice.
+        InvalidArgumentError: no such file, no lines, an empty line, or a token that occurs twice.
         StorageError: the index cannot be written, or another user's link leads to it.
     """
 
@@ -94,7 +94,7 @@ class FileKeys:
             numbers = self._order[places[left]].astype(np.int64)
             equal = pc.equal(self.take(numbers), values.take(pa.array(left))).to_numpy(zero_copy_only=False)
             result[left[equal]] = numbers[equal]
-            left = left[~equal]  # another token with the same fingerprint: the next one may be it
+            left = left[~equal]  # another token with the same fingerprint: try the next one
             places[left] += 1
         return result
 
@@ -127,16 +127,16 @@ def _index_path(path: str, cache_dir: str | None) -> Path:
 
 
 def _stamp(path: str) -> list[int]:
-    """What changes when the file does."""
+    """Numbers that change when the file does."""
     status = os.stat(path)
     return [status.st_size, status.st_mtime_ns]
 
 
 def _read_index(where: Path, path: str) -> Words | None:
-    """The index, if it is there, whole, and made of the file as it is now."""
+    """The index, if it exists, is complete, and was made of the file as it is now."""
     try:
         words: Words = np.memmap(where, "<u8", "r")
-    except (OSError, ValueError):  # not there, or not whole
+    except (OSError, ValueError):  # it does not exist, or is cut off
         return None
     if len(words) < _HEADER or [int(word) for word in words[:4]] != [_MAGIC, _VERSION, *_stamp(path)]:
         return None
@@ -188,7 +188,7 @@ def _write_whole(where: Path, parts: list[npt.NDArray[Any]]) -> None:
 
 
 def _line_starts(text: Bytes) -> Positions:
-    """Where each line begins, and where one after the last would."""
+    """Where each line begins, and where a line after the last would."""
     pieces = [np.zeros(1, np.int64)]
     pieces += [
         np.flatnonzero(text[start : start + _BYTES_AT_ONCE] == ord("\n")) + (start + 1)
@@ -199,7 +199,7 @@ def _line_starts(text: Bytes) -> Positions:
 
 
 def _line_ends(text: Bytes, starts: Positions, next_starts: Positions) -> Positions:
-    """Where the lines end, without what separates them."""
+    """Where the lines end, without their line breaks."""
     ends = next_starts - 1
     returned = (ends > starts) & (text[np.maximum(ends, 1) - 1] == ord("\r"))
     return np.asarray(ends - returned)

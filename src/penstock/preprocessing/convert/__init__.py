@@ -1,4 +1,4 @@
-"""What needs Keras, which is imported at its first use."""
+"""Functions that need Keras, which is imported when the first of them is used."""
 
 from importlib import import_module
 from typing import Any

@@ -10,16 +10,16 @@ from penstock.data.randomness import seed_states
 from penstock.errors import InvalidTypeError
 from penstock.structure import map_structure
 
-_BUILDING = threading.Lock()  # two threads must not make the variables of one layer
+_BUILDING = threading.Lock()  # two threads must not create the variables of one layer
 
 
 def to_keras(name: str, config: dict[str, Any]) -> Any:
-    """The layer of Keras that has this name, with these arguments."""
+    """Keras's layer with this name and these arguments."""
     return getattr(keras.layers, name)(**config)
 
 
 def seeds_of(layer: Any) -> list[Any]:
-    """The variables that hold the states of a layer's SeedGenerators; empty for what is no layer of Keras."""
+    """The variables that hold the states of a layer's SeedGenerators; empty if it is not a Keras layer."""
     if not isinstance(layer, keras.Layer):
         return []
     if any(isinstance(part, keras.layers.AugMix) for part in (layer, *getattr(layer, "layers", ()))):
