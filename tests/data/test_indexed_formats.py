@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tfrecord_bytes
 from object_server import object_server
 from past_errors import read_past_errors
 
@@ -52,17 +52,8 @@ def write_lines(path, numbers):
     path.write_bytes(b"".join(b"%d\n" % number for number in numbers))
 
 
-def tfrecord(data):
-    def masked(piece):
-        value = google_crc32c.value(piece)
-        return (((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
-
-    length = len(data).to_bytes(8, "little")
-    return length + masked(length) + data + masked(data)
-
-
 def write_tfrecords(path, numbers):
-    path.write_bytes(b"".join(tfrecord(b"record %4d" % number) for number in numbers))
+    path.write_bytes(b"".join(tfrecord_bytes.record(b"record %4d" % number) for number in numbers))
 
 
 def write_csv(path, numbers):

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import tfrecord_bytes
+from object_server import object_server
 from past_errors import read_past_errors
 
 import penstock as ps
@@ -51,6 +53,10 @@ def samples(numbers):
     return file.getvalue()
 
 
+def records(numbers):
+    return b"".join(tfrecord_bytes.record(b"%d" % number) for number in numbers)
+
+
 def integers(numbers):
     return np.array(numbers, "<i8").tobytes()
 
@@ -85,6 +91,10 @@ def read_tar(files, compression):
     return ps.TarDataset(files, compression_type=compression).map(lambda row: row["cls"])
 
 
+def read_tfrecords(files, compression):
+    return ps.TFRecordDataset(files, compression).map(int)
+
+
 def read_fixed(files, compression):
     records = ps.FixedLengthRecordDataset(files, 8, compression_type=compression)
     return records.map(lambda record: int.from_bytes(record, "little"))
@@ -100,6 +110,9 @@ KINDS = {
     "CSV, xz": Kind(csv_rows, lzma.compress, "XZ", read_csv),
     "JSON lines, zstd": Kind(json_lines, zstd, "ZSTD", read_json),
     "tar, gzip": Kind(samples, gzip.compress, "GZIP", read_tar),
+    "TFRecord": Kind(records, bytes, None, read_tfrecords),
+    "TFRecord, gzip": Kind(records, gzip.compress, "GZIP", read_tfrecords),
+    "TFRecord, zlib": Kind(records, zlib.compress, "ZLIB", read_tfrecords),
     "records of one length, xz": Kind(integers, lzma.compress, "XZ", read_fixed),
 }
 
@@ -166,12 +179,41 @@ def test_a_data_service_gives_each_row_once(kind, files, service):
     assert [batch.tolist() for batch in shared] == [batch.tolist() for batch in dataset]
 
 
-def test_rows_before_a_cut_come_and_then_the_next_file(kind, files, tmp_path):
+@pytest.fixture(scope="module")
+def running():
+    with object_server() as server:
+        yield server
+
+
+def test_files_of_an_object_store(kind, files, running, monkeypatch):
+    pytest.importorskip("obstore", reason="the extra cloud is not installed: pip install obstore")
+    running.forget()
+    for name, value in running.environment.items():
+        monkeypatch.setenv(name, value)
+    for number in range(3):
+        running.objects[f"bucket/{kind}/{number}.data"] = (files / f"{number}.data").read_bytes()
+    far = f"s3://bucket/{kind}"
+    assert numbers(read(kind, f"{far}/*.data")) == list(range(300))
+    shuffled = read(kind, [f"{far}/{number}.data" for number in range(3)]).shuffle(50, seed=4).batch(7)
+    whole, iterator, other = iter(shuffled), *(iter(ps.Dataset(shuffled.node)) for _ in range(2))
+    taken = [int(number) for _ in range(20) for number in next(iterator)]
+    other.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
+    assert taken + [int(x) for batch in other for x in batch] == [int(x) for batch in whole for x in batch]
+    iterator.close()
+    running.objects[f"bucket/{kind}/1.data"] = cut(kind, files)
+    got, errors = read_past_errors(read(kind, f"{far}/*.data"), ps.StorageError, ps.ElementError)
+    assert len(errors) == 1 and f"{far}/1.data" in str(errors[0])
+    assert got[:100] == list(range(100)) and got[-100:] == list(range(200, 300))
+
+
+def cut(kind, files):
+    """The second file without its end, of which what is left is damaged if that alone is no error."""
     whole = (files / "1.data").read_bytes()
-    cut = whole[: len(whole) - 5 if KINDS[kind].compression else len(whole) // 2 - 1] + b"\xff" * (
-        not KINDS[kind].compression
-    )
-    (tmp_path / "1.data").write_bytes(cut)
+    return whole[:-5] if KINDS[kind].compression else whole[: len(whole) // 2 - 1] + b"\xff"
+
+
+def test_rows_before_a_cut_come_and_then_the_next_file(kind, files, tmp_path):
+    (tmp_path / "1.data").write_bytes(cut(kind, files))
     cut_in_the_middle = read(kind, [files / "0.data", tmp_path / "1.data", files / "2.data"])
     got, errors = read_past_errors(cut_in_the_middle, ps.StorageError, ps.ElementError)
     assert len(errors) == 1 and f"{tmp_path / '1.data'}" in str(errors[0])

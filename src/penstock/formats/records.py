@@ -1,5 +1,6 @@
 """Files of records: what a format says about them, and one pass over those of a file."""
 
+import io
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -14,12 +15,19 @@ from penstock.structure import LEAF, flatten
 Column = npt.NDArray[Any]
 
 Source = str | ByteReader
-"""The name of a file, or bytes that hold whole records of one."""
+"""The name of a file, or its bytes; `SomeRecords` are not all of them."""
 
 CHUNK_BYTES = 1 << 20
 """How much of a file is read at a time. Longer records are read whole."""
 
 _ALL = 1 << 62
+
+
+class SomeRecords(ByteReader):
+    """Bytes that hold whole records of a file, from any of them on."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        super().__init__(name, io.BytesIO(data))
 
 
 class RecordFormat(ABC):

@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats.files import compression_of, open_bytes
 from penstock.formats.line_numbers import line_of
-from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader, Source
+from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader, SomeRecords, Source
 from penstock.formats.tables import as_columns, masked
 from penstock.spec import TensorSpec
 from penstock.structure import map_structure
@@ -91,7 +91,7 @@ class TableReader(RecordReader):
     def __init__(self, format: TableRecords, source: Source, compression: str, number: int, offset: int) -> None:
         self._format = format
         self._compression = compression
-        self._is_file = isinstance(source, str)
+        self._is_file = not isinstance(source, SomeRecords)
         super().__init__(source, compression, number, offset)
 
     def _load(self, skipping: bool) -> npt.NDArray[np.int64]:

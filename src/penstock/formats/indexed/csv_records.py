@@ -56,7 +56,7 @@ class CsvReader(TableReader):
 
     def __init__(self, format: CsvRecords, source: Source, compression: str, number: int, offset: int) -> None:
         super().__init__(format, source, compression, number, offset)
-        if format.header and offset == 0 and isinstance(source, str) and self._loaded(skipping=True):
+        if format.header and offset == 0 and self._is_file and self._loaded(skipping=True):
             try:
                 names = _header(self._data[: int(self._ends[0])], format.delimiter)
             except (pa.ArrowException, UnicodeDecodeError) as error:

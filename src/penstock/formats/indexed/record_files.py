@@ -1,6 +1,5 @@
 """Files of records by number, through an index of where each record begins."""
 
-import io
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -8,13 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ElementError, StorageError
-from penstock.formats.files import ByteReader, compression_of
+from penstock.formats.files import compression_of
 from penstock.formats.indexed.file_format import FileFormat, Rows
 from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of
 from penstock.formats.indexed.offsets import Edges, edges_beside, kept_edges
 from penstock.formats.indexed.open_files import OpenFiles
 from penstock.formats.ranges import RangedFile, open_ranges
-from penstock.formats.records import RecordFormat, RecordReader
+from penstock.formats.records import RecordFormat, RecordReader, SomeRecords
 from penstock.printing import in_bytes
 from penstock.structure import LEAF, Structure, flatten
 
@@ -118,7 +117,7 @@ class RecordFiles(FileFormat):
         Raises:
             StorageError, ElementError: one of them is damaged.
         """
-        reader = self.records.open(ByteReader(file.name, io.BytesIO(data)), "", number)
+        reader = self.records.open(SomeRecords(file.name, data), "", number)
         found, damage = None, None
         try:
             found = _all(reader, count)
