@@ -59,6 +59,7 @@ if _typing.TYPE_CHECKING:
     from penstock.data.files import ParquetDataset as ParquetDataset
     from penstock.data.files import TextLineDataset as TextLineDataset
     from penstock.data.files import TFRecordDataset as TFRecordDataset
+    from penstock.data.functions.reads_file import reads_file as reads_file
     from penstock.data.table_files import CsvDataset as CsvDataset
     from penstock.data.table_files import JsonLinesDataset as JsonLinesDataset
     from penstock.distribute import DistributedDataset as DistributedDataset
@@ -104,6 +105,7 @@ _NAMES_BY_MODULE = {
         "TextLineDataset",
         "TFRecordDataset",
     ],
+    "data.functions.reads_file": ["reads_file"],
     "data.table_files": ["CsvDataset", "JsonLinesDataset"],
     "distribute": [
         "DistributedDataset",

@@ -10,6 +10,7 @@ import pytest
 from keras.src.utils.dataset_utils import get_training_or_validation_split, index_directory
 from keras.src.utils.image_dataset_utils import ALLOWLIST_FORMATS
 from PIL import Image
+from two_workers import two_workers
 
 import penstock as ps
 from penstock.testing import check_conformance
@@ -112,8 +113,8 @@ def test_workers_have_each_image_once(directory, policy):
 
 def test_data_workers_read_each_image_once(directory):
     dataset = ps.Dataset.from_image_folder(directory, (4, 4)).shuffle(seed=3).batch(8)
-    with ps.service.local(2) as service:
-        shared = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
+    with two_workers() as service:
+        shared = dataset.apply(ps.service.distribute("distributed_epoch", service))
         assert [labels.tolist() for _, labels in shared] == [labels.tolist() for _, labels in dataset]
         assert shared.class_names == CLASSES
 

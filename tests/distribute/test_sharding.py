@@ -142,6 +142,11 @@ def test_file_ranges_serve_more_workers_than_there_are_records(tmp_path) -> None
 # What is file-based
 
 
+@ps.reads_file
+def numbers_in(name: str) -> ps.Dataset:
+    return ps.Dataset.from_generator(lambda: map(int, Path(name).read_text().split()))
+
+
 BY_FILE = {
     "map": lambda names: lines(names).map(lambda x: x).batch(4),
     "batch": lambda names: lines(names).batch(2).unbatch().batch(4),
@@ -170,6 +175,9 @@ BY_FILE = {
         .batch(4)
     ),
     "interleave of numbers": lambda names: ps.Dataset.range(2).interleave(lambda i: lines(names[i]), 2).batch(4),
+    "interleave of a function that reads a file": lambda names: (
+        ps.Dataset.list_files(names).interleave(numbers_in, cycle_length=2).batch(4)
+    ),
     "names that are mapped": lambda names: lines(ps.Dataset.from_tensor_slices(names).map(str)).batch(4),
     "names that are taken": lambda names: lines(ps.Dataset.from_tensor_slices(names * 2).take(2)).batch(4),
     "names in a random order": lambda names: lines(ps.Dataset.list_files(names, shuffle=True)).batch(4),
@@ -235,6 +243,36 @@ def test_readers_are_found_below_what_works_on_one_workers_files(files, kind) ->
         sorted([*range(6)] * times),
         sorted([*range(6, 12)] * times),
     ]
+
+
+def test_a_map_that_reads_files_is_divided_by_file_where_that_is_asked_for(tmp_path) -> None:
+    names = write(tmp_path, [range(number, number + 1) for number in range(5)])
+
+    def read(name: str) -> int:
+        return int(Path(name).read_text())
+
+    with pytest.raises(ps.InvalidArgumentError, match=r"list_files\(.* reads no files; .* with ps.reads_file$"):
+        on(0).distribute_dataset(under(Policy.FILE, ps.Dataset.list_files(names).map(read).batch(2)))
+    numbers = ps.Dataset.list_files(names).shuffle(seed=1).map(ps.reads_file(read)).batch(2)
+    assert on(0).distribute_dataset(numbers).explain().splitlines()[1].startswith("DATA: rows of its files")
+    assert [sorted(rows_of(own)) for own in views(under(Policy.FILE, numbers))] == [[0, 2, 4], [1, 3]]
+
+
+def test_a_mark_leaves_a_function_what_it_is() -> None:
+    class Reader:
+        @ps.reads_file
+        def read(self, name: str) -> ps.Dataset:
+            return ps.Dataset.from_tensors(name)
+
+    iterator = iter(ps.Dataset.range(3).flat_map(lambda x: ps.Dataset.range(x)))
+    next(iterator)
+    marked = iter(ps.Dataset.range(3).flat_map(ps.reads_file(lambda x: ps.Dataset.range(x))))
+    marked.load_state_dict(iterator.state_dict())
+    assert int(next(marked)) == 0
+    assert list(ps.Dataset.from_list(["a"]).flat_map(Reader().read)) == ["a"]
+    given: Any = 3
+    with pytest.raises(ps.InvalidTypeError, match="reads_file takes a function of the name of a file, got 3"):
+        ps.reads_file(given)
 
 
 @pytest.mark.parametrize("kind", NOT_BY_FILE)

@@ -51,7 +51,7 @@ from penstock.data.snapshots import make_snapshot
 from penstock.data.tensorflow import DATASET
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats import saving
-from penstock.formats.files import matching_files
+from penstock.formats.files import has_protocol, matching_files
 from penstock.formats.folders import ImageReader, TextReader
 from penstock.formats.saving.manifest import read_manifest
 from penstock.options import (
@@ -678,6 +678,7 @@ class Dataset(Generic[Element]):
 
         Raises:
             StorageError: there is no saved dataset, or it is damaged; altered rows raise when they are first read.
+            InvalidArgumentError: the path has a protocol.
 
         Example:
             >>> import pathlib, tempfile
@@ -686,7 +687,13 @@ class Dataset(Generic[Element]):
             >>> [int(x) for x in Dataset.load(path)]
             [0, 1, 4, 9]
         """
-        directory = Path(local_path(path))
+        given = local_path(path)
+        if has_protocol(given):
+            raise InvalidArgumentError(
+                f"load takes a local path, got {given!r}: copy the directory here, or read its files by the reader of "
+                f"their format, such as ps.ParquetDataset('{given}/*.parquet')"
+            )
+        directory = Path(given)
         manifest = read_manifest(directory)
         if manifest is None:
             return Dataset(Saved(str(directory), formats.row_store.RowStore(directory), site=user_site()))

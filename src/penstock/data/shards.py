@@ -15,10 +15,20 @@ from penstock.data.operators.order import Shard, ShardHint
 from penstock.data.plan import with_inputs
 from penstock.errors import InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY
+from penstock.spec import TensorSpec
 
 
 class NotByFile(Exception):
-    """Why a dataset cannot be divided by file."""
+    """Why a dataset cannot be divided by file.
+
+    Args:
+        reason: why.
+        instead: what makes it possible, as the end of a sentence.
+    """
+
+    def __init__(self, reason: str, instead: str = "") -> None:
+        super().__init__(reason)
+        self.instead = instead
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,8 @@ def divided_by_file(node: Node, shard: Callable[[OneInput], Node]) -> Node:
             readers.append(below)
             return below
         if not below.inputs:
-            raise NotByFile(f"{below.where()} reads no files")
+            mark = ", or mark the function that reads the files it names with ps.reads_file"
+            raise NotByFile(f"{below.where()} reads no files", mark if _may_name_files(below) else "")
         if below.depends_on is DependsOn.ALL:
             raise NotByFile(f"{below.where()} is about the data of all workers together")
         return None
@@ -128,6 +139,11 @@ def names_of(reader: OneInput) -> list[Any] | None:
 
 def _reads_files(node: Node) -> TypeGuard[OneInput]:
     return node.reads_files or (isinstance(node, OneInput) and node.dataset_for_each and _makes_readers(node))
+
+
+def _may_name_files(node: Node) -> bool:
+    spec = node.spec
+    return isinstance(spec, TensorSpec) and spec.shape == () and spec.dtype.kind in "OU"
 
 
 def _makes_readers(node: OneInput) -> bool:

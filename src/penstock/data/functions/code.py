@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock.data.functions.reads_file import what_is_called
+
 _SCALARS = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.dtype)
 _INSTALLED = tuple(
     str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -50,6 +52,7 @@ class Describing:
 
     def function(self, function: Any) -> Any:
         """What a function does."""
+        function = what_is_called(function)
         if id(function) in self._functions:
             return "again", self._functions[id(function)]
         self._functions[id(function)] = len(self._functions)

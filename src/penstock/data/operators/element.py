@@ -19,6 +19,7 @@ from penstock.data.functions.at_once import map_at_once, takes_blocks
 from penstock.data.functions.in_threads import Calls, Made
 from penstock.data.functions.output import Failure, OutputBlock, Results, first_result
 from penstock.data.functions.promise import Promise
+from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run, any_number
 from penstock.data.streams.calls import CallsInAnyOrder, CallsInOrder, Work
@@ -55,6 +56,10 @@ class Map(OneInput):
     output_signature: Any = field(default=None, repr=False)
     in_flight: bool = field(default=False, repr=False, kw_only=True)
     """Whether it goes on from a state that names elements by number, because they did not come in order."""
+
+    @property
+    def reads_files(self) -> bool:  # type: ignore[override]  # a function says whether it does
+        return is_file_reader(self.function)
 
     @property
     def draws_by_number(self) -> bool:

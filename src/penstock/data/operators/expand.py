@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock.data.block import Block
 from penstock.data.functions.apply import call_rows, note
+from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.streams.ahead import Ahead
 from penstock.data.streams.stream import Cursor, State, Stream
@@ -39,6 +40,10 @@ class Interleave(OneInput):
     block_length: int | None = None
     num_parallel_calls: int | None = None
     numbers_known: bool = field(default=True, repr=False, kw_only=True)
+
+    @property
+    def reads_files(self) -> bool:  # type: ignore[override]  # a function says whether it does
+        return is_file_reader(self.function)
 
     @property
     def mode(self) -> str:

@@ -113,7 +113,7 @@ def shard_of_worker(node: Node, policy: AutoShardPolicy | None, workers: Strateg
     except NotByFile as reason:
         if policy in (AutoShardPolicy.FILE, AutoShardPolicy.FILE_RANGE):
             raise InvalidArgumentError(
-                f"AutoShardPolicy.{policy.name} does not fit: {reason}; use AutoShardPolicy.DATA"
+                f"AutoShardPolicy.{policy.name} does not fit: {reason}; use AutoShardPolicy.DATA{reason.instead}"
             ) from None
         return _by_data(node, workers, f"{reason}")
 

@@ -54,6 +54,7 @@ def nodes_of_pass(node: Node, policy: ShardingPolicy, info: PassInfo) -> Node:
         if policy is ShardingPolicy.FILE:
             raise InvalidArgumentError(
                 f"ShardingPolicy.FILE does not fit: {reason}; use ShardingPolicy.DATA or ShardingPolicy.DYNAMIC"
+                f"{reason.instead}"
             ) from None
         return one.of(node)
 
