@@ -15,9 +15,9 @@ _MARK: Final = "_penstock_reads_file"
 def reads_file(function: _Function) -> _Function:
     """The function, marked as one that reads the file whose name it is given.
 
-    With it `map`, `flat_map` and `interleave` over names of files are divided among workers by file, as readers of files
-    are: `AutoShardPolicy.FILE` and `ps.service.ShardingPolicy.FILE` give each worker some of the names, and it opens no
-    other file. Without the mark, nothing tells which file a generator or a decoder of a library reads.
+    With it `map`, `flat_map` and `interleave` over names of files are divided among workers by file, as readers of
+    files are: `AutoShardPolicy.FILE` and `ps.service.ShardingPolicy.FILE` give each worker some of the names, and it
+    opens no other file. Without the mark, nothing tells which file a generator or a decoder of a library reads.
 
     Raises:
         InvalidTypeError: it is no function.
