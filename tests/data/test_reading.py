@@ -189,6 +189,44 @@ def assert_threads_end():
     assert penstock_threads() == []
 
 
+@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize(
+    "failing",
+    [
+        lambda d: d.map(fails_at_four),
+        lambda d: d.map(fails_at_four, num_parallel_calls=2),
+        lambda d: d.filter(fails_at_four),
+        lambda d: d.map(fails_at_four).ignore_errors(),
+        lambda d: ps.Dataset.range(2).interleave(lambda x: d.skip(2).map(fails_at_four), 2, 1),
+    ],
+)
+def test_a_forgotten_iterator_closes_its_file_though_the_next_row_has_failed(tmp_path, failing, restored):
+    (tmp_path / "numbers").write_text("".join(f"{number}\n" for number in range(9)))
+    dataset = failing(ps.TextLineDataset(tmp_path / "numbers").map(int))
+    iterator = iter(dataset)
+    assert len(list(islice(iterator, 4))) == 4
+    if restored:
+        state, iterator = iterator.state_dict(), iter(dataset)
+        iterator.load_state_dict(state)
+    del iterator
+    gc.collect()
+    for thread in penstock_threads():
+        thread.join(60)
+    assert not [name for name in open_files() if str(tmp_path) in name]
+
+
+def fails_at_four(x):
+    if x == 4:
+        raise ValueError("four")
+    return x + 1
+
+
+def open_files():
+    if not os.path.exists("/proc/self/fd"):
+        pytest.skip("this system does not tell which files are open")
+    return [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+
+
 def test_closing_reaches_the_datasets_inside_of_an_interleave():
     dataset = ps.Dataset.range(4).interleave(lambda x: ps.Dataset.counter(x), 4, 1, num_parallel_calls=4)
     with iter(dataset) as iterator:

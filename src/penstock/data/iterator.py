@@ -47,6 +47,8 @@ else:
 
     Element = TypeVar("Element", covariant=True)
 
+Result = TypeVar("Result")
+
 _TOGETHER = 256
 """So many rows of a block are made elements at a time."""
 _ALONE = 1024
@@ -273,14 +275,13 @@ class DatasetIterator(Iterator[Element]):
             self._pass.run.live.consumed(self._pass.cursor.state())
         try:
             allowed = self._pace.start()
-            block = self._pass.cursor.pull(1, allowed if most is None else min(allowed, most))
+            rows = allowed if most is None else min(allowed, most)
+            block = _called_apart(partial(self._pass.cursor.pull, 1, rows))
         except KeyboardInterrupt:
             self._leave()
             raise
         except Closed:
             raise ClosedError("this iterator was closed while an element was waited for") from None
-        except StopIteration as error:  # no stream ends so: it comes from a function, and would end the loop in silence
-            raise InvalidTypeError("a function of this dataset raised StopIteration: return a value instead") from error
         if block is None:
             self._pass.skips.sum_up()
         else:
@@ -365,7 +366,7 @@ class DatasetIterator(Iterator[Element]):
         try:
             if "skipped" in state:
                 self._pass.skips.restore(state["skipped"])
-            self._pass.cursor.restore(state["position"])
+            _called_apart(partial(self._pass.cursor.restore, state["position"]))
         except (TypeError, ValueError, KeyError, IndexError) as error:
             if isinstance(error, PenstockError) or hasattr(error, "__notes__"):  # said what is wrong, or a function's
                 raise
@@ -409,6 +410,24 @@ class DatasetIterator(Iterator[Element]):
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self._leave()
         self.close()
+
+
+def _called_apart(call: Callable[[], Result]) -> Result:
+    """What a call of a stream returns, made from a coroutine.
+
+    A stream may keep a failure until the rows before it are given. The failure refers to the frame in which it was
+    raised, and that to all its callers, up to the iterator: nothing that its finalizer refers to may do that, or an
+    iterator that nobody uses any more would never end. Callers are found only as far as the coroutine.
+    """
+    return next(_coroutine(call))
+
+
+def _coroutine(call: Callable[[], Result]) -> Iterator[Result]:
+    try:
+        result = call()
+    except StopIteration as error:  # no stream ends so: it comes from a function, and would end the loop in silence
+        raise InvalidTypeError("a function of this dataset raised StopIteration: return a value instead") from error
+    yield result
 
 
 def blocks_of(iterator: DatasetIterator[Any]) -> Iterator[Block]:
