@@ -17,6 +17,7 @@ NAMES = (
     "tuning",
     "rows",
     "choosing",
+    "operators",
     "files",
     "formats",
     "saving",
@@ -41,8 +42,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
-        epilog="PENSTOCK_BENCH_TENSORFLOW=/path/to/python, one with TensorFlow, adds figures against it to `images` "
-        "and `training`.",
+        epilog="PENSTOCK_BENCH_TENSORFLOW=/path/to/python, one with TensorFlow, adds figures against it to `images`, "
+        "`operators` and `training`.",
     )
     parser.add_argument("names", nargs="*", metavar="name", help=f"which to run: {', '.join(NAMES)} (all by default)")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)

@@ -83,20 +83,64 @@ def test_windows_hold_what_arithmetic_says(length, size, shift, stride, drop):
 
 
 @given(
-    parts=st.lists(st.integers(0, 20), min_size=1, max_size=6),
+    parts=st.lists(st.integers(0, 20), min_size=1, max_size=9),
     cycle=st.integers(1, 4),
     block=st.integers(1, 5),
     threads=st.sampled_from([None, 2]),
+    failing=st.integers(0, 12),
 )
-def test_interleave_gives_every_element_and_keeps_each_datasets_order(parts, cycle, block, threads):
+def test_interleave_gives_the_rows_of_each_turn_in_order_and_failures_in_their_places(
+    parts, cycle, block, threads, failing
+):
+    def row(number, x):
+        if x % 6 == failing:
+            raise ZeroDivisionError
+        return np.float64(x) if number == 2 else 100 * number + x
+
+    def member(number, length):
+        if number == failing:
+            raise ZeroDivisionError
+        return ps.Dataset.range(int(length)).filter(lambda x: x % 4 != 1).map(lambda x: row(int(number), int(x)))
+
+    def outcomes(number, length):
+        for x in range(length):
+            if x % 4 != 1:
+                yield "failed" if x % 6 == failing else x if number == 2 else 100 * number + x
+
+    members = ["failed" if number == failing else outcomes(number, length) for number, length in enumerate(parts)]
     dataset = ps.Dataset.from_tensor_slices(parts).enumerate()
-    mixed = dataset.interleave(
-        lambda i, n: ps.Dataset.range(int(n)).map(lambda x: (i, x)), cycle, block, num_parallel_calls=threads
-    )
-    found = [(int(i), int(x)) for i, x in mixed]
-    for number, count in enumerate(parts):
-        assert [x for i, x in found if i == number] == list(range(count))
-    assert len(found) == sum(parts)
+    mixed = dataset.interleave(member, cycle, block, num_parallel_calls=threads)
+    found, iterator = [], iter(mixed)
+    while True:
+        try:
+            found.append(int(next(iterator)))
+        except ZeroDivisionError:
+            found.append("failed")
+        except StopIteration:
+            break
+    assert found == list(taking_turns(members, cycle, block))
+
+
+def taking_turns(members, cycle, block):
+    """The elements of iterators, by the rule of `interleave`; a member may have failed itself."""
+    waiting, slots, current, given = iter(members), [None] * cycle, 0, 0
+    ended = False
+    while not ended or any(slots):
+        if slots[current] is None and not ended:
+            slots[current] = next(waiting, None)
+            ended = slots[current] is None
+            if slots[current] == "failed":
+                slots[current] = None
+                yield "failed"
+                continue
+        element = None if slots[current] is None else next(slots[current], None)
+        if element is None:
+            slots[current] = None
+        else:
+            yield element
+            given += element != "failed"
+        if element is None or given == block:
+            current, given = (current + 1) % cycle, 0
 
 
 @given(counts=st.lists(st.integers(0, 15), min_size=1, max_size=5), seed=seeds, stop=st.booleans())

@@ -1,10 +1,9 @@
 """Operators that make a dataset of every element: flat_map and interleave."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
-
-import numpy as np
 
 from penstock.data.block import Block
 from penstock.data.functions.apply import call_rows, note
@@ -12,11 +11,16 @@ from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
 from penstock.data.streams.ahead import Ahead
 from penstock.data.streams.stream import Cursor, State, Stream
+from penstock.data.streams.turns import Turns
 from penstock.errors import InvalidTypeError
-from penstock.options import INFINITE_CARDINALITY
 from penstock.runtime.threads import failures
 
-_ENDLESS: Final = 1 << 62
+_ROUNDS: Final = 32
+"""Reading the rows of so many turns of a dataset together costs little for each of them."""
+_READ_SECONDS: Final = 0.00025
+_SECONDS: Final = 0.1
+_BYTES: Final = 1 << 19
+"""Rounds are read ahead where reading from one slot takes less than the first, and a block less than the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,39 +100,53 @@ class Interleave(OneInput):
 
 @dataclass
 class _Slot:
-    """One open dataset: which element of the input it was made of, and how to make it again."""
+    """One open dataset: which element of the input it was made of, and how to make it again.
+
+    Attributes:
+        alone: whether it is read for its own turn only, because it shows how far it is read.
+    """
 
     before: State
     position: int
     rows: Cursor
-    left: int
-    """How many rows are certain to come: 0 where they are not read by index, may fail, or are of another kind."""
+    alone: bool
 
 
 class InterleaveStream(Stream):
-    """The state holds, for each open slot, the input's state before its element and the state of its dataset."""
+    """The state holds, for each open slot, the input's state before its element and the state of its dataset.
+
+    The rows of many turns are read together, slot by slot, and put into order. What was read of a slot and is not given
+    stays in its cursor.
+    """
 
     def __init__(self, node: Interleave, run: Run, epoch: int) -> None:
         self._node = node
         self._run = run
         self._epoch = epoch
         self._input = node.input.cursor(run, epoch)
+        self._input_alone = _shows_reading(node.input)
         self._first = run.first(node.input)
         self._slots: list[_Slot | None] = [None] * node.cycle_length
         self._current = 0
         self._left = node.block_length
         self._input_ended = False
+        self._alone = 0
+        # How many rounds may be read together though fewer rows are allowed, and how many rows were given so far.
+        self._rounds = 0
+        self._times: list[float] = []
+        self._met = 0
+        # What the function has raised for the next element of the input; it comes when the rows before it are given.
+        self._failure: BaseException | None = None
         # The states of the slots as they were asked for last, and the slots that have moved on since.
         self._states: list[State] = [None] * node.cycle_length
         self._moved: set[int] = set()
-        # The specification of the datasets whose turns are read together.
-        self._spec: Any = None
 
     def pull(self, need: int, allow: int) -> Block | None:
-        if allow > 1 and self._left is not None and (turns := self._sure_turns(allow)):
-            return self._together(turns)
+        if self._left is not None and allow > self._left and not self._alone:
+            block = self._together(self._node.block_length or 1, self._left, allow)
+            if block is not None:
+                return block
         while True:
-            self._moved.add(self._current)
             slot = self._slots[self._current]
             if slot is None:
                 if self._input_ended and not any(self._slots):
@@ -136,81 +154,89 @@ class InterleaveStream(Stream):
                 if self._input_ended or not self._fill():
                     self._advance()
                 continue
+            self._moved.add(self._current)
             block = slot.rows.pull(self._turn(need), self._turn(allow))
             if block is None:
-                slot.rows.close()
-                self._slots[self._current] = None
+                self._empty(self._current)
                 self._advance()
                 continue
-            slot.left = max(0, slot.left - len(block))
             if self._left is not None:
                 self._left -= len(block)
                 if self._left == 0:
                     self._advance()
             return block
 
-    def _sure_turns(self, allow: int) -> list[tuple[list[int], int, int]]:
-        """The next turns of slots whose rows surely come, about `allow` rows: (slots, rows, rounds) of each part.
-
-        They end before a slot that has ended or must be filled.
-        """
-        turns: list[tuple[list[int], int, int]] = []
-        length = self._node.block_length
-        assert length is not None
-        assert self._left is not None
-        while allow > 0:
-            rounds = self._rounds(length, allow)
-            if rounds:
-                turns.append((self._cycle(), length, rounds))
-                allow -= rounds * length * len(self._slots)
-                continue
-            slot = self._slots[self._current]
-            rows = min(self._left, allow, 0 if slot is None else slot.left)
-            if slot is None or rows == 0:
+    def _together(self, length: int, left: int, allow: int) -> Block | None:
+        """The rows of the next turns as one block; None where the next one must be looked at alone."""
+        begun = time.perf_counter()
+        stop = self._current + 1 + self._turns(length, left, allow)
+        turns = Turns(len(self._slots), length, self._current, length - left)
+        while (turn := turns.next) is not None and turn < stop:
+            if not self._look_ahead(turns, turn % len(self._slots), stop):
                 break
-            turns.append(([self._current], rows, 1))
-            slot.left -= rows
-            allow -= rows
-            self._left -= rows
-            if self._left == 0:
-                self._advance()
-        return turns
-
-    def _cycle(self) -> list[int]:
-        count = len(self._slots)
-        return [(self._current + number) % count for number in range(count)]
-
-    def _rounds(self, length: int, allow: int) -> int:
-        """How many whole rounds, each a turn of every slot, are certain to come; they are subtracted from the slots."""
-        most = allow // (length * len(self._slots))
-        if most == 0 or self._left != length:
-            return 0
-        for slot in self._slots:
-            most = min(most, 0 if slot is None else slot.left // length)
-            if most == 0:
-                return 0
-        for slot in self._slots:
-            assert slot is not None
-            slot.left -= most * length
-        return most
-
-    def _together(self, turns: list[tuple[list[int], int, int]]) -> Block:
-        """The rows of turns as one block."""
-        numbers = np.concatenate([np.tile(np.repeat(slots, rows), rounds) for slots, rows, rounds in turns])
-        order = np.argsort(numbers, kind="stable")
-        used, counts = np.unique(numbers, return_counts=True)
-        blocks = []
-        for number, count in zip(used.tolist(), counts.tolist(), strict=True):
+        else:
+            turn = stop
+        self._current = turn % len(self._slots)
+        self._left = length - turns.passed(turn)
+        if not turns:
+            return None
+        made, left_over = turns.in_order(turn if turn < stop else None)
+        for number, rows in left_over.items():
             slot = self._slots[number]
             assert slot is not None
-            block = slot.rows.exactly(count)
-            assert block is not None
-            assert len(block) == count
-            blocks.append(block)
-            self._moved.add(number)
-        inverse = np.empty_like(order)
-        inverse[order] = np.arange(len(order))
-        return Block.concatenate(blocks).take(inverse)
+            slot.rows.give_back(rows)
+        self._met += len(made)
+        self._learn(time.perf_counter() - begun, made.nbytes)
+        return made
+
+    def _look_ahead(self, turns: Turns, number: int, stop: int) -> bool:
+        """Take rows of a slot whose turn is next, or fill it; False where the rows before that must be given first."""
+        slot = self._slots[number]
+        if slot is None:
+            if not self._input_ended and not self._fill_ahead(number, first=not turns):
+                return False
+            if self._slots[number] is None:
+                turns.drop()
+            return True
+        self._moved.add(number)
+        begun = time.perf_counter()
+        try:
+            block = slot.rows.pull(1, turns.wanted(stop))
+        except failures() as error:
+            slot.rows.withhold(error)
+            return False
+        self._times.append(time.perf_counter() - begun)
+        if block is None:
+            self._empty(number)
+            turns.end_turn()
+        elif not turns.add(block):  # these come in a block of their own
+            slot.rows.give_back(len(block))
+            return False
+        return True
+
+    def _turns(self, length: int, left: int, allow: int) -> int:
+        """How many turns after this one to read together.
+
+        Of many slots few rows of each are allowed, and reading these would cost more than the rows. So a few rounds are
+        read ahead, but no more rows than were given before.
+        """
+        rows = max(allow, min(self._met, self._rounds * length * len(self._slots)))
+        turns = (rows - left) // length
+        if not self._input_ended:
+            return turns
+        return turns * len(self._slots) // max(1, sum(slot is not None for slot in self._slots))
+
+    def _learn(self, seconds: float, nbytes: int) -> None:
+        """Read more rounds ahead where reading from a slot takes little time, fewer where it or all takes long.
+
+        What else the machine does delays few of the reads, so the middle one tells.
+        """
+        times, self._times = sorted(self._times), []
+        middle = times[len(times) // 2]
+        if middle > 2 * _READ_SECONDS or seconds > _SECONDS or nbytes > 4 * _BYTES:
+            self._rounds //= 2
+        elif middle < _READ_SECONDS and nbytes < _BYTES:
+            self._rounds = min(_ROUNDS, 2 * self._rounds or 1)
 
     def _turn(self, rows: int) -> int:
         return rows if self._left is None else min(rows, self._left)
@@ -219,33 +245,64 @@ class InterleaveStream(Stream):
         self._current = (self._current + 1) % len(self._slots)
         self._left = self._node.block_length
 
+    def _empty(self, number: int) -> None:
+        """Close the dataset of a slot, which has ended."""
+        slot = self._slots[number]
+        assert slot is not None
+        slot.rows.close()
+        self._alone -= slot.alone
+        self._slots[number] = None
+
+    def _fill_ahead(self, number: int, *, first: bool) -> bool:
+        """As `_fill`, while rows that come before are not given; False where they must be given first."""
+        if self._failure is not None or (self._input_alone and not first):
+            return False
+        try:
+            found = self._next_element()
+        except failures() as error:
+            self._input.withhold(error)
+            return False
+        if found is None:
+            return True
+        try:
+            self._slots[number] = self._open(*found)
+        except failures() as error:
+            self._input.give_back(1)
+            self._failure = error
+            return False
+        self._moved.add(number)
+        return not self._alone
+
     def _fill(self) -> bool:
         """Put the dataset of the next element of the input into the current slot; False if there is none."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._input.skip(1)
+            raise failure
+        found = self._next_element()
+        if found is not None:
+            self._slots[self._current] = self._open(*found)
+        return found is not None
+
+    def _next_element(self) -> tuple[Block, State, int] | None:
+        """The next element of the input, the state before it, and its position."""
         before = self._input.state()
         position = self._first + self._input.met
         element = self._input.pull(1, 1)
         if element is None:
             self._input_ended = True
-            return False
-        self._slots[self._current] = self._open(element, before, position)
-        return True
+            return None
+        return element, before, position
 
     def _open(self, element: Block, before: State, position: int) -> _Slot:
         node = self._run.prepare(self._node.dataset_of_element(element, position))
         run = self._run.inner(self._node, node, self._epoch, position)
+        alone = _shows_reading(node)
+        self._alone += alone
         if not self._node.num_parallel_calls:
-            return _Slot(before, position, node.cursor(run, self._epoch), self._sure_rows(node))
+            return _Slot(before, position, node.cursor(run, self._epoch), alone)
         own, skips = run.ahead()
-        return _Slot(before, position, Cursor(Ahead(node.open(own, self._epoch), None, run.threads, skips)), 0)
-
-    def _sure_rows(self, node: Node) -> int:
-        if self._node.block_length is None or not node.indexable or node.spec is None:
-            return 0
-        if self._spec is None:
-            self._spec = node.spec
-        if node.spec != self._spec or any(below.fails for below in node.walk()):
-            return 0
-        return _ENDLESS if node.cardinality == INFINITE_CARDINALITY else node.cardinality
+        return _Slot(before, position, Cursor(Ahead(node.open(own, self._epoch), None, run.threads, skips)), alone)
 
     def state(self) -> State:
         for number in self._moved:
@@ -260,13 +317,14 @@ class InterleaveStream(Stream):
             if saved is not None:
                 before, ordinal, rows = saved
                 source = self._node.input.cursor(self._run, self._epoch)
-                source.restore(before)
-                element = source.pull(1, 1)
-                source.close()
+                try:
+                    source.restore(before)
+                    element = source.pull(1, 1)
+                finally:
+                    source.close()
                 assert element is not None
                 slot = self._slots[number] = self._open(element, before, ordinal)
                 slot.rows.restore(rows)
-                slot.left = max(0, slot.left - slot.rows.met)
                 self._moved.add(number)
         self._input.restore(position)
 
@@ -275,3 +333,8 @@ class InterleaveStream(Stream):
             if slot is not None:
                 slot.rows.close()
         self._input.close()
+
+
+def _shows_reading(node: Node) -> bool:
+    """Whether it can be seen how far a node is read: at its source, or by what it leaves out."""
+    return node.paced or any(below.leaves_out_failures for below in node.walk())

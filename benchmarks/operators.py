@@ -1,0 +1,95 @@
+"""What operators cost for each row that take rows from several places, against tf.data in turn, by processor time.
+
+The datasets and functions do next to nothing, so these figures are the operators' own. Batches of 256 are read on both
+sides.
+"""
+
+import os
+import statistics
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import penstock as ps
+from benchmarks.rows import exhaust
+from benchmarks.timing import Figure, processor_seconds
+
+ROWS = 102_400
+BATCH = 256
+ROUNDS = 5
+
+Epoch = Callable[[str], float]
+
+
+def measure() -> list[Figure]:
+    """The figures of this file."""
+    with tensorflow() as theirs:
+        return list(interleaved(theirs))
+
+
+def interleaved(theirs: Epoch | None) -> Iterator[Figure]:
+    """A row of each of 4, 64 and 256 datasets in turn: what cannot fail, and what may."""
+    for member in ("range", "map", "filter"):
+        for cycle in (4, 64, 256):
+            dataset = ps.Dataset.range(cycle).interleave(_member(member, ROWS // cycle), cycle, 1).batch(BATCH)
+            question = f"interleave of {cycle} datasets by {member}, a row in turn"
+            yield from _compared(question, dataset, theirs, f"interleave {member} {cycle} {ROWS}", goal=3)
+
+
+def _member(kind: str, rows: int) -> Callable[[int], ps.Dataset]:
+    numbers = ps.Dataset.range(rows)
+    made = {
+        "range": numbers,
+        "map": numbers.map(lambda x: x + 1),
+        "filter": numbers.filter(lambda x: x >= 0),
+    }[kind]
+    return lambda _: made
+
+
+def _compared(question: str, dataset: ps.Dataset, theirs: Epoch | None, case: str, goal: float) -> Iterator[Figure]:
+    """Microseconds a row, and tf.data's time over ours, the two in turn."""
+    exhaust(dataset)
+    times, ratios = [], []
+    for _ in range(ROUNDS):
+        times.append(processor_seconds(lambda: exhaust(dataset)))
+        if theirs is not None:
+            ratios.append(theirs(case) / times[-1])
+    rows = sorted(seconds / ROWS * 1e6 for seconds in times)
+    yield Figure(question, statistics.median(rows), goal, False, "µs a row", (rows[0], rows[-1]))
+    if ratios:
+        yield Figure(f"{question} / tf.data", statistics.median(ratios), 2, spread=(min(ratios), max(ratios)))
+
+
+@contextmanager
+def tensorflow() -> Iterator[Epoch | None]:
+    """What gives the seconds of an epoch in TensorFlow; None where no Python was named that has it."""
+    python = os.environ.get("PENSTOCK_BENCH_TENSORFLOW")
+    if not python:
+        yield None
+        return
+    program = Path(__file__).with_name("operators_in_tensorflow.py")
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    with subprocess.Popen(
+        [python, str(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    ) as child:
+
+        def epoch(case: str) -> float:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            print(case, file=child.stdin, flush=True)
+            return float(child.stdout.readline())
+
+        yield epoch
+        assert child.stdin is not None
+        child.stdin.close()
+
+
+if __name__ == "__main__":
+    for figure in measure():
+        print(figure)

@@ -1,0 +1,112 @@
+"""Rows of several streams that take turns, put into the order of the turns."""
+
+from heapq import heappop, heapreplace
+
+import numpy as np
+
+from penstock.data.block import Block, Column, is_ragged
+from penstock.spec import alike
+
+
+class Turns:
+    """Blocks of streams that take turns of `length` rows each; of `count` streams every one has every `count`-th turn.
+
+    Turns are numbered; turn `n` is one of stream `n` modulo `count`. Rows have numbers too, `length` for each turn.
+
+    Args:
+        turn: the turn to begin with.
+        passed: how many of its rows were given before.
+    """
+
+    def __init__(self, count: int, length: int, turn: int, passed: int) -> None:
+        self._count = count
+        self._length = length
+        # For each stream the turn of its next row, the earliest first; and how many rows of that turn come before.
+        self._waiting = list(range(turn, turn + count))
+        self._passed = [0] * count
+        self._passed[turn % count] = passed
+        # The blocks, and for each the turn of its first row and how many rows of that turn come before it.
+        self._blocks: list[Block] = []
+        self._turns: list[int] = []
+        self._before: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._blocks)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def next(self) -> int | None:
+        """The first turn whose rows are not all here; None where no stream has any more."""
+        return self._waiting[0] if self._waiting else None
+
+    def passed(self, turn: int) -> int:
+        """How many rows of the next turn of a stream are here, or were given."""
+        return self._passed[turn % self._count]
+
+    def wanted(self, stop: int) -> int:
+        """How many rows the stream whose turn is the next one gives before turn `stop`."""
+        turn = self._waiting[0]
+        return self._length * (1 + (stop - 1 - turn) // self._count) - self.passed(turn)
+
+    def add(self, block: Block) -> bool:
+        """Take the next rows of the stream whose turn is the next one; False if they are of another kind."""
+        if self._blocks and not _alike(self._blocks[0], block):
+            return False
+        turn = self._waiting[0]
+        number = turn % self._count
+        self._blocks.append(block)
+        self._turns.append(turn)
+        self._before.append(self._passed[number])
+        served, self._passed[number] = divmod(self._passed[number] + len(block), self._length)
+        heapreplace(self._waiting, turn + self._count * served)
+        return True
+
+    def end_turn(self) -> None:
+        """The next turn ends, with as many rows as are here."""
+        turn = self._waiting[0]
+        self._passed[turn % self._count] = 0
+        heapreplace(self._waiting, turn + self._count)
+
+    def drop(self) -> None:
+        """The stream whose turn is the next one has no more turns."""
+        heappop(self._waiting)
+
+    def in_order(self, stop: int | None) -> tuple[Block, dict[int, int]]:
+        """The rows up to those of turn `stop` that are here, or all, in order; and the rows left over, by stream."""
+        lengths = np.array(list(map(len, self._blocks)))
+        block = Block.concatenate(self._blocks)
+        if len(lengths) == 1 and stop is None:
+            return block, {}
+        begins = np.cumsum(lengths) - lengths
+        passed = np.arange(len(block)) + np.repeat(np.array(self._before) - begins, lengths)
+        rounds, within = np.divmod(passed, self._length)
+        numbers = (np.repeat(self._turns, lengths) + rounds * self._count) * self._length + within
+        # Where the row of each number stands. Streams that have ended leave gaps.
+        first = int(numbers.min())
+        rows = np.full(int(numbers.max()) - first + 1, -1)
+        rows[numbers - first] = np.arange(len(block))
+        left: dict[int, int] = {}
+        if stop is not None:
+            end = stop * self._length + self.passed(stop)
+            rows = rows[: max(0, end - first)]
+            over = np.add.reduceat(numbers >= end, begins, dtype=np.int64)
+            left = {self._turns[entry] % self._count: int(over[entry]) for entry in np.flatnonzero(over)}
+        gaps = rows < 0
+        return block.take(rows[~gaps] if gaps.any() else rows), left
+
+
+def _alike(first: Block, second: Block) -> bool:
+    """Whether the rows of two blocks can stand in one block, each as it is."""
+    return first.structure == second.structure and all(map(_alike_columns, first.columns, second.columns))
+
+
+def _alike_columns(first: Column, second: Column) -> bool:
+    if first.dtype is not second.dtype and not alike(first.dtype, second.dtype):
+        return False
+    if first.shape[1:] != second.shape[1:]:
+        return False
+    if first.dtype.kind != "O":
+        return True
+    return is_ragged(first) == is_ragged(second) and (not is_ragged(first) or alike(first[0].dtype, second[0].dtype))
