@@ -39,7 +39,7 @@ from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.source import Source, rows_of
-from penstock.data.operators.sources import Choices, Counter, Random, Range, Slices
+from penstock.data.operators.sources import Choices, Counter, Listing, Random, Range, Slices
 from penstock.data.operators.window import Window
 from penstock.data.operators.windows import TimeseriesWindows
 from penstock.data.plan import explain, make_plan
@@ -388,7 +388,7 @@ class Dataset(Generic[Element]):
         if seed is not None:
             check_integer("list_files", "seed", seed, minimum=0)
         names = matching_files("list_files", pattern)
-        node: Node = Slices("list_files", (object_column(names),), LEAF, len(names), site=user_site())
+        node: Node = Listing("list_files", (object_column(names),), LEAF, len(names), site=user_site())
         return Dataset(Shuffle(node, len(names), seed, site=user_site()) if shuffle else node)
 
     @staticmethod

@@ -11,7 +11,7 @@ from penstock.data.dataset import Dataset
 from penstock.data.node import Node
 from penstock.data.operators.files import ReadFiles
 from penstock.data.operators.indexed_files import IndexedFiles
-from penstock.data.operators.sources import Slices
+from penstock.data.operators.sources import Listing, Slices
 from penstock.data.tensorflow import FILES
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from penstock.formats import indexed
@@ -262,10 +262,12 @@ def names_of(call: str, files: Files) -> Node:
     several: Any = [files] if isinstance(files, (str, os.PathLike)) else files
     if isinstance(several, (bytes, dict)) or not isinstance(several, Iterable):
         raise InvalidTypeError(f"{call} takes a file name, several, or a ps.Dataset of them, got {files!r}")
-    names = [name for given in several for name in _matching(call, _name(call, given))]
+    given = [_name(call, name) for name in several]
+    names = [name for one in given for name in _matching(call, one)]
     for name in names:
         check_exists(call, name)
-    return Slices("files", (object_column(names),), LEAF, len(names), site=user_site())
+    kind = Slices if names == given else Listing
+    return kind("files", (object_column(names),), LEAF, len(names), site=user_site())
 
 
 def _name(call: str, name: Any) -> str:

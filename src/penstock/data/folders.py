@@ -10,7 +10,7 @@ from penstock.data.block import object_column
 from penstock.data.node import Node
 from penstock.data.operators.element import Map
 from penstock.data.operators.folder import FolderFiles
-from penstock.data.operators.sources import Slices
+from penstock.data.operators.sources import Listing
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.folders import ExampleFolder, FileReader, Labels, divided
 from penstock.options import check_integer
@@ -87,7 +87,7 @@ class FolderRequest:
         labels = None if self.label_mode is None else Labels(folder, classes or (), self.label_mode)
         spec: Any = content if labels is None else (content, TensorSpec(labels.shape, labels.dtype))
         site = user_site()
-        given = Slices("names", (object_column(names),), LEAF, len(names), site=site)
+        given = Listing("names", (object_column(names),), LEAF, len(names), classes or (), site=site)
         files = FolderFiles(given, self.call, folder.directory, classes, site=site)
         return Map(files, reader(labels), self.num_parallel_calls, output_signature=spec, site=site)
 

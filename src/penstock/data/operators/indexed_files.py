@@ -1,7 +1,7 @@
 """The rows of files that can be read by number: one node for every such format."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -57,13 +57,26 @@ class IndexedFiles(OneInput):
         """How many rows each file has, in order, without the files' paths."""
         return {"counts": list(self.counts.values())}
 
+    def counted(self) -> "IndexedFiles":
+        """This node, which has looked into all files that its input names.
+
+        Raises:
+            StorageError: one of them cannot be read.
+        """
+        names = [str(one[0] if isinstance(one, tuple) else one) for one in self._given]
+        counts = {name: self.counts.get(name, -1) for name in names}
+        return replace(self, counts={name: self.format.count(name) if n < 0 else n for name, n in counts.items()})
+
+    @property
+    def _given(self) -> list[Any]:
+        """What the input names: files, or (name, start, stop)."""
+        length = self.input.cardinality
+        return list(self.input.read(Run(self.input, 0, Threads()), 0, range(length)).rows()) if length else []
+
     @cached_property
     def _pieces(self) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The files, the first row of each that is read, and the number of rows up to the end of each."""
-        run = Run(self.input, 0, Threads())
-        length = self.input.cardinality
-        given = list(self.input.read(run, 0, range(length)).rows()) if length else []
-        ranges = [_range(one, self.counts) for one in given]
+        ranges = [_range(one, self.counts) for one in self._given]
         names, starts, stops = zip(*ranges, strict=True) if ranges else ((), (), ())
         starts_, stops_ = np.array(starts, np.int64), np.array(stops, np.int64)
         return list(names), starts_, np.cumsum(stops_ - starts_)

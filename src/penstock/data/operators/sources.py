@@ -161,6 +161,13 @@ class Slices(Node):
         return block.read_only()
 
 
+@dataclass(frozen=True, eq=False)
+class Listing(Slices):
+    """The names of the files that were there when the dataset was made, and the classes that their folders name."""
+
+    classes: tuple[str, ...] = field(default=(), repr=False)
+
+
 def _numbers(indices: Indices, start: int, step: int) -> Block:
     if isinstance(indices, range):
         first = start + indices.start * step

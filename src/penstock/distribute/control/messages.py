@@ -71,6 +71,7 @@ class WorkerInput(msgspec.Struct, frozen=True, array_like=True):
         cardinality: the number of its steps.
         lengths: how many batches it has, their rows, and the rows of the last one, where that is known.
         leaves: the leaves of its steps, where these are known.
+        listed: a digest of the names of files that each of its listings has.
     """
 
     labels: list[str]
@@ -79,6 +80,7 @@ class WorkerInput(msgspec.Struct, frozen=True, array_like=True):
     cardinality: int
     lengths: tuple[int, int, int] | None
     leaves: tuple[RowShape, ...] | None
+    listed: list[str]
 
 
 class Announced(msgspec.Struct, frozen=True, array_like=True):

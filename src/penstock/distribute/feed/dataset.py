@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from penstock.data.dataset import Dataset
+from penstock.data.listings import digest_of_names
 from penstock.data.skipped import SkippedRows
 from penstock.distribute.calls import RowsVaryError
 from penstock.distribute.contexts import refuse_in_replica
@@ -29,7 +30,14 @@ from penstock.distribute.feed.options import InputOptions, PartialBatch
 from penstock.distribute.feed.prefetch import Outcome, Prefetcher, Step, StepFailure
 from penstock.distribute.feed.step_sources import StepSource
 from penstock.distribute.values import PerReplica
-from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, OutOfRangeError, WorkerError
+from penstock.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    OutOfRangeError,
+    StorageError,
+    WorkerError,
+)
 from penstock.optional import Optional
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import draw_seed
@@ -94,8 +102,13 @@ class DistributedDataset:
             inputs.fix_seeds_alone()
             return self._known(cardinality, inputs.lengths_of_all())
         known_lengths = None if lengths is None else (lengths.count, lengths.rows, lengths.last)
-        own = WorkerInput(inputs.labels, draw_seed(), inputs.drawn, cardinality, known_lengths, layout)
+        listed = [digest_of_names(names) for names in inputs.listed]
+        own = WorkerInput(inputs.labels, draw_seed(), inputs.drawn, cardinality, known_lengths, layout, listed)
         answers = control.gather(self._call, own, WorkerInput, timeout=SETUP_SECONDS)
+        others = [one.listed for one in answers]
+        if any(one != others[0] for one in others) and len(set(map(len, others))) == 1:
+            self._read_the_same_files(control)
+            return self._agree_on_lengths()
         for worker, other_input in enumerate(answers):
             if other_input.labels != answers[0].labels:
                 pairs = itertools.zip_longest(answers[0].labels, other_input.labels, fillvalue="nothing")
@@ -109,6 +122,35 @@ class DistributedDataset:
         return self._known(
             longest([one.cardinality for one in answers]), counted if len(counted) == len(answers) else None
         )
+
+    def _read_the_same_files(self, control: Control) -> None:
+        """Read the files that worker 0 has listed; where files come and go, each worker may have listed others.
+
+        Raises:
+            StorageError: a worker cannot read one of them; the same on every worker.
+        """
+        own = self._inputs.listed
+        (names, *_) = control.gather(
+            f"{self._call}: files", own if control.worker == 0 else [], list[list[str]], timeout=SETUP_SECONDS
+        )
+        error = ""
+        if own != names:
+            other = sorted(
+                {name for several in own for name in several} ^ {name for several in names for name in several}
+            )
+            _logger.warning(
+                "%s: this worker has listed other files than worker 0, and reads those: %d names differ, such as %s",
+                self._call,
+                len(other),
+                other[:3] or "in their order",
+            )
+            try:
+                self._inputs = self._inputs.over_files(names)
+            except StorageError as failure:
+                error = f"worker {control.worker} cannot read the files that worker 0 has listed: {failure}"
+        failed = control.gather(f"{self._call}: files read", error, str, timeout=SETUP_SECONDS)
+        if any(failed):
+            raise StorageError(f"{self._call}: {next(filter(None, failed))}")
 
     def _known(self, cardinality: int, lengths: list[Lengths] | None) -> _AllWorkers:
         inputs = self._inputs

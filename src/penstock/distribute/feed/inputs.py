@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.data.dataset import Dataset
 from penstock.data.iterator import Iterations
+from penstock.data.listings import listings_of, names_of_listings, with_listings
 from penstock.data.node import Node, scaled
 from penstock.data.shards import without_hints
 from penstock.distribute.contexts import InputContext
@@ -62,6 +63,19 @@ class Inputs(ABC):
     def drawn(self) -> list[int]:
         """The seeds that were drawn when nodes were made, which this worker would use."""
         return []
+
+    @property
+    def listed(self) -> list[list[str]]:
+        """The names of files that were listed when the dataset was made, where all workers must read the same ones."""
+        return []
+
+    def over_files(self, names: list[list[str]]) -> "Inputs":
+        """The same, had these files been listed.
+
+        Raises:
+            StorageError: one of them cannot be read.
+        """
+        return self
 
     def fix_seeds(self, seed: int, drawn: list[int]) -> None:  # noqa: B027  # a function's datasets are each worker's own
         """Use the seeds that all workers have agreed on.
@@ -203,6 +217,13 @@ class DividedInput(Inputs):
         return [self.shard_of(worker) for worker in range(self.workers.count)]
 
     @property
+    def listed(self) -> list[list[str]]:
+        return [] if self.shard.policy is AutoShardPolicy.OFF else names_of_listings(self._whole.node)
+
+    def over_files(self, names: list[list[str]]) -> "DividedInput":
+        return DividedInput(Dataset(with_listings(self._whole.node, names), self._whole.options()), self.workers)
+
+    @property
     def drawn(self) -> list[int]:
         return [drawn.seed for drawn in self._whole.node.drawn_seeds()]
 
@@ -242,7 +263,8 @@ class DividedInput(Inputs):
 
     @property
     def labels(self) -> list[str]:
-        return [f"policy {self.shard.policy.name}", *(node.label for node in self._whole.node.walk())]
+        classes = [f"classes {listing.classes}" for listing in listings_of(self._whole.node) if listing.classes]
+        return [f"policy {self.shard.policy.name}", *(node.label for node in self._whole.node.walk()), *classes]
 
     @property
     def slices_per_batch(self) -> int:

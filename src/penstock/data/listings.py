@@ -1,0 +1,61 @@
+"""The files that a dataset has listed: told to other processes, which read the same ones in place of their own."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.data.block import object_column
+from penstock.data.node import Node
+from penstock.data.operators.indexed_files import IndexedFiles
+from penstock.data.operators.shuffle import Shuffle
+from penstock.data.operators.sources import Listing
+from penstock.data.plan import with_inputs
+
+
+def listings_of(node: Node) -> list[Listing]:
+    """The nodes of a dataset that give names of files which were listed."""
+    return [below for below in node.walk() if isinstance(below, Listing)]
+
+
+def names_of_listings(node: Node) -> list[list[str]]:
+    """The names that each of them gives."""
+    return [list(listing.columns[0]) for listing in listings_of(node)]
+
+
+def digest_of_names(names: list[str]) -> str:
+    """What differs when the names do."""
+    return hashlib.blake2b("\0".join(names).encode(errors="surrogateescape"), digest_size=16).hexdigest()
+
+
+def with_listings(node: Node, names: Sequence[Sequence[str]]) -> Node:
+    """The dataset as it were if these names had been listed. Readers by row number look into files new to them.
+
+    Raises:
+        StorageError: one of these cannot be read.
+    """
+    given = {id(listing): list(own) for listing, own in zip(listings_of(node), names, strict=True)}
+    done: dict[int, Node] = {}
+
+    def over(below: Node) -> Node:
+        if id(below) not in done:
+            done[id(below)] = _with_names(below, given[id(below)]) if id(below) in given else _over(below)
+        return done[id(below)]
+
+    def _over(below: Node) -> Node:
+        changed = with_inputs(below, [over(part) for part in below.inputs])
+        if changed is below:
+            return below
+        if isinstance(changed, IndexedFiles):
+            return changed.counted()
+        if isinstance(changed, Shuffle) and isinstance(below, Shuffle) and below.buffer_size == below.input.cardinality:
+            return replace(changed, buffer_size=changed.input.cardinality)  # of all rows, however many there are
+        return changed.forgetful()
+
+    return over(node)
+
+
+def _with_names(listing: Node, names: list[str]) -> Node:
+    assert isinstance(listing, Listing)
+    if list(listing.columns[0]) == names:
+        return listing
+    return replace(listing, columns=(object_column(names),), length=len(names))

@@ -1,0 +1,116 @@
+"""Workers that have listed other files: all read those of worker 0. They are threads here, with a real channel."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.distribute.control.channel import Control
+from penstock.distribute.control.hub import Hub
+from penstock.distribute.feed.dataset import DistributedDataset
+from penstock.distribute.feed.inputs import DividedInput
+from penstock.distribute.feed.options import InputOptions
+from penstock.distribute.feed.shards import StrategyWorkers
+from penstock.distribute.strategy import placed_on_host
+
+
+def on_both(datasets: list[ps.Dataset], control_of: Any = None) -> list[Any]:
+    """The rows of two workers in two epochs, or their errors."""
+    hub = Hub("127.0.0.1", 2)
+
+    def rows(worker: int) -> Any:
+        inputs = DividedInput(datasets[worker], StrategyWorkers(2, worker, 1))
+        try:
+            distributed = DistributedDataset(inputs, placed_on_host, InputOptions(), controls[worker], "call")
+        except ps.PenstockError as error:
+            return error
+        epochs = []
+        for _ in range(2):
+            with iter(distributed) as steps:
+                epochs.append([int(row) for step in steps for row in step.values[0]])
+        return epochs
+
+    with ExitStack() as ends, ThreadPoolExecutor(2) as threads:
+        controls = [Control(("127.0.0.1", hub.port), hub.key, worker, 2) for worker in range(2)]
+        for control in controls:
+            ends.callback(control.close)
+        found = list(threads.map(rows, range(2)))
+    hub._thread.join(timeout=30)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text(f"{2 * number}\n{2 * number + 1}\n")
+    return tmp_path
+
+
+READERS = {
+    "lines, AUTO": lambda files: ps.TextLineDataset(ps.Dataset.list_files(files, shuffle=True)).map(int).batch(2),
+    "by number": lambda files: ps.FilesDataset(files, "text").map(int).shuffle().batch(4),
+    "by number, FILE": lambda files: (
+        ps.FilesDataset(files, "text").map(int).batch(4).with_options(ps.Options(auto_shard_policy="FILE"))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_file_that_comes_while_workers_list_is_read_by_all_or_none(kind, late, folder):
+    """It comes after worker `late` has listed, so that the other one alone has seen it."""
+    early = READERS[kind](folder / "*.txt")
+    (folder / "4.txt").write_text("8\n9\n")
+    both = [READERS[kind](folder / "*.txt"), early][:: 1 if late else -1]
+    for epoch in zip(*on_both(both), strict=True):
+        assert sorted(epoch[0] + epoch[1]) == list(range(10 if late else 8)) and all(epoch)
+
+
+def test_other_names_of_the_same_number_are_those_of_worker_0(folder, caplog):
+    datasets = [READERS["by number"](folder / "*.txt")]
+    (folder / "0.txt").rename(folder / "9.txt")
+    datasets.append(READERS["by number"](folder / "*.txt"))
+    (folder / "0.txt").write_text((folder / "9.txt").read_text())
+    for epoch in zip(*on_both(datasets), strict=True):
+        assert sorted(epoch[0] + epoch[1]) == list(range(8))
+    (message,) = [record.getMessage() for record in caplog.records if "worker 0" in record.getMessage()]
+    assert "listed other files than worker 0, and reads those: 2 names differ" in message
+    names = [str(folder / name) for name in ("0.txt", "9.txt")]
+    assert json.dumps(names) in message.replace("'", '"')
+
+
+def test_files_that_a_worker_cannot_read_are_the_same_error_on_all(folder):
+    datasets = [READERS["by number"](folder / "*.txt")]
+    (folder / "3.txt").unlink()
+    datasets.append(READERS["by number"](folder / "*.txt"))
+    first, second = on_both(datasets)
+    assert str(first) == str(second) and isinstance(first, ps.StorageError)
+    assert "worker 1 cannot read the files that worker 0 has listed" in str(first) and "3.txt" in str(first)
+
+
+def test_off_leaves_each_worker_its_own_files(folder):
+    off = ps.Options(auto_shard_policy="OFF")
+    patterns = ("[01].txt", "[23].txt")
+    datasets = [ps.TextLineDataset(folder / own).map(int).batch(2).with_options(off) for own in patterns]
+    assert on_both(datasets) == [[[0, 1, 2, 3]] * 2, [[4, 5, 6, 7]] * 2]
+
+
+def test_names_that_were_given_are_each_workers_own(folder):
+    names = [[str(folder / "0.txt"), str(folder / "1.txt")], [str(folder / "2.txt"), str(folder / "3.txt")]]
+    datasets = [ps.TextLineDataset(own).map(int).batch(2) for own in names]
+    assert on_both(datasets) == [[[0, 1]] * 2, [[6, 7]] * 2]
+
+
+def test_folders_of_other_classes_are_different_datasets(folder):
+    for name in ("a/x.txt", "b/x.txt"):
+        (folder / "all" / name).parent.mkdir(parents=True)
+        (folder / "all" / name).write_text("1")
+    datasets = [ps.Dataset.from_text_folder(folder / "all").map(lambda text, label: label).batch(2)]
+    (folder / "all" / "a").rename(folder / "all" / "c")
+    datasets.append(ps.Dataset.from_text_folder(folder / "all").map(lambda text, label: label).batch(2))
+    for error in on_both(datasets):
+        assert isinstance(error, ps.WorkerError)
+        assert "classes ('a', 'b') on worker 0 is classes ('b', 'c') on worker 1" in str(error)
