@@ -563,6 +563,18 @@ class SameElements(OneInput):
         return True
 
 
+@dataclass(frozen=True, eq=False)
+class SomeElements(OneInput):
+    """A node that passes some of its input's elements on, in their order; only reading tells which."""
+
+    @property
+    def cardinality(self) -> int:
+        return any_number(self.input)
+
+    def spec_over(self, *inputs: Any) -> Any:
+        return inputs[0]
+
+
 def _as_it_is(node: Node) -> Node:
     return node
 

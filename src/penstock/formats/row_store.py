@@ -10,7 +10,6 @@ store. Columns are encoded as `columns.py` says. Every byte has a checksum, that
 """
 
 import io
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ import pyarrow as pa
 
 from penstock.errors import InvalidTypeError, StorageError
 from penstock.formats.checked_arrow import CheckedArrowFile, CheckedArrowWriter, CheckedBytes
+from penstock.formats.checked_json import read_checked_json, write_checked_json
 from penstock.formats.columns import decode_column, encode_column, spec_of_encoded
 from penstock.formats.spec_data import spec_of_data, spec_to_data
 from penstock.formats.structure_data import stored_class, structure_of_data, structure_to_data
@@ -133,8 +133,7 @@ def write_description(
         "files": files,
         "order": order,
     }
-    description = json.dumps({"content": content, "crc32c": _checksum(content)})
-    (directory / _DESCRIPTION).write_text(description)
+    write_checked_json(directory / _DESCRIPTION, content)
 
 
 class RowStoreWriter:
@@ -214,18 +213,9 @@ class RowStore:
         self._decoded: dict[int, Columns] = {}
 
     def _description(self) -> dict[str, Any]:
-        path = self.path / _DESCRIPTION
-        try:
-            data = json.loads(path.read_text())
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise StorageError(f"there is no saved dataset at '{self.path}': rows.json is missing") from error
-        except ValueError as error:
-            raise StorageError(f"{path} is damaged: {error}") from error
-        content = data.get("content") if isinstance(data, dict) else None
-        if not isinstance(content, dict) or data.get("crc32c") != _checksum(content):
-            raise StorageError(f"{path} is damaged, or another penstock's: it is not as this one writes it")
-        if content["version"] != VERSION:
-            raise StorageError(f"{self.path} has version {content['version']}, this penstock reads {VERSION}")
+        content = read_checked_json(self.path / _DESCRIPTION, VERSION)
+        if content is None:
+            raise StorageError(f"there is no saved dataset at '{self.path}': rows.json is missing")
         return content
 
     def _order(self, checksum: int) -> npt.NDArray[np.int64]:
@@ -281,8 +271,3 @@ class RowStore:
                 decode_column(file.schema.field(i), batch.column(i)) for i in range(batch.num_columns)
             )
         return self._decoded[number]
-
-
-def _checksum(content: Any) -> int:
-    value: int = google_crc32c.value(json.dumps(content, sort_keys=True).encode())
-    return value

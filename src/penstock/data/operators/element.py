@@ -21,7 +21,7 @@ from penstock.data.functions.output import Failure, OutputBlock, Results, first_
 from penstock.data.functions.promise import Promise
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream
-from penstock.data.node import DependsOn, OneInput, Run, any_number
+from penstock.data.node import DependsOn, OneInput, Run, SomeElements
 from penstock.data.streams.calls import CallsInAnyOrder, CallsInOrder, Work
 from penstock.data.streams.reading import Pending, Reading
 from penstock.data.streams.stream import Stream
@@ -222,7 +222,7 @@ class MapStream(FunctionStream):
 
 
 @dataclass(frozen=True, eq=False)
-class Filter(OneInput):
+class Filter(SomeElements):
     """The elements for which `predicate` is true."""
 
     name: ClassVar[str] = "filter"
@@ -233,13 +233,6 @@ class Filter(OneInput):
     worth_a_worker = True
     drops_alike = True
     predicate: Callable[..., Any]
-
-    @property
-    def cardinality(self) -> int:
-        return any_number(self.input)
-
-    def spec_over(self, *inputs: Any) -> Any:
-        return inputs[0]
 
     def stream(self, run: Run, epoch: int) -> "FilterStream":
         return FilterStream(self, run, epoch)

@@ -145,6 +145,21 @@ class RepeatStream(OneInputStream):
         self._input.restore(position)
 
 
+class _CountingDown(OneInputStream):
+    """The state is the input's, and how many elements are left to count."""
+
+    def __init__(self, node: "Take | Skip", run: Run, epoch: int) -> None:
+        self._left = node.count
+        self._input = node.input.cursor(run, epoch)
+
+    def state(self) -> State:
+        return [self._input.state(), self._left]
+
+    def restore(self, state: State) -> None:
+        position, self._left = state
+        self._input.restore(position)
+
+
 @dataclass(frozen=True, eq=False)
 class Take(SameElements):
     """The first `count` elements."""
@@ -167,12 +182,8 @@ class Take(SameElements):
         return TakeStream(self, run, epoch)
 
 
-class TakeStream(OneInputStream):
-    """The state is the input's, and how many elements were given."""
-
-    def __init__(self, node: Take, run: Run, epoch: int) -> None:
-        self._left = node.count
-        self._input = node.input.cursor(run, epoch)
+class TakeStream(_CountingDown):
+    """Counts the elements that are still to be given."""
 
     def pull(self, need: int, allow: int) -> Block | None:
         if self._left == 0:
@@ -184,13 +195,6 @@ class TakeStream(OneInputStream):
             raise
         self._left -= 0 if block is None else len(block)
         return block
-
-    def state(self) -> State:
-        return [self._input.state(), self._left]
-
-    def restore(self, state: State) -> None:
-        position, self._left = state
-        self._input.restore(position)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,12 +218,8 @@ class Skip(SameElements):
         return SkipStream(self, run, epoch)
 
 
-class SkipStream(OneInputStream):
-    """The state is the input's, and how many elements are still to be skipped."""
-
-    def __init__(self, node: Skip, run: Run, epoch: int) -> None:
-        self._left = node.count
-        self._input = node.input.cursor(run, epoch)
+class SkipStream(_CountingDown):
+    """Counts the elements that are still to be skipped."""
 
     def pull(self, need: int, allow: int) -> Block | None:
         pace = Pace()
@@ -235,13 +235,6 @@ class SkipStream(OneInputStream):
             self._left -= len(block)
             pace.stop(block.nbytes)
         return self._input.pull(need, allow)
-
-    def state(self) -> State:
-        return [self._input.state(), self._left]
-
-    def restore(self, state: State) -> None:
-        position, self._left = state
-        self._input.restore(position)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from penstock.data.functions.apply import checked_rows
 from penstock.data.functions.layout import Layout
 from penstock.data.functions.promise import Promise
 from penstock.data.functions.stream import FunctionStream
-from penstock.data.node import OneInput, Run, any_number
+from penstock.data.node import OneInput, Run, SomeElements
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.values import decode_value, encode_value
@@ -160,7 +160,7 @@ def _owned(value: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class TakeWhile(OneInput):
+class TakeWhile(SomeElements):
     """The elements up to the first for which `predicate` is false."""
 
     name: ClassVar[str] = "take_while"
@@ -168,13 +168,6 @@ class TakeWhile(OneInput):
     worth_a_worker = True
     drops_alike = True
     predicate: Callable[..., Any]
-
-    @property
-    def cardinality(self) -> int:
-        return any_number(self.input)
-
-    def spec_over(self, *inputs: Any) -> Any:
-        return inputs[0]
 
     def stream(self, run: Run, epoch: int) -> "TakeWhileStream":
         return TakeWhileStream(self, run, epoch)
@@ -214,7 +207,7 @@ class TakeWhileStream(FunctionStream):
 
 
 @dataclass(frozen=True, eq=False)
-class Unique(OneInput):
+class Unique(SomeElements):
     """The elements that have not come before."""
 
     name: ClassVar[str] = "unique"
@@ -223,13 +216,6 @@ class Unique(OneInput):
     @property
     def memory(self) -> str:
         return "remembers every element"
-
-    @property
-    def cardinality(self) -> int:
-        return any_number(self.input)
-
-    def spec_over(self, *inputs: Any) -> Any:
-        return inputs[0]
 
     def stream(self, run: Run, epoch: int) -> "UniqueStream":
         return UniqueStream(self, run, epoch)

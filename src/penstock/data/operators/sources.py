@@ -16,12 +16,22 @@ from penstock.structure import LEAF, Structure
 
 
 @dataclass(frozen=True, eq=False)
-class Range(Node):
+class Integers(Node):
+    """int64 numbers that are computed from their positions."""
+
+    indexable = True
+    fails = False
+
+    @property
+    def spec(self) -> TensorSpec:
+        return TensorSpec((), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Range(Integers):
     """The integers of `range(start, stop, step)`."""
 
     name: ClassVar[str] = "range"
-    indexable = True
-    fails = False
     start: int
     stop: int
     step: int
@@ -30,21 +40,15 @@ class Range(Node):
     def cardinality(self) -> int:
         return len(range(self.start, self.stop, self.step))
 
-    @property
-    def spec(self) -> TensorSpec:
-        return TensorSpec((), np.int64)
-
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         return _numbers(indices, self.start, self.step)
 
 
 @dataclass(frozen=True, eq=False)
-class Counter(Node):
+class Counter(Integers):
     """start, start + step, … without end."""
 
     name: ClassVar[str] = "counter"
-    indexable = True
-    fails = False
     start: int
     step: int
 
@@ -52,20 +56,13 @@ class Counter(Node):
     def cardinality(self) -> int:
         return INFINITE_CARDINALITY
 
-    @property
-    def spec(self) -> TensorSpec:
-        return TensorSpec((), np.int64)
-
     def read(self, run: Run, epoch: int, indices: Indices) -> Block:
         return _numbers(indices, self.start, self.step)
 
 
 @dataclass(frozen=True, eq=False)
-class Draws(Node):
+class Draws(Integers):
     """Random integers without end: a function of (seed, epoch, position)."""
-
-    indexable = True
-    fails = False
 
     seed: int | None
     rerandomize_each_iteration: bool
@@ -73,10 +70,6 @@ class Draws(Node):
     @property
     def cardinality(self) -> int:
         return INFINITE_CARDINALITY
-
-    @property
-    def spec(self) -> TensorSpec:
-        return TensorSpec((), np.int64)
 
     @property
     def varies(self) -> bool:

@@ -5,15 +5,12 @@
 Its name begins with an underscore, so that readers of directories, such as Arrow's and Spark's, ignore it.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import google_crc32c
-
-from penstock.errors import StorageError
+from penstock.formats.checked_json import read_checked_json, write_checked_json
 from penstock.formats.saving.leaves import SavedLeaf, merged_leaves
 from penstock.formats.saving.shards import Description
 from penstock.formats.spec_data import spec_of_data, spec_to_data
@@ -62,7 +59,7 @@ def write_manifest(directory: Path, format: str, shards: Sequence[Description]) 
             for name in shard["files"]
         ],
     }
-    (directory / MANIFEST).write_text(json.dumps({"content": content, "crc32c": _checksum(content)}))
+    write_checked_json(directory / MANIFEST, content)
 
 
 def read_manifest(directory: Path) -> Manifest | None:
@@ -71,24 +68,10 @@ def read_manifest(directory: Path) -> Manifest | None:
     Raises:
         StorageError: it is damaged, or of another version.
     """
-    path = directory / MANIFEST
-    try:
-        data = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
+    content = read_checked_json(directory / MANIFEST, _VERSION)
+    if content is None:
         return None
-    except (OSError, ValueError) as error:
-        raise StorageError(f"{path} is damaged: {error}") from error
-    content = data.get("content") if isinstance(data, dict) else None
-    if not isinstance(content, dict) or data.get("crc32c") != _checksum(content):
-        raise StorageError(f"{path} is damaged, or another penstock's: it is not as this one writes it")
-    if content["version"] != _VERSION:
-        raise StorageError(f"{path} has version {content['version']}, this penstock reads {_VERSION}")
     structure = None if content["structure"] is None else structure_of_data(content["structure"], stored_class)
     leaves = zip(content["kinds"], map(spec_of_data, content["specs"]), strict=True)
     files = {shard["file"]: (shard["rows"], shard["bytes"]) for shard in content["shards"]}
     return Manifest(content["format"], structure, tuple(SavedLeaf(kind, spec) for kind, spec in leaves), files)
-
-
-def _checksum(content: Any) -> int:
-    value: int = google_crc32c.value(json.dumps(content, sort_keys=True).encode())
-    return value

@@ -1,0 +1,39 @@
+"""JSON documents that describe a directory of files, with a checksum and a version."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from penstock.errors import StorageError
+
+
+def write_checked_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a document whose content has a "version"."""
+    path.write_text(json.dumps({"content": content, "crc32c": _checksum(content)}))
+
+
+def read_checked_json(path: Path, version: int) -> dict[str, Any] | None:
+    """The content of a document; None if there is none.
+
+    Raises:
+        StorageError: it is damaged, or of another version.
+    """
+    try:
+        data = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{path} is damaged: {error}") from error
+    content = data.get("content") if isinstance(data, dict) else None
+    if not isinstance(content, dict) or data.get("crc32c") != _checksum(content):
+        raise StorageError(f"{path} is damaged, or another penstock's: it is not as this one writes it")
+    if content["version"] != version:
+        raise StorageError(f"{path.parent} has version {content['version']}, this penstock reads {version}")
+    return content
+
+
+def _checksum(content: Any) -> int:
+    value: int = google_crc32c.value(json.dumps(content, sort_keys=True).encode())
+    return value
