@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
@@ -134,3 +135,22 @@ def test_the_reference_has_every_public_name_once():
     pages = (Path(__file__).parent.parent / "docs" / "reference").glob("*.md")
     found = [name for page in pages for name in re.findall(r"^::: penstock\.(.*)$", page.read_text(), re.MULTILINE)]
     assert sorted(found) == sorted(expected)
+
+
+def test_a_source_tree_that_is_not_installed_works(tmp_path):
+    (tmp_path / "penstock").symlink_to(Path(ps.__file__).parent)
+    program = """
+import importlib.metadata, sys
+def missing(name):
+    raise importlib.metadata.PackageNotFoundError(name)
+importlib.metadata.version = missing
+import penstock as ps
+with ps.service.DispatchServer() as dispatcher:
+    address = dispatcher.target.split("://")[1]
+    with ps.service.WorkerServer(ps.service.WorkerConfig(dispatcher_address=address)):
+        dataset = ps.Dataset.range(3).apply(ps.service.distribute("distributed_epoch", address))
+        assert [int(row) for row in dataset] == [0, 1, 2]
+    assert ps.service.status(dispatcher).version == ps.__version__
+"""
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)

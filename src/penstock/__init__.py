@@ -168,7 +168,7 @@ def __getattr__(name: str) -> _typing.Any:
     if name in _PUBLIC_MODULES:
         return _load(f"penstock.{name}", _EXTRAS.get(name), f"ps.{name}")
     if name == "__version__":
-        return _importlib.import_module("importlib.metadata").version("penstock")
+        return _importlib.import_module("penstock.version").VERSION
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from penstock.cli.arguments import INTERRUPTED, failed
 from penstock.cli.check import add_check
@@ -15,6 +14,7 @@ from penstock.cli.launch import add_launch
 from penstock.cli.servers import add_dispatcher, add_worker
 from penstock.cli.status import add_status, add_stop
 from penstock.errors import InvalidArgumentError, PenstockError
+from penstock.version import VERSION
 
 WRONG_USAGE = 2  # the exit status of argparse
 
@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock", description="Training data from storage to every replica of a model."
     )
-    parser.add_argument("--version", action="version", version=f"penstock {version('penstock')}")
+    parser.add_argument("--version", action="version", version=f"penstock {VERSION}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     parser.set_defaults(command=None)
     for add in (

@@ -2,20 +2,23 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 from penstock.service.security.credentials import (
     ClientCredentials,
+    Pem,
     ServerCredentials,
     check_open_to,
+    check_token,
     client_credentials,
     given_token_file,
     server_credentials,
 )
-from penstock.service.wire.address import is_address, is_host, parse_service
+from penstock.service.security.resolving import Service, checked_service
+from penstock.service.wire.address import is_address, is_host
 from penstock.tensorflow_names import NotHere, TensorFlowNames
 
 PORT_WILDCARD: Final = "%port%"
@@ -71,11 +74,13 @@ class DispatcherConfig:
         max_message_bytes: larger messages are refused, such as a dataset that holds its data itself.
         work_dir: where it keeps a journal, from which a restarted dispatcher resumes: a directory on a local disk, used
             by one dispatcher at a time. None keeps everything in memory.
-        token_file: a file with the token that clients must know; None uses the file named in PENSTOCK_TOKEN_FILE, or
-            else a file of this user that no other user can read.
-        tls_cert: a file with this server's certificate, in PEM; clients then connect by TLS.
-        tls_key: a file with the certificate's private key.
-        tls_client_ca: the authority that must have signed clients' certificates, in PEM; None requires none.
+        token: the token that clients must know.
+        token_file: a file with it; without either, the file named in PENSTOCK_TOKEN_FILE, or else a file of this user
+            that no other user can read.
+        tls_cert: this server's certificate, in PEM: the path of a file or the bytes themselves, as for the two others;
+            clients then connect by TLS.
+        tls_key: the certificate's private key.
+        tls_client_ca: the authority that must have signed clients' certificates; None requires none.
         insecure: accept other machines without `token_file` and `tls_cert`, which is refused otherwise. Everybody who
             can reach the port can then run programs as this user.
 
@@ -102,10 +107,11 @@ class DispatcherConfig:
     worker_gc_seconds: float = 600.0
     max_message_bytes: int = 1 << 28
     work_dir: str | os.PathLike[str] | None = None
+    token: str | None = field(default=None, repr=False)
     token_file: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tls_client_ca: str | None = None
+    tls_cert: Pem = field(default=None, repr=False)
+    tls_key: Pem = field(default=None, repr=False)
+    tls_client_ca: Pem = field(default=None, repr=False)
     insecure: bool = False
 
     def __post_init__(self) -> None:
@@ -153,14 +159,16 @@ class WorkerConfig:
     """How a data worker is set up.
 
     Args:
-        dispatcher_address: "host:port" of its dispatcher, with or without a protocol in front.
+        dispatcher_address: "host:port" of its dispatcher, with or without a protocol in front, or what says where it
+            is now, as the `service` of `distribute`.
         port: where it listens; 0 lets the system choose one.
         host: the address it listens at: "0.0.0.0" lets other machines reach it, by TLS and with a token.
         worker_address: where consumers reach it; "%port%" is replaced by its port.
         tags: "COLOCATED" leaves it to readers on its own machine, under target_workers="AUTO".
         heartbeat_seconds: the time between its reports; None uses the dispatcher's.
         dispatcher_timeout_seconds: how long it tries to reach the dispatcher.
-        token_file: as in `DispatcherConfig`; the worker shows the same token to its dispatcher.
+        token: as in `DispatcherConfig`; the worker shows the same token to its dispatcher.
+        token_file: as in `DispatcherConfig`.
         tls_cert: as in `DispatcherConfig`; also shown to a dispatcher that requires one.
         tls_key: as in `DispatcherConfig`.
         tls_client_ca: as in `DispatcherConfig`.
@@ -174,28 +182,28 @@ class WorkerConfig:
             without a token and TLS.
     """
 
-    dispatcher_address: str
+    dispatcher_address: Service
     port: int = 0
     host: str = "127.0.0.1"
     worker_address: str = f"localhost:{PORT_WILDCARD}"
     tags: tuple[str, ...] = ()
     heartbeat_seconds: float | None = None
     dispatcher_timeout_seconds: float = 3600.0
+    token: str | None = field(default=None, repr=False)
     token_file: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    tls_client_ca: str | None = None
-    tls_root: str | None = None
+    tls_cert: Pem = field(default=None, repr=False)
+    tls_key: Pem = field(default=None, repr=False)
+    tls_client_ca: Pem = field(default=None, repr=False)
+    tls_root: Pem = field(default=None, repr=False)
     insecure: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.worker_address, str):
+            raise InvalidTypeError(f"WorkerConfig(worker_address=...) takes a string, got {self.worker_address!r}")
         for name in ("dispatcher_address", "worker_address"):
-            value = getattr(self, name)
-            if not isinstance(value, str):
-                raise InvalidTypeError(f"WorkerConfig({name}=...) takes a string, got {value!r}")
-            if not value:
+            if getattr(self, name) == "":
                 raise InvalidArgumentError(f"WorkerConfig({name}=...) must not be empty")
-        parse_service("WorkerConfig", self.dispatcher_address, "dispatcher_address")
+        checked_service("WorkerConfig", self.dispatcher_address, "dispatcher_address")
         host, _, port = self.worker_address.rpartition(":")
         if not (is_host(host) if port == PORT_WILDCARD else is_address(self.worker_address)):
             raise InvalidArgumentError(
@@ -223,6 +231,7 @@ class WorkerConfig:
         return client_credentials(
             token=own.token,
             token_file=self.token_file,
+            given=self.token is not None,
             roots=self.tls_root,
             certificate=self.tls_cert,
             key=self.tls_key,
@@ -235,13 +244,19 @@ def _check_security(call: str, config: DispatcherConfig | WorkerConfig) -> None:
         raise InvalidArgumentError(f"{call}: tls_cert and tls_key belong together, got only one of them")
     if config.tls_client_ca is not None and config.tls_cert is None:
         raise InvalidArgumentError(f"{call}(tls_client_ca=...) needs TLS: give tls_cert and tls_key too")
-    check_open_to(call, config.host, given_token_file(config.token_file), config.tls_cert, config.insecure)
+    if config.token is not None:
+        check_token(call, config.token)
+        if config.token_file is not None:
+            raise InvalidArgumentError(f"{call}: give the token itself or token_file, not both")
+    given = config.token or given_token_file(config.token_file)
+    check_open_to(call, config.host, given, config.tls_cert, config.insecure)
 
 
 def _server_credentials(call: str, config: DispatcherConfig | WorkerConfig) -> ServerCredentials:
     return server_credentials(
         call,
         host=config.host,
+        token=config.token,
         token_file=config.token_file,
         certificate=config.tls_cert,
         key=config.tls_key,

@@ -13,8 +13,8 @@ from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, Options
 from penstock.service.reader.distribute_options import DistributeOptions, check_name, check_ordered, checked_options
 from penstock.service.reader.node import Distribute
+from penstock.service.security.resolving import Service, checked_service
 from penstock.service.transport.dispatcher_client import PATIENCE_SECONDS, DispatcherClient
-from penstock.service.wire.address import parse_service
 from penstock.service.wire.blocks import spec_of_data, spec_to_data
 from penstock.service.wire.compression import as_codec
 from penstock.service.wire.definitions import to_bytes
@@ -24,8 +24,6 @@ from penstock.service.wire.subjects import DatasetInfo, PassKind
 from penstock.service.worker.cut import check_shared, cut, kind_of, without_last_guards
 from penstock.service.worker.pass_nodes import check_policy
 from penstock.spec import describe_mismatch
-
-Service = str | tuple[str, str]
 
 
 def distribute(
@@ -55,7 +53,9 @@ def distribute(
             in that worker's order; or any `ShardingPolicy`.
         service: the dispatcher: "host:port", "protocol://host:port" or (protocol, "host:port"); by TLS
             "grpc+tls://host:port". The environment names what it asks for: PENSTOCK_TOKEN_FILE, PENSTOCK_TLS_ROOT, and
-            PENSTOCK_TLS_CERT with PENSTOCK_TLS_KEY. A service of this user's on this machine needs none of them.
+            PENSTOCK_TLS_CERT with PENSTOCK_TLS_KEY. A service of this user's on this machine needs none of them. Also
+            a service's object; a `ServiceAddress`, which holds the token itself; or a function without arguments that
+            returns an address, and is asked again whenever the dispatcher is lost, because it may come up elsewhere.
         job_name: all datasets that are distributed under one name share its elements: each element goes to the first
             that needs it. Every iteration is an epoch of the job. None: a job for this dataset alone.
         consumer_index: for coordinated reads, which of the `num_consumers` this is. In every step all consumers get
@@ -208,7 +208,7 @@ def register_dataset(
         spec = None
     definition, info = _defined(node, dataset.options(), compression, spec)
     reply = _asked(
-        parse_service("register_dataset", service),
+        checked_service("register_dataset", service),
         RegisterDataset(definition=definition, info=info, dataset_id=dataset_id or ""),
     )
     assert isinstance(reply, DatasetRegistered)
@@ -296,7 +296,7 @@ def from_dataset_id(
     return Dataset(source)
 
 
-def _asked(service: str, message: Any) -> Any:
+def _asked(service: Service, message: Any) -> Any:
     client = DispatcherClient(service)
     try:
         return client.ask(message)

@@ -6,19 +6,25 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from penstock.errors import ServiceError
+from penstock.errors import InvalidArgumentError, ServiceError
 from penstock.options import check_integer
 from penstock.runtime.at_exit import end_at_exit
+from penstock.service.asking import status
+from penstock.service.background import Ending
 from penstock.service.config import DispatcherConfig
 from penstock.service.dispatcher.server import DispatchServer
+from penstock.service.scaling import DECISION_SECONDS, Load, Scaler
 from penstock.service.security.credentials import ClientCredentials, forget, remember
+from penstock.service.wire.dispatcher_messages import Status
 
 _logger = logging.getLogger(__name__)
 
@@ -37,12 +43,12 @@ class LocalService:
         target: what `distribute` takes as its `service`.
     """
 
-    def __init__(self, num_workers: int) -> None:
-        self._running = _RunningService()
+    def __init__(self, num_workers: int, max_workers: int | None) -> None:
+        self._running = _RunningService(num_workers, max_workers)
         self.target = self._running.dispatcher.target
-        weakref.finalize(self, self._running.endings.put, None).atexit = False
+        weakref.finalize(self, self._running.endings.put, "stop").atexit = False
         try:
-            self._running.start_workers(num_workers)
+            self._running.start_workers()
         except BaseException:
             self.stop()
             raise
@@ -51,9 +57,32 @@ class LocalService:
         """Kill a worker, for testing that nothing is lost with it. Another one replaces it."""
         self._running.kill_worker()
 
-    def stop(self) -> None:
-        """End the workers and the dispatcher, and wait until they have ended. A second call does nothing."""
-        self._running.stop()
+    def status(self) -> Status:
+        """What it does, as `ps.service.status` tells."""
+        return status(self.target)
+
+    def scale(self, num_workers: int) -> None:
+        """Have this many workers, which begin or end in the background. Those that end first finish their requests.
+
+        With `max_workers` the number goes on changing from there.
+
+        Raises:
+            InvalidTypeError: no integer.
+            InvalidArgumentError: less than 1, or more than `max_workers`.
+        """
+        check_integer("scale", "num_workers", num_workers, minimum=1)
+        most = self._running.max_workers
+        if most is not None and num_workers > most:
+            raise InvalidArgumentError(f"scale(num_workers={num_workers}) is more than max_workers={most}")
+        self._running.wanted = num_workers
+
+    def stop(self, *, drain: bool = False) -> None:
+        """End the workers and the dispatcher, and wait until they have ended. A second call does nothing.
+
+        Args:
+            drain: let readers read to the end first; no epoch can begin meanwhile.
+        """
+        self._running.stop(drain)
 
     def __enter__(self) -> "LocalService":
         return self
@@ -65,23 +94,27 @@ class LocalService:
 class _RunningService:
     """What runs. It holds nothing that the user holds, so that a service that is forgotten can end."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_workers: int, max_workers: int | None) -> None:
+        self.wanted = num_workers
+        self.max_workers = max_workers
+        self._scaler = None if max_workers is None else Scaler(num_workers, max_workers)
+        self._decide_at = time.monotonic() + DECISION_SECONDS
         self._token = secrets.token_hex(32)
-        with _handed_over(self._token) as file:
-            self.dispatcher = DispatchServer(DispatcherConfig(token_file=file))
+        self.dispatcher = DispatchServer(DispatcherConfig(token=self._token))
         self._address = self.dispatcher.target.split("://")[1]
         remember(self._address, ClientCredentials(self._token))
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._leaving: list[subprocess.Popen[bytes]] = []
         self._restarts = 0
         # Whatever is put here ends it. A queue of this kind may be written to where garbage is collected.
-        self.endings: SimpleQueue[None] = SimpleQueue()
+        self.endings: SimpleQueue[Ending] = SimpleQueue()
         self._thread = threading.Thread(target=self._keep, name="penstock-local", daemon=True)
-        end_at_exit(self, _RunningService.stop)
+        end_at_exit(self, partial(_RunningService.stop, drain=False))
 
-    def start_workers(self, count: int) -> None:
+    def start_workers(self) -> None:
         """Start the processes, and wait until the dispatcher knows all of them."""
         try:
-            for _ in range(count):
+            for _ in range(self.wanted):
                 self._processes.append(_start(self._address, self._token))
             for process in self._processes:
                 _wait_until_registered(process)
@@ -90,24 +123,55 @@ class _RunningService:
 
     def _keep(self) -> None:
         pause = _CHECK_SECONDS
-        while not self._told_to_end(pause):
+        while not (ending := self._told_to_end(pause)):
             pause = self._replace_one()
+            self._reach_wanted()
+            self._decide()
+        if ending == "drain":
+            self.dispatcher.stop(drain=True)
         for process in self._processes:
             _close_input(process)
-        for process in self._processes:
+        for process in (*self._processes, *self._leaving):
             _wait_until_ended(process)
         self.dispatcher.stop()
         forget(self._address)
+
+    def _reach_wanted(self) -> None:
+        """Start a worker if there are too few, or let one leave if there are too many."""
+        self._leaving = [process for process in self._leaving if not _has_ended(process)]
+        if len(self._processes) > self.wanted:
+            leaving = self._processes.pop()
+            _close_input(leaving)
+            self._leaving.append(leaving)
+        elif len(self._processes) < self.wanted:
+            try:
+                self._processes.append(_start(self._address, self._token))
+            except OSError as error:  # tried again at the next look
+                _logger.error("no further local data worker could be started: %s", error)
+
+    def _decide(self) -> None:
+        """Now and then, if the number of workers follows the load: whether it should be another one."""
+        now = time.monotonic()
+        if self._scaler is None or now < self._decide_at or len(self._processes) != self.wanted:
+            return
+        self._decide_at = now + DECISION_SECONDS
+        try:
+            decision = self._scaler.decide(Load.of(status(self._address)), self.wanted)
+        except ServiceError as error:
+            _logger.warning("the number of local data workers stays as it is: %s", error)
+            return
+        if decision is not None:
+            _logger.info("%s", decision.reason)
+            self.wanted = decision.workers
 
     def kill_worker(self) -> None:
         """Kill the worker that has run longest, as far as the system knows."""
         min(self._processes, key=lambda process: process.pid).kill()
 
-    def _told_to_end(self, seconds: float) -> bool:
+    def _told_to_end(self, seconds: float) -> Ending | None:
         with suppress(Empty):
-            self.endings.get(timeout=seconds)
-            return True
-        return False
+            return self.endings.get(timeout=seconds)
+        return None
 
     def _replace_one(self) -> float:
         """Replace a worker whose process has ended; returns after how many seconds to look again."""
@@ -126,22 +190,28 @@ class _RunningService:
                 return _CHECK_SECONDS if self._restarts < _QUICK_RESTARTS else _RESTART_SECONDS
         return _CHECK_SECONDS
 
-    def stop(self) -> None:
+    def stop(self, drain: bool) -> None:
         """End it, and wait until it has ended."""
-        self.endings.put(None)
+        self.endings.put("drain" if drain else "stop")
         self._thread.join()
 
 
-def local(num_workers: int = 2) -> LocalService:
+def local(num_workers: int = 2, max_workers: int | None = None) -> LocalService:
     """A data service on this machine: `num_workers` processes that run pipelines in parallel.
 
     So Python functions that hold the interpreter's lock use more than one core. The processes end with the `with`
     block, when the returned object is no longer referenced, and with this process, however that ends. One that
     is lost is replaced: ten of them at once, further ones every 5 seconds.
 
+    Args:
+        num_workers: how many there are, and with `max_workers` the fewest.
+        max_workers: let the number follow the load, up to this many. More come within seconds where readers wait and
+            workers are busy, so that these would be busy four fifths of the time; fewer are left after ten seconds
+            of less. The log says why, at level INFO.
+
     Raises:
-        InvalidTypeError: `num_workers` is no integer.
-        InvalidArgumentError: it is less than 1.
+        InvalidTypeError: a number that is no integer.
+        InvalidArgumentError: less than 1, or fewer at most than at least.
         ServiceError: a worker process cannot be started.
 
     Example:
@@ -152,7 +222,10 @@ def local(num_workers: int = 2) -> LocalService:
         ...     print([int(x) for x in dataset])
         [0, 1, 4, 9, 16]
     """
-    return LocalService(check_integer("local", "num_workers", num_workers, minimum=1))
+    least = check_integer("local", "num_workers", num_workers, minimum=1)
+    if max_workers is not None:
+        check_integer("local", "max_workers", max_workers, minimum=least)
+    return LocalService(least, max_workers)
 
 
 @contextmanager
@@ -199,6 +272,14 @@ def _wait_until_registered(process: "subprocess.Popen[bytes]") -> None:
         raise ServiceError(
             f"a local data worker ended with status {status} before it was ready; what it wrote says why"
         )
+
+
+def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
+    """Whether a worker has ended; if so, nothing is left of it."""
+    if process.poll() is None:
+        return False
+    _wait_until_ended(process)
+    return True
 
 
 def _close_input(process: "subprocess.Popen[bytes]") -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from penstock.data.dataset import Dataset, as_dataset, save_dataset
 from penstock.data.saving import Save, SaveRequest, in_any_order
 from penstock.data.shard_saving import SavePlan, ShardTask
-from penstock.service.distribute import Service, distribute
+from penstock.service.distribute import distribute
+from penstock.service.security.resolving import Service
 from penstock.service.wire.definitions import from_bytes, to_bytes
 
 

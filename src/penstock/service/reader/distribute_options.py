@@ -6,10 +6,10 @@ from penstock.data.node import Node
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.options import AUTOTUNE, check_flag, check_integer
 from penstock.service.config import check_seconds
+from penstock.service.security.resolving import Service, checked_service
 from penstock.service.transport.connect import as_protocol
 from penstock.service.transport.dispatcher_client import PATIENCE_SECONDS
 from penstock.service.transport.identity import this_machine, this_process
-from penstock.service.wire.address import parse_service
 from penstock.service.wire.compression import as_codec
 from penstock.service.wire.policy import CrossTrainerCache, ShardingPolicy, TargetWorkers, as_policy, as_target_workers
 from penstock.service.wire.subjects import LONGEST_NAME, PassInfo, PassKind, WorkerInfo
@@ -22,7 +22,7 @@ class DistributeOptions:
     """The checked arguments of `distribute`, under their own names."""
 
     policy: ShardingPolicy
-    service: str
+    service: Service
     job_name: str | None = None
     consumer_index: int | None = None
     num_consumers: int | None = None
@@ -120,7 +120,7 @@ def checked_options(
         )
     settings = DistributeOptions(
         policy=as_policy(processing_mode),
-        service=parse_service(call, service),
+        service=checked_service(call, service),
         job_name=job_name,  # type: ignore[arg-type]  # checked above, as are the others
         consumer_index=consumer_index,  # type: ignore[arg-type]
         num_consumers=num_consumers,  # type: ignore[arg-type]

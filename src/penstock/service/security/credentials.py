@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import InvalidArgumentError, ServiceError
+from penstock.errors import InvalidArgumentError, InvalidTypeError, ServiceError
 from penstock.paths import local_path
 from penstock.service.security.certificates import check_pair
 from penstock.service.security.private_files import create_private, private_directory, read_private
@@ -29,7 +29,11 @@ _logger = logging.getLogger(__name__)
 
 _SHORTEST_TOKEN: Final = 16
 _LONGEST_TOKEN: Final = 1024
+_TOKEN: Final = re.compile(rb"[!-~]{%d,}" % _SHORTEST_TOKEN)
 _LARGEST_PEM: Final = 1 << 20
+
+Pem = str | bytes | None
+"""Certificates or a key, in PEM: the path of a file, or the bytes themselves."""
 
 
 @dataclass(frozen=True)
@@ -115,15 +119,17 @@ def client_credentials(
     *,
     token: str | None = None,
     token_file: str | None = None,
-    roots: str | None = None,
-    certificate: str | None = None,
-    key: str | None = None,
+    given: bool = False,
+    roots: Pem = None,
+    certificate: Pem = None,
+    key: Pem = None,
     insecure: bool = False,
 ) -> ClientCredentials:
     """The credentials that this process shows to servers. What is not given is taken from the environment.
 
     Args:
         token: the token, if it was read already; "" and None read the file.
+        given: whether the token was given as a value.
 
     Raises:
         ServiceError: a file that cannot be read, or that other users can read, or a certificate without its key.
@@ -136,7 +142,7 @@ def client_credentials(
     shown, secret, holder = _pair(certificate, key)
     return ClientCredentials(
         token=token or _token(token_file),
-        own=given_token_file(token_file) is None,
+        own=not given and given_token_file(token_file) is None,
         roots=read_pem(roots or os.environ.get(TLS_ROOT)),
         certificate=shown,
         key=secret,
@@ -191,9 +197,25 @@ def read_token(path: str) -> str:
     return _checked(content, path)
 
 
+def check_token(call: str, token: object) -> None:
+    """Refuse a token that was given as a value and is none.
+
+    Raises:
+        InvalidTypeError: it is no string.
+        InvalidArgumentError: it is too short, or has other signs than those that can be printed.
+    """
+    if not isinstance(token, str):
+        raise InvalidTypeError(f"{call}(token=...) takes a string, got an object of type {type(token).__name__}")
+    if not _TOKEN.fullmatch(token.encode()):
+        raise InvalidArgumentError(
+            f"{call}(token=...) must have at least {_SHORTEST_TOKEN} letters, digits and signs, and nothing else, such "
+            "as secrets.token_hex(32)"
+        )
+
+
 def _checked(content: bytes, path: object) -> str:
     token = content.strip()
-    if not re.fullmatch(rb"[!-~]{%d,}" % _SHORTEST_TOKEN, token):
+    if not _TOKEN.fullmatch(token):
         raise ServiceError(
             f"{path} holds no token, one line of at least {_SHORTEST_TOKEN} letters, digits and signs: "
             f"`(umask 077; openssl rand -hex 32 > {path})` makes one"
@@ -235,10 +257,11 @@ def server_credentials(
     call: str,
     *,
     host: str,
+    token: str | None = None,
     token_file: str | None = None,
-    certificate: str | None = None,
-    key: str | None = None,
-    client_roots: str | None = None,
+    certificate: Pem = None,
+    key: Pem = None,
+    client_roots: Pem = None,
     insecure: bool = False,
 ) -> ServerCredentials:
     """A server's credentials: the token of the file, else of the user; none if it is explicitly insecure.
@@ -247,8 +270,9 @@ def server_credentials(
         ServiceError: a file that cannot be read, or that other users can read, or a certificate that is not valid.
         InvalidArgumentError: other machines could reach it, and there is no token or no TLS.
     """
-    check_open_to(call, host, given_token_file(token_file), certificate, insecure)
-    everybody = given_token_file(token_file) is None and not is_loopback(host)
+    given = token or given_token_file(token_file)
+    check_open_to(call, host, given, certificate, insecure)
+    everybody = given is None and not is_loopback(host)
     if not is_loopback(host) and (everybody or not certificate):
         _logger.warning(
             "INSECURE: %s listens at %s%s: whoever reaches it can run programs as this user",
@@ -258,19 +282,19 @@ def server_credentials(
         )
     shown, secret, _ = _pair(certificate, key)
     return ServerCredentials(
-        token="" if everybody else _token(token_file),
+        token="" if everybody else token or _token(token_file),
         certificate=shown,
         key=secret,
         client_roots=read_pem(client_roots),
     )
 
 
-def check_open_to(call: str, host: str, token_file: str | None, certificate: str | None, insecure: bool) -> None:
-    """Refuse to serve other machines without a token and TLS."""
-    if insecure or is_loopback(host) or (token_file and certificate):
+def check_open_to(call: str, host: str, token: str | None, certificate: Pem, insecure: bool) -> None:
+    """Refuse to serve other machines without a token, or the file with one, and TLS."""
+    if insecure or is_loopback(host) or (token and certificate):
         return
     missing = " and ".join(
-        name for name, given in {"token_file": token_file, "tls_cert and tls_key": certificate}.items() if not given
+        name for name, given in {"token_file": token, "tls_cert and tls_key": certificate}.items() if not given
     )
     raise InvalidArgumentError(
         f"{call}(host={host!r}) lets other machines in, who could run their programs here: give {missing} too, or "
@@ -278,32 +302,41 @@ def check_open_to(call: str, host: str, token_file: str | None, certificate: str
     )
 
 
-def _pair(certificate: str | None, key: str | None) -> tuple[bytes, bytes, str]:
+def _pair(certificate: Pem, key: Pem) -> tuple[bytes, bytes, str]:
     """A certificate, its key, and its subject; empty values if none is given."""
     shown, secret = read_pem(certificate), read_key(key)
-    return shown, secret, check_pair(shown, secret, str(certificate), str(key)) if shown else ""
+    return shown, secret, check_pair(shown, secret, _name(certificate), _name(key)) if shown else ""
 
 
-def read_pem(path: str | None) -> bytes:
-    """Certificates; b"" without a path.
+def _name(pem: Pem) -> str:
+    """A file by its path; what was given as bytes is not shown."""
+    return "the given bytes" if isinstance(pem, bytes) else str(pem)
+
+
+def read_pem(path: Pem) -> bytes:
+    """Certificates; b"" without any.
 
     Raises:
         ServiceError: they cannot be read, or are no certificates.
     """
     if not path:
         return b""
-    try:
-        with open(local_path(path), "rb") as file:
-            content = file.read(_LARGEST_PEM)
-    except OSError as error:
-        raise ServiceError(f"the certificate {path} cannot be read: {error.strerror}") from error
+    content = path if isinstance(path, bytes) else _content(path)
     if b"-----BEGIN CERTIFICATE-----" not in content:
-        raise ServiceError(f"{path} holds no certificate in PEM: a file with -----BEGIN CERTIFICATE-----")
+        raise ServiceError(f"{_name(path)} holds no certificate in PEM: a file with -----BEGIN CERTIFICATE-----")
     return content
 
 
-def read_key(path: str | None) -> bytes:
-    """A private key; b"" without a path.
+def _content(path: str) -> bytes:
+    try:
+        with open(local_path(path), "rb") as file:
+            return file.read(_LARGEST_PEM)
+    except OSError as error:
+        raise ServiceError(f"the certificate {path} cannot be read: {error.strerror}") from error
+
+
+def read_key(path: Pem) -> bytes:
+    """A private key; b"" without any.
 
     Raises:
         ServiceError: it cannot be read, other users can read it, or it is no key.
@@ -311,9 +344,11 @@ def read_key(path: str | None) -> bytes:
     if not path:
         return b""
     try:
-        content = read_private(Path(local_path(path)), most=_LARGEST_PEM, group=True)
+        private = (
+            path if isinstance(path, bytes) else read_private(Path(local_path(path)), most=_LARGEST_PEM, group=True)
+        )
     except OSError as error:
-        raise ServiceError(f"the key {path} cannot be read: {error.strerror}") from error
-    if b"PRIVATE KEY-----" not in content or b"ENCRYPTED" in content:
-        raise ServiceError(f"{path} holds no private key in PEM without a password")
-    return content
+        raise ServiceError(f"the key {_name(path)} cannot be read: {error.strerror}") from error
+    if b"PRIVATE KEY-----" not in private or b"ENCRYPTED" in private:
+        raise ServiceError(f"{_name(path)} holds no private key in PEM without a password")
+    return private

@@ -11,9 +11,10 @@ from pyarrow import flight
 
 from penstock.errors import ClosedError, PenstockError, ServiceError, StorageError
 from penstock.printing import many_lines
-from penstock.service.security.credentials import ClientCredentials, credentials_for
+from penstock.service.security.credentials import ClientCredentials
+from penstock.service.security.resolving import Place, Service, checked_service, described, is_resolved, place_of
 from penstock.service.transport.guard import Line, refused_at_the_door
-from penstock.service.wire.address import TLS_PROTOCOL, parse_service
+from penstock.service.wire.address import TLS_PROTOCOL
 from penstock.service.wire.dispatcher_answers import check_answer
 from penstock.service.wire.dispatcher_messages import FromDispatcher
 from penstock.service.wire.envelope import NO_ENTRY, ProtocolError, sealed, unsealed
@@ -76,13 +77,14 @@ class DispatcherClient:
 
     def __init__(
         self,
-        service: str | tuple[str, str],
+        service: Service,
         *,
         patience_seconds: float = FIRST_PATIENCE_SECONDS,
         credentials: ClientCredentials | None = None,
     ) -> None:
-        self.address = parse_service("DispatcherClient", service)
-        self.credentials = credentials or credentials_for(self.address)
+        self._service = checked_service("DispatcherClient", service)
+        self._given = credentials
+        self._found = None if is_resolved(self._service) else place_of(self._service, credentials)
         self._patience = patience_seconds
         self._lock = threading.Lock()
         self._line: Line | None = None
@@ -90,6 +92,16 @@ class DispatcherClient:
         self._reached_before = False
         self._closed = threading.Event()
         self.trouble = ""
+
+    @property
+    def address(self) -> str:
+        """Where the dispatcher is, as far as is known."""
+        return described(self._service) if self._found is None else self._found.address
+
+    @property
+    def credentials(self) -> ClientCredentials:
+        """What is shown to it, and to its data workers."""
+        return self._place().credentials
 
     def ask(self, message: Message, patience_seconds: float | None = None) -> Any:
         """Send a message, and return the answer.
@@ -135,6 +147,13 @@ class DispatcherClient:
             ServiceError: it does not accept this process's token, or its answer does not fit.
             ClosedError: the client was closed.
         """
+        try:
+            self._place()
+        except PenstockError:
+            raise
+        except Exception as error:  # a resolver's own
+            reason = f"where the dispatcher is cannot be found out by {described(self._service)}: {error!r}"
+            raise _NoAnswer(reason, ServiceError) from error
         line = self._opened()
         body = sealed(message, self._known)
         try:
@@ -174,11 +193,20 @@ class DispatcherClient:
                 self._line = Line(address, self.credentials, tls=protocol == TLS_PROTOCOL)
             return self._line
 
+    def _place(self) -> Place:
+        """Where the dispatcher is: asked once, and again after it was lost if something resolves its name."""
+        found = self._found
+        if found is None:
+            found = self._found = place_of(self._service, self._given)
+        return found
+
     def _drop(self, line: Line) -> None:
         """Reconnect at the next attempt. Other threads that still use the connection will do the same."""
         with self._lock:
             if self._line is line:
                 self._line = None
+                if is_resolved(self._service):
+                    self._found = None
 
     def connect_anew(self) -> None:
         """Reconnect at the next message, and check who listens there; gRPC itself would reconnect to anybody."""

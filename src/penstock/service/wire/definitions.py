@@ -8,7 +8,6 @@ protocol 5, then the arrays' buffers as they are. What is read is a view of the 
 import logging
 import pickle
 import platform
-from importlib import metadata
 from typing import Any
 
 import cloudpickle
@@ -20,6 +19,7 @@ from penstock.errors import InvalidTypeError, ServiceError
 from penstock.options import Options
 from penstock.service.wire.subjects import UNDECODABLE
 from penstock.service.wire.unpicklable import culprit_of
+from penstock.version import VERSION
 
 _MAGIC = b"penstk01"
 _ALIGNMENT = 16
@@ -41,7 +41,7 @@ def versions() -> dict[str, str]:
     return {
         "Python": _two_numbers(platform.python_version()),
         "NumPy": _two_numbers(np.__version__),
-        "penstock": metadata.version("penstock"),
+        "penstock": VERSION,
     }
 
 

@@ -5,14 +5,13 @@ answer brings the number of its journal's last entry, and its peers send it back
 that has lost entries.
 """
 
-import functools
-from importlib import metadata
 from typing import Any, Final
 
 import msgspec
 
 from penstock.errors import ServiceError
 from penstock.service.wire.subjects import UNDECODABLE
+from penstock.version import VERSION
 
 PROTOCOL: Final = 5
 """Raised by one whenever a message or its meaning changes: `tests/service/test_protocol.py` knows what they were."""
@@ -58,14 +57,9 @@ _decode = msgspec.msgpack.Decoder(_Envelope).decode
 _speaker_of = msgspec.msgpack.Decoder(_Speaker).decode
 
 
-@functools.cache
-def _version() -> str:
-    return metadata.version("penstock")
-
-
 def sealed(message: msgspec.Struct, entry: JournalEntry) -> bytes:
     """A message in its envelope."""
-    return _encode((PROTOCOL, _version(), entry, message))
+    return _encode((PROTOCOL, VERSION, entry, message))
 
 
 def unsealed(body: bytes, decoder: "msgspec.msgpack.Decoder[Any]", ours: str, theirs: str) -> tuple[JournalEntry, Any]:
@@ -85,7 +79,7 @@ def unsealed(body: bytes, decoder: "msgspec.msgpack.Decoder[Any]", ours: str, th
     if speaker.protocol != PROTOCOL:
         raise ProtocolError(
             f"{theirs} has penstock {speaker.version:.40}, which speaks protocol {speaker.protocol} of the data "
-            f"service, and {ours} has penstock {_version()} with protocol {PROTOCOL}: install the same version on both"
+            f"service, and {ours} has penstock {VERSION} with protocol {PROTOCOL}: install the same version on both"
         )
     try:
         envelope = _decode(body)
@@ -93,5 +87,5 @@ def unsealed(body: bytes, decoder: "msgspec.msgpack.Decoder[Any]", ours: str, th
     except UNDECODABLE as error:
         raise ProtocolError(
             f"what came from {theirs} (penstock {speaker.version:.40}) cannot be read by {ours} "
-            f"(penstock {_version()}): {error}"
+            f"(penstock {VERSION}): {error}"
         ) from error

@@ -7,7 +7,7 @@ that may be dropped at any time.
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
 from penstock.data.block import Block
@@ -19,6 +19,7 @@ from penstock.service.wire.failures import failed_of
 from penstock.service.wire.interfaces import Answers, UnreachedDataWorkerError
 from penstock.service.wire.subjects import Span
 from penstock.service.wire.worker_messages import Chunk, End, Fetch, check_fetch
+from penstock.service.worker.busy_time import BusyTime
 from penstock.service.worker.open_pass import OpenPass, PassKey
 from penstock.service.worker.paused_answers import PausedAnswers
 from penstock.service.worker.spans import STOPPED, Gathered, Piece, SpanReader, as_exception
@@ -35,7 +36,7 @@ class Statistics:
     Attributes:
         rows: elements, counted as often as they were sent.
         bytes: of them.
-        busy_seconds: spent on computing answers, of all requests together.
+        busy_seconds: in which at least one request was computed.
         window_hits: rows that were in a cross-trainer window.
         window_misses: rows that had to be made for one.
     """
@@ -65,6 +66,7 @@ class Production:
         self._lock = Lock()
         self._datasets: dict[str, tuple[Node, Options]] = {}
         self._passes: OrderedDict[PassKey, OpenPass] = OrderedDict()
+        self._busy = BusyTime()
         self._statistics = Statistics()
         self._dangerous = Lock()  # held by a request that may kill this process
         self._paused = PausedAnswers(self._answer)
@@ -114,7 +116,8 @@ class Production:
         try:
             while not self._closed:
                 begun = time.perf_counter()
-                piece = gathered.next(pace.start())
+                with self._busy:
+                    piece = gathered.next(pace.start())
                 seconds = time.perf_counter() - begun
                 if piece is None:
                     yield End(length=reader.length, skip=reader.skip, seconds=seconds, left_out=reader.left_out)
@@ -123,20 +126,19 @@ class Production:
                     yield failed_of(piece.found, reader.rest(), piece.left_out)
                     return
                 pace.stop(piece.found.nbytes)
-                self._count(piece.found, 0.0 if piece.kept else seconds, piece.kept if request.trainer else None)
+                self._count(piece.found, piece.kept if request.trainer else None)
                 yield _chunk_of(piece, len(piece.found), seconds), piece.found
             raise LostDataWorkerError(STOPPED)
         finally:
             opened.give_pace_back(pace)
 
-    def _count(self, block: Block, seconds: float, hit: bool | None) -> None:
+    def _count(self, block: Block, hit: bool | None) -> None:
         rows = len(block)
         with self._lock:
             before = self._statistics
             self._statistics = Statistics(
                 rows=before.rows + rows,
                 bytes=before.bytes + block.nbytes,
-                busy_seconds=before.busy_seconds + seconds,
                 window_hits=before.window_hits + (rows if hit else 0),
                 window_misses=before.window_misses + (rows if hit is False else 0),
             )
@@ -145,7 +147,7 @@ class Production:
         """What was produced since this was called last."""
         with self._lock:
             statistics, self._statistics = self._statistics, Statistics()
-        return statistics
+        return replace(statistics, busy_seconds=self._busy.take())
 
     def _open(self, request: Fetch) -> OpenPass:
         """The pass of a request, which is open until it is released."""

@@ -1,8 +1,6 @@
 """What a dispatcher tells people: the answer to `penstock status`, and the lines of its log."""
 
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
-from typing import Final
 
 from penstock.printing import one_line
 from penstock.service.dispatcher.machine.knowledge import Knowledge
@@ -22,15 +20,14 @@ from penstock.service.dispatcher.machine.updates import (
 )
 from penstock.service.wire.dispatcher_messages import ConsumerStatus, EpochStatus, Status, WorkerHeartbeat, WorkerStatus
 from penstock.service.wire.spans import count, without
-
-_VERSION: Final = version("penstock")  # it is read from a file, and later there may be no file descriptor left
+from penstock.version import VERSION
 
 
 def status(known: Knowledge) -> Status:
     """The answer to `penstock status`."""
     state = known.state
     return Status(
-        version=_VERSION,
+        version=VERSION,
         seconds_up=known.now - known.volatile.started,
         workers=[_worker(known, worker) for worker in state.workers.values()],
         epochs=[_epoch(known, epoch) for epoch in state.epochs.values()],

@@ -1,0 +1,93 @@
+"""`ps.service.status` and `ps.service.connect`: a service that somebody else has started."""
+
+from typing import Final, Self
+
+from penstock.errors import InvalidArgumentError
+from penstock.service.security.resolving import Service
+from penstock.service.transport.dispatcher_client import DispatcherClient
+from penstock.service.wire.dispatcher_messages import GetStatus, Status, Stop
+
+_PATIENCE_SECONDS: Final = 5.0
+
+
+def status(service: Service, *, patience_seconds: float = _PATIENCE_SECONDS) -> Status:
+    """What a service does: its data workers, jobs and readers, as `penstock status` shows it.
+
+    Args:
+        service: as `distribute` takes it.
+        patience_seconds: how long to try a dispatcher that cannot be reached.
+
+    Raises:
+        ServiceError: it cannot be reached, or does not accept this process's token.
+
+    Example:
+        >>> import penstock as ps
+        >>> with ps.service.DispatchServer() as dispatcher:
+        ...     found = ps.service.status(dispatcher.target)
+        >>> found.workers, found.epochs, found.datasets
+        ([], [], 0)
+    """
+    client = DispatcherClient(service, patience_seconds=patience_seconds)
+    try:
+        found: Status = client.ask(GetStatus())
+        return found
+    finally:
+        client.close()
+
+
+class ConnectedService:
+    """A service that runs elsewhere, with the methods of one that this process has started; `connect` makes it.
+
+    Attributes:
+        target: what `distribute` takes as its `service`.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.target = service
+
+    def status(self) -> Status:
+        """What it does, as `ps.service.status` tells."""
+        return status(self.target)
+
+    def scale(self, num_workers: int) -> None:
+        """Refuse: whoever has started its workers can start others.
+
+        Raises:
+            InvalidArgumentError: always.
+        """
+        raise InvalidArgumentError(
+            f"the service at {self.target} was started elsewhere, and so are its data workers: "
+            f"start or end them there to have {num_workers}"
+        )
+
+    def stop(self, *, drain: bool = False) -> None:
+        """Let the service end: its workers, and then its dispatcher. This does not wait for it.
+
+        Args:
+            drain: let readers read to the end first; otherwise they get an error.
+        """
+        client = DispatcherClient(self.target, patience_seconds=_PATIENCE_SECONDS)
+        try:
+            client.ask(Stop(drain=drain))
+        finally:
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave it running: it is not this process's."""
+
+
+def connect(service: Service) -> ConnectedService:
+    """A service that was started elsewhere, as an object with `target`, `status()` and `stop()`.
+
+    Nothing is sent yet. Leaving a `with` block leaves it running.
+
+    Example:
+        >>> import penstock as ps
+        >>> with ps.service.DispatchServer() as dispatcher, ps.service.connect(dispatcher.target) as service:
+        ...     len(service.status().workers)
+        0
+    """
+    return ConnectedService(service)

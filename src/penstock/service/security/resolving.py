@@ -1,0 +1,116 @@
+"""Where a dispatcher is now: an address, or something that knows it at the moment and is asked again."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from penstock.errors import InvalidTypeError
+from penstock.service.security.credentials import ClientCredentials, client_credentials, credentials_for
+from penstock.service.wire.address import parse_service
+
+_SCHEMES: Final = {"ray": "penstock.ray.resolving"}
+"""What resolves names with a protocol of its own: the function `resolve` of a module that is imported when needed."""
+
+
+@dataclass(frozen=True)
+class ServiceAddress:
+    """Where a dispatcher is, and what to show to it.
+
+    Args:
+        target: "host:port", or with a protocol: "grpc+tls://host:port".
+        token: the token that it asks for; None takes that of this process.
+        tls_root: the authority of its certificate, in PEM: the path of a file, or the bytes themselves.
+
+    Example:
+        >>> import penstock as ps
+        >>> ps.service.ServiceAddress("grpc://10.0.0.7:5050", token="0123456789abcdef")
+        ServiceAddress(target='grpc://10.0.0.7:5050', tls_root=None)
+    """
+
+    target: str
+    token: str | None = field(default=None, repr=False)
+    tls_root: str | bytes | None = None
+
+
+Resolver = Callable[[], str | ServiceAddress]
+
+
+class HasTarget(Protocol):
+    """A service that was started or connected to, such as that of `ps.service.local`."""
+
+    @property
+    def target(self) -> Any:
+        """Where its dispatcher is."""
+
+
+Service = str | tuple[str, str] | ServiceAddress | Resolver | HasTarget
+"""What `distribute` takes: an address, or what says where the dispatcher is now."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A dispatcher's address as `parse_service` gives it, and the credentials for it."""
+
+    address: str
+    credentials: ClientCredentials
+
+
+def checked_service(call: str, service: Any, argument: str = "service") -> Any:
+    """A service as it is kept: addresses are parsed, resolvers stay what they are, objects give their `target`.
+
+    Raises:
+        InvalidTypeError: something else.
+        InvalidArgumentError: a malformed address.
+    """
+    if isinstance(service, (str, tuple)):
+        return service if is_resolved(service) else parse_service(call, service, argument)
+    if isinstance(service, ServiceAddress):
+        parse_service(call, service.target, argument)
+        return service
+    target = getattr(service, "target", None)
+    if target is not None:
+        return checked_service(call, target, argument)
+    if callable(service):
+        return service
+    return parse_service(call, service, argument)  # which says what it takes
+
+
+def is_resolved(service: Any) -> bool:
+    """Whether something has to say where the service is, and has to be asked again after it was lost."""
+    if isinstance(service, str):
+        return service.partition("://")[0] in _SCHEMES and "://" in service
+    return callable(service)
+
+
+def place_of(service: Any, credentials: ClientCredentials | None = None) -> Place:
+    """Where the dispatcher is now, with these credentials if any, or else those that fit.
+
+    Raises:
+        InvalidTypeError: a resolver gives something else than an address.
+        Exception: whatever a resolver raises.
+    """
+    found = service
+    if is_resolved(service):
+        if isinstance(service, str):
+            scheme, _, name = service.partition("://")
+            found = importlib.import_module(_SCHEMES[scheme]).resolve(name)
+        else:
+            found = service()
+    if not isinstance(found, (str, tuple, ServiceAddress)):
+        raise InvalidTypeError(
+            f"a resolver must return where a dispatcher is, a string or a ps.service.ServiceAddress, got {found!r}"
+        )
+    address = parse_service("service", found.target if isinstance(found, ServiceAddress) else found)
+    if credentials is not None:
+        return Place(address, credentials)
+    if not isinstance(found, ServiceAddress) or (found.token is None and found.tls_root is None):
+        return Place(address, credentials_for(address))
+    return Place(address, client_credentials(token=found.token, given=found.token is not None, roots=found.tls_root))
+
+
+def described(service: Any) -> str:
+    """A service as messages name it, before it was found."""
+    if isinstance(service, ServiceAddress):
+        return service.target
+    return service if isinstance(service, str) else getattr(service, "__qualname__", repr(service))

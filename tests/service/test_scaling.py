@@ -1,0 +1,92 @@
+"""How many data workers a service should have, decided without a service; and one that follows."""
+
+import logging
+import time
+
+import pytest
+from until import until
+
+import penstock as ps
+from penstock.service.scaling import Load, Scaler
+from penstock.service.worker.busy_time import BusyTime
+
+CALM = Load(workers=4, busy=0.2, waiting=0.0, readers=1)
+
+
+@pytest.mark.parametrize(
+    ("load", "wanted"),
+    [
+        (Load(workers=1, busy=1.0, waiting=0.9, readers=1), 5),  # believed: four times as much
+        (Load(workers=2, busy=1.0, waiting=0.0, readers=1), 3),
+        (Load(workers=2, busy=1.0, waiting=0.5, readers=1), 5),
+        (Load(workers=4, busy=1.0, waiting=0.9, readers=1), 8),  # the most that there may be
+        (Load(workers=4, busy=0.8, waiting=0.0, readers=1), None),
+        (Load(workers=1, busy=0.05, waiting=1.0, readers=1), None),  # waiting for something else than workers
+        (CALM, None),
+    ],
+)
+def test_more_workers_come_at_once(load: Load, wanted: int | None) -> None:
+    decision = Scaler(1, 8).decide(load, load.workers)
+    assert (None if decision is None else decision.workers) == wanted
+
+
+def test_fewer_only_after_five_calm_reports_and_as_many_as_the_busiest_of_them_needs() -> None:
+    scaler = Scaler(1, 8)
+    loads = [CALM, CALM, Load(workers=4, busy=0.5, waiting=0.0, readers=1), CALM]
+    assert [scaler.decide(load, 4) for load in loads] == [None] * 4
+    decision = scaler.decide(CALM, 4)
+    assert decision is not None
+    assert decision.workers == 3
+    assert decision.reason == (
+        "readers wait 0% of the time, data workers are busy 20%, for 5 reports: from 4 to 3 workers"
+    )
+    assert scaler.decide(CALM, 3) is None  # it begins anew
+
+
+def test_nothing_is_decided_while_workers_start() -> None:
+    assert Scaler(1, 8).decide(Load(workers=1, busy=1.0, waiting=1.0, readers=1), 4) is None
+
+
+def test_a_busy_share_is_a_share_whatever_runs_at_once() -> None:
+    now = 0.0
+    busy = BusyTime(lambda: now)
+    with busy, busy:
+        now = 3.0
+        assert busy.take() == 3.0
+        now = 5.0
+    now = 9.0
+    with busy:
+        now = 10.0
+    assert busy.take() == 3.0
+    assert busy.take() == 0.0
+
+
+@pytest.mark.slow
+def test_a_local_service_grows_where_readers_wait_and_drains_what_leaves(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "penstock.service.local")
+    with ps.service.local(1, max_workers=2) as service:
+        dataset = ps.Dataset.range(1_000_000).map(lambda x: (time.sleep(0.002), x)[1])
+        elements = iter(dataset.apply(ps.service.distribute("distributed_epoch", service)))
+        taken = []
+
+        def alive() -> int:
+            taken.append(int(next(elements)))
+            return sum(worker.alive for worker in service.status().workers)
+
+        until(lambda: alive() == 2)
+        service.scale(1)
+        until(lambda: alive() == 1)
+        taken += [int(next(elements)) for _ in range(100)]
+        elements.close()
+        assert taken == list(range(len(taken)))
+    assert "data workers are busy" in caplog.messages[0] and "from 1 to 2 workers" in caplog.messages[0]
+
+
+def test_a_service_that_runs_elsewhere_has_the_same_methods() -> None:
+    with ps.service.DispatchServer() as dispatcher:
+        with ps.service.connect(dispatcher.target) as service:
+            assert service.status().workers == ps.service.status(dispatcher).workers == []
+            with pytest.raises(ps.InvalidArgumentError, match="was started elsewhere, and so are its data workers"):
+                service.scale(3)
+        service.stop()
+        dispatcher.join(10)
