@@ -296,15 +296,17 @@ def test_ctrl_c_ends_a_loop_and_leaves_no_thread():
 
 
 def test_two_threads_share_the_work_of_a_map():
-    meeting = threading.Barrier(2, timeout=60)
+    meeting, met = threading.Barrier(2, timeout=60), set()
 
-    def pass_in_pairs(x):
-        meeting.wait()
+    def wait_for_the_other(x):
+        if threading.get_ident() not in met:
+            met.add(threading.get_ident())
+            meeting.wait()
         return x
 
-    # Row 0 is computed alone, to learn what the function returns.
-    dataset = ps.Dataset.range(17).map(lambda x: pass_in_pairs(x) if x else x, num_parallel_calls=2).batch(17)
+    dataset = ps.Dataset.range(17).map(wait_for_the_other, num_parallel_calls=2).batch(17)
     assert next(iter(dataset)).tolist() == list(range(17))
+    assert len(met) == 2
 
 
 @pytest.mark.parametrize(

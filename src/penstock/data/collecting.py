@@ -12,6 +12,7 @@ from sys import getrefcount
 from typing import Any, Final
 
 import numpy as np
+from numpy import ndarray
 
 from penstock.data.block import Block, Column, column_of, object_column, own
 from penstock.data.functions.output import bounds
@@ -154,7 +155,8 @@ class Numbers(Values):
         super().__init__(kind, dtype)
 
     def _ways(self) -> tuple[Callable[[Any], bool], Callable[[Any], Any]]:
-        append, kind, low, high, make = self._rows.append, self._kind, self._low, self._high, self._dtype.type
+        append, kind, low, high = self._rows.append, self._kind, self._low, self._high
+        place = np.empty((), self._dtype)
 
         def put(leaf: Any) -> bool:
             if type(leaf) is kind and low <= leaf <= high:
@@ -164,7 +166,8 @@ class Numbers(Values):
 
         def alone(leaf: Any) -> Any:
             if type(leaf) is kind and low <= leaf <= high:
-                return make(leaf)
+                place[()] = leaf
+                return place[()]  # a scalar; the dtype's own type takes twice as long to make one
             raise Unlike
 
         return put, alone
@@ -255,16 +258,12 @@ class Arrays(Leaf):
 
     def _alone_of(self) -> Callable[[Any], Any]:
         """The function `alone`: a closure instead of a method, because it runs for every row."""
-        dtype, shape, fits = self._dtype, self._shape, self._fits
+        dtype, fits = self._dtype, self._fits
+        any_shape = self._spec is None
 
         def alone(leaf: Any) -> Any:
             # A row without axes is a scalar in an element.
-            if (
-                type(leaf) is np.ndarray
-                and leaf.dtype is dtype
-                and leaf.ndim
-                and (leaf.shape == shape or fits(leaf.shape))
-            ):
+            if type(leaf) is ndarray and leaf.dtype is dtype and leaf.ndim and (any_shape or fits(leaf.shape)):
                 # Nobody else can change an array that nobody else refers to.
                 return leaf if leaf.base is None and getrefcount(leaf) == _TO_AN_ARGUMENT else leaf.copy()
             raise Unlike
@@ -370,7 +369,7 @@ class Collector:
 
     def checked_alone(self, value: Any) -> Any:
         """As `alone`, after checking the row."""
-        return Block.of_leaves([[own(leaf) for leaf in self._check(value)]], self._structure).row(0)
+        return Block.of_leaves([self._check(value)], self._structure).row(0)
 
 
 def _row_alone(

@@ -110,7 +110,7 @@ class _Pass:
         if options.on_error == "skip":
             self.run.prepare = guarded_below
         self.run.live.restored = live
-        self.cursor = Cursor(plan.root.open(self.run, epoch))
+        self.cursor = Cursor(plan.root.open_for_consumer(self.run, epoch))
 
         end_at_exit(self, _Pass.end, last=True)
 
@@ -209,21 +209,25 @@ class DatasetIterator(Iterator[Element]):
         # would cost more than all else here.
         for element in self._rows:
             return element
-        with self._lock:
-            try:
-                for element in self._alone:
-                    return element
-            except KeyboardInterrupt:
-                self._leave()
-                raise
+        self._lock.acquire()  # `with` takes twice as long
+        try:
+            for element in self._alone:
+                return element
             return self._next_of_new_rows()
+        except KeyboardInterrupt:
+            self._leave()
+            raise
+        except Closed:
+            raise ClosedError("this iterator was closed while an element was waited for") from None
+        finally:
+            self._lock.release()
 
     def _next_of_new_rows(self) -> Element:
         for element in self._rows:  # another thread has brought them
             return element
         if self._block is None or self._put == len(self._block):
             self._check_usable()
-            elements = self._pass.cursor.elements()
+            elements = self._pass.cursor.remaining_elements()
             if elements is not None:
                 return self._next_alone(elements)
             block = self._pull()
@@ -249,12 +253,8 @@ class DatasetIterator(Iterator[Element]):
         """The next of elements that come one by one: none is read before the caller wants it."""
         self._block, self._put = None, 0
         self._alone = islice(elements, _ALONE)
-        try:
-            for element in self._alone:
-                return element
-        except KeyboardInterrupt:
-            self._leave()
-            raise
+        for element in self._alone:
+            return element
         self._pass.skips.sum_up()
         raise StopIteration
 

@@ -413,6 +413,10 @@ class Node(ABC):
             return IndexStream(lambda indices: self.reading(run, epoch, indices), self.cardinality, run.bell)
         return self.stream(run, epoch)
 
+    def open_for_consumer(self, run: Run, epoch: int) -> Stream:
+        """As `open`, of the last node of a plan, of which the consumer takes elements one by one."""
+        return self.open(run, epoch)
+
     def cursor(self, run: Run, epoch: int) -> Cursor:
         """One pass over an epoch that can be stopped between any two rows."""
         return Cursor(self.open(run, epoch))

@@ -58,7 +58,8 @@ ITERATOR = TensorFlowNames(
         "next": NotHere("use next(iterator)"),
         "restore": "load_state_dict",
         "save": "state_dict",
-    }
+    },
+    quick=True,
 )
 """Of what `iter(dataset)` gives."""
 

@@ -22,6 +22,7 @@ from penstock.data.functions.promise import Promise
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements
+from penstock.data.results_alone import ResultsAlone
 from penstock.data.streams.calls import CallsInAnyOrder, CallsInOrder, Work
 from penstock.data.streams.reading import Pending, Reading
 from penstock.data.streams.stream import Stream
@@ -122,7 +123,7 @@ class Map(OneInput):
         """The function's results for a block of input, up to the first row at which it raises."""
         output, failure = self._at_once(run, epoch, block, positions)
         if output is None and failure is None:
-            results = self._results(run, epoch, block, positions)
+            results = self.results(run, epoch, block, positions)
             output, failure = map_rows(run, self, results, len(block), self.promise)
         if failure is not None:
             note(failure.error, self, int(positions[failure.row]))
@@ -138,7 +139,9 @@ class Map(OneInput):
         kept = at_once is not None and (self.promise is None or self.promise.broken_at(at_once) is None)
         return (at_once if kept else None), None
 
-    def _results(self, run: Run, epoch: int, block: Block, positions: Any) -> Results:
+    def results(self, run: Run, epoch: int, block: Block, positions: Any) -> Results:
+        """What calls the function for rows of a block of input."""
+
         def results(start: int, stop: int, output: OutputBlock | None = None) -> Iterator[Any]:
             rows = block.slice(start, stop)
             if self.seed is None:
@@ -160,7 +163,7 @@ class Map(OneInput):
             outcome = callers.call_serially(partial(self.apply, run, epoch, block, positions), len(block))
             return Made(callers, outcome)
         at_once = partial(self._at_once, run, epoch, block, positions) if takes_blocks(self.function) else None
-        results = self._results(run, epoch, block, positions)
+        results = self.results(run, epoch, block, positions)
         return Calls(run, self, callers, results, positions, self.promise, at_once)
 
     def _callers(self, run: Run) -> Callers:
@@ -183,6 +186,9 @@ class Map(OneInput):
         assert output is not None
         return output
 
+    def open_for_consumer(self, run: Run, epoch: int) -> Stream:
+        return self.open(run, epoch) if self.overlaps else MapStream(self, run, epoch)
+
     def stream(self, run: Run, epoch: int) -> Stream:
         if not self.overlaps and not self.unordered:
             return MapStream(self, run, epoch)
@@ -199,22 +205,28 @@ class Map(OneInput):
         return CallsInAnyOrder(input, work, skips, in_order=self.deterministic is not False)
 
 
-class MapStream(FunctionStream):
+class MapStream(ResultsAlone):
     """map over a stream. The state never passes a failure that has not been raised yet: it is met again."""
 
     same_rows = True
 
     def __init__(self, node: Map, run: Run, epoch: int) -> None:
         super().__init__(node, run, epoch)
-        self._node = node
-        self._epoch = epoch
+        self._map = node
+
+    def results(self, block: Block, positions: range) -> Results:
+        return self._map.results(self._run, self._epoch, block, positions)
+
+    def pull(self, need: int, allow: int) -> Block | None:
+        self.give_back_rows()
+        return super().pull(need, allow)
 
     def _make(self, need: int, allow: int) -> Block | None:
         block = self._input.pull(need, allow)
         if block is None:
             return None
         end = self._first + self._input.met
-        output, failed = self._node.apply(self._run, self._epoch, block, range(end - len(block), end))
+        output, failed = self._map.apply(self._run, self._epoch, block, range(end - len(block), end))
         if failed is not None:
             self._failure = failed.error
             self._input.give_back(len(block) - failed.row)

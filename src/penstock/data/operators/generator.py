@@ -13,7 +13,7 @@ import numpy as np
 from penstock.data.block import Block
 from penstock.data.collecting import Collector, Unlike
 from penstock.data.node import Node, Run
-from penstock.data.streams.stream import RowsBeforeFailure, State
+from penstock.data.streams.stream import Cursor, RowsBeforeFailure, State
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
 from penstock.runtime.threads import failures
@@ -107,30 +107,32 @@ class GeneratorStream(RowsBeforeFailure):
         self._ended = True
         return None
 
-    def elements(self) -> Iterator[Any]:
-        while self._collector is None or self._failure is not None:
-            block = self.pull(1, 1)
-            if block is None:
-                return
-            yield block.row(0)
-        collector, iterator = self._collector, self._begun()
-        alone = collector.alone
-        while iterator is not None:
-            try:
-                value = next(iterator)
+    def elements(self, cursor: Cursor) -> Iterator[Any] | None:
+        if self._collector is None or self._failure is not None:
+            return None  # the first comes in a block
+        iterator = self._begun()
+        return None if iterator is None else self._one_by_one(iterator, self._collector, cursor)
+
+    def _one_by_one(self, iterator: Iterator[Any], collector: Collector, cursor: Cursor) -> Iterator[Any]:
+        alone, given = collector.alone, False
+        try:
+            for value in iterator:
                 try:
                     element = alone(value)
                 except Unlike:
                     element = collector.checked_alone(value)
-            except StopIteration:
-                self._ended = True
-                return
-            except failures() as error:
+                self._taken += 1
+                cursor.met += 1
+                given = True
+                yield element
+                given = False
+        except failures() as error:
+            if not given:  # otherwise the consumer wants no more
                 self._note(error, self._taken)
                 self._taken += 1
-                raise
-            self._taken += 1
-            yield element
+                cursor.met += 1
+            raise
+        self._ended = True
 
     def _note(self, error: BaseException, element: int) -> None:
         error.add_note(f"penstock: in {self._node.where()}, element {element}")

@@ -28,10 +28,13 @@ class Stream(ABC):
     def pull(self, need: int, allow: int) -> Block | None:
         """The next rows, at least one and about `allow`; None at the end."""
 
-    def elements(self) -> Iterator[Any] | None:
-        """The remaining elements one by one, where a block for each would cost more than it holds; otherwise None.
+    def elements(self, cursor: "Cursor") -> Iterator[Any] | None:
+        """The remaining elements one by one, where putting them into blocks would cost more; otherwise None.
 
         After each of them the state is as after a block of it. After an exception, call this again.
+
+        Args:
+            cursor: whoever reads this stream. Elements and failures are added to its `met`.
         """
         return None
 
@@ -126,21 +129,12 @@ class Cursor(Stream):
         self.met += self._offset - start
         return self._block.slice(start, self._offset)
 
-    def elements(self) -> Iterator[Any] | None:
-        below = None if self._left or self._withheld is not None else self._stream.elements()
-        return None if below is None else self._counted(below)
-
-    def _counted(self, elements: Iterator[Any]) -> Iterator[Any]:
-        while True:
-            try:
-                element = next(elements)
-            except StopIteration:
-                return
-            except failures():
-                self.met += 1
-                raise
-            self.met += 1
-            yield element
+    def remaining_elements(self) -> Iterator[Any] | None:
+        """As `elements` of the stream below; None also where rows of a block are left."""
+        if self._left or self._withheld is not None:
+            return None
+        self._block = None  # its memory can serve what follows
+        return self._stream.elements(self)
 
     def give_back(self, rows: int) -> None:
         """Put the last `rows` rows of the block that `pull` gave last back in front."""

@@ -1,0 +1,142 @@
+"""Large results of a function, given one by one as it returns them.
+
+Where the consumer takes elements, a block of large arrays costs two copies of each byte: into the block, and out of a
+cache that it does not fit into. So the function is called for each element when that is asked for.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.data.block import Block
+from penstock.data.collecting import Collector, Unlike
+from penstock.data.functions.apply import note
+from penstock.data.functions.at_once import takes_blocks
+from penstock.data.functions.layout import Layout
+from penstock.data.functions.output import Results, first_result
+from penstock.data.functions.promise import Promise
+from penstock.data.functions.stream import FunctionStream
+from penstock.data.node import OneInput, Run
+from penstock.data.streams.stream import Cursor, State
+from penstock.runtime.pacing import Pace
+from penstock.runtime.threads import failures
+from penstock.spec import as_leaf
+from penstock.structure import flatten
+
+_LARGE_BYTES: Final = 1024
+"""From this size on, copying an array costs more than giving an element alone."""
+
+
+class ResultsAlone(FunctionStream):
+    """One pass of an operator that gives a function's results, each for one row of its input.
+
+    Args:
+        node: has the function, and the `promise` of what it returns.
+    """
+
+    def __init__(self, node: OneInput, run: Run, epoch: int) -> None:
+        super().__init__(node, run, epoch)
+        self._node: Any = node
+        self._epoch = epoch
+        self._collector: Collector | None = None
+        # The input's rows that were pulled for results that are given one by one, and what counts these.
+        self._rows: Block | None = None
+        self._cursor: Cursor | None = None
+        self._end = 0
+        self._pace = Pace()
+
+    @abstractmethod
+    def results(self, block: Block, positions: range) -> Results:
+        """What calls the function for rows of a block."""
+
+    @property
+    def _left(self) -> int:
+        """How many rows were pulled whose results were not given."""
+        return 0 if self._cursor is None else self._end - self._cursor.met
+
+    def elements(self, cursor: Cursor) -> Iterator[Any] | None:
+        function, layout = self._node.function, self._run.known(self._node)
+        if takes_blocks(function) or hasattr(function, "_call_in_place") or self._run.live:
+            return None
+        if layout is None or self._failure is not None:  # the first result shows what all are like
+            return None
+        sizes = (math.prod(shape) * dtype.itemsize for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True))
+        return self._one_by_one(cursor) if max(sizes, default=0) >= _LARGE_BYTES else None
+
+    def _one_by_one(self, cursor: Cursor) -> Iterator[Any]:
+        given = False
+        try:
+            while (results := self._next_results(cursor)) is not None:
+                alone = _unlike if self._collector is None else self._collector.alone
+                for value in results:
+                    try:
+                        element = alone(value)
+                    except Unlike:
+                        element = self._looked_at(value)
+                    cursor.met += 1
+                    given = True
+                    yield element
+                    given = False
+                    value = element = None  # the function may use their memory again
+                if self._left:  # the function has raised StopIteration
+                    first_result(iter(()))
+                results = None  # its rows need not stay while others are read
+        except failures() as error:
+            if given:  # the consumer wants no more
+                raise
+            if self._left:
+                note(error, self._node, self._first + self._input.met - self._left)
+            else:
+                self._end += 1  # the input's failure counts too
+            cursor.met += 1
+            raise
+
+    def _next_results(self, cursor: Cursor) -> Iterator[Any] | None:
+        """Results of the rows that are left, or of the next ones, each made when it is asked for; None at the end."""
+        if self._left == 0:
+            self._rows = None
+            self._rows = self._input.pull(1, self._pace.start())
+            if self._rows is None:
+                return None
+            self._pace.stop(self._rows.nbytes)
+            self._cursor, self._end = cursor, cursor.met + len(self._rows)
+        assert self._rows is not None
+        rows, end = len(self._rows), self._first + self._input.met
+        return self.results(self._rows, range(end - rows, end))(rows - self._left, rows)
+
+    def _looked_at(self, value: Any) -> Any:
+        """A result that is not like the one before, as an element."""
+        if self._collector is None:
+            promise: Promise | None = self._node.promise
+            specs = None if promise is None else promise.leaves
+            leaves, structure = self._checked(value), self._run.known(self._node).structure
+            self._collector = Collector(value, leaves, structure, specs, self._checked)
+            with suppress(Unlike):
+                return self._collector.alone(value)
+        return self._collector.checked_alone(value)
+
+    def _checked(self, value: Any) -> list[Any]:
+        """The leaves of a result, which must be of the kind of all others and as promised."""
+        promise: Promise | None = self._node.promise
+        kept = value if promise is None else promise.kept(value)
+        self._run.known(self._node).check(Layout.of(kept))
+        return [as_leaf(leaf) for leaf in flatten(kept)[0]]
+
+    def give_back_rows(self) -> None:
+        """Give the input the rows back whose results were not given."""
+        self._input.give_back(self._left)
+        self._cursor = self._rows = None
+
+    def state(self) -> State:
+        return self._input.state_before(self._left)
+
+    def close(self) -> None:
+        self.give_back_rows()
+        super().close()
+
+
+def _unlike(value: Any) -> Any:
+    """Stands for `Collector.alone` before there is a collector."""
+    raise Unlike
