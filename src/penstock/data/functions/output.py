@@ -173,4 +173,7 @@ class OutputBlock:
     def _with_odd(column: Column, odd: dict[int, Any], rows: int) -> Column:
         if len(odd) >= rows or column.dtype.kind in "US":  # they may agree among each other
             return column_of([odd[row] if row in odd else column[row] for row in range(rows)])
-        return object_column([odd[row] if row in odd else column[row, ...] for row in range(rows)])
+        entries = list(map(odd.get, range(rows)))
+        for row in set(range(rows)) - odd.keys():
+            entries[row] = column[row, ...]
+        return object_column(entries)

@@ -22,7 +22,7 @@ from penstock.spec import LeafSpec, TensorSpec, as_leaf, assuming, batched, cast
 from penstock.structure import LEAF, PAIR, Structure, flatten, map_structure
 
 _COUNT = TensorSpec((), np.int64)
-_DTYPE, _SHAPE = attrgetter("dtype"), attrgetter("shape")
+_DTYPE, _NDIM, _SHAPE = attrgetter("dtype"), attrgetter("ndim"), attrgetter("shape")
 _SHORT = 512
 """Rows of one axis that are no longer are padded all at once."""
 
@@ -293,11 +293,12 @@ class PaddedBatch(Batching):
     def _pad(self, rows: list[Any], leaf: str, shape: Sequence[int | None] | None, value: Any) -> Column:
         if set(map(type, rows)) != {np.ndarray}:
             rows = [np.asarray(row) for row in rows]
-        axes, shapes = rows[0].ndim, list(map(_SHAPE, rows))
-        if set(map(len, shapes)) != {axes} or (shape is not None and len(shape) != axes):
+        axes = rows[0].ndim
+        if set(map(_NDIM, rows)) != {axes} or (shape is not None and len(shape) != axes):
             wanted = f"padded_shapes has {len(shape)}" if shape is not None else "the first row has another number"
             raise ElementError(f"{self.where()}: a row has {axes} axes{_at(leaf)} where {wanted}")
-        longest = list(map(max, zip(*shapes, strict=True)))
+        lengths = list(map(len, rows)) if axes == 1 else []
+        longest = [max(lengths)] if axes == 1 else list(map(max, zip(*map(_SHAPE, rows), strict=True)))
         target = [
             long if shape is None or shape[axis] in (None, -1) else int(shape[axis] or 0)
             for axis, long in enumerate(longest)
@@ -315,8 +316,7 @@ class PaddedBatch(Batching):
             dtype = np.result_type(dtype, np.asarray(fill))  # as wide as the widest
         batch = np.full((len(rows), *target), fill, dtype=dtype)
         if axes == 1 and max(longest) <= _SHORT:  # all rows at once: copying one costs more than its numbers
-            lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-            batch[np.arange(target[0]) < lengths[:, None]] = np.concatenate(rows)
+            batch[np.arange(target[0]) < np.array(lengths)[:, None]] = np.concatenate(rows)
             return batch
         for number, row in enumerate(rows):
             corner: tuple[Any, ...] = (number, *map(slice, row.shape))
