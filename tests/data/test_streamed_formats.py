@@ -240,6 +240,26 @@ def test_a_picture_is_none_of_these(make, tmp_path):
         list(make(tmp_path / "a.data"))
 
 
+NAMED = {
+    **{name: getattr(ps, name) for name in ("TextLineDataset", "TFRecordDataset", "CsvDataset", "JsonLinesDataset")},
+    **{name: getattr(ps, name) for name in ("ParquetDataset", "TarDataset", "MdsDataset")},
+    "FixedLengthRecordDataset": lambda files: ps.FixedLengthRecordDataset(files, 8),
+    "FilesDataset": lambda files: ps.FilesDataset(files, "text"),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_list_without_files_is_one_error_of_every_reader(name):
+    with pytest.raises(ps.InvalidArgumentError, match=f"^{name} takes at least one file, got none: the list .* empty$"):
+        NAMED[name]([])
+    nothing = ps.Dataset.from_list(["a"]).take(0)
+    if name in ("TextLineDataset", "TFRecordDataset"):  # a part of names for a worker that gets none
+        assert list(NAMED[name](nothing)) == []
+    else:
+        with pytest.raises(ps.InvalidArgumentError, match=f"^{name} takes at least one file, got none"):
+            NAMED[name](nothing)
+
+
 def test_what_tensorflow_has_written_is_read_compressed_too(tmp_path):
     records = list(ps.TFRecordDataset(WRITTEN))
     for number in range(2):

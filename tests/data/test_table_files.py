@@ -108,6 +108,48 @@ def test_lines_that_end_as_on_other_systems_lose_no_row(tmp_path, end, last):
         list(ps.CsvDataset(path).skip(149_999))
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "shift_jis", "utf-8-sig"])
+@pytest.mark.parametrize("compression", [None, "GZIP"])
+def test_text_in_another_encoding(tmp_path, encoding, compression):
+    first, second, head = (
+        ("\u8868,", "\u4e88", "\u30bd") if encoding == "shift_jis" else ("f\xfcr,", "\xe9t\xe9", "w\xf6rt")
+    )
+    content = f'{head},x\n"{first}",1\n{second},2\n'.encode(encoding)
+    (tmp_path / "a.csv").write_bytes(content if compression is None else gzip.compress(content))
+    dataset = ps.CsvDataset(tmp_path / "a.csv", encoding=encoding, label="x", compression_type=compression)
+    assert [(row, int(x)) for row, x in dataset] == [({head: first}, 1), ({head: second}, 2)]
+    with pytest.raises(ps.StorageError, match="no first line that tells .* codec can't decode"):
+        ps.CsvDataset(tmp_path / "a.csv", encoding="ascii", compression_type=compression)
+
+
+def test_encodings_that_cannot_be_read(tmp_path):
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    with pytest.raises(
+        ps.InvalidArgumentError, match=r"encoding=...\) takes an encoding that keeps ASCII, .* 'utf-16'"
+    ):
+        ps.CsvDataset(tmp_path / "a.csv", encoding="utf-16")
+    with pytest.raises(
+        ps.InvalidArgumentError, match=r"encoding=...\) takes an encoding that Python knows, got 'utf8x'"
+    ):
+        ps.CsvDataset(tmp_path / "a.csv", encoding="utf8x")
+
+
+def test_names_for_columns_that_are_named_in_the_file_are_no_row(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ps.InvalidArgumentError, match=r"these names in its first line, .*: give header=True"):
+        ps.CsvDataset(tmp_path / "a.csv", header=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("label_name", "label="), ("batch_size", r"\.batch\(batch_size\)"), ("na_value", "null_values=")],
+)
+def test_arguments_of_make_csv_dataset_are_told_what_they_are_here(tmp_path, name, instead):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ps.InvalidTypeError, match=f"{name}.*{instead}"):
+        ps.CsvDataset(tmp_path / "a.csv", **{name: "b"})
+
+
 def test_what_stands_for_a_null_is_given(tmp_path):
     path = file_of(tmp_path, "n,s\n1,?\n?,x\n-,NA\n")
     dataset = ps.CsvDataset(path, mask_nulls=["n"], null_values=["?", "-"])

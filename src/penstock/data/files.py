@@ -92,6 +92,7 @@ def TFRecordDataset(files: Files, compression_type: str | None = None) -> Datase
     return records_of("TFRecordDataset", files, TFRecords(), compression_type)
 
 
+@tensorflow_keywords(FILES)
 def FixedLengthRecordDataset(  # noqa: N802  # as TensorFlow has it
     files: Files,
     record_bytes: int,
@@ -218,10 +219,12 @@ def files_by_index(call: str, files: Files, format: FileFormat) -> Dataset:
             "shuffle its rows"
         )
     given = list(dict.fromkeys(_name_of(one) for one in Dataset(names)))
+    if not given:
+        raise _no_files(call)
     with ThreadPoolExecutor(min(_COUNTING_THREADS, max(1, len(given))), "penstock-files") as pool:
         counts = dict(zip(given, pool.map(format.count, given), strict=True))
         specs = zip(given, pool.map(format.spec, given), strict=True)
-        _, first = next(specs, ("", None))
+        _, first = next(specs)
         for name, spec in specs:
             if spec != first:
                 raise StorageError(f"{call}: {name!r} has rows of {spec}, and {given[0]!r} of {first}")
@@ -233,11 +236,15 @@ def first_name(call: str, files: Files) -> str:
     """The name of the first file, which tells what the others hold.
 
     Raises:
-        StorageError: there is none.
+        InvalidArgumentError: there is none.
     """
     for element in Dataset(names_of(call, files)).take(1):
         return _name_of(element)
-    raise StorageError(f"{call}: there is no file that tells what its rows are")
+    raise _no_files(call)
+
+
+def _no_files(call: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{call} takes at least one file, got none: the list of names is empty")
 
 
 def _name_of(element: Any) -> str:
@@ -264,6 +271,8 @@ def names_of(call: str, files: Files) -> Node:
         raise InvalidTypeError(f"{call} takes a file name, several, or a ps.Dataset of them, got {files!r}")
     given = [_name(call, name) for name in several]
     names = [name for one in given for name in _matching(call, one)]
+    if not names:
+        raise _no_files(call)
     for name in names:
         check_exists(call, name)
     kind = Slices if names == given else Listing

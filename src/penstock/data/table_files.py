@@ -5,13 +5,16 @@ from typing import Any
 
 from penstock.data.dataset import Dataset
 from penstock.data.files import Files, files_by_index, first_name, records_of
+from penstock.data.tensorflow import CSV
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats import indexed
 from penstock.formats.files import check_compression
 from penstock.formats.indexed.record_files import RecordFiles
 from penstock.formats.table_records import TableRecords, arrow_types
+from penstock.tensorflow_names import tensorflow_keywords
 
 
+@tensorflow_keywords(CSV)
 def CsvDataset(  # noqa: N802  # as TensorFlow has it
     files: Files,
     columns: Sequence[str] | None = None,
@@ -22,6 +25,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
     delimiter: str = ",",
     mask_nulls: Sequence[str] = (),
     null_values: Sequence[str] | None = None,
+    encoding: str = "utf-8",
     compression_type: str | None = None,
 ) -> Dataset[Any]:
     r"""The rows of CSV files as dictionaries, one file after the other; of files not compressed by their numbers.
@@ -47,13 +51,15 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
             elsewhere is an error.
         null_values: what stands for a null in columns that are not of strings, such as ["?", ""]; None for Arrow's
             usual ones: nothing, "NA", "N/A", "null", "NaN" and others like them.
+        encoding: of the text, by a name that Python knows, such as "latin-1" or "cp1252"; not UTF-16 and its kind, of
+            which commas and line ends are no single bytes.
         compression_type: None or "" for none; "GZIP", "ZLIB", "XZ" or "ZSTD", in any case.
 
     Raises:
         StorageError: a file is missing, or cannot be read, or has another header.
         ElementError: while iterating, a row with too many or too few values, or with one that does not fit its column.
             It says which line of which file. Iterating continues behind it.
-        InvalidArgumentError: a column that is not there, or a pattern without files.
+        InvalidArgumentError: a column that is not there, an unknown encoding, or a pattern or list without files.
         InvalidTypeError: what is no type, or something else than names.
 
     Example:
@@ -73,6 +79,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
         raise InvalidTypeError(f"{call}(header=...) takes a bool or a list of names, got {header!r}")
     if isinstance(null_values, str) or not all(isinstance(text, str) for text in null_values or ()):
         raise InvalidTypeError(f"{call}(null_values=...) takes a list of strings, got {null_values!r}")
+    _check_encoding(call, encoding)
     kinds = arrow_types(call, types)
 
     def found(name: str, compression: str) -> TableRecords:
@@ -87,6 +94,7 @@ def CsvDataset(  # noqa: N802  # as TensorFlow has it
             mask_nulls=mask_nulls,
             label=label or "",
             null_values=None if null_values is None else tuple(null_values),
+            encoding=encoding,
         )
 
     return _tables(call, files, compression_type, found)
@@ -156,6 +164,23 @@ def _tables(
     if compression:
         return records_of(call, files, records, compression)
     return files_by_index(call, files, RecordFiles(records))
+
+
+def _check_encoding(call: str, encoding: str) -> None:
+    """Refuse text in which records cannot be told apart byte by byte."""
+    try:
+        divides = all(sign.encode().decode(encoding) == sign for sign in '\n\r",')
+    except UnicodeDecodeError:
+        divides = False
+    except LookupError:
+        raise InvalidArgumentError(
+            f"{call}(encoding=...) takes an encoding that Python knows, got {encoding!r}"
+        ) from None
+    if not divides:
+        raise InvalidArgumentError(
+            f"{call}(encoding=...) takes an encoding that keeps ASCII, such as 'utf-8' or 'latin-1', got {encoding!r}: "
+            "write the file anew in UTF-8, for example with iconv"
+        )
 
 
 def _check_names(call: str, columns: Sequence[str] | None, mask_nulls: Sequence[str]) -> None:

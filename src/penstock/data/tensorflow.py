@@ -72,4 +72,30 @@ FILES: Names = {
     ),
     "name": DATASET.of_all_methods["name"],
 }
-"""Of `ps.TFRecordDataset` and `ps.TextLineDataset`."""
+"""Of `ps.TFRecordDataset`, `ps.TextLineDataset` and `ps.FixedLengthRecordDataset`."""
+
+_OF_DATASETS = "say it of the dataset: CsvDataset(...)"
+CSV: Names = {
+    **FILES,
+    "file_pattern": "files",
+    "column_names": "header",
+    "column_defaults": "types",
+    "record_defaults": "types",
+    "select_columns": "columns",
+    "select_cols": "columns",
+    "label_name": "label",
+    "field_delim": "delimiter",
+    "na_value": "null_values",
+    "use_quote_delim": NotHere("quotes around a value are always taken off, and others stay"),
+    "exclude_cols": NotHere("columns=[...] names those that are read"),
+    "batch_size": NotHere(f"{_OF_DATASETS}.batch(batch_size)"),
+    "num_epochs": NotHere(f"{_OF_DATASETS}.repeat(num_epochs); without it one epoch is read"),
+    "shuffle": NotHere(f"{_OF_DATASETS}.shuffle(), which orders all rows; without it they come in order"),
+    "shuffle_buffer_size": NotHere(f"{_OF_DATASETS}.shuffle(), which orders all rows"),
+    "shuffle_seed": NotHere(f"{_OF_DATASETS}.shuffle(seed=...)"),
+    "prefetch_buffer_size": NotHere(f"{_OF_DATASETS}.prefetch(...)"),
+    "sloppy": _IN_ORDER,
+    "num_rows_for_inference": NotHere("types are guessed from the first MiB; types={...} says them"),
+    "ignore_errors": NotHere(f"{_OF_DATASETS}.ignore_errors(), which counts and names the rows"),
+}
+"""Of `ps.CsvDataset`: the arguments of `CsvDataset` and of `make_csv_dataset`."""

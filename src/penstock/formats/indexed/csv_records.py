@@ -25,12 +25,14 @@ class CsvRecords(TableRecords):
         header: whether the first record of each file names them.
         delimiter: what stands between two values.
         null_values: what stands for a null; None for what Arrow takes for one.
+        encoding: of the text, in which ASCII is what it is in UTF-8.
     """
 
     names: tuple[str, ...]
     header: bool
     delimiter: str
     null_values: tuple[str, ...] | None = None
+    encoding: str = "utf-8"
     returns_end = True
 
     @property
@@ -41,7 +43,7 @@ class CsvRecords(TableRecords):
         return CsvReader(self, name, compression, number, offset)
 
     def table(self, data: bytes) -> pa.Table:
-        return _table(data, self.delimiter, self.names, self.schema, self.null_values)
+        return _table(data, self.delimiter, self.names, self.schema, self.null_values, self.encoding)
 
     def check_last(self, record: bytes) -> None:
         if _QUOTE in record and _is_open(record, self.delimiter.encode()):
@@ -58,7 +60,7 @@ class CsvReader(TableReader):
         super().__init__(format, source, compression, number, offset)
         if format.header and offset == 0 and self._is_file and self._loaded(skipping=True):
             try:
-                names = _header(self._data[: int(self._ends[0])], format.delimiter)
+                names = _header(self._data[: int(self._ends[0])], format.delimiter, format.encoding)
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 raise StorageError(f"{self._name!r} has no header: {error}") from error
             if names != list(format.names):
@@ -79,6 +81,7 @@ def csv_records(
     mask_nulls: Sequence[str],
     label: str,
     null_values: tuple[str, ...] | None,
+    encoding: str,
 ) -> CsvRecords:
     """What a file's first records show about its rows, and those of other files like it.
 
@@ -92,7 +95,7 @@ def csv_records(
         raise StorageError(f"{call}: {name!r} holds no row that tells which columns there are")
     first = data[: int(ends[0])]
     try:
-        found_names = _header(first, delimiter)
+        found_names = _header(first, delimiter, encoding)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise StorageError(f"{call}: {name!r} has no first line that tells which columns there are: {error}") from error
     body = data[len(first) if header is True else 0 : int(ends[-1])]
@@ -100,13 +103,19 @@ def csv_records(
         names = found_names
     else:
         names = list(header) if header else [f"f{number}" for number in range(len(found_names))]
+    if header is not True and header and names == found_names:
+        raise InvalidArgumentError(
+            f"{call}(header={names}): {name!r} has these names in its first line, which is no row: give header=True"
+        )
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"{call}: {name!r} has two columns of one name: {names}")
     known = pa.schema([(column, kind) for column, kind in types.items() if column in names])
     found = chosen_schema(
-        call, name, _sampled(call, name, body, delimiter, names, known, null_values), columns, types, label
+        call, name, _sampled(call, name, body, delimiter, names, known, null_values, encoding), columns, types, label
     )
-    return CsvRecords(call, found, tuple(mask_nulls), label, tuple(names), header is True, delimiter, null_values)
+    return CsvRecords(
+        call, found, tuple(mask_nulls), label, tuple(names), header is True, delimiter, null_values, encoding
+    )
 
 
 def _sampled(
@@ -117,19 +126,24 @@ def _sampled(
     names: list[str],
     known: pa.Schema,
     null_values: tuple[str, ...] | None,
+    encoding: str,
 ) -> pa.Schema:
     """All columns, and their types: those that are known, and Arrow's guesses of the others."""
+
+    def schema(data: bytes) -> pa.Schema:
+        return _table(data, delimiter, names, known, null_values, encoding, every=True).schema
+
     try:
-        found = _table(body, delimiter, names, known, null_values, every=True).schema
-    except (pa.ArrowException, ElementError):
+        found = schema(body)
+    except (pa.ArrowException, ElementError, UnicodeDecodeError):
         # Some record is damaged. It is an error where it is read; a few of those before it tell as much as there is.
         lines = _ends(body, True, delimiter.encode())
         found = None
         while found is None and len(lines) > 1:
             lines = lines[: len(lines) // 2]
             try:
-                found = _table(body[: int(lines[-1])], delimiter, names, known, null_values, every=True).schema
-            except pa.ArrowException:
+                found = schema(body[: int(lines[-1])])
+            except (pa.ArrowException, UnicodeDecodeError):
                 continue
         if found is None:
             raise StorageError(
@@ -146,13 +160,14 @@ def _table(
     names: Sequence[str],
     schema: pa.Schema,
     null_values: tuple[str, ...] | None,
+    encoding: str,
     every: bool = False,
 ) -> pa.Table:
     if not data:
         return pa.schema([(name, pa.null()) for name in names] if every else schema).empty_table()
     return pc.read_csv(
         pa.BufferReader(data),
-        pc.ReadOptions(column_names=list(names), block_size=len(data) + 1, use_threads=False),
+        pc.ReadOptions(column_names=list(names), block_size=len(data) + 1, use_threads=False, encoding=encoding),
         pc.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         pc.ConvertOptions(
             column_types=schema,
@@ -163,10 +178,10 @@ def _table(
     )
 
 
-def _header(record: bytes, delimiter: str) -> list[str]:
+def _header(record: bytes, delimiter: str, encoding: str) -> list[str]:
     """The values of the record that names the columns."""
     options = pc.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    reading = pc.ReadOptions(block_size=len(record) + 1, use_threads=False)
+    reading = pc.ReadOptions(block_size=len(record) + 1, use_threads=False, encoding=encoding)
     found: list[str] = pc.read_csv(pa.BufferReader(record), reading, options).column_names
     return found
 
