@@ -150,7 +150,7 @@ def huge_restore() -> list[Figure]:
     iterator = iter(dataset)
     next(iterator)
     state = iterator.state_dict()
-    state["position"] = [500_000, 0]
+    state["position"] = [500_000, 0, 500_000]
     resumed = iter(dataset)
     start = time.perf_counter()
     resumed.load_state_dict(state)

@@ -87,6 +87,25 @@ def test_a_cheap_function_is_called_serially(threads):
     assert tuned.serial and not tuned.want_more
 
 
+def test_short_calls_are_looked_at_now_and_then(threads, monkeypatch):
+    looked, clock = [], time.thread_time
+    monkeypatch.setattr(time, "thread_time", lambda: looked.append(True) or clock())
+    tuned = TunedCallers(threads, Bell(), lambda: None)
+    for _ in range(320):
+        tuned.call_serially(lambda: None, 1)
+    assert tuned.serial and len(looked) == 20
+
+
+def test_calls_that_take_long_after_many_short_ones_get_threads(threads):
+    tuned = TunedCallers(threads, Bell(), lambda: None)
+    for _ in range(100):
+        tuned.call_serially(lambda: None, 1)
+    for _ in range(20):
+        if tuned.serial:
+            tuned.call_serially(lambda: time.sleep(0.01), 1)
+    assert not tuned.serial
+
+
 def test_a_function_that_waits_gets_threads(threads):
     tuned = TunedCallers(threads, Bell(), lambda: None)
     assert tuned.call_serially(lambda: time.sleep(0.01) or "result", 1) == "result"

@@ -21,6 +21,10 @@ from penstock.runtime.threads import Threads
 _MOST = 16
 _WORTH_SECONDS = 2e-5
 """A call that takes less gains nothing, whatever it does."""
+_UNSEEN = 31
+"""Looking at how long calls take costs as much as a short call: only one in so many and one is looked at."""
+_UNSEEN_SECONDS = 1e-3
+"""A call that takes longer than this is no short one."""
 _THREAD: int | None = getattr(resource, "RUSAGE_THREAD", None)
 _GAIN = 1.15
 _KEEP = 1.05
@@ -92,12 +96,15 @@ class TunedCallers(Callers):
         self._function = function
         self._cores = os.cpu_count() or 1
         self.serial = True
-        # What serial calls have cost: seconds, those of them that were computed, how often they waited, and rows: all
-        # halved now and then.
+        # What serial calls have cost: seconds, those of them that were computed, how often they waited, and for how
+        # many rows in how many calls: all halved now and then.
         self._seconds = 0.0
         self._computed = 0.0
         self._waits = 0.0
         self._rows = 0
+        self._calls = 0
+        # So many calls are made without a look, because those before them were short.
+        self._unseen = 0
         self._since = 0.0
         self._until_trial = _FIRST_SECONDS
         # In threads: how long any of them worked, since when, how long all together, and the rows and tasks.
@@ -122,14 +129,20 @@ class TunedCallers(Callers):
         return (self._seconds if self._waiting else self._computed) / max(1, self._rows)
 
     @property
+    def _worthwhile(self) -> bool:
+        """Whether calls take so long that other threads could gain anything, beside what handing them out costs."""
+        seconds = self._seconds if self._waiting else self._computed
+        return seconds >= _WORTH_SECONDS * self._rows + _HANDING_SECONDS * self._calls
+
+    @property
     def _waiting(self) -> bool:
         """Whether most of a call's time is spent on waiting, and not because other processes have the processor."""
         return self._computed < self._seconds / 2 and self._waits >= _WAITS_A_ROW * self._rows
 
     def call_serially(self, call: Callable[[], Result], rows: int) -> Result:
         """What `call` gives, which makes the calls for so many rows; it is noted how long they take."""
-        if self._seconds < _WORTH_SECONDS * self._rows:
-            return self._call_cheaply(call, rows)
+        if self._unseen:
+            return self._call_unseen(call)
         waits, begun, computed = _waits(), time.perf_counter(), time.thread_time()
         result = call()
         seconds, computed = time.perf_counter() - begun, time.thread_time() - computed
@@ -141,33 +154,30 @@ class TunedCallers(Callers):
             self._computed += computed
             self._waits += waits
             self._rows += rows
+            self._calls += 1
             self._since += seconds if self._waiting else computed
-            self._decide()
+            if self._worthwhile:
+                self._decide()
+            else:
+                self._unseen = _UNSEEN
         return result
 
-    def _call_cheaply(self, call: Callable[[], Result], rows: int) -> Result:
-        """As `call_serially`, where calls were too short to gain anything: only the time is looked at."""
+    def _call_unseen(self, call: Callable[[], Result]) -> Result:
+        """As `call_serially`, where calls were too short to gain anything; until one takes long, they are not noted."""
         begun = time.perf_counter()
         result = call()
-        seconds = time.perf_counter() - begun
-        with self._lock:
-            self._seconds += seconds
-            self._computed += seconds
-            self._since += seconds
-            self._rows += rows
-            if self._seconds > 1.0:
-                self._halve()
+        self._unseen = self._unseen - 1 if time.perf_counter() - begun < _UNSEEN_SECONDS else 0
         return result
 
     def _halve(self) -> None:
         """Let what was seen long ago count less."""
         self._seconds, self._computed = self._seconds / 2, self._computed / 2
-        self._waits, self._rows = self._waits / 2, self._rows // 2
+        self._waits, self._rows, self._calls = self._waits / 2, self._rows // 2, self._calls // 2
 
     def _decide(self) -> None:
         """Go on serially, or see whether threads gain."""
         waiting = self._waiting
-        if self._row_seconds < _WORTH_SECONDS or self._goes_on_as_before():
+        if self._goes_on_as_before():
             return
         if self._since < (TASK_SECONDS if waiting and self._until_trial == _FIRST_SECONDS else self._until_trial):
             return
@@ -192,7 +202,7 @@ class TunedCallers(Callers):
     def _go_on_with(self, found: _Found) -> None:
         """Use so many threads again, on trial."""
         self._seconds = self._computed = found.row_seconds
-        self._waits, self._rows = 0.0, 1
+        self._waits, self._rows, self._calls = 0.0, 1, 1
         self._begin_threads(found.count)
 
     def _begin_threads(self, count: int) -> None:

@@ -175,10 +175,14 @@ class _CallsStream(RowsBeforeFailure, OneInputStream):
             error = to_keep(raised)
         piece = _CalledPiece(input_state, number, self._position, rows, self._skips.taken())
         piece.error = error
-        if rows is not None:
-            self._position += len(rows)
+        self._add(piece)
+
+    def _add(self, piece: _CalledPiece) -> None:
+        """Have the calls made for rows that were read, or note what came in place of rows."""
+        if piece.rows is not None:
+            self._position += len(piece.rows)
             self._begin(piece)
-        elif error is None:
+        elif piece.error is None:
             self._ended = True
             if not piece.skips:
                 return
@@ -220,6 +224,33 @@ class CallsInOrder(_CallsStream):
     """
 
     same_rows = True
+
+    def _make(self, need: int, allow: int) -> Block | None:
+        if self._work.callers.serial and not self._pieces and not self._ended:
+            return self._made_here(need, allow)
+        return super()._make(need, allow)
+
+    def _made_here(self, need: int, allow: int) -> Block | None:
+        """The next rows with the calls made by this thread, where nothing else is under way: without a piece."""
+        try:
+            rows = next(self._pulled(need if self._work.paced else allow, allow))
+        except failures() as error:
+            self._input.withhold(to_keep(error))
+            return super()._make(need, allow)
+        skips, count = self._skips.taken(), 0 if rows is None else len(rows)
+        if skips or rows is None:
+            self._add(self._piece_of_last(rows, count, skips))
+            return super()._make(need, allow)
+        output: Block | None
+        output, failure = self._work.start(rows, self._position).outcome()
+        if failure is not None:
+            self._failure, self._failed = failure.error, self._rest(self._piece_of_last(rows, count, []), failure.row)
+        self._position += count
+        return output
+
+    def _piece_of_last(self, rows: Block | None, count: int, skips: list[Noticed]) -> _CalledPiece:
+        """The `count` rows that were pulled last."""
+        return _CalledPiece(self._input.state_before(count), self._input.met - count, self._position, rows, skips)
 
     def _next_done(self) -> _CalledPiece | None:
         return self._pieces[0] if self._pieces and self._pieces[0].done else None
