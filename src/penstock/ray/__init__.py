@@ -1,19 +1,19 @@
 """`ps.ray`: penstock's processes placed by Ray, on one machine or a cluster of them.
 
-`PenstockConfig` makes the workers of Ray Train find each other. It needs Ray Train: `pip install 'ray[train]'`.
+`service` starts a data service of actors. `PenstockConfig` makes the workers of Ray Train find each other;
+it needs Ray Train: `pip install 'ray[train]'`.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import ray as _ray  # noqa: F401  # whoever uses this module has Ray; the error without it names the extra
-
 from penstock.errors import MissingExtraError
+from penstock.ray.service import service as service
 
 if TYPE_CHECKING:
     from penstock.ray.train import PenstockConfig as PenstockConfig
 
-__all__ = ["PenstockConfig"]
+__all__ = ["PenstockConfig", "service"]
 
 
 def __getattr__(name: str) -> Any:

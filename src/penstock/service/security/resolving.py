@@ -21,16 +21,18 @@ class ServiceAddress:
         target: "host:port", or with a protocol: "grpc+tls://host:port".
         token: the token that it asks for; None takes that of this process.
         tls_root: the authority of its certificate, in PEM: the path of a file, or the bytes themselves.
+        insecure: send the token to other machines without TLS.
 
     Example:
         >>> import penstock as ps
         >>> ps.service.ServiceAddress("grpc://10.0.0.7:5050", token="0123456789abcdef")
-        ServiceAddress(target='grpc://10.0.0.7:5050', tls_root=None)
+        ServiceAddress(target='grpc://10.0.0.7:5050', tls_root=None, insecure=False)
     """
 
     target: str
     token: str | None = field(default=None, repr=False)
     tls_root: str | bytes | None = None
+    insecure: bool = field(default=False, kw_only=True)
 
 
 Resolver = Callable[[], str | ServiceAddress]
@@ -106,7 +108,10 @@ def place_of(service: Any, credentials: ClientCredentials | None = None) -> Plac
         return Place(address, credentials)
     if not isinstance(found, ServiceAddress) or (found.token is None and found.tls_root is None):
         return Place(address, credentials_for(address))
-    return Place(address, client_credentials(token=found.token, given=found.token is not None, roots=found.tls_root))
+    shown = client_credentials(
+        token=found.token, given=found.token is not None, roots=found.tls_root, insecure=found.insecure
+    )
+    return Place(address, shown)
 
 
 def described(service: Any) -> str:

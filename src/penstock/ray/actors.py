@@ -1,0 +1,102 @@
+"""The processes of a data service as Ray's actors, which Ray starts again where they are lost."""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+import ray.util
+
+from penstock.service import DispatcherConfig, DispatchServer, ServiceAddress, WorkerConfig, WorkerServer
+
+NAMESPACE: Final = "penstock"
+"""That of Ray, in which the dispatchers' names are, whatever namespace a program is in."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all actors of a service have in common.
+
+    Args:
+        name: of the service.
+        alone: whether all of it is on one machine, and listens at its loopback address.
+    """
+
+    name: str
+    alone: bool
+    token: str = field(repr=False)
+    tls_cert: bytes | None = field(default=None, repr=False)
+    tls_key: bytes | None = field(default=None, repr=False)
+    tls_root: bytes | None = field(default=None, repr=False)
+    insecure: bool = False
+
+    def listening(self) -> dict[str, Any]:
+        """The arguments of a server's configuration."""
+        return {
+            "host": "127.0.0.1" if self.alone else "0.0.0.0",
+            "token": self.token,
+            "tls_cert": self.tls_cert,
+            "tls_key": self.tls_key,
+            "insecure": self.insecure,
+        }
+
+    def own_host(self) -> str:
+        """By what others reach this actor's machine."""
+        if self.alone:
+            return "localhost"
+        found: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        return found
+
+    @property
+    def dispatcher(self) -> str:
+        """The name of the dispatcher's actor."""
+        return f"dispatcher of {self.name}"
+
+
+class Dispatcher:
+    """The dispatcher, with a journal on the disk of its machine, from which it goes on when it was started again."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._work_dir = Path(tempfile.gettempdir()) / f"penstock-ray-{os.getuid()}-{settings.name}"
+        self._server = DispatchServer(DispatcherConfig(work_dir=self._work_dir, **settings.listening()))
+
+    def address(self) -> ServiceAddress:
+        """Where it is, and what to show to it."""
+        settings = self._settings
+        protocol = self._server.target.partition("://")[0]
+        target = f"{protocol}://{settings.own_host()}:{self._server.port}"
+        return ServiceAddress(target, settings.token, settings.tls_root, insecure=settings.insecure)
+
+    def process(self) -> int:
+        """The id of its process."""
+        return os.getpid()
+
+    def end(self) -> None:
+        """End for good: nothing is left of the journal."""
+        self._server.stop()
+        shutil.rmtree(self._work_dir, ignore_errors=True)
+
+
+class DataWorker:
+    """A data worker."""
+
+    def __init__(self, settings: Settings) -> None:
+        config = WorkerConfig(
+            dispatcher_address=f"ray://{settings.name}",
+            worker_address=f"{settings.own_host()}:%port%",
+            tls_root=settings.tls_root,
+            **settings.listening(),
+        )
+        self._server = WorkerServer(config)
+
+    def process(self) -> int:
+        """The id of its process."""
+        return os.getpid()
+
+    def leave(self) -> None:
+        """Finish what was asked of it, and end."""
+        self._server.stop(drain=True)
