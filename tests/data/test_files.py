@@ -542,7 +542,8 @@ ps.Dataset.list_files("s3://bucket/*")
 
 def test_explain_says_what_is_held(tmp_path):
     path = written(tmp_path / "a", b"one")
-    expected = "TFRecordDataset(compression_type='GZIP')  stream, unknown  holds 1 MB of one file\n  files(object[1])"
+    expected = "TFRecordDataset(compression_type='GZIP')  stream, unknown  holds 1 MB of one file; "
+    expected += "a state within one is resumed by decompressing it from its start\n  files(object[1])"
     assert ps.TFRecordDataset(path, "GZIP").explain().startswith(expected)
 
 

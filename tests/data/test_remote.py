@@ -1,10 +1,12 @@
 """Files of object stores and web servers: patterns, tags, faults of servers, and what is read in advance."""
 
+import importlib
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from object_server import cut, dropped, object_server, short, status
 import penstock as ps
 
 pytest.importorskip("obstore.store", reason="the extra cloud is not installed: pip install obstore")
+object_stores = importlib.import_module("penstock.formats.object_stores")
 obstore = pytest.importorskip("obstore", reason="the extra cloud is not installed: pip install obstore")
 PROTOCOLS = ("s3", "gs", "az")
 
@@ -70,6 +73,33 @@ def test_web_servers_are_read_with_what_follows_the_question_mark(server):
     assert len(ps.FilesDataset(at + "a.txt", "text")) == 2
     with pytest.raises(ps.InvalidArgumentError, match="web servers do not list their files"):
         ps.TextLineDataset(at + "*.txt")
+
+
+@pytest.mark.parametrize("most", [1 << 25, 1000])
+@pytest.mark.parametrize("by_index", [False, True])
+def test_a_server_without_ranges_sends_whole_files_to_memory_or_disk(server, most, by_index, monkeypatch, tmp_path):
+    monkeypatch.setattr(object_stores, "WHOLE_BYTES", most)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    server.objects["a"], server.objects["b"] = lines(*range(1000)), lines(*range(1000, 1010))
+    server.ranges = False
+    names = [f"{server.address}/a", f"{server.address}/b"]
+    dataset = ps.FilesDataset(names, "text") if by_index else ps.TextLineDataset(names)
+    assert [int(line) for line in dataset] == list(range(1010))
+    if by_index:
+        assert sorted(int(line) for line in dataset.shuffle(seed=1)) == list(range(1010))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_the_disk_does_not_take_says_why_it_was_copied(server, monkeypatch, tmp_path):
+    monkeypatch.setattr(object_stores, "WHOLE_BYTES", 10)
+    monkeypatch.setenv("PENSTOCK_FILE_CACHE", str(tmp_path / "none"))
+    server.objects["a"] = lines(*range(1000))
+    server.ranges = False
+    with pytest.raises(
+        ps.StorageError,
+        match="a', of 4 kB, cannot be copied to '.*none': No such file.* sends no parts of it; .*remote_files",
+    ):
+        list(ps.TextLineDataset(f"{server.address}/a"))
 
 
 @pytest.mark.parametrize("protocol", [*PROTOCOLS, "http"])

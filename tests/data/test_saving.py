@@ -16,6 +16,8 @@ import pytest
 from forked import Forked, run
 from hypothesis import given
 from hypothesis import strategies as st
+from two_workers import two_workers
+from until import until
 
 import penstock as ps
 from penstock.cli import main
@@ -268,6 +270,46 @@ def test_a_save_that_was_killed_goes_on_behind_its_complete_shards(kind, format,
         assert again == expected[10 * complete :]
     if kind == "threads":
         assert sorted(again) == sorted(set(again)) and len(again) == 100 - 10 * complete
+
+
+CALLER = """
+    import os, sys
+    import penstock as ps
+    folder, target = sys.argv[1:]
+
+    def row(x):
+        if int(x) == 35 and not os.path.exists(folder + "/killed"):
+            open(folder + "/reached", "w").close()  # each waits for the other end
+            open(folder + "/resume").close()
+        with open(folder + "/calls", "a") as calls:
+            calls.write(f"{int(x)} ")
+        return x
+
+    rows = ps.Dataset.range(60).map(row)
+    ps.service.distributed_save(rows, folder + "/saved", target, "npy", shards=6)
+"""
+
+
+def test_a_caller_of_distributed_save_that_is_killed_leaves_the_complete_shards_to_the_next_call(tmp_path):
+    arguments = "-c", textwrap.dedent(CALLER), str(tmp_path)
+    for name in ("reached", "resume"):
+        os.mkfifo(tmp_path / name)
+    with two_workers() as service:
+        caller = Forked(*arguments, service)
+        (tmp_path / "reached").read_text()  # one worker stays within shard 3; the other one writes the rest
+        until(lambda: len(list(tmp_path.glob("saved.unfinished/_save/0*.json"))) == 5)
+        caller.kill()
+        assert caller.wait() == -signal.SIGKILL
+        (tmp_path / "killed").touch()
+        (tmp_path / "resume").write_text("")
+        with pytest.raises(ps.StorageError, match="no saved dataset"):
+            ps.Dataset.load(tmp_path / "saved")
+        done = run(*arguments, service)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(os.listdir(tmp_path)) == ["calls", "killed", "reached", "resume", "saved"]
+    assert [int(x) for x in ps.Dataset.load(tmp_path / "saved")] == list(range(60))
+    calls = [int(x) for x in (tmp_path / "calls").read_text().split()]
+    assert sorted(x for x in calls if x and x // 10 != 3) == [*range(1, 30), *range(40, 60)]  # none of them again
 
 
 def test_a_save_of_another_dataset_begins_anew(tmp_path):

@@ -32,6 +32,7 @@ class ObjectServer(ThreadingHTTPServer):
         self.sent = 0
         self.lists = 0
         self.seconds = 0.0
+        self.ranges = True
         self.answering = self.most_at_a_time = 0
         self.lock = threading.Condition()
         self._faults: defaultdict[str, list[Callable[[_Answer, bytes], None]]] = defaultdict(list)
@@ -65,6 +66,7 @@ class ObjectServer(ThreadingHTTPServer):
         self.requests.clear()
         self._faults.clear()
         self.sent, self.lists, self.seconds, self.most_at_a_time = 0, 0, 0.0, 0
+        self.ranges = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that hangs up is none."""
@@ -156,6 +158,8 @@ class _Answer(BaseHTTPRequestHandler):
 
     def send_part(self, content: bytes) -> None:
         """What was asked for of some content."""
+        if not self.server.ranges:
+            del self.headers["Range"]
         tag = self.headers.get("If-Match")
         if tag and tag != _tag(content):
             self.send(412, b"")

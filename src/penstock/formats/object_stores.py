@@ -6,7 +6,9 @@ that the stores' own tools use.
 """
 
 import os
+import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,9 +19,11 @@ import obstore.store
 from obstore import exceptions
 
 from penstock.errors import InvalidArgumentError, StorageError
+from penstock.formats.file_cache import DIRECTORY
 from penstock.formats.files import changed
 from penstock.formats.name_patterns import fixed_folder, pattern_filter
 from penstock.formats.remote_file import RemoteFile
+from penstock.printing import in_bytes
 
 PROTOCOLS: Final = ("s3", "gs", "az", "http", "https")
 _WEB: Final = ("http", "https")
@@ -32,6 +36,9 @@ _RETRIES: Any = {
 }
 _TIMES: Any = {"timeout": timedelta(minutes=5), "read_timeout": timedelta(seconds=30)}
 """Many requests that share a slow line take long; one of which nothing comes is given up."""
+WHOLE_BYTES: Final = 1 << 25
+"""Of a server that sends no parts, files up to this size are held in memory."""
+_COPIED_BYTES: Final = 1 << 20
 _NAMES: Final = 1000
 """How many names come at a time."""
 
@@ -68,6 +75,29 @@ class _WholeFile(RemoteFile):
         return memoryview(self.head)[begin:end]
 
 
+class _CopiedFile(RemoteFile):
+    """A file that its server sends as a whole, in a nameless file of this machine's disk."""
+
+    def __init__(self, name: str, found: Any) -> None:
+        self.name, self.version, self.size = name, _version(found.meta), found.meta["size"]
+        folder = os.environ.get(DIRECTORY) or tempfile.gettempdir()
+        try:
+            self._copy, place = tempfile.mkstemp(dir=folder)
+            weakref.finalize(self, os.close, self._copy)
+            os.unlink(place)
+            with os.fdopen(self._copy, "wb", closefd=False) as copy:
+                for piece in found.stream(_COPIED_BYTES):
+                    copy.write(piece)
+        except OSError as error:
+            raise StorageError(
+                f"{name!r}, of {in_bytes(self.size)}, cannot be copied to {folder!r}: {error.strerror or error}. It is "
+                "because its server sends no parts of files; ps.cache_remote_files(directory) chooses another disk"
+            ) from error
+
+    def _fetch(self, begin: int, end: int) -> Any:
+        return memoryview(os.pread(self._copy, end - begin, begin))
+
+
 def open_file(name: str, first: int) -> RemoteFile:
     """A file, and with `first` more than 0 its first bytes, by one request.
 
@@ -83,6 +113,8 @@ def open_file(name: str, first: int) -> RemoteFile:
             return _ObjectFile(name, store, path, found.meta, bytes(found.bytes()))
         except (exceptions.GenericError, exceptions.NotSupportedError):  # an empty file has no first bytes
             found = obstore.get(store, path)
+            if found.meta["size"] > WHOLE_BYTES:
+                return _CopiedFile(name, found)
             return _WholeFile(name, found.meta, bytes(found.bytes()))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from penstock.data.dataset import Dataset, as_dataset, save_dataset
 from penstock.data.saving import Save, SaveRequest, in_any_order
 from penstock.data.shard_saving import SavePlan, ShardTask
+from penstock.options import Options
 from penstock.service.distribute import distribute
 from penstock.service.security.resolving import Service
 from penstock.service.wire.definitions import from_bytes, to_bytes
@@ -14,7 +15,7 @@ from penstock.service.wire.definitions import from_bytes, to_bytes
 
 @dataclass(frozen=True)
 class WriteShard:
-    """Writes the shard of a number in a data worker; gives its description as JSON.
+    """Writes the shard of a number in a data worker; gives the number and its description, as JSON.
 
     What it writes depends on the number alone. So it does not matter how often a shard is begun, nor by whom: the
     files of each attempt are moved to their place whole, and are the same.
@@ -26,7 +27,7 @@ class WriteShard:
 
     def __call__(self, number: int) -> str:
         node, options = from_bytes(self.definition)
-        return json.dumps(ShardTask(node, options, self.plan, self.directory)(int(number)))
+        return json.dumps([int(number), ShardTask(node, options, self.plan, self.directory)(int(number))])
 
 
 def distributed_save(
@@ -82,10 +83,11 @@ def distributed_save(
     def by_workers(save: Save, missing: list[int]) -> None:
         definition = to_bytes(save.node, save.options)
         task = WriteShard(definition, save.plan, str(save.notes.directory))
-        numbers = Dataset.from_tensor_slices(missing).map(task)
+        # In any order, so that what is complete is noted, whichever shard takes longest.
+        numbers = Dataset.from_tensor_slices(missing).map(task).with_options(Options(deterministic=False))
         with iter(numbers.apply(distributed)) as descriptions:
-            for number, description in zip(missing, descriptions, strict=True):
-                found = json.loads(description)
+            for description in descriptions:
+                number, found = json.loads(description)
                 save.add(number, found)
                 save.count(found["rows"])
 

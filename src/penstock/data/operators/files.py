@@ -44,7 +44,12 @@ class ReadFiles(OneInput):
 
     @property
     def memory(self) -> str:
-        return f"holds {in_bytes(CHUNK_BYTES)} of one file"
+        held = f"holds {in_bytes(CHUNK_BYTES)} of one file"
+        return (
+            f"{held}; a state within one is resumed by decompressing it from its start"
+            if self.compression_type
+            else held
+        )
 
     @property
     def name(self) -> str:  # type: ignore[override]  # one node serves every format
