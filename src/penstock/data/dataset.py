@@ -1338,6 +1338,7 @@ class Dataset(Generic[Element]):
                 size_of,
                 text,
                 dataset_of=type(self)._of_block,
+                least_size=window_size or 1,
                 site=user_site(),
             )
         )
@@ -1435,6 +1436,7 @@ class Dataset(Generic[Element]):
                 lambda bucket: sizes[int(bucket)],
                 (f"{describe(element_length_func)}", f"{boundaries}", f"{sizes}"),
                 dataset_of=type(self)._of_block,
+                least_size=min(sizes),
                 boundaries=tuple(boundaries),
                 bounded=pad_to_bucket_boundary and not no_padding,
                 site=site,

@@ -187,7 +187,7 @@ class Map(OneInput):
         return output
 
     def open_for_consumer(self, run: Run, epoch: int) -> Stream:
-        return self.open(run, epoch) if self.overlaps else MapStream(self, run, epoch)
+        return self.open(run, epoch) if self.overlaps or self.unordered else MapStream(self, run, epoch)
 
     def stream(self, run: Run, epoch: int) -> Stream:
         if not self.overlaps and not self.unordered:

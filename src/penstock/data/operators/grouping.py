@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from penstock.runtime.pacing import Pace
 from penstock.runtime.threads import failures
 from penstock.spec import merged, with_open_axes
 from penstock.structure import Structure, flatten, map_structure
+
+_FEW_GROUPS: Final = 32
+"""Of more groups it would cost too much to look at all before each block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +41,8 @@ class GroupByWindow(OneInput):
     window_size_function: Callable[[Any], Any] = field(repr=False)
     arguments_text: tuple[str, ...] = ()
     dataset_of: Callable[[Block], Any] = field(repr=False, kw_only=True)
+    least_size: int = field(default=1, repr=False, kw_only=True)
+    """The size of the smallest window."""
 
     @property
     def memory(self) -> str:
@@ -45,7 +50,7 @@ class GroupByWindow(OneInput):
 
     @property
     def identity(self) -> dict[str, Any]:
-        return self._arguments_without("arguments_text", "dataset_of")
+        return self._arguments_without("arguments_text", "dataset_of", "least_size")
 
     @property
     def name(self) -> str:  # type: ignore[override]  # one node serves two methods
@@ -82,8 +87,13 @@ class GroupByWindow(OneInput):
 
 @dataclass(frozen=True)
 class _Group:
-    """Collected rows: their numbers in the input, in order, and their leaves."""
+    """Collected rows: their numbers in the input, in order, and their leaves.
 
+    Attributes:
+        size: how many make a window.
+    """
+
+    size: int
     numbers: list[int] = field(default_factory=list)
     leaves: list[list[Any]] = field(default_factory=list)
 
@@ -120,7 +130,8 @@ class GroupByWindowStream(Stream):
         """Read until a window is full, or the input has ended and one is left; False when there is none."""
         while True:
             input_state, met = self._input.state(), self._input.met
-            block = self._input.pull(1, self._pace.start())
+            sure = self._sure()
+            block = self._input.pull(sure, max(sure, self._pace.start()))
             if block is None:
                 if not self._groups:
                     return False
@@ -133,29 +144,39 @@ class GroupByWindowStream(Stream):
             if self._collect(block, met):
                 return True
 
+    def _sure(self) -> int:
+        """How many rows are needed before a window can be full."""
+        if len(self._groups) > _FEW_GROUPS:
+            return 1
+        missing = [group.size - len(group.numbers) for group in self._groups.values()]
+        return max(1, min(self._node.least_size, *missing)) if missing else self._node.least_size
+
     def _collect(self, block: Block, first: int) -> bool:
         """Sort rows into groups until one is full, and give back the rest; `first` is the number of the first row."""
         keys = checked_rows(self._node.key_function, block)
         for number in range(len(block)):
             try:
                 key = self._key(next(keys), block, number)
-                size = int(self._node.window_size_function(key))
-                if size < 1:
-                    raise ElementError(f"the size of a window must be at least 1, got {size} for key {key}")
+                group = self._groups.get(key) or self._begin_group(key)
             except failures() as error:
                 note(error, self._node, first + number)
                 self._input.give_back(len(block) - number - 1)
                 raise
             # Copies, so that a row does not keep its whole block alive.
             leaves = [own(column[number]) for column in block.columns]
-            group = self._groups.get(key) or self._groups.setdefault(key, _Group())
             group.numbers.append(first + number)
             group.leaves.append(leaves)
-            if len(group.numbers) >= size:
+            if len(group.numbers) >= group.size:
                 self._input.give_back(len(block) - number - 1)
                 self._emit(key)
                 return True
         return False
+
+    def _begin_group(self, key: int) -> _Group:
+        size = int(self._node.window_size_function(key))
+        if size < 1:
+            raise ElementError(f"the size of a window must be at least 1, got {size} for key {key}")
+        return self._groups.setdefault(key, _Group(size))
 
     def _key(self, value: Any, block: Block, number: int) -> int:
         """The key of row `number` of a block, from the key function's result."""
@@ -212,11 +233,18 @@ class GroupByWindowStream(Stream):
             self._structure = block.structure
             for number in wanted.intersection(range(met, met + len(block))):
                 found[number] = [own(column[number - met]) for column in block.columns]
-        self._groups = {key: _Group(list(numbers), [found[number] for number in numbers]) for key, numbers in groups}
+        for key, numbers in groups:
+            self._restore_group(self._begin_group(key), numbers, found)
         if window is not None:
-            self._window = (window[0], _Group(list(window[1]), [found[number] for number in window[1]]))
+            self._window = (window[0], self._restore_group(_Group(len(window[1])), window[1], found))
             self._output = self._open(*self._window)
             self._output.restore(window[2])
+
+    @staticmethod
+    def _restore_group(group: _Group, numbers: list[int], found: dict[int, list[Any]]) -> _Group:
+        group.numbers.extend(numbers)
+        group.leaves.extend(found[number] for number in numbers)
+        return group
 
     def close(self) -> None:
         if self._output is not None:
