@@ -42,7 +42,12 @@ SLOW = {
     "docs/training/jax-and-flax.md",
 }
 """Documents whose examples train, or start several workers: `make check` leaves them out."""
-NEEDS = {"docs/audio-and-video.md": ("soundfile", "av"), "docs/object-stores.md": ("obstore",)}
+NEEDS = {
+    "docs/audio-and-video.md": ("soundfile", "av"),
+    "docs/object-stores.md": ("obstore",),
+    "docs/files/array-record.md": ("array_record",),
+    "docs/files/arrays.md": ("h5py",),
+}
 """Packages of extras, without which the examples of a document are left out."""
 OPTIMISED = {"docs/training/README.md"}
 """Documents whose examples run programs so often that optimising them costs less than it saves."""
