@@ -1,7 +1,9 @@
 """Collections of other libraries are read by index, in the largest pieces that they offer."""
 
 import json
+import pickle
 import threading
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -129,6 +131,80 @@ def test_hugging_face_gives_columns_unless_something_is_decoded():
     for decoded in (Image(), [Image()], {"inner": Image()}):
         assert ps.Dataset.from_source(Frames(table, features={"x": decoded}))[3] == {"x": "decoded 3", "t": "decoded d"}
     assert ps.Dataset.from_source(Frames(table, form="numpy"))[3] == {"x": "decoded 3", "t": "decoded d"}
+
+
+class Mapped(Frames):
+    """The same with a table of chunks in sight, of which some rows were selected."""
+
+    def __init__(self, table, chosen=None):
+        super().__init__(table)
+        self.data = SimpleNamespace(table=table)
+        self._indices = chosen and SimpleNamespace(table=pa.table({"indices": pa.array(chosen, pa.uint64())}))
+
+    def __len__(self):
+        return len(self._table) if self._indices is None else len(self._indices.table)
+
+    def with_format(self, form):
+        return self
+
+    def __getitem__(self, rows):
+        raise AssertionError("its rows are read from the table")
+
+
+def test_rows_of_a_hugging_face_table_are_gathered_from_its_chunks():
+    kinds = pa.schema(
+        {
+            "number": pa.float32(),
+            "equal": pa.list_(pa.int16()),
+            "ragged": pa.large_list(pa.float64()),
+            "matrix": pa.list_(pa.list_(pa.int32(), 2), 2),
+            "text": pa.string(),
+            "inner": pa.struct({"a": pa.int64()}),
+        }
+    )
+    rows = [
+        {
+            "number": row / 2,
+            "equal": [row, -row, 3],
+            "ragged": [row] * (row % 4),
+            "matrix": [[row, 1], [2, row]],
+            "text": f"row {row}",
+            "inner": {"a": row},
+        }
+        for row in range(40)
+    ]
+    sizes = (7, 0, 1, 20, 12)
+    ends = np.cumsum(sizes)
+    table = pa.concat_tables(
+        pa.Table.from_pylist(rows[: end + 1], kinds).slice(end - size, size)
+        for size, end in zip(sizes, ends, strict=True)
+    )
+    selected = list(range(39, 3, -1))
+
+    def plain(row):
+        return {name: plain(leaf) if isinstance(leaf, dict) else leaf.tolist() if name != "text" else leaf
+                for name, leaf in row.items()}  # fmt: skip
+
+    for chosen in (None, selected):
+        expected = rows if chosen is None else [rows[row] for row in chosen]
+        dataset = pickle.loads(pickle.dumps(ps.Dataset.from_source(Mapped(table, chosen))))
+        assert [plain(row) for row in dataset] == expected
+        assert [plain(row) for row in dataset[5:30]] == expected[5:30]
+        shuffled = dataset.shuffle(seed=3)
+        numbers = [int(number) for number in ps.Dataset.range(len(expected)).shuffle(seed=3)]
+        assert [plain(row) for row in shuffled] == [expected[number] for number in numbers]
+        assert [plain(row) for row in dataset.shard(3, 1)] == expected[1::3]
+    even = Mapped(table.select(["equal", "matrix"]))
+    batch = next(iter(ps.Dataset.from_source(even).shuffle(seed=1).batch(30)))
+    assert (batch["equal"].shape, batch["equal"].dtype, batch["matrix"].shape) == ((30, 3), np.int16, (30, 2, 2))
+
+
+def test_a_null_of_a_hugging_face_table_is_an_error_after_the_rows_before_it():
+    rows = iter(ps.Dataset.from_source(Mapped(pa.table({"x": pa.chunked_array([[1, 2], [3, None, 5]])}))))
+    assert [next(rows)["x"] for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(ps.InvalidArgumentError, match=r"from_source takes columns without nulls.* at \['x'\]"):
+        next(rows)
+    assert next(rows)["x"] == 5
 
 
 def test_rows_of_different_kinds_are_refused():

@@ -11,6 +11,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -104,17 +105,42 @@ class ArrayRows(CollectionRows):
 
 
 class ArrowRows(CollectionRows):
-    """Rows of a data set of Hugging Face's, by its Arrow columns."""
+    """Rows of a data set of Hugging Face's, out of the Arrow table that it holds or maps into memory."""
 
     def __init__(self, source: Any) -> None:
         self._source = source.with_format("arrow")
 
+    def __reduce__(self) -> tuple[type["ArrowRows"], tuple[Any]]:
+        """In another process the table is found again."""
+        return ArrowRows, (self._source,)
+
+    @cached_property
+    def _table(self) -> "tuple[formats.table_rows.TableRows, formats.table_rows.TableRows | None] | None":
+        """The rows of the table, and which of them is each row of the data set, if it chooses among them.
+
+        None where the data set does not say so: then it is asked for the rows itself, which is slower.
+        """
+        table = getattr(getattr(self._source, "data", None), "table", None)
+        if not hasattr(self._source, "_indices") or getattr(table, "column_names", None) != self._source.column_names:
+            return None
+        chosen = self._source._indices  # no public name says which rows were selected
+        if chosen is None:
+            return formats.table_rows.TableRows(table, "from_source"), None
+        rows, numbers = (formats.table_rows.TableRows(one, "from_source") for one in (table, chosen.table))
+        return rows, numbers
+
     def read(self, indices: Indices) -> Block:
-        if isinstance(indices, range) and indices.step == 1:
-            table = self._source[indices.start : indices.stop]
+        if self._table is not None:
+            rows, chosen = self._table
+            if chosen is not None:
+                (numbers,) = chosen.read(indices).values()
+                indices = numbers.astype(np.int64)
+            found = rows.read(indices)
         else:
-            table = self._source[_numbers(indices)]
-        columns, structure = flatten(formats.tables.as_columns(table, call="from_source"))
+            ranged = isinstance(indices, range) and indices.step == 1
+            wanted = slice(indices.start, indices.stop) if ranged else _numbers(indices)
+            found = formats.tables.as_columns(self._source[wanted], call="from_source")
+        columns, structure = flatten(found)
         return Block(tuple(columns), structure, len(indices))
 
 

@@ -168,7 +168,8 @@ def _table(
     return pc.read_csv(
         pa.BufferReader(data),
         pc.ReadOptions(column_names=list(names), block_size=len(data) + 1, use_threads=False, encoding=encoding),
-        pc.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        # Without quotes no value holds a newline; Arrow then does not look for the last record's end value by value.
+        pc.ParseOptions(delimiter=delimiter, newlines_in_values=_QUOTE in data),
         pc.ConvertOptions(
             column_types=schema,
             include_columns=[] if every else schema.names,
