@@ -65,6 +65,14 @@ class TableRecords(RecordFormat):
         label = columns.pop(self.label)
         return columns, label
 
+    def at_once(self, data: bytes, last: int, count: int) -> Any:
+        try:
+            self.check_last(data[last:])
+            table = self.table(data)
+            return self.rows(table) if table.num_rows == count else None
+        except _DAMAGE:  # who reads the records one after the other says which one, and what is wrong
+            return None
+
     @abstractmethod
     def table(self, data: bytes) -> pa.Table:
         """The rows of whole records.

@@ -109,7 +109,9 @@ class RecordFiles(FileFormat):
     def _records(self, file: RangedFile, edges: Edges, rows: Rows) -> Any:
         numbers = slice(rows.start, rows.stop) if isinstance(rows, range) else rows
         begins, ends = edges[:-1][numbers], edges[1:][numbers]
-        return self._decoded(file, int(rows[0]), begins, file.read(begins, ends), len(rows))
+        data = file.read(begins, ends)
+        found = self.records.at_once(data, len(data) - int(ends[-1] - begins[-1]), len(rows))
+        return self._decoded(file, int(rows[0]), begins, data, len(rows)) if found is None else found
 
     def _decoded(self, file: RangedFile, number: int, begins: Edges, data: bytes, count: int) -> Any:
         """All of these records.
