@@ -229,5 +229,12 @@ def _visit(value: Any, leaves: list[Any]) -> Structure:
 def _node(
     kind: Kind, names: Iterable[Any], values: Iterable[Any], leaves: list[Any], python_class: type | None = None
 ) -> Structure:
-    children = tuple(_visit(value, leaves) for value in values)
-    return Structure(kind, children, tuple(names), python_class, sum(child.leaf_count for child in children))
+    before = len(leaves)
+    children = []
+    for value in values:
+        if type(value) is np.ndarray:  # as most leaves of blocks
+            leaves.append(value)
+            children.append(LEAF)
+        else:
+            children.append(_visit(value, leaves))
+    return Structure(kind, tuple(children), tuple(names), python_class, len(leaves) - before)

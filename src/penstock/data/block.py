@@ -46,7 +46,7 @@ class Block:
     @property
     def nbytes(self) -> int:
         """About how many bytes the columns hold. An object column is estimated by its first entry."""
-        return sum(_bytes_of(column) for column in self.columns)
+        return sum(map(_bytes_of, self.columns))
 
     def rows(self) -> Iterator[Any]:
         """The elements, one by one; rows of dense columns are views."""
@@ -201,7 +201,7 @@ def object_column(values: Iterable[Any]) -> Column:
 
 def is_ragged(column: Column) -> bool:
     """Whether this is an object column of arrays."""
-    return column.dtype == object and column.ndim == 1 and len(column) > 0 and isinstance(column[0], np.ndarray)
+    return column.dtype.kind == "O" and column.ndim == 1 and len(column) > 0 and isinstance(column[0], np.ndarray)
 
 
 def dtype_of_rows(column: Column) -> np.dtype[Any]:
@@ -253,7 +253,7 @@ def _joined(columns: Sequence[Column], copiers: Copiers | None) -> Column:
 
 
 def _bytes_of(column: Column) -> int:
-    if column.dtype != object or column.size == 0:
+    if column.dtype.kind != "O" or column.size == 0:
         return column.nbytes
     return column.nbytes + column.size * sys.getsizeof(column.flat[0])
 
@@ -274,6 +274,6 @@ def locked_entries(column: Column) -> Column:
 
 
 def _locked(column: Column) -> Column:
-    view = locked_entries(column).view()
+    view = column.view() if column.dtype.kind != "O" else locked_entries(column).view()
     view.flags.writeable = False
     return view

@@ -183,13 +183,16 @@ class Batch(Batching):
         return map_structure(lambda leaf: batched(leaf, self.rows), inputs[0])
 
     def batches(self, block: Block, size: int) -> Block:
-        paths = block.structure.paths()
-        columns = tuple(self._stacked(column, size, path) for column, path in zip(block.columns, paths, strict=True))
-        return Block(columns, block.structure, len(block) // size)
+        count = len(block) // size
+        columns = tuple(
+            self._stacked(column, size, block.structure.paths()[number])
+            if is_ragged(column)
+            else column.reshape(count, size, *column.shape[1:])
+            for number, column in enumerate(block.columns)
+        )
+        return Block(columns, block.structure, count)
 
     def _stacked(self, column: Column, size: int, leaf: str) -> Column:
-        if not is_ragged(column):
-            return column.reshape(len(column) // size, size, *column.shape[1:])
         stacked = []
         for start in range(0, len(column), size):
             rows = column[start : start + size]

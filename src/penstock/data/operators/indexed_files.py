@@ -149,10 +149,11 @@ class IndexedFiles(OneInput):
 
     def _part(self, name: str, rows: Rows) -> Block:
         columns, structure = flatten(self.format.read(name, rows))
-        wrong = [len(column) for column in columns if len(column) != len(rows)]
-        if wrong:
+        lengths = set(map(len, columns)) - {len(rows)}
+        if lengths:
             raise ElementError(
-                f"{type(self.format).__name__}.read must give {len(rows)} rows for {len(rows)} numbers, got {wrong[0]}"
+                f"{type(self.format).__name__}.read must give {len(rows)} rows for {len(rows)} numbers, "
+                f"got {lengths.pop()}"
             )
         return Block(tuple(map(np.asarray, columns)), structure, len(rows)).read_only()
 
