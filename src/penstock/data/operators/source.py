@@ -137,9 +137,11 @@ class ArrowRows(CollectionRows):
                 indices = numbers.astype(np.int64)
             found = rows.read(indices)
         else:
-            ranged = isinstance(indices, range) and indices.step == 1
-            wanted = slice(indices.start, indices.stop) if ranged else _numbers(indices)
-            found = formats.tables.as_columns(self._source[wanted], call="from_source")
+            if isinstance(indices, range) and indices.step == 1:
+                table = self._source[indices.start : indices.stop]
+            else:
+                table = self._source[_numbers(indices)]
+            found = formats.tables.as_columns(table, call="from_source")
         columns, structure = flatten(found)
         return Block(tuple(columns), structure, len(indices))
 
