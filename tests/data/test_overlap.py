@@ -6,7 +6,7 @@ from itertools import chain, islice
 
 import numpy as np
 import pytest
-from together import CALLS, ROWS, Together, generator
+from together import CALLS, ROWS, Held, Together, generator
 
 import penstock as ps
 
@@ -222,23 +222,15 @@ def test_errors_come_in_their_places_while_others_run_ahead(below):
 
 
 def test_calls_that_are_not_wanted_any_more_are_not_made():
-    entered, released, calls = threading.Semaphore(0), threading.Event(), []
-
-    def held(x):
-        calls.append(int(x))
-        entered.release()
-        assert x == 0 or released.wait(timeout=60)
-        return x
-
+    held = Held()
     iterator = iter(ps.Dataset.range(1000).map(held, num_parallel_calls=2))
     next(iterator)
-    for _ in range(3):
-        assert entered.acquire(timeout=60)
+    held.await_calls(3)
     closing = threading.Thread(target=iterator.close)
     closing.start()
-    released.set()
+    held.released.set()
     closing.join()
-    assert len(calls) <= 5
+    assert len(held.calls) <= 5
 
 
 def test_states_in_the_middle_of_calls_name_what_was_given():

@@ -7,16 +7,7 @@ import pytest
 
 from penstock.runtime.callers import Bell, Callers, Work
 from penstock.runtime.channel import Closed
-from penstock.runtime.threads import Threads
 from penstock.runtime.tuning import TunedCallers
-
-
-@pytest.fixture
-def threads():
-    threads = Threads()
-    yield threads
-    threads.stop()
-    threads.join()
 
 
 def wait_for(bell, condition):

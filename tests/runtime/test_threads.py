@@ -10,14 +10,6 @@ from penstock.runtime.channel import Closed
 from penstock.runtime.threads import Threads
 
 
-@pytest.fixture
-def threads():
-    threads = Threads()
-    yield threads
-    threads.stop()
-    threads.join()
-
-
 @pytest.mark.parametrize("parallelism", [1, 2, 5])
 @pytest.mark.parametrize("chunk", [1, 3, 100])
 @pytest.mark.parametrize("rows", [0, 1, 17])

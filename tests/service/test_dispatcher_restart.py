@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from service_status import status
 
 import penstock as ps
 from penstock.errors import LostLeaseError
-from penstock.service.transport.dispatcher_client import DispatcherClient
-from penstock.service.wire.dispatcher_messages import GetStatus, Status
 
 pytestmark = pytest.mark.slow
 
@@ -31,18 +30,8 @@ def slowly(x: int) -> int:
     return x
 
 
-def status_of(address: str) -> Status:
-    client = DispatcherClient(address)
-    try:
-        status = client.ask(GetStatus())
-        assert isinstance(status, Status)
-        return status
-    finally:
-        client.close()
-
-
 def alive(address: str) -> set[int]:
-    return {worker.info.worker_id for worker in status_of(address).workers if worker.alive}
+    return {worker.info.worker_id for worker in status(address).workers if worker.alive}
 
 
 class Readers:
@@ -267,7 +256,7 @@ def test_named_datasets_and_jobs_that_nobody_reads_are_kept(
             ps.service.from_dataset_id("distributed_epoch", dispatcher.address, name, job_name="job")
         ) as iterator:
             first = [int(next(iterator)) for _ in range(100)]
-        while any(epoch.consumers for epoch in status_of(dispatcher.address).epochs):
+        while any(epoch.consumers for epoch in status(dispatcher.address).epochs):
             time.sleep(0.01)
         dispatcher.kill()
         dispatcher.start()

@@ -20,6 +20,7 @@ import msgspec
 import pytest
 from forked import Forked, run
 from pyarrow import flight
+from service_status import status
 
 import penstock as ps
 from penstock.cli import main
@@ -45,7 +46,6 @@ from penstock.service.wire.dispatcher_messages import (
     GetStatus,
     OpenEpoch,
     RegisterDataset,
-    Status,
     WorkerHello,
 )
 from penstock.service.wire.subjects import DatasetInfo, Endpoint, JobParameters, PassInfo, Span
@@ -73,16 +73,6 @@ def secret_file(path: Path, content: str, mode: int = 0o600) -> str:
 
 def address_of(dispatcher: ps.service.DispatchServer) -> str:
     return f"localhost:{dispatcher.port}"
-
-
-def status(service: str, credentials: ClientCredentials | None = None, patience: float = 0) -> Status:
-    client = DispatcherClient(service, patience_seconds=patience, credentials=credentials)
-    try:
-        found = client.ask(GetStatus())
-        assert isinstance(found, Status)
-        return found
-    finally:
-        client.close()
 
 
 @contextmanager
@@ -198,7 +188,7 @@ def test_the_users_own_token_never_leaves_the_machine(address: str, own: bool, t
 def test_a_token_is_not_sent_over_a_network_in_the_clear(token_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_TOKEN_FILE", token_file)
     with pytest.raises(ps.ServiceError, match=r"not sent to host:1 without TLS.*use grpc\+tls://host:1, or set PENST"):
-        status("host:1")
+        status("host:1", patience=0)
     monkeypatch.setenv("PENSTOCK_INSECURE", "1")
     assert client_credentials().authorization("host:1", tls=False) == f"Bearer {TOKEN}"
 

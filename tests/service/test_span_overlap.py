@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from together import CALLS, ROWS, Together, generator
+from together import CALLS, ROWS, Held, Together, generator
 
 import penstock as ps
 from penstock.service.wire.policy import ShardingPolicy
@@ -89,21 +89,13 @@ def test_eight_calls_run_over_two_spans_that_are_read_at_the_same_time(kind):
 
 
 def test_a_span_that_nobody_reads_on_makes_no_further_calls():
-    entered, released, calls = threading.Semaphore(0), threading.Event(), []
-
-    def held(x):
-        calls.append(int(x))
-        entered.release()
-        assert x == 0 or released.wait(timeout=60)
-        return x
-
+    held = Held()
     opening = opened(ps.Dataset.range(100).map(held, num_parallel_calls=2))
     reader = opening.reader(request(0, 100))
     assert reader.next(1).found.columns[0].tolist() == [0]
-    for _ in range(3):
-        assert entered.acquire(timeout=60)
+    held.await_calls(3)
     reader.close()
-    released.set()
+    held.released.set()
     opening.end()
     opening.join(60)
-    assert len(calls) <= 5
+    assert len(held.calls) <= 5

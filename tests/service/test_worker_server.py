@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from service_status import status
 from until import until
 
 import penstock as ps
 from penstock.runtime.ports import free_port
 from penstock.service.transport.dispatcher_client import DispatcherClient
-from penstock.service.wire.dispatcher_messages import GetStatus, Status, Stop, WorkerStatus
+from penstock.service.wire.dispatcher_messages import Stop, WorkerStatus
 from penstock.service.wire.subjects import Endpoint
 
 Address = str
@@ -37,20 +38,10 @@ def worker_for(dispatcher: ps.service.DispatchServer, **more: object) -> ps.serv
     return ps.service.WorkerServer(config_for(dispatcher, **more))
 
 
-def status_of(dispatcher: ps.service.DispatchServer) -> Status:
-    client = DispatcherClient(dispatcher.target)
-    try:
-        status = client.ask(GetStatus())
-        assert isinstance(status, Status)
-        return status
-    finally:
-        client.close()
-
-
 def awaited(dispatcher: ps.service.DispatchServer, holds: Callable[[list[WorkerStatus]], bool]) -> list[WorkerStatus]:
     """The workers, once something holds for them."""
-    until(lambda: holds(status_of(dispatcher).workers))
-    return status_of(dispatcher).workers
+    until(lambda: holds(status(dispatcher.target).workers))
+    return status(dispatcher.target).workers
 
 
 def elements(dispatcher: ps.service.DispatchServer, dataset: ps.Dataset) -> list[int]:
@@ -59,17 +50,17 @@ def elements(dispatcher: ps.service.DispatchServer, dataset: ps.Dataset) -> list
 
 def test_a_worker_is_known_when_it_has_started(dispatcher: ps.service.DispatchServer) -> None:
     with worker_for(dispatcher, tags=("COLOCATED",)) as worker:
-        (known,) = status_of(dispatcher).workers
+        (known,) = status(dispatcher.target).workers
         assert worker.target == f"grpc://{known.info.endpoint.address}"
         assert known.info.endpoint.address.startswith("localhost:")
         assert known.info.colocated
         assert elements(dispatcher, ps.Dataset.range(3)) == [0, 1, 2]
-    assert [left.alive for left in status_of(dispatcher).workers] == [False]
+    assert [left.alive for left in status(dispatcher.target).workers] == [False]
 
 
 def test_a_worker_advertises_the_address_that_it_was_given(dispatcher: ps.service.DispatchServer) -> None:
     with worker_for(dispatcher, worker_address="127.0.0.1:%port%"):
-        (known,) = status_of(dispatcher).workers
+        (known,) = status(dispatcher.target).workers
         assert known.info.endpoint.address.startswith("127.0.0.1:")
         assert known.info.endpoint != Endpoint(address=known.info.endpoint.address), "it says where it is"
 
@@ -94,7 +85,7 @@ def test_a_worker_may_be_started_before_its_dispatcher() -> None:
     assert starting.is_alive()
     with ps.service.DispatchServer(ps.service.DispatcherConfig(port=port)) as dispatcher:
         starting.join(60)
-        assert len(status_of(dispatcher).workers) == 1
+        assert len(status(dispatcher.target).workers) == 1
         started[0].stop()
 
 
@@ -143,7 +134,7 @@ def test_starting_and_stopping_twice_does_no_harm(dispatcher: ps.service.Dispatc
     worker.stop()
     with pytest.raises(RuntimeError, match="cannot be started after it was stopped"):
         worker.start()
-    assert len(status_of(dispatcher).workers) == 1
+    assert len(status(dispatcher.target).workers) == 1
 
 
 def test_a_draining_worker_finishes_what_it_was_asked(dispatcher: ps.service.DispatchServer, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 import numpy as np
-from scenarios.steps import all_of, said, shares_of, steps_of
+from scenarios.steps import all_of, partial_steps_of, said, shares_of, steps_of
 
 import penstock as ps
 
@@ -107,21 +107,12 @@ def random_numbers_for_each_filtered_row(strategy: Any) -> Any:
 # Partial batches.
 
 
-def _partial(strategy: Any, dataset: ps.Dataset, kind: str) -> Any:
-    distributed = strategy.distribute_dataset(dataset, ps.InputOptions(partial_batch=kind))
-    return {
-        "steps": all_of(strategy, distributed),
-        "cardinality": distributed.cardinality(),
-        "spec": repr(distributed.element_spec),
-    }
-
-
 def ragged(strategy: Any) -> Any:
-    return _partial(strategy, rows(9).batch(4), "ragged")
+    return partial_steps_of(strategy, rows(9).batch(4), "ragged")
 
 
 def pad(strategy: Any) -> Any:
-    return _partial(strategy, rows(9).batch(4), "pad")
+    return partial_steps_of(strategy, rows(9).batch(4), "pad")
 
 
 def pad_uneven(strategy: Any) -> Any:
@@ -129,15 +120,15 @@ def pad_uneven(strategy: Any) -> Any:
 
 
 def drop(strategy: Any) -> Any:
-    return _partial(strategy, rows(9).batch(4), "drop")
+    return partial_steps_of(strategy, rows(9).batch(4), "drop")
 
 
 def ragged_of_unknown_length(strategy: Any) -> Any:
-    return _partial(strategy, rows(10).filter(lambda row: row != 3).batch(4), "ragged")
+    return partial_steps_of(strategy, rows(10).filter(lambda row: row != 3).batch(4), "ragged")
 
 
 def pad_of_unknown_length(strategy: Any) -> Any:
-    return _partial(strategy, rows(10).filter(lambda row: row != 3).batch(4), "pad")
+    return partial_steps_of(strategy, rows(10).filter(lambda row: row != 3).batch(4), "pad")
 
 
 def drop_uneven(strategy: Any) -> Any:
@@ -149,11 +140,11 @@ def drop_uneven(strategy: Any) -> Any:
 
 
 def drop_of_unknown_length(strategy: Any) -> Any:
-    return _partial(strategy, rows(10).filter(lambda row: row != 3).batch(4), "drop")
+    return partial_steps_of(strategy, rows(10).filter(lambda row: row != 3).batch(4), "drop")
 
 
 def all_full(strategy: Any) -> Any:
-    return _partial(strategy, rows(8).batch(4), "ragged")
+    return partial_steps_of(strategy, rows(8).batch(4), "ragged")
 
 
 def without_end(strategy: Any) -> Any:

@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from scenarios.steps import all_of, said, shares_of, steps_of
+from scenarios.steps import all_of, partial_steps_of, said, shares_of, steps_of
 
 import penstock as ps
 
@@ -139,23 +139,14 @@ def repeated(strategy: Any) -> Any:
 # Partial batches.
 
 
-def _partial(strategy: Any, dataset: ps.Dataset, kind: str) -> Any:
-    distributed = strategy.distribute_dataset(dataset, ps.InputOptions(partial_batch=kind))
-    return {
-        "steps": all_of(strategy, distributed),
-        "cardinality": distributed.cardinality(),
-        "spec": repr(distributed.element_spec),
-    }
-
-
 def partial(strategy: Any) -> Any:
     dataset = _numbers("long.txt", "short.txt").batch(4)
-    return {kind: _partial(strategy, dataset, kind) for kind in ("ragged", "pad", "drop")}
+    return {kind: partial_steps_of(strategy, dataset, kind) for kind in ("ragged", "pad", "drop")}
 
 
 def partial_of_known_length(strategy: Any) -> Any:
     dataset = _with(ps.Dataset.range(11).shard(ps.SHARD_HINT, ps.SHARD_HINT).batch(4), POLICY.HINT)
-    return {kind: _partial(strategy, dataset, kind) for kind in ("ragged", "pad", "drop")}
+    return {kind: partial_steps_of(strategy, dataset, kind) for kind in ("ragged", "pad", "drop")}
 
 
 def a_worker_without_lines(strategy: Any) -> Any:

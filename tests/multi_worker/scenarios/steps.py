@@ -21,6 +21,16 @@ def steps_of(strategy: Any, dataset: ps.Dataset, **options: Any) -> list[Any]:
     return all_of(strategy, strategy.distribute_dataset(dataset, ps.InputOptions(**options)))
 
 
+def partial_steps_of(strategy: Any, dataset: ps.Dataset, partial_batch: str) -> Any:
+    """Every step of one pass, and what is known of them beforehand."""
+    distributed = strategy.distribute_dataset(dataset, ps.InputOptions(partial_batch=partial_batch))
+    return {
+        "steps": all_of(strategy, distributed),
+        "cardinality": distributed.cardinality(),
+        "spec": repr(distributed.element_spec),
+    }
+
+
 def said(error: Exception) -> list[str]:
     """An error as plain data."""
     return [type(error).__name__, str(error)]

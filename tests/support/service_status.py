@@ -1,0 +1,18 @@
+"""The status of a data service, as tests ask for it."""
+
+from penstock.service.security.credentials import ClientCredentials
+from penstock.service.transport.dispatcher_client import FIRST_PATIENCE_SECONDS, DispatcherClient
+from penstock.service.wire.dispatcher_messages import GetStatus, Status
+
+
+def status(
+    service: str, credentials: ClientCredentials | None = None, patience: float = FIRST_PATIENCE_SECONDS
+) -> Status:
+    """The status of the service at an address."""
+    client = DispatcherClient(service, patience_seconds=patience, credentials=credentials)
+    try:
+        found = client.ask(GetStatus())
+        assert isinstance(found, Status)
+        return found
+    finally:
+        client.close()
