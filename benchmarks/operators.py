@@ -9,6 +9,7 @@ import statistics
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 
 import penstock as ps
@@ -16,6 +17,7 @@ from benchmarks.rows import exhaust
 from benchmarks.timing import Figure, processor_seconds
 
 ROWS = 102_400
+CHAIN = 10_000
 BATCH = 256
 ROUNDS = 5
 
@@ -25,7 +27,7 @@ Epoch = Callable[[str], float]
 def measure() -> list[Figure]:
     """The figures of this file."""
     with tensorflow() as theirs:
-        return list(interleaved(theirs))
+        return [*interleaved(theirs), *chained()]
 
 
 def interleaved(theirs: Epoch | None) -> Iterator[Figure]:
@@ -35,6 +37,24 @@ def interleaved(theirs: Epoch | None) -> Iterator[Figure]:
             dataset = ps.Dataset.range(cycle).interleave(_member(member, ROWS // cycle), cycle, 1).batch(BATCH)
             question = f"interleave of {cycle} datasets by {member}, a row in turn"
             yield from _compared(question, dataset, theirs, f"interleave {member} {cycle} {ROWS}", goal=3)
+
+
+def chained() -> Iterator[Figure]:
+    """How long 10,000 operators take to be built, and to be read."""
+    members = [ps.Dataset.range(number, number + 1).filter(lambda x: x >= 0) for number in range(CHAIN)]
+    chains: dict[str, Callable[[ps.Dataset, int], ps.Dataset]] = {
+        "concatenate": lambda dataset, number: dataset.concatenate(members[number]),
+        "take over a stream": lambda dataset, number: dataset.take(number),
+    }
+    for name, step in chains.items():
+
+        def build(step: Callable[[ps.Dataset, int], ps.Dataset] = step) -> ps.Dataset:
+            return reduce(step, range(1, CHAIN), members[0])
+
+        dataset = build()
+        for word, work in (("built", build), ("read", lambda dataset=dataset: exhaust(dataset))):
+            times = sorted(processor_seconds(work) for _ in range(3))
+            yield Figure(f"{CHAIN:,} {name}, {word}", times[1], 1, False, "s", (times[0], times[-1]))
 
 
 def _member(kind: str, rows: int) -> Callable[[int], ps.Dataset]:

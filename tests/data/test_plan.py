@@ -1,5 +1,8 @@
 """The rewrites, what `explain` says of them, and that they change no element."""
 
+import functools
+from itertools import islice
+
 import numpy as np
 import pytest
 
@@ -86,3 +89,43 @@ prefetch(buffer_size=-1)                                        thread, unknown 
 * prefetch moved above shuffle(buffer_size=1000, seed=1): what is below it is read by index
 * prefetch moved above batch(batch_size=4): what is below it is read by index
 """
+
+
+def test_a_chain_of_thousands_of_concatenate_and_take_is_built_and_read():
+    members = [ps.Dataset.range(number, number + 1).filter(lambda x: True) for number in range(1200)]
+    whole = functools.reduce(lambda joined, member: joined.concatenate(member), members)
+    for count in (5000, 800, -1, 900):
+        whole = whole.take(count)
+    assert [int(x) for x in whole] == list(range(800))
+    iterator = iter(whole)
+    assert [int(x) for x in islice(iterator, 600)][-1] == 599
+    resumed = iter(whole)
+    resumed.load_state_dict(iterator.state_dict())
+    assert next(resumed) == 600
+    assert len(whole.explain().splitlines()) == 2 + 2 * 1200
+    assert whole.element_spec == members[0].element_spec
+
+
+def test_the_positions_of_many_datasets_in_a_row_are_found_at_once():
+    whole = functools.reduce(
+        lambda joined, number: joined.concatenate(ps.Dataset.range(number)), range(60), ps.Dataset.range(0)
+    )
+    expected = [x for number in range(60) for x in range(number)]
+    assert whole.node.indexable
+    assert [int(x) for x in whole] == expected
+    assert [int(x) for x in whole.shuffle(seed=1)] != expected
+    assert sorted(int(x) for x in whole.shuffle(seed=1)) == sorted(expected)
+    assert [int(whole[position]) for position in (0, 17, 1769)] == [expected[position] for position in (0, 17, 1769)]
+
+
+@pytest.mark.parametrize("ask", [list, lambda d: d.explain(), lambda d: d.fingerprint()])
+def test_a_chain_that_is_too_deep_is_an_error_that_says_so(ask):
+    dataset = functools.reduce(lambda d, _: d.filter(bool), range(3000), ps.Dataset.range(3))
+    with pytest.raises(ps.InvalidArgumentError, match=r"filter\(.*test_plan.py.* stands above 3,000 other operators"):
+        ask(dataset)
+
+
+def test_a_chain_too_deep_to_be_opened_is_the_same_error():
+    dataset = functools.reduce(lambda d, _: d.filter(bool), range(220), ps.Dataset.range(3))
+    with pytest.raises(ps.InvalidArgumentError, match="stands above 220 other operators.*allows about 166"):
+        iter(dataset)

@@ -1008,7 +1008,11 @@ class Dataset(Generic[Element]):
             [0, 1]
         """
         count = check_integer("take", "count", count, minimum=-1)
-        return self._then(Take(self.node, EVERYTHING if count == -1 else count, site=user_site()))
+        count = EVERYTHING if count == -1 else count
+        node = self.node
+        if isinstance(node, Take):  # one after the other, they take what the smallest does
+            return self._then(Take(node.input, min(count, node.count), site=user_site()))
+        return self._then(Take(node, count, site=user_site()))
 
     def skip(self, count: int) -> "Dataset[Element]":
         """All elements but the first `count`; none for -1.
@@ -1066,7 +1070,10 @@ class Dataset(Generic[Element]):
         """
         second = as_dataset("concatenate", dataset)
         check_one_kind("concatenate", (self._kind(), second._kind()))
-        joined = Concatenate(self.node, second.node, site=user_site())
+        if isinstance(self.node, Concatenate):
+            joined = self.node.then(second.node, user_site())
+        else:
+            joined = Concatenate((self.node, second.node), site=user_site())
         return self._then(joined, options_of("concatenate", [self, dataset]))
 
     def enumerate(self, start: int = 0) -> "Dataset[tuple[np.int64, Element]]":

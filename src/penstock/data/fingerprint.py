@@ -14,7 +14,7 @@ from typing import Any, Final
 import cloudpickle
 
 from penstock.data.functions.code import Describing, facts_of_code
-from penstock.data.node import BY_CHANCE, Node
+from penstock.data.node import BY_CHANCE, Node, too_deep
 from penstock.errors import InvalidTypeError
 from penstock.options import Options
 
@@ -40,6 +40,7 @@ def fingerprint_of(node: Node, options: Options) -> str:
 
     Raises:
         InvalidTypeError: something in it exists in this process only, such as a lock or an open file.
+        InvalidArgumentError: it is too deep.
     """
     describing = Describing(lambda value: None)
     arguments = [value for below in node.walk_all() for value in below.arguments_by_name.values()]
@@ -47,6 +48,8 @@ def fingerprint_of(node: Node, options: Options) -> str:
     try:
         return fingerprint((node, options, done))
     except Exception as error:
+        if isinstance(error.__cause__ or error, RecursionError):
+            raise too_deep(node) from error
         raise InvalidTypeError(
             f"fingerprint: {node.where()} uses something that exists in this process only: {error}"
         ) from error

@@ -22,7 +22,7 @@ from penstock.data.iterator_states import (
     position_of,
     taken_apart,
 )
-from penstock.data.node import Node, Run
+from penstock.data.node import Node, Run, too_deep
 from penstock.data.plan import Plan, described, going_on, make_plan
 from penstock.data.skipped import SkipLog, SkippedRows
 from penstock.data.streams.stream import Cursor, State
@@ -110,7 +110,10 @@ class _Pass:
         if options.on_error == "skip":
             self.run.prepare = guarded_below
         self.run.live.restored = live
-        self.cursor = Cursor(plan.root.open_for_consumer(self.run, epoch))
+        try:
+            self.cursor = Cursor(plan.root.open_for_consumer(self.run, epoch))
+        except RecursionError as error:
+            raise too_deep(plan.root) from error
 
         end_at_exit(self, _Pass.end, last=True)
 

@@ -20,6 +20,7 @@ Rules that all operators keep, and the conformance suite checks:
 """
 
 import copy
+import sys
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -37,12 +38,16 @@ from penstock.data.streams.by_index import IndexStream
 from penstock.data.streams.live import LiveStreams
 from penstock.data.streams.reading import Load, Reading, finished
 from penstock.data.streams.stream import CountingCursor, Cursor, Stream
+from penstock.errors import InvalidArgumentError
 from penstock.options import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from penstock.rng import DrawnSeed, mix
 from penstock.runtime.callers import Bell, Callers
 from penstock.runtime.copying import Copiers
 from penstock.runtime.threads import Threads
 from penstock.runtime.tuning import TunedCallers
+
+_CALLS_EACH = 6
+"""About so many nested calls rewrite or read a node."""
 
 BY_CHANCE = frozenset({"site", "drawn"})
 """Fields of every node in which the same dataset differs from process to process."""
@@ -427,17 +432,17 @@ class Node(ABC):
 
     def walk(self) -> Iterator["Node"]:
         """This node and all below it, inputs first, each once."""
-        seen: set[int] = set()
-
-        def visit(node: Node) -> Iterator[Node]:
-            if id(node) in seen:
-                return
-            seen.add(id(node))
-            for below in node.inputs:
-                yield from visit(below)
-            yield node
-
-        return visit(self)
+        seen = {id(self)}
+        path = [(self, iter(self.inputs))]  # not a recursion: a chain of nodes can be long
+        while path:
+            node, inputs = path[-1]
+            below = next((below for below in inputs if id(below) not in seen), None)
+            if below is None:
+                path.pop()
+                yield node
+            else:
+                seen.add(id(below))
+                path.append((below, iter(below.inputs)))
 
     @property
     def remote(self) -> "Node | None":
@@ -608,7 +613,18 @@ def any_number(node: Node) -> int:
 
 def surely(node: Node) -> int:
     """The cardinality of a node; unknown where it is infinite as long as something has elements."""
-    return UNKNOWN_CARDINALITY if node.cardinality == INFINITE_CARDINALITY and node.may_end else node.cardinality
+    cardinality = node.cardinality
+    return UNKNOWN_CARDINALITY if cardinality == INFINITE_CARDINALITY and node.may_end else cardinality
+
+
+def too_deep(node: Node) -> InvalidArgumentError:
+    """The error of a chain of more operators than Python can call through one another."""
+    below, limit = sum(1 for _ in node.walk()) - 1, sys.getrecursionlimit()
+    return InvalidArgumentError(
+        f"{node.where()} stands above {below:,} other operators, and each is read by the one above it: Python's limit "
+        f"of {limit:,} nested calls allows about {limit // _CALLS_EACH:,}. Let one function do the work of many. "
+        "Chains of concatenate and of take are one operator, and have no limit"
+    )
 
 
 def added(cardinality: int, *others: int) -> int:

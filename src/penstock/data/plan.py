@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock.data.identity import digests_of
-from penstock.data.node import Node
+from penstock.data.node import Node, too_deep
 from penstock.data.operators.element import Map
 from penstock.data.operators.keep import Cache, Prefetch
 from penstock.data.operators.shuffle import Shuffle
@@ -63,10 +63,17 @@ class _Memo:
 
 
 def make_plan(node: Node, options: Options) -> Plan:
-    """The plan of a dataset."""
+    """The plan of a dataset.
+
+    Raises:
+        InvalidArgumentError: it is too deep.
+    """
     moves: list[str] = []
-    settled = _settled(node, options, None, moves, _Memo())
-    root, ahead = _raised(_sunk(settled, moves, _Memo()), moves, _Memo())
+    try:
+        settled = _settled(node, options, None, moves, _Memo())
+        root, ahead = _raised(_sunk(settled, moves, _Memo()), moves, _Memo())
+    except RecursionError as error:
+        raise too_deep(node) from error
     return Plan(_with_prefetch(root, ahead), tuple(moves))
 
 

@@ -2,11 +2,13 @@
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property, reduce
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from penstock.data.block import Block, Indices
+from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Node, Run, added, surely
 from penstock.data.one_kind import merged_spec, of_one_kind
 from penstock.data.streams.reading import Reading
@@ -117,53 +119,70 @@ class ZipStream(Stream):
 
 @dataclass(frozen=True, eq=False)
 class Concatenate(Node):
-    """All elements of the first input, then all of the second."""
+    """All elements of the first input, then all of the second, and so on.
+
+    A chain of them is one node: reading, states and rewrites go through all inputs in a loop, however many there are.
+    """
 
     name: ClassVar[str] = "concatenate"
     depends_on = DependsOn.ANY
     fails = False
     drops_alike = True
     keeps_places = True
-    first: Node
-    second: Node
+    members: tuple[Node, ...] = field(repr=False)
+
+    def then(self, node: Node, site: str) -> "Concatenate":
+        """This node with another input at its end."""
+        longer = Concatenate((*self.members, node), site=site)
+        if "spec" in self.__dict__:  # to find it anew for each node of a chain would take too long
+            known = self.spec is not None and node.spec is not None
+            longer.__dict__["spec"] = merged_spec(self.spec, node.spec) if known else None
+        return longer
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        return (self.first, self.second)
+        return self.members
 
-    @property
+    @cached_property
     def cardinality(self) -> int:
-        return added(surely(self.first), self.second.cardinality)
+        *others, last = self.members
+        return added(last.cardinality, *map(surely, others))
 
     def spec_over(self, *inputs: Any) -> Any:
-        return merged_spec(*inputs)
+        return reduce(merged_spec, inputs)
 
-    @property
+    @cached_property
     def indexable(self) -> bool:
-        return self.first.indexable and self.second.indexable
+        return all(node.indexable for node in self.members)
+
+    @cached_property
+    def _ends(self) -> npt.NDArray[np.int64]:
+        """The position after the last element of each input, as far as there is one."""
+        lengths = [node.cardinality for node in self.members]
+        infinite = lengths.index(INFINITE_CARDINALITY) if INFINITE_CARDINALITY in lengths else len(lengths)
+        return np.cumsum(lengths[:infinite], dtype=np.int64)
 
     def reading(self, run: Run, epoch: int, indices: Indices) -> Reading:
-        length = self.first.cardinality
-        if length == INFINITE_CARDINALITY or len(indices) == 0:
-            return (yield from self.first.reading(run, epoch, indices))
+        if len(indices) == 0:
+            return (yield from self.members[0].reading(run, epoch, indices))
         if isinstance(indices, range):
-            low, high = min(indices[0], indices[-1]), max(indices[0], indices[-1])
-            if high < length:
-                return (yield from self._part(run, epoch, self.first, indices))
-            if low >= length:
-                shifted = range(indices.start - length, indices.stop - length, indices.step)
-                return (yield from self._part(run, epoch, self.second, shifted))
+            first, last = np.searchsorted(self._ends, (indices[0], indices[-1]), side="right").tolist()
+            if first == last:
+                return (yield from self._part(run, epoch, first, indices))
         positions = as_positions(indices)
-        early, late = np.flatnonzero(positions < length), np.flatnonzero(positions >= length)
+        numbers = np.searchsorted(self._ends, positions, side="right")
+        order = np.argsort(numbers, kind="stable")
         parts = []
-        if early.size:
-            parts.append((early, (yield from self._part(run, epoch, self.first, positions[early]))))
-        if late.size:
-            parts.append((late, (yield from self._part(run, epoch, self.second, positions[late] - length))))
+        for where in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
+            number = int(numbers[where[0]])
+            parts.append((where, (yield from self._part(run, epoch, number, positions[where]))))
         return Block.scattered(parts)
 
-    def _part(self, run: Run, epoch: int, member: Node, indices: Indices) -> Reading:
-        return of_one_kind(run, self, member, (yield from member.reading(run, epoch, indices)))
+    def _part(self, run: Run, epoch: int, number: int, indices: Indices) -> Reading:
+        """Rows of one input, by their positions among all."""
+        member = self.members[number]
+        own = shifted(indices, -int(self._ends[number - 1])) if number else indices
+        return of_one_kind(run, self, member, (yield from member.reading(run, epoch, own)))
 
     def stream(self, run: Run, epoch: int) -> "ConcatenateStream":
         return ConcatenateStream(self, run, epoch)
@@ -180,16 +199,16 @@ class ConcatenateStream(OneInputStream):
         self._input = self._open()
 
     def _open(self) -> Cursor:
-        return self._node.inputs[self._number].cursor(self._run, self._epoch)
+        return self._node.members[self._number].cursor(self._run, self._epoch)
 
     def pull(self, need: int, allow: int) -> Block | None:
-        block = self._input.pull(need, allow)
-        if block is None and self._number == 0:
+        while (block := self._input.pull(need, allow)) is None:
+            if self._number == len(self._node.members) - 1:
+                return None
             self._input.close()
-            self._number = 1
+            self._number += 1
             self._input = self._open()
-            block = self._input.pull(need, allow)
-        return block and of_one_kind(self._run, self._node, self._node.inputs[self._number], block)
+        return of_one_kind(self._run, self._node, self._node.members[self._number], block)
 
     def state(self) -> State:
         return [self._number, self._input.state()]

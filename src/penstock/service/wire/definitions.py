@@ -14,7 +14,7 @@ import cloudpickle
 import msgspec
 import numpy as np
 
-from penstock.data.node import Node
+from penstock.data.node import Node, too_deep
 from penstock.errors import InvalidTypeError, ServiceError
 from penstock.options import Options
 from penstock.service.wire.subjects import UNDECODABLE
@@ -57,11 +57,14 @@ def to_bytes(node: Node, options: Options) -> bytes:
     Raises:
         InvalidTypeError: something in it exists in this process only, such as a lock, an open file or a running
             generator; the message names it and where it hangs.
+        InvalidArgumentError: it is too deep.
     """
     buffers: list[pickle.PickleBuffer] = []
     try:
         pickled = cloudpickle.dumps((node, options), protocol=5, buffer_callback=buffers.append)
     except Exception as error:
+        if isinstance(error.__cause__ or error, RecursionError):
+            raise too_deep(node) from error
         raise InvalidTypeError(f"the data workers cannot be given this dataset: {culprit_of(node, error)}") from error
     parts = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
     total = sum(part.nbytes for part in parts)
