@@ -85,17 +85,25 @@ class GroupByWindow(OneInput):
         return GroupByWindowStream(self, run, epoch)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Group:
     """Collected rows: their numbers in the input, in order, and their leaves.
 
     Attributes:
         size: how many make a window.
+        told: their numbers as a state tells them; None if there are more by now.
     """
 
     size: int
     numbers: list[int] = field(default_factory=list)
     leaves: list[list[Any]] = field(default_factory=list)
+    told: list[int] | None = None
+
+    def in_state(self) -> list[int]:
+        """The numbers, as a list that stays as it is: most groups are the same in one state as in the next."""
+        if self.told is None:
+            self.told = self.numbers.copy()
+        return self.told
 
 
 class GroupByWindowStream(Stream):
@@ -166,6 +174,7 @@ class GroupByWindowStream(Stream):
             leaves = [own(column[number]) for column in block.columns]
             group.numbers.append(first + number)
             group.leaves.append(leaves)
+            group.told = None
             if len(group.numbers) >= group.size:
                 self._input.give_back(len(block) - number - 1)
                 self._emit(key)
@@ -197,11 +206,9 @@ class GroupByWindowStream(Stream):
         return self._node.dataset_of_window(key, window)
 
     def _forget_input_states(self) -> None:
-        """Forget the states that no collected row needs. Numbers increase within a group."""
-        held = [rows.numbers[0] for rows in self._groups.values()]
-        if self._window is not None:
-            held.append(self._window[1].numbers[0])
-        first = min(held, default=self._input.met)
+        """Forget the states that no collected row needs. Numbers increase within a group, and from group to group."""
+        held = next(iter(self._groups.values())).numbers[0] if self._groups else self._input.met
+        first = held if self._window is None else min(held, self._window[1].numbers[0])
         unneeded = 0
         while unneeded + 1 < len(self._input_states) and self._input_states[unneeded + 1][0] <= first:
             unneeded += 1
@@ -213,7 +220,7 @@ class GroupByWindowStream(Stream):
             _, input_state = self._input_states[0]
         else:
             input_state = self._input.state()
-        groups = [[key, list(rows.numbers)] for key, rows in self._groups.items()]
+        groups = [[key, rows.in_state()] for key, rows in self._groups.items()]
         window = None
         if self._window is not None and self._output is not None:
             window = [self._window[0], list(self._window[1].numbers), self._output.state()]
