@@ -18,7 +18,7 @@ import penstock as ps
 from penstock.runtime.ports import free_port
 from penstock.service.security.credentials import client_credentials
 from penstock.service.transport.dispatcher_client import ACTION, DispatcherClient
-from penstock.service.transport.guard import Line
+from penstock.service.transport.flight_tokens import Line
 from penstock.service.wire.address import parse_service
 from penstock.service.wire.dispatcher_messages import (
     DatasetFound,

@@ -38,7 +38,7 @@ from penstock.service.transport.connect import connect
 from penstock.service.transport.dispatcher_client import ACTION, DispatcherClient
 from penstock.service.transport.entrance import MOST_SILENT
 from penstock.service.transport.flight import FlightServer
-from penstock.service.transport.guard import GuardedServer
+from penstock.service.transport.flight_tokens import GuardedServer
 from penstock.service.transport.identity import this_machine
 from penstock.service.transport.shared_memory_server import SharedMemoryServer
 from penstock.service.wire.dispatcher_messages import (

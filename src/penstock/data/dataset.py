@@ -24,6 +24,7 @@ from penstock.data.one_kind import check_one_kind
 from penstock.data.operators.batching import Batch, PaddedBatch, RaggedBatch, bounded_shapes
 from penstock.data.operators.cardinality import AssertCardinality
 from penstock.data.operators.choose import Choose
+from penstock.data.operators.collection import Source, rows_of
 from penstock.data.operators.combine import Concatenate, Zip
 from penstock.data.operators.element import Filter, Map
 from penstock.data.operators.expand import Interleave
@@ -38,10 +39,9 @@ from penstock.data.operators.reducing import GroupByReducer, Reducer
 from penstock.data.operators.resample import RejectionResample
 from penstock.data.operators.sequence import Scan, TakeWhile, Unique
 from penstock.data.operators.shuffle import Shuffle
-from penstock.data.operators.source import Source, rows_of
 from penstock.data.operators.sources import Choices, Counter, Listing, Random, Range, Slices
+from penstock.data.operators.timeseries import TimeseriesWindows
 from penstock.data.operators.window import Window
-from penstock.data.operators.windows import TimeseriesWindows
 from penstock.data.plan import explain, make_plan
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index

@@ -1,4 +1,4 @@
-"""Whether the elements of several datasets are of one kind, so that they may be given as those of one."""
+"""Whether elements have one structure and the same dtypes: those of several datasets, or rows that others give."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -60,3 +60,16 @@ def of_one_kind(run: Run, node: Node, member: Node, block: Block) -> Block:
             f"{member.where()}: convert them with map"
         )
     return block
+
+
+def check_kind(run: Run, node: Node, block: Block) -> None:
+    """Refuse rows of another structure or dtype than those that were read of this node before.
+
+    Raises:
+        ElementError: they differ.
+    """
+    found = (block.structure, tuple(map(dtype_of_rows, block.columns)))
+    agreed = run.agreed(node, found)
+    if found != agreed and not (found[0] == agreed[0] and all(map(alike, found[1], agreed[1]))):
+        shown, expected = (structure.shown(map(str, dtypes)) for structure, dtypes in (found, agreed))
+        raise ElementError(f"{node.name} gave {shown} after {expected}; all its rows must be of one kind")

@@ -22,7 +22,7 @@ from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import has_protocol
 from penstock.formats.saving.leaves import spec_of
 from penstock.formats.saving.registry import shard_format
-from penstock.formats.saving.shards import Description
+from penstock.formats.saving.shard_format import Description
 from penstock.formats.spec_data import spec_to_data
 from penstock.formats.work_directory import WorkDirectory
 from penstock.options import Options, check_integer

@@ -26,7 +26,7 @@ from penstock.data.node import Node
 from penstock.data.operators.order import Skip, Take
 from penstock.errors import StorageError
 from penstock.formats.saving.registry import shard_format
-from penstock.formats.saving.shards import Description
+from penstock.formats.saving.shard_format import Description
 from penstock.formats.spec_data import spec_of_data
 from penstock.formats.work_directory import KEPT_ENDING
 from penstock.options import Options

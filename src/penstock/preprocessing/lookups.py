@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgumentError, InvalidTypeError
 from penstock.preprocessing.hashes import fingerprint64, spans
+from penstock.preprocessing.index_lookup import IndexLookup
 from penstock.preprocessing.keys import Numbers
-from penstock.preprocessing.lookup import IndexLookup
 from penstock.preprocessing.tokens import INTEGERS, TEXT, Shape, decoded, encode_text, integer_array, text_array
 from penstock.preprocessing.vocabulary_file import FileKeys
 

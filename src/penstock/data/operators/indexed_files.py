@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices
 from penstock.data.functions.apply import note
-from penstock.data.functions.kinds import check_kind
 from penstock.data.node import DependsOn, OneInput, Run
+from penstock.data.one_kind import check_kind
 from penstock.errors import ElementError, StorageError
 from penstock.formats.files import has_protocol
 from penstock.formats.indexed.file_format import FileFormat, Rows

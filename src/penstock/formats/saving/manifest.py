@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.formats.checked_json import read_checked_json, write_checked_json
 from penstock.formats.saving.leaves import SavedLeaf, merged_leaves
-from penstock.formats.saving.shards import Description
+from penstock.formats.saving.shard_format import Description
 from penstock.formats.spec_data import spec_of_data, spec_to_data
 from penstock.formats.structure_data import stored_class, structure_of_data
 from penstock.structure import Structure

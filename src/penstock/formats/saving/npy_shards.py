@@ -10,7 +10,7 @@ import numpy as np
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.formats.saving.leaves import Column, Columns, Leaves, dense, is_ragged, names_of
 from penstock.formats.saving.manifest import write_manifest
-from penstock.formats.saving.shards import Description, ShardFormat, ShardWriter, file_name
+from penstock.formats.saving.shard_format import Description, ShardFormat, ShardWriter, file_name
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.formats.saving.leaves import ONLY, Column, Columns, Leaves, dense, is_ragged, kind_of, names_of
 from penstock.formats.saving.manifest import write_manifest
-from penstock.formats.saving.shards import Description, ShardFormat, ShardWriter, file_name
+from penstock.formats.saving.shard_format import Description, ShardFormat, ShardWriter, file_name
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
 

@@ -16,7 +16,7 @@ from penstock.formats.indexed.offsets import write_edges
 from penstock.formats.saving.example_writer import check_feature, serialize_examples
 from penstock.formats.saving.leaves import Columns, Leaves, names_of
 from penstock.formats.saving.manifest import write_manifest
-from penstock.formats.saving.shards import Description, ShardFormat, ShardWriter, file_name
+from penstock.formats.saving.shard_format import Description, ShardFormat, ShardWriter, file_name
 from penstock.formats.tfrecord import TFRecords, frame
 from penstock.spec import LeafSpec
 from penstock.structure import Structure

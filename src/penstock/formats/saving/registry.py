@@ -6,7 +6,7 @@ from typing import Any, Final
 from penstock.errors import InvalidArgumentError
 from penstock.formats import saving
 from penstock.formats.saving.npy_shards import NpyShards
-from penstock.formats.saving.shards import ShardFormat
+from penstock.formats.saving.shard_format import ShardFormat
 
 _FORMATS: Final[dict[str, Callable[[], ShardFormat]]] = {
     "array_record": lambda: saving.record_shards.ArrayRecordShards(),

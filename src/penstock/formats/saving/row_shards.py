@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.formats.row_store import RowFiles, write_description
 from penstock.formats.saving.leaves import Columns
-from penstock.formats.saving.shards import Description, ShardFormat, ShardWriter
+from penstock.formats.saving.shard_format import Description, ShardFormat, ShardWriter
 from penstock.spec import LeafSpec
 from penstock.structure import Structure
 

@@ -11,7 +11,7 @@ from penstock.errors import ElementError, InvalidTypeError
 from penstock.formats.indexed.offsets import write_edges
 from penstock.formats.saving.leaves import Column, Columns, Kind, Leaves, is_ragged, kind_of, names_of
 from penstock.formats.saving.manifest import write_manifest
-from penstock.formats.saving.shards import Description, ShardFormat, ShardWriter, file_name
+from penstock.formats.saving.shard_format import Description, ShardFormat, ShardWriter, file_name
 from penstock.formats.tar import KEY, TarSamples
 from penstock.spec import LeafSpec
 from penstock.structure import Structure

@@ -25,7 +25,7 @@ from penstock.service.dispatcher.machine.report import log_lines
 from penstock.service.dispatcher.machine.state import State
 from penstock.service.dispatcher.machine.updates import Update
 from penstock.service.transport.dispatcher_client import ACTION
-from penstock.service.transport.guard import ALIVE, GuardedServer
+from penstock.service.transport.flight_tokens import ALIVE, GuardedServer
 from penstock.service.wire.address import PROTOCOL, TLS_PROTOCOL
 from penstock.service.wire.dispatcher_messages import FromDispatcher, ToDispatcher
 from penstock.service.wire.envelope import NO_ENTRY, JournalEntry, ProtocolError, sealed, unsealed

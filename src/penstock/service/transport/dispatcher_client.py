@@ -13,7 +13,7 @@ from penstock.errors import ClosedError, PenstockError, ServiceError, StorageErr
 from penstock.printing import many_lines
 from penstock.service.security.credentials import ClientCredentials
 from penstock.service.security.resolving import Place, Service, checked_service, described, is_resolved, place_of
-from penstock.service.transport.guard import Line, refused_at_the_door
+from penstock.service.transport.flight_tokens import Line, refused_at_the_door
 from penstock.service.wire.address import TLS_PROTOCOL
 from penstock.service.wire.dispatcher_answers import check_answer
 from penstock.service.wire.dispatcher_messages import FromDispatcher

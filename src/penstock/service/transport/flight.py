@@ -20,7 +20,7 @@ from pyarrow import flight
 from penstock.data.block import Block
 from penstock.errors import InvalidArgumentError
 from penstock.service.security.credentials import ServerCredentials, server_credentials
-from penstock.service.transport.guard import ALIVE, GuardedServer
+from penstock.service.transport.flight_tokens import ALIVE, GuardedServer
 from penstock.service.wire.blocks import BlockHeader, Buffer, pack
 from penstock.service.wire.compression import AUTO, AutomaticCodec, compress
 from penstock.service.wire.interfaces import Produce

@@ -16,7 +16,7 @@ from penstock.runtime.freed_memory import keep_freed_memory
 from penstock.runtime.memory import Memory
 from penstock.service.security.credentials import ClientCredentials, client_credentials
 from penstock.service.transport.flight import LARGEST_BLOCK, BlockFrame
-from penstock.service.transport.guard import ALIVE, Line, refused_at_the_door
+from penstock.service.transport.flight_tokens import ALIVE, Line, refused_at_the_door
 from penstock.service.transport.identity import this_machine
 from penstock.service.transport.opening import OpeningCall
 from penstock.service.transport.watch import Watch

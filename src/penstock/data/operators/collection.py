@@ -19,8 +19,8 @@ import numpy as np
 from penstock import formats
 from penstock.data.block import Block, Column, Indices
 from penstock.data.functions.apply import note
-from penstock.data.functions.kinds import check_kind
 from penstock.data.node import Node, Run
+from penstock.data.one_kind import check_kind
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.runtime.threads import failures
 from penstock.spec import TensorSpec
