@@ -561,9 +561,12 @@ def test_a_service_by_tls(tmp_path: Path, token_file: str, monkeypatch: pytest.M
     lock = {"token_file": token_file, "tls_cert": cert, "tls_key": key}
     with ps.service.DispatchServer(ps.service.DispatcherConfig(**lock)) as dispatcher:  # type: ignore[arg-type]
         assert dispatcher.target == f"grpc+tls://localhost:{dispatcher.port}"
-        worker = ps.service.WorkerConfig(dispatcher_address=dispatcher.target, tls_root=cert, **lock)  # type: ignore[arg-type]
+        values = {"token": TOKEN, "tls_cert": Path(cert).read_bytes(), "tls_key": Path(key).read_bytes()}
+        where = ps.service.ServiceAddress(dispatcher.target, token=TOKEN, tls_root=values["tls_cert"])
+        worker = ps.service.WorkerConfig(dispatcher_address=where, tls_root=values["tls_cert"], **values)  # type: ignore[arg-type]
         with ps.service.WorkerServer(worker) as server:
             assert server.target.startswith("grpc+tls://localhost:")
+            assert len(ps.service.status(where).workers) == 1
             monkeypatch.setenv("PENSTOCK_TOKEN_FILE", token_file)
             monkeypatch.setenv("PENSTOCK_TLS_ROOT", cert)
             for service in (dispatcher.target, ("grpc+tls", address_of(dispatcher))):
