@@ -179,6 +179,26 @@ def test_torchrun_keeps_its_own_port_for_itself() -> None:
     assert find_cluster(environment=JAXJOB | agent) == Cluster("job-worker-0:6666", 4, 0, "JAXJob")
 
 
+def test_torchruns_elastic_agent_tells_each_group_anew() -> None:
+    # Recorded from torchrun of PyTorch 2.13 with --nnodes=1:2, before and after one of its two agents was killed.
+    agent = {
+        "LOCAL_RANK": "0",
+        "GROUP_RANK": "1",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "36637",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    assert find_cluster(environment=agent) == Cluster("127.0.0.1:36638", 2, 1, "torchrun")
+    alone = agent | {"RANK": "0", "WORLD_SIZE": "1", "GROUP_RANK": "0", "TORCHELASTIC_RESTART_COUNT": "1"}
+    assert find_cluster(environment=alone) == Cluster("127.0.0.1:36638", 1, 0, "torchrun")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
