@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from object_server import cut, dropped, object_server, short, status
+from two_workers import two_workers
 
 import penstock as ps
 
@@ -239,11 +240,25 @@ def test_columns_of_parquet_are_fetched_alone_and_together(server, tmp_path):
     assert sum(row["b"] for row in dataset) == pytest.approx(sum(table["b"].to_pylist()))
 
 
+def test_an_index_that_was_written_with_files_saves_reading_them(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_CACHE", str(tmp_path / "cache"))
+    rows = ps.Dataset.range(60).map(lambda x: np.full(20_000, int(x), np.uint8).tobytes())
+    rows.save(tmp_path / "saved", format="tfrecord", shards=2)
+    for file in (tmp_path / "saved").rglob("*.*"):
+        server.objects[f"bucket/{file.relative_to(tmp_path / 'saved')}"] = file.read_bytes()
+    dataset = ps.FilesDataset("s3://bucket/*.tfrecord", "tfrecord")
+    assert len(dataset) == 60 and server.sent < 300_000  # the first and last bytes of both
+    made = server.sent
+    assert [len(record) for record in dataset.shuffle(seed=1).take(5)] == [20_000] * 5
+    assert server.sent - made <= 5 * 20_016
+    assert sorted(record[0] for record in dataset.shuffle(seed=1)) == list(range(60))
+
+
 def test_data_workers_use_the_listing_of_the_dataset(server):
     server.objects |= {f"bucket/{number}": lines(*range(number * 20, number * 20 + 20)) for number in range(10)}
     dataset = ps.TextLineDataset(ps.Dataset.list_files("s3://bucket/*")).map(int)
-    with ps.service.local(2) as service:
-        shared = dataset.apply(ps.service.distribute("distributed_epoch", service.target))
+    with two_workers() as service:
+        shared = dataset.apply(ps.service.distribute("distributed_epoch", service))
         assert sorted(int(x) for x in shared) == list(range(200))
     assert server.lists == 1
 

@@ -18,6 +18,7 @@ import pytest
 import tfrecord_bytes
 from object_server import object_server
 from past_errors import read_past_errors
+from two_workers import two_workers
 
 import penstock as ps
 
@@ -132,12 +133,6 @@ def files(kind, tmp_path_factory):
     return made
 
 
-@pytest.fixture(scope="module")
-def service():
-    with ps.service.local(2) as running:
-        yield running.target
-
-
 def read(kind, files):
     return KINDS[kind].read(files, KINDS[kind].compression)
 
@@ -173,10 +168,11 @@ def test_workers_have_each_row_once(kind, files, policy):
     assert sorted(found[0] + found[1]) == list(range(300)) and found[0] and found[1]
 
 
-def test_a_data_service_gives_each_row_once(kind, files, service):
+def test_a_data_service_gives_each_row_once(kind, files):
     dataset = read(kind, files / "*.data").batch(25)
-    shared = dataset.apply(ps.service.distribute("distributed_epoch", service))
-    assert [batch.tolist() for batch in shared] == [batch.tolist() for batch in dataset]
+    with two_workers() as service:
+        shared = dataset.apply(ps.service.distribute("distributed_epoch", service))
+        assert [batch.tolist() for batch in shared] == [batch.tolist() for batch in dataset]
 
 
 @pytest.fixture(scope="module")

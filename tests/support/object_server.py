@@ -11,6 +11,7 @@ import urllib.parse
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from xml.sax.saxutils import escape
@@ -61,6 +62,7 @@ class ObjectServer(ThreadingHTTPServer):
     def forget(self) -> None:
         """Begin a test: no objects, faults and counts, and nobody who is still being answered."""
         self.objects.clear()
+        _tag.cache_clear()
         with self.lock:
             assert self.lock.wait_for(lambda: self.answering == 0, timeout=60)
         self.requests.clear()
@@ -247,5 +249,6 @@ def _azure(server: ObjectServer, bucket: str, page: list[str], more: bool) -> st
     )
 
 
+@cache  # until the next test begins; a large object is asked for in many parts
 def _tag(content: bytes) -> str:
     return f'"{hashlib.md5(content).hexdigest()}"'
