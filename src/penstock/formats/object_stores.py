@@ -90,8 +90,8 @@ class _CopiedFile(RemoteFile):
                     copy.write(piece)
         except OSError as error:
             raise StorageError(
-                f"{name!r}, of {in_bytes(self.size)}, cannot be copied to {folder!r}: {error.strerror or error}. It is "
-                "because its server sends no parts of files; ps.cache_remote_files(directory) chooses another disk"
+                f"{name!r}, of {in_bytes(self.size)}, cannot be copied to {folder!r}: {error.strerror or error}. A "
+                "copy is needed: its server sends no parts of files; ps.cache_remote_files(directory) chooses a disk"
             ) from error
 
     def _fetch(self, begin: int, end: int) -> Any:
