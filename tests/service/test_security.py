@@ -26,7 +26,7 @@ import penstock as ps
 from penstock.cli import main
 from penstock.cli.status_page import page
 from penstock.service.security import credentials as ways
-from penstock.service.security import doorkeeper
+from penstock.service.security import unauthenticated
 from penstock.service.security.credentials import (
     ClientCredentials,
     ServerCredentials,
@@ -34,9 +34,9 @@ from penstock.service.security.credentials import (
     read_token,
     token_of_user,
 )
+from penstock.service.transport.accepting import MOST_SILENT
 from penstock.service.transport.connect import connect
 from penstock.service.transport.dispatcher_client import ACTION, DispatcherClient
-from penstock.service.transport.entrance import MOST_SILENT
 from penstock.service.transport.flight import FlightServer
 from penstock.service.transport.flight_tokens import GuardedServer
 from penstock.service.transport.identity import this_machine
@@ -704,7 +704,7 @@ def ended(line: socket.socket, seconds: float = 20) -> bool:
 def test_connections_without_the_token_end_after_their_time(
     tmp_path: Path, token_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doorkeeper, "MOST_SECONDS", 2.0)
+    monkeypatch.setattr(unauthenticated, "MOST_SECONDS", 2.0)
     cert, key = certificate(tmp_path, "ours")
     config = ps.service.DispatcherConfig(
         host="0.0.0.0", token_file=token_file, tls_cert=cert, tls_key=key, heartbeat_seconds=100
@@ -732,7 +732,7 @@ def test_connections_without_the_token_end_after_their_time(
     ],
 )
 def test_who_has_shown_the_token_is_known_by_the_word_of_grpc(peer: str, expected: tuple[str, int]) -> None:
-    assert doorkeeper.peer_of(peer) == expected
+    assert unauthenticated.peer_of(peer) == expected
 
 
 def memory_of(process: int) -> dict[str, int]:

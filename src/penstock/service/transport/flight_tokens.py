@@ -13,9 +13,9 @@ from pyarrow import flight
 
 from penstock.errors import ServiceError
 from penstock.service.security.credentials import ClientCredentials, ServerCredentials
-from penstock.service.security.doorkeeper import MOST_BYTES, Doorkeeper
 from penstock.service.security.handshake import tls_trouble
 from penstock.service.security.listeners import users_listening
+from penstock.service.security.unauthenticated import MOST_BYTES, UnauthenticatedConnections
 
 HEADER: Final = "authorization"
 ALIVE: Final = "alive"
@@ -58,16 +58,16 @@ class GuardedServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow h
             root_certificates=credentials.client_roots or None,
             middleware={"token": _TokenCheck(credentials)},
         )
-        self._doorkeeper = Doorkeeper(self.port)
-        weakref.finalize(self, self._doorkeeper.stop)
+        self._unauthenticated = UnauthenticatedConnections(self.port)
+        weakref.finalize(self, self._unauthenticated.stop)
 
     def let_in(self, context: flight.ServerCallContext) -> None:
         """Admit the connection of a call that has shown the token. Call this first in every call."""
-        self._doorkeeper.admit(context.peer())
+        self._unauthenticated.admit(context.peer())
 
     def shutdown(self) -> None:
         """Stop listening."""
-        self._doorkeeper.stop()
+        self._unauthenticated.stop()
         super().shutdown()
 
 

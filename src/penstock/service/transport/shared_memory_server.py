@@ -19,7 +19,7 @@ from penstock.data.block import Block
 from penstock.errors import ServiceError
 from penstock.runtime.memory import LARGE, allocate_from, no_longer_from
 from penstock.runtime.shared_memory import Arena, Segment, location_of
-from penstock.service.transport.entrance import Entrance
+from penstock.service.transport.accepting import AcceptedConnections
 from penstock.service.transport.line import (
     MOST_FILES,
     BufferLocation,
@@ -59,8 +59,8 @@ class SharedMemoryServer:
         self._listener, self._path = listen()
         self.path = str(self._path)
         allocate_from(self.arena.allocate)
-        entrance = Entrance(self._listener, self._begin, self._stopped)
-        self._thread = threading.Thread(target=entrance.run, name="penstock-socket", daemon=True)
+        connections = AcceptedConnections(self._listener, self._begin, self._stopped)
+        self._thread = threading.Thread(target=connections.run, name="penstock-socket", daemon=True)
         self._thread.start()
 
     def _begin(self, line: socket.socket) -> None:

@@ -16,7 +16,7 @@ MOST_SILENT: Final = 256
 _RETRY_SECONDS: Final = 0.1
 
 
-class Entrance:
+class AcceptedConnections:
     """Accepts connections of this user from a listener, and passes on those at which something can be read.
 
     Args:

@@ -35,7 +35,7 @@ _Peer = tuple[str, int]
 
 
 @dataclass
-class _Visitor:
+class _Connection:
     """A connection to the server.
 
     Attributes:
@@ -47,7 +47,7 @@ class _Visitor:
     admitted: bool = False
 
 
-class Doorkeeper:
+class UnauthenticatedConnections:
     """Watches the connections to a server of this process, in a thread of its own, until `stop`.
 
     Args:
@@ -57,9 +57,9 @@ class Doorkeeper:
     def __init__(self, port: int) -> None:
         self._port = port
         self._over = threading.Event()
-        self._visitors: dict[int, _Visitor | None] = {}  # by inode; None for other files
+        self._connections: dict[int, _Connection | None] = {}  # by inode; None for other files
         self._shown: set[str] = set()
-        threading.Thread(target=self._run, name="penstock-door", daemon=True).start()
+        threading.Thread(target=self._run, name="penstock-unauthenticated", daemon=True).start()
 
     def admit(self, peer: str) -> None:
         """Admit a peer, as gRPC writes it, whose call has shown the token."""
@@ -84,41 +84,41 @@ class Doorkeeper:
         """Check all connections; known ones are older by so many seconds."""
         shown, self._shown = self._shown, set()
         peers = {peer_of(peer) for peer in shown}
-        found: dict[int, _Visitor | None] = {}
+        found: dict[int, _Connection | None] = {}
         for name in os.listdir(_FILES):
             try:
                 file = int(name)
                 status = os.fstat(file)
                 if not stat.S_ISSOCK(status.st_mode):
                     continue
-                known = status.st_ino in self._visitors
-                visitor = self._visitors[status.st_ino] if known else self._visitor(file)
-                found[status.st_ino] = visitor
-                if visitor is None or visitor.admitted:
+                known = status.st_ino in self._connections
+                connection = self._connections[status.st_ino] if known else self._connection(file)
+                found[status.st_ino] = connection
+                if connection is None or connection.admitted:
                     continue
-                visitor.admitted = visitor.peer in peers
-                visitor.seconds += seconds if known else 0.0
-                if not visitor.admitted:
-                    _end_if_too_much(file, status.st_ino, visitor)
+                connection.admitted = connection.peer in peers
+                connection.seconds += seconds if known else 0.0
+                if not connection.admitted:
+                    _end_if_too_much(file, status.st_ino, connection)
             except OSError:  # it has been closed meanwhile
                 continue
-        self._visitors = found
+        self._connections = found
 
-    def _visitor(self, file: int) -> _Visitor | None:
+    def _connection(self, file: int) -> _Connection | None:
         with socket.socket(fileno=os.dup(file)) as line:
             if line.family not in (socket.AF_INET, socket.AF_INET6) or line.type != socket.SOCK_STREAM:
                 return None
             if line.getsockname()[1] != self._port or line.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 return None
             host, port = line.getpeername()[:2]
-            return _Visitor((_plain(host), port))
+            return _Connection((_plain(host), port))
 
 
-def _end_if_too_much(file: int, inode: int, visitor: _Visitor) -> None:
+def _end_if_too_much(file: int, inode: int, connection: _Connection) -> None:
     with socket.socket(fileno=os.dup(file)) as line:
         if os.fstat(line.fileno()).st_ino != inode:  # another file has its number now
             return
-        if visitor.seconds >= MOST_SECONDS or _received_bytes(line) > MOST_BYTES:
+        if connection.seconds >= MOST_SECONDS or _received_bytes(line) > MOST_BYTES:
             line.shutdown(socket.SHUT_RDWR)
 
 
