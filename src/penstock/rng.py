@@ -8,7 +8,7 @@ is a sort by it, and an order too long to be sorted is a Feistel network of it (
 falls inside the range (Black and Rogaway, 2002).
 """
 
-import secrets
+import os
 from functools import lru_cache
 
 import numpy as np
@@ -32,7 +32,7 @@ _PIECE = 1 << 14
 
 def draw_seed() -> int:
     """A new seed from the operating system, small enough to be exact in JSON readers that only know doubles."""
-    return secrets.randbits(53)
+    return int.from_bytes(os.urandom(7)) >> 3
 
 
 class DrawnSeed:

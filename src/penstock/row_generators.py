@@ -44,7 +44,7 @@ class RowGenerators:
         self._key = key
         self._positions = as_positions(positions)
 
-    def __iter__(self) -> Iterator[np.random.Generator]:
+    def __iter__(self) -> Iterator["np.random.Generator"]:  # evaluated, it would import numpy.random
         bits = np.random.Philox(key=self._key)
         generator = np.random.Generator(bits)
         state: Any = bits.state

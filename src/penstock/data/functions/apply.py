@@ -52,7 +52,7 @@ def call_rows_in_place(function: Any, block: Block, output: OutputBlock, start: 
 
 
 def call_rows_with_randomness(
-    function: Callable[..., Any], block: Block, generators: Iterable[np.random.Generator]
+    function: Callable[..., Any], block: Block, generators: Iterable["np.random.Generator"]
 ) -> Iterator[Any]:
     """As `call_rows`, with the generator of each row as the last argument."""
     unpack = block.structure.kind == "tuple"

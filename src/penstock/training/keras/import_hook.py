@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +21,7 @@ def connect_when_imported() -> None:
         sys.meta_path.insert(0, _Watch())
 
 
-class _Watch(MetaPathFinder):
+class _Watch:
     """The first finder until Keras is imported. `importlib.util.find_spec` calls it too."""
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
