@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, Indices, column_of, is_ragged, object_column
 from penstock.data.node import DependsOn, OneInput, Run, scaled
+from penstock.data.node_class import node_class
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import OneInputStream
 from penstock.errors import ElementError, InvalidArgumentError
@@ -27,7 +28,7 @@ _SHORT = 512
 """Rows of one axis that are no longer are padded all at once."""
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Batching(OneInput):
     """What batches have in common: which rows go into which; `batches` says what they become."""
 
@@ -144,7 +145,7 @@ class BatchStream(OneInputStream):
             raise
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Batch(Batching):
     """`batch_size` consecutive elements stacked along a new leading axis."""
 
@@ -206,7 +207,7 @@ class Batch(Batching):
         return column_of(stacked)
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class BatchSlices(Batch):
     """The rows of each batch that the replicas of one worker get by the splitting rule: only they are read.
 
@@ -258,7 +259,7 @@ class BatchSlices(Batch):
         return Block((*columns, np.full(len(batches), whole)), PAIR.nested([batches.structure, LEAF]), len(batches))
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class PaddedBatch(Batching):
     """`batch_size` consecutive elements padded to one shape and stacked."""
 
@@ -419,7 +420,7 @@ def _leaves_like(value: Any, structure: Structure) -> list[Any]:
     return parts
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class RaggedBatch(Batching):
     """`batch_size` consecutive elements; a leaf with an axis of unknown length becomes an object array of its rows.
 

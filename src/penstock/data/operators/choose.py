@@ -1,7 +1,7 @@
 """Taking elements from one dataset or the other by choice: sample_from_datasets and choose_from_datasets."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from penstock.data.block import Block
 from penstock.data.node import Node, Run, added, surely
+from penstock.data.node_class import node_class
 from penstock.data.one_kind import merged_spec, of_one_kind
 from penstock.data.skipped import Noticed, SkipsAhead
 from penstock.data.streams.stream import Cursor, State, Stream
@@ -28,7 +29,7 @@ _ENDLESS = 1 << 62
 _Numbers = npt.NDArray[np.integer[Any]]
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Choose(Node):
     """The next element of the dataset whose number `choice` gives; `name` says by which method it was asked for."""
 

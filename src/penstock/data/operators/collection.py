@@ -10,7 +10,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
@@ -20,6 +20,7 @@ from penstock import formats
 from penstock.data.block import Block, Column, Indices
 from penstock.data.functions.apply import note
 from penstock.data.node import Node, Run
+from penstock.data.node_class import node_class
 from penstock.data.one_kind import check_kind
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.runtime.threads import failures
@@ -146,7 +147,7 @@ class ArrowRows(CollectionRows):
         return Block(tuple(columns), structure, len(indices))
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Source(Node):
     """The rows of a collection of the user's."""
 

@@ -1,7 +1,7 @@
 """Operators with several inputs: zip and concatenate."""
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, reduce
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Node, Run, added, surely
+from penstock.data.node_class import node_class
 from penstock.data.one_kind import merged_spec, of_one_kind
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
@@ -19,7 +20,7 @@ from penstock.runtime.threads import failures
 from penstock.structure import Structure
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Zip(Node):
     """One element of each input, together; as many as the shortest input has."""
 
@@ -117,7 +118,7 @@ class ZipStream(Stream):
             cursor.close()
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Concatenate(Node):
     """All elements of the first input, then all of the second, and so on.
 

@@ -1,7 +1,7 @@
 """Operators that call the user's function once per element: map and filter."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Final
 
@@ -22,6 +22,7 @@ from penstock.data.functions.promise import Promise
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements
+from penstock.data.node_class import node_class
 from penstock.data.results_alone import ResultsAlone
 from penstock.data.streams.calls import CallsInAnyOrder, CallsInOrder, Work
 from penstock.data.streams.reading import Pending, Reading
@@ -36,7 +37,7 @@ from penstock.runtime.threads import failures
 _TRUTH_VALUES: Final = {bool, np.bool_}
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Map(OneInput):
     """`function` of every element; with a seed it also gets a generator keyed by (seed, epoch, position)."""
 
@@ -233,7 +234,7 @@ class MapStream(ResultsAlone):
         return output
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Filter(SomeElements):
     """The elements for which `predicate` is true."""
 

@@ -9,6 +9,7 @@ from penstock.data.block import Block
 from penstock.data.functions.apply import call_rows, note
 from penstock.data.functions.reads_file import is_file_reader
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
+from penstock.data.node_class import node_class
 from penstock.data.streams.ahead import Ahead
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.data.streams.turns import Turns
@@ -23,7 +24,7 @@ _BYTES: Final = 1 << 19
 """Rounds are read ahead where reading from one slot takes less than the first, and a block less than the others."""
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Interleave(OneInput):
     """The elements of datasets made of `cycle_length` elements at a time, `block_length` from each in turn.
 

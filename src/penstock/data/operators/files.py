@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from penstock import formats
 from penstock.data.block import Block
 from penstock.data.node import DependsOn, OneInput, Run, any_number
+from penstock.data.node_class import node_class
 from penstock.data.streams.stream import State, Stream
 from penstock.errors import InvalidTypeError
 from penstock.formats.files import has_protocol, open_bytes
@@ -24,7 +25,7 @@ _FILES_AHEAD: Final = 32
 """How many remote files are opened in advance at most: one after the other, each would wait for its server."""
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class ReadFiles(OneInput):
     """The records of the files that the input names, one file after the other.
 

@@ -4,7 +4,6 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, ClassVar, Final
 
@@ -13,6 +12,7 @@ import numpy as np
 from penstock.data.block import Block
 from penstock.data.collecting import Collector, Unlike
 from penstock.data.node import Node, Run
+from penstock.data.node_class import node_class
 from penstock.data.streams.stream import Cursor, RowsBeforeFailure, State
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.options import UNKNOWN_CARDINALITY
@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 _OBJECT: Final = np.dtype(object)
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Generator(Node):
     """What a function's iterator yields."""
 

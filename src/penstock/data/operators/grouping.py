@@ -12,6 +12,7 @@ from penstock.data.axes import UnknownAxes
 from penstock.data.block import Block, own
 from penstock.data.functions.apply import checked_rows, integer_key, note
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number
+from penstock.data.node_class import node_class
 from penstock.data.streams.stream import Cursor, State, Stream
 from penstock.errors import ElementError, InvalidTypeError
 from penstock.runtime.pacing import Pace
@@ -23,7 +24,7 @@ _FEW_GROUPS: Final = 32
 """Of more groups it would cost too much to look at all before each block."""
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class GroupByWindow(OneInput):
     """The elements of the datasets that `reduce_function(key, window)` makes of windows of elements with one key.
 
@@ -259,7 +260,7 @@ class GroupByWindowStream(Stream):
         self._input.close()
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Bucket(GroupByWindow):
     """Windows of elements of similar length: the key function gives the length, the key is the number of the bucket.
 

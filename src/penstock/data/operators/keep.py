@@ -3,7 +3,7 @@
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from penstock import formats
 from penstock.data.block import Block, Column, Indices, is_ragged
 from penstock.data.node import DependsOn, Node, Run, SameElements
+from penstock.data.node_class import node_class
 from penstock.data.streams.ahead import Ahead
 from penstock.data.streams.reading import Load, Reading
 from penstock.data.streams.stream import State, Stream
@@ -30,7 +31,7 @@ from penstock.runtime.threads import failures
 _PIECE_BYTES = 1 << 22
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Prefetch(SameElements):
     """The elements of the input, of which a thread makes up to `buffer_size` in advance."""
 
@@ -68,7 +69,7 @@ class Prefetch(SameElements):
         return Ahead(self.input.open(own, epoch), rows, run.threads, skips)
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Saved(Node):
     """The rows that `Dataset.save` wrote."""
 
@@ -105,7 +106,7 @@ def read_store(store: "formats.row_store.RowStore", indices: Indices, copiers: C
     return Block.scattered(parts, copiers)
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Cache(SameElements):
     """The elements of the input's first epoch, kept once they were read: in memory, or in a directory (`filename`).
 

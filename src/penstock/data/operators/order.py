@@ -1,7 +1,6 @@
 """Operators that choose and reorder positions. Over indexable inputs they are arithmetic."""
 
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from penstock.data.block import Block, Indices, shifted
 from penstock.data.node import DependsOn, Run, SameElements, capped, scaled, surely
+from penstock.data.node_class import node_class
 from penstock.data.streams.reading import Reading
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import InvalidArgumentError
@@ -25,7 +25,7 @@ EVERYTHING = 1 << 62
 """The count of `take(-1)`: larger than any dataset."""
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Repeat(SameElements):
     """The epochs of the input one after the other: `count` of them, or without end (None)."""
 
@@ -160,7 +160,7 @@ class _CountingDown(OneInputStream):
         self._input.restore(position)
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Take(SameElements):
     """The first `count` elements."""
 
@@ -197,7 +197,7 @@ class TakeStream(_CountingDown):
         return block
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Skip(SameElements):
     """All elements but the first `count`."""
 
@@ -237,7 +237,7 @@ class SkipStream(_CountingDown):
         return self._input.pull(need, allow)
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Shard(SameElements):
     """Every `num_shards`-th element, beginning with element `index`."""
 
@@ -300,7 +300,7 @@ class ShardStream(OneInputStream):
         self._input.restore(position)
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class ShardHint(SameElements):
     """Marks where `AutoShardPolicy.HINT` inserts each worker's `shard`; it cannot be read before that."""
 
@@ -326,7 +326,7 @@ class ShardHint(SameElements):
         )
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Enumerate(SameElements):
     """(start + position, element) for every element."""
 

@@ -1,12 +1,12 @@
 """Operators that take batches apart, and put their rows together again in other sizes."""
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from penstock.data.block import Block, Column, is_ragged
 from penstock.data.node import DependsOn, Node, OneInput, Run, any_number, scaled
+from penstock.data.node_class import node_class
 from penstock.data.streams.stream import Cursor, OneInputStream, State, Stream
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY
@@ -14,7 +14,7 @@ from penstock.spec import LeafSpec, batched, ragged_rows, row_of
 from penstock.structure import flatten, map_structure
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Unbatch(OneInput):
     """The rows along the leading axis of every element."""
 
@@ -83,7 +83,7 @@ class UnbatchStream(OneInputStream):
         return batch
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Rebatch(OneInput):
     """The rows of batches in batches of other sizes, which are used in turn."""
 

@@ -1,7 +1,6 @@
 """rejection_resample: elements dropped at random, so that their classes come in given proportions."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +9,7 @@ from penstock.data.block import Block
 from penstock.data.functions.apply import checked_rows
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run
+from penstock.data.node_class import node_class
 from penstock.data.streams.stream import State
 from penstock.errors import ElementError
 from penstock.options import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -21,7 +21,7 @@ from penstock.structure import LEAF, Structure
 _CLASSED = Structure("tuple", (LEAF, LEAF), (0, 1), leaf_count=2)
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class RejectionResample(OneInput):
     """(class, element) pairs, with elements dropped at random so that the classes come in the target proportions."""
 

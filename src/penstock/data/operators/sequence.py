@@ -1,7 +1,7 @@
 """Operators that see the elements one after the other: scan, take_while and unique."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ from penstock.data.functions.layout import Layout
 from penstock.data.functions.promise import Promise
 from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import OneInput, Run, SomeElements
+from penstock.data.node_class import node_class
 from penstock.data.streams.stream import CountingCursor, OneInputStream, State
 from penstock.errors import InvalidTypeError
 from penstock.formats.values import decode_value, encode_value
@@ -23,7 +24,7 @@ from penstock.spec import as_leaf
 from penstock.structure import flatten, map_structure
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Scan(OneInput):
     """`function(state, element)` gives the next state and an output; the outputs are the elements."""
 
@@ -159,7 +160,7 @@ def _owned(value: Any) -> Any:
     return map_structure(lambda leaf: own(as_leaf(leaf)), value)
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class TakeWhile(SomeElements):
     """The elements up to the first for which `predicate` is false."""
 
@@ -206,7 +207,7 @@ class TakeWhileStream(FunctionStream):
         self._input.restore(position)
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Unique(SomeElements):
     """The elements that have not come before."""
 

@@ -1,6 +1,6 @@
 """Where elements come from: numbers and arrays."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from penstock.data.block import Block, Column, Indices, locked_entries
 from penstock.data.node import Node, Run
+from penstock.data.node_class import node_class
 from penstock.options import INFINITE_CARDINALITY
 from penstock.printing import in_bytes
 from penstock.rng import hash_positions, mix, uniform_positions
@@ -15,7 +16,7 @@ from penstock.spec import TensorSpec
 from penstock.structure import LEAF, Structure
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Integers(Node):
     """int64 numbers that are computed from their positions."""
 
@@ -27,7 +28,7 @@ class Integers(Node):
         return TensorSpec((), np.int64)
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Range(Integers):
     """The integers of `range(start, stop, step)`."""
 
@@ -44,7 +45,7 @@ class Range(Integers):
         return _numbers(indices, self.start, self.step)
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Counter(Integers):
     """start, start + step, … without end."""
 
@@ -60,7 +61,7 @@ class Counter(Integers):
         return _numbers(indices, self.start, self.step)
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Draws(Integers):
     """Random integers without end: a function of (seed, epoch, position)."""
 
@@ -83,7 +84,7 @@ class Draws(Integers):
         return mix(run.key(self, self.seed), epoch if self.rerandomize_each_iteration else 0)
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Random(Draws):
     """Numbers in [0, 2**32)."""
 
@@ -94,7 +95,7 @@ class Random(Draws):
         return Block((words.astype(np.int64),), LEAF, len(indices))
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Choices(Draws):
     """Numbers of datasets, drawn by weight: the choice of `sample_from_datasets`."""
 
@@ -107,7 +108,7 @@ class Choices(Draws):
         return Block((drawn.astype(np.int64),), LEAF, len(indices))
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Slices(Node):
     """The rows of arrays: `from_tensor_slices`, and with one row `from_tensors`."""
 
@@ -154,7 +155,7 @@ class Slices(Node):
         return block.read_only()
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class Listing(Slices):
     """The names of the files that were there when the dataset was made, and the classes that their folders name."""
 

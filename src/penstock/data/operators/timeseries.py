@@ -1,6 +1,6 @@
 """timeseries_windows: consecutive rows of arrays, and the targets that belong to them."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -8,12 +8,13 @@ import numpy as np
 
 from penstock.data.block import Block, Column, Indices
 from penstock.data.node import Node, Run
+from penstock.data.node_class import node_class
 from penstock.printing import in_bytes
 from penstock.spec import TensorSpec
 from penstock.structure import Structure
 
 
-@dataclass(frozen=True, eq=False)
+@node_class
 class TimeseriesWindows(Node):
     """Window i has `sequence_length` rows of the data, beginning with row `start + i * sequence_stride`."""
 
