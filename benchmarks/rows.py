@@ -25,6 +25,7 @@ def measure() -> list[Figure]:
         ragged_text(),
         *windows(),
         scanned(),
+        *bucketed(),
     ]
 
 
@@ -103,10 +104,18 @@ def maps() -> Iterator[Figure]:
             yield processor_ratio(question, lambda dataset=dataset: exhaust(dataset), by_hand, 0.85)  # type: ignore[misc]
 
 
+def scalars() -> Iterator[Any]:
+    """NumPy's scalars of `numbers`: elements are these, so whoever wants them by hand must make them."""
+    return map(np.int64, numbers())
+
+
 def generators() -> Iterator[Figure]:
     """Elements of a generator, one by one and in batches, with and without a signature."""
     number, image = ps.TensorSpec((), "int64"), ps.TensorSpec((28, 28), "uint8")
-    for name, function, spec in (("integers", numbers, number), ("images", images, image)):
+    for name, function, spec, elements in (
+        ("integers", numbers, number, scalars),
+        ("images", images, image, images),
+    ):
         for signature, word in ((None, ""), (spec, ", output_signature")):
             dataset = ps.Dataset.from_generator(function, signature)
             yield processor_ratio(
@@ -116,9 +125,9 @@ def generators() -> Iterator[Figure]:
                 0.7,
             )
             yield processor_ratio(
-                f"from_generator({name}{word}) / bare loop",
+                f"from_generator({name}{word}) / loop over the same elements",
                 lambda dataset=dataset: exhaust(dataset),  # type: ignore[misc]
-                lambda function=function: exhaust(function()),  # type: ignore[misc]
+                lambda elements=elements: exhaust(elements()),  # type: ignore[misc]
                 0.7,
             )
 
@@ -228,6 +237,23 @@ def scanned() -> Figure:
     return processor_ratio(
         "scan: running sum, batch(256) / loop", lambda: exhaust(dataset), lambda: exhaust(batches(sums(), 256)), 0.5
     )
+
+
+def bucketed() -> Iterator[Figure]:
+    """Rows of unequal length in batches of similar ones, from a generator, and numbers over an index."""
+    rng, rows = np.random.default_rng(0), 20_000
+    arrays = [np.arange(length) for length in rng.integers(1, 100, rows)]
+    of_generator = ps.Dataset.from_generator(lambda: iter(arrays)).bucket_by_sequence_length(
+        len, [20, 40, 60, 80], [64] * 5
+    )
+    of_index = ps.Dataset.range(rows).bucket_by_sequence_length(
+        lambda number: int(number) % 100, [20, 40, 60, 80], [64] * 5
+    )
+    for dataset, word in ((of_generator, "arrays of a generator"), (of_index, "numbers over an index")):
+        exhaust(dataset)
+        times = sorted(processor_seconds(lambda dataset=dataset: exhaust(dataset)) / rows * 1e6 for _ in range(5))  # type: ignore[misc]
+        question = f"bucket_by_sequence_length, {word}"
+        yield Figure(question, times[2], 4, False, "µs a row", (times[0], times[-1]))
 
 
 if __name__ == "__main__":

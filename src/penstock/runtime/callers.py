@@ -59,12 +59,18 @@ class Work:
         rows: how many there are, at least one.
         together: whether one thread must make all of them.
         begun: how many were given to a thread.
+        unit: how many were thought to be one task when it was added.
     """
 
     call: Callable[[int, int], None]
     rows: int
     together: bool = False
     begun: int = 0
+    unit: int = 1
+
+    def units(self, start: int, stop: int) -> int:
+        """How many tasks rows start to stop were thought to be."""
+        return -(-stop // self.unit) - -(-start // self.unit)
 
 
 class Callers:
@@ -87,9 +93,8 @@ class Callers:
         self._working = 0
         self.running = 0
         self.most = 0
-        # What no thread has begun: rows that can be divided, and work that cannot.
-        self._rows_left = 0
-        self._whole_left = 0
+        # In tasks as large as they were thought to be at first: so a task that takes more rows does not ask for more.
+        self._unfinished = 0
         self._chunk = 1
         self._most_rows = _MOST_ROWS
         self._long = True
@@ -102,8 +107,7 @@ class Callers:
     @property
     def want_more(self) -> bool:
         """Whether a thread is without work, or soon will be."""
-        unfinished = self.running + self._whole_left + -(-self._rows_left // self.chunk)
-        return unfinished < (self.count if self._long else 2 * self.count)
+        return self._unfinished < (self.count if self._long else 2 * self.count)
 
     def call_serially(self, call: Callable[[], Result], rows: int) -> Result:
         """What `call` gives, which makes the calls for so many rows in this thread."""
@@ -121,11 +125,9 @@ class Callers:
         """
         with self._lock:
             self._work.append(work)
-            if work.together:
-                self._whole_left += 1
-            else:
-                self._rows_left += work.rows
-            tasks = 1 if work.together else -(-work.rows // self.chunk)
+            work.unit = work.rows if work.together else self.chunk
+            tasks = work.units(0, work.rows)
+            self._unfinished += tasks
             starting = min(self.count - self._working, tasks)
             self._working += max(0, starting)
         for started in range(starting):
@@ -144,28 +146,26 @@ class Callers:
                 if not self._work:
                     self._working -= 1
                     return
-                call, start, stop = self._next_task()
+                work, start, stop = self._next_task()
                 self._start()
             begun = time.perf_counter()
-            call(start, stop)
+            work.call(start, stop)
+            units = work.units(start, stop)
             # An exception that a call has left refers to this frame, and must not lead to other calls by it.
-            del call
+            del work
             with self._lock:
+                self._unfinished -= units
                 self._note(time.perf_counter() - begun, stop - start)
             self.bell.ring()
 
-    def _next_task(self) -> tuple[Callable[[int, int], None], int, int]:
+    def _next_task(self) -> tuple[Work, int, int]:
         """The next rows of the oldest work, under the lock."""
         work = self._work[0]
         start = work.begun
         work.begun = stop = work.rows if work.together else min(start + self.chunk, work.rows)
-        if work.together:
-            self._whole_left -= 1
-        else:
-            self._rows_left -= stop - start
         if stop == work.rows:
             self._work.popleft()
-        return work.call, start, stop
+        return work, start, stop
 
     def _start(self) -> None:
         """Note that a task begins, under the lock."""
