@@ -160,6 +160,26 @@ def test_lines_are_those_of_python_at_any_chunk_size(tmp_path_factory, text, chu
         patch.undo()
 
 
+def test_records_of_one_length_in_turn_are_found_up_to_the_first_other(tmp_path):
+    lengths = [5] * 100 + [7] + [5] * 9 + [0] * 300 + [3, 3, 4] * 20 + [6] * 9
+    records = [bytes([number % 251]) * length for number, length in enumerate(lengths)]
+    path = tmp_path / "a.tfrecord"
+    data = b"".join(map(record, records))
+    path.write_bytes(data)
+    assert list(ps.TFRecordDataset(path)) == records
+    path.write_bytes(data[:-3])
+    assert drain(iter(ps.TFRecordDataset(path)))[:-1] == records[:-1]
+    for at in (60, 105, 300):
+        begin = len(b"".join(map(record, records[:at])))
+        for byte in (0, 9):
+            damaged = bytearray(data)
+            damaged[begin + byte] ^= 1
+            path.write_bytes(damaged)
+            *found, error = drain(iter(ps.TFRecordDataset(path)))
+            assert found == records[:at]
+            assert f"record {at} at byte {begin}: the checksum of its length is wrong" in str(error)
+
+
 def test_a_writer_that_fails_leaves_nothing_and_one_that_goes_on_shows_nothing(tmp_path):
     path = tmp_path / "a"
     with pytest.raises(ZeroDivisionError), ps.TFRecordWriter(path) as writer:

@@ -3,11 +3,13 @@
 import contextlib
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.formats.example_layout import columns_of_one_layout
 
 WRITTEN = Path(__file__).parent / "written_by_others" / "examples.tfrecord"
 NUMBERS = ps.TensorSpec((None,), np.int64)
@@ -138,6 +140,64 @@ def test_any_damaged_bytes_are_an_error_or_some_values():
         with contextlib.suppress(ps.ElementError):
             found = ps.parse_example([record, bytes(damaged)], {"v": NUMBERS, "w": WORDS})
             assert len(found["v"]) == 2 and found["v"][0].tolist()[:2] == [1, -8192]
+
+
+LAID_OUT = {
+    "f": ps.TensorSpec((2,), np.float32),
+    "i": ps.TensorSpec((), np.int16),
+    "many": ps.TensorSpec((2, 2), np.int64),
+    "s": ps.TensorSpec((), object),
+}
+
+
+def laid_out(row):
+    """Records of few lengths, whose numbers have one to three bytes."""
+    many = integers(*(row + 200 + number for number in range(4)))
+    other = {"other": words(b"%4d" % row)} if row % 2 else {"other": integers(*[row] * 4)}
+    return example(s=words(b"w%d" % row), **other, i=integers(row * 40), f=floats(row, row / 2), many=many)
+
+
+def alone(record, number):
+    """What a record by itself is parsed to, or the error that it is as one of a batch."""
+    try:
+        return {name: np.asarray(value).tolist() for name, value in ps.parse_example(record, LAID_OUT).items()}
+    except ps.ElementError as error:
+        return str(error).replace("record 0", f"record {number}")
+
+
+def test_records_of_few_layouts_are_parsed_as_each_alone():
+    records = [laid_out(row) for row in range(80, 128)]
+    number = SimpleNamespace(tag=0x1A, count=1, shape=(), dtype=np.dtype(np.int64))
+    assert columns_of_one_layout(records, {"i": number})["i"].tolist() == [row * 40 for row in range(80, 128)]
+    batch = ps.parse_example(records, LAID_OUT)
+    assert list(batch) == list(LAID_OUT)
+    assert {name: (column.shape, column.dtype) for name, column in batch.items()} == {
+        "f": ((48, 2), np.float32),
+        "i": ((48,), np.int16),
+        "many": ((48, 2, 2), np.int64),
+        "s": ((48,), object),
+    }
+    for number, record in enumerate(records):
+        assert {name: column[number].tolist() if name != "s" else column[number] for name, column in batch.items()} == (
+            alone(record, number)
+        )
+
+
+def test_a_damaged_record_among_others_of_its_layout_is_read_as_alone():
+    records = [laid_out(2 * row + 101) for row in range(20)]
+    for at in range(len(records[0])):
+        number = 0 if at % 2 else 17
+        for bits in (0x01, 0x80):
+            damaged = bytearray(records[number])
+            damaged[at] ^= bits
+            batch = [*records[:number], bytes(damaged), *records[number + 1 :]]
+            try:
+                columns = ps.parse_example(batch, LAID_OUT)
+                found = {name: np.asarray(column[number]).tolist() for name, column in columns.items()}
+            except ps.ElementError as error:
+                found = str(error)
+            expected = alone(bytes(damaged), number)
+            assert found == expected or "in another way than in the records before it" in found, (at, bits)
 
 
 def test_what_cannot_be_asked_for():

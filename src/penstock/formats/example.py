@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
+from penstock.formats.example_layout import columns_of_one_layout
 from penstock.formats.ragged_feature import RaggedFeature
 from penstock.spec import LeafSpec, TensorSpec
 
@@ -67,7 +68,13 @@ def parse_example(
         array([3, 4, 5, 6, 7, 8, 9])
     """
     wanted = Wanted.of("parse_example", features, defaults or {})
-    batch = RecordBytes([records] if isinstance(records, bytes) else list(records))
+    given = [records] if isinstance(records, bytes) else list(records)
+    if set(map(type, given)) == {bytes} and len(wanted.stored) == len(wanted.results) == len(wanted.keys):
+        kinds = {name: kind for name, ((key, kind), ragged) in wanted.results.items() if key == name and not ragged}
+        alike = columns_of_one_layout(given, kinds) if len(kinds) == len(wanted.results) else None
+        if alike is not None:
+            return {name: alike[name] for name in kinds}
+    batch = RecordBytes(given)
     columns = wanted.columns(batch, batch.features(wanted.keys))
     return first_rows(columns) if isinstance(records, bytes) else columns
 

@@ -11,7 +11,6 @@ A checksum is the CRC-32C, rotated right by 15 bits, plus a constant.
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 
 import google_crc32c
 import numpy as np
@@ -24,6 +23,9 @@ _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _MASK = 0xA282EAD8
+
+# After so many records of one length in turn, the next ones are taken to have it too.
+_ALIKE = 8
 
 # When records are passed over, those longer than this are not read.
 _SKIP_BYTES = 1 << 16
@@ -56,7 +58,7 @@ class TFRecords(RecordFormat):
 
 
 class TFRecordReader(RecordReader):
-    """A chunk's headers are walked one by one, its checksums compared together.
+    """A chunk's headers are walked one by one, many at a time where lengths repeat, its checksums compared together.
 
     All chunks are read into the same memory: new pages for each would cost more than reading it.
     """
@@ -109,6 +111,7 @@ class TFRecordReader(RecordReader):
         data, size, unpack = self._data, len(self._data), _HEADER.unpack_from
         ends: list[int] = []
         end, body = 0, _HEADER.size
+        last, alike = -1, 0
         while body <= size:
             length, checksum = unpack(data, end)
             if _checksum_of_length(length) != checksum:
@@ -119,14 +122,35 @@ class TFRecordReader(RecordReader):
             if after > size:
                 return ends, after
             ends.append(after)
-            end, body = after, after + _HEADER.size
+            alike = alike + 1 if length == last else 0
+            if alike == _ALIKE:
+                ends += self._more_of(length, checksum, after)
+                after, alike = ends[-1], 0
+            last, end, body = length, after, after + _HEADER.size
         return ends, body
 
+    def _more_of(self, length: int, checksum: int, begin: int) -> list[int]:
+        """Where those of the next records end that have this length, up to the first that has not."""
+        size = _HEADER.size + length + _CHECKSUM.size
+        ends: list[int] = []
+        count = 2 * _ALIKE
+        while (count := min(2 * count, (len(self._data) - begin) // size)) > 0:
+            lengths = np.ndarray(count, "<u8", self._data, begin, (size,))
+            checksums = np.ndarray(count, "<u4", self._data, begin + _LENGTH.size, (size,))
+            other = (lengths != length) | (checksums != checksum)
+            found = int(np.argmax(other)) if other.any() else count
+            ends += range(begin + size, begin + size * found + 1, size)
+            if found < count:
+                break
+            begin = ends[-1]
+        return ends
+
     def _decode(self, first: int) -> Column:
-        data = self._data
+        data = bytes(self._data)  # of bytes, a slice is a record at once
         ends = np.concatenate(([self._begin(first)], self._ends[first:]))
         header, footer = _HEADER.size, _CHECKSUM.size
-        records = [bytes(data[begin + header : end - footer]) for begin, end in pairwise(ends.tolist())]
+        edges = zip((ends[:-1] + header).tolist(), (ends[1:] - footer).tolist(), strict=True)
+        records = [data[begin:end] for begin, end in edges]
         found = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
         found = (found >> np.uint32(15) | found << np.uint32(17)) + np.uint32(_MASK)
         offsets = ends[1:, None] + np.arange(-footer, 0)

@@ -1,0 +1,166 @@
+"""Examples of one layout, read together: the first one is walked, and the others are compared with it.
+
+Records of one length that come from one program mostly differ in the bytes of their values alone. Then a feature is
+the same columns of a matrix of bytes, and neither names nor lengths have to be read record by record. Whatever is
+unusual is left to `example.py`, which reads everything, and says what is wrong.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+_FIELD_1: Final = 0x0A
+_FIELD_2: Final = 0x12
+_BYTES, _FLOATS, _INTEGERS = 0x0A, 0x12, 0x1A
+_CONTINUES: Final = 0x80
+_FEWEST: Final = 16
+"""Of fewer records of one length, walking the first costs more than is gained."""
+
+Column = npt.NDArray[Any]
+
+
+class Feature(Protocol):
+    """What a feature is: the tag of its list, how many values there are, and what they become."""
+
+    @property
+    def tag(self) -> int: ...
+    @property
+    def count(self) -> int | None: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the values of features lie in a record.
+
+    Attributes:
+        places: where the values of each named feature begin and end.
+        compared: of each byte the bits in which all records of this layout are alike.
+    """
+
+    places: dict[str, tuple[int, int]]
+    compared: npt.NDArray[np.uint8]
+
+
+class _OtherwiseError(Exception):
+    """The records are not laid out as this file expects."""
+
+
+def columns_of_one_layout(records: Sequence[bytes], features: Mapping[str, Feature]) -> dict[str, Column] | None:
+    """The features of records of few lengths, each of which has one layout; None if they are not such records."""
+    if len(records) < _FEWEST or not features or any(feature.count is None for feature in features.values()):
+        return None
+    lengths = np.fromiter(map(len, records), np.int64, len(records))
+    different = np.unique(lengths)
+    if len(different) * _FEWEST > len(records):
+        return None
+    try:
+        if len(different) == 1:
+            return _columns(records, features)
+        columns = {name: np.empty((len(records), *feature.shape), feature.dtype) for name, feature in features.items()}
+        for length in different:
+            rows = np.flatnonzero(lengths == length)
+            for name, column in _columns([records[row] for row in rows.tolist()], features).items():
+                columns[name][rows] = column
+    except _OtherwiseError:
+        return None
+    return columns
+
+
+def _columns(records: Sequence[bytes], features: Mapping[str, Feature]) -> dict[str, Column]:
+    """The features of records of one length."""
+    first = records[0]
+    layout = _layout_of(first, features)
+    content = np.frombuffer(b"".join(records), np.uint8).reshape(len(records), len(first))
+    if ((content ^ content[0]) & layout.compared).any():
+        raise _OtherwiseError
+    return {
+        name: _values(content[:, begin:end], features[name]).reshape(len(records), *features[name].shape)
+        for name, (begin, end) in layout.places.items()
+    }
+
+
+def _layout_of(record: bytes, features: Mapping[str, Feature]) -> _Layout:
+    """The layout of a record that has each of these features once."""
+    wanted = {name.encode(): name for name in features}
+    compared = np.full(len(record), 0xFF, np.uint8)
+    places = {}
+    try:
+        at, end = _message(record, 0, len(record), _FIELD_1)
+        while at < end:
+            entry, at = _message(record, at, end, _FIELD_1, whole=False)
+            begin, stop = _message(record, entry, at, _FIELD_1, whole=False)
+            name = wanted.get(record[begin:stop])
+            begin, stop = _message(record, stop, at, _FIELD_2)
+            if name is None:
+                compared[begin:stop] = 0
+                continue
+            if name in places:  # the last one would count
+                raise _OtherwiseError
+            feature = features[name]
+            begin, stop = _message(record, begin, stop, feature.tag)
+            begin, stop = places[name] = _message(record, begin, stop, _FIELD_1)
+            compared[begin:stop] = _CONTINUES if feature.tag == _INTEGERS else 0
+    except IndexError as error:
+        raise _OtherwiseError from error
+    if len(places) < len(features):
+        raise _OtherwiseError
+    return _Layout(places, compared)
+
+
+def _message(record: bytes, at: int, limit: int, tag: int, whole: bool = True) -> tuple[int, int]:
+    """Where the contents of a field begin and end, which fills a message up to its limit if it is the `whole` of it."""
+    if at >= limit or record[at] != tag:
+        raise _OtherwiseError
+    length = shift = 0
+    byte = _CONTINUES
+    while byte >= _CONTINUES:
+        at += 1
+        byte = record[at]
+        length |= (byte & 0x7F) << shift
+        shift += 7
+    end = at + 1 + length
+    if end != limit if whole else end > limit:
+        raise _OtherwiseError
+    return at + 1, end
+
+
+def _values(content: Column, feature: Feature) -> Column:
+    """The values that are these bytes of each record."""
+    count = feature.count or 0
+    if feature.tag == _BYTES:
+        if count != 1:
+            raise _OtherwiseError
+        data, size = content.tobytes(), content.shape[1]
+        starts = range(0, size * len(content), size) if size else [0] * len(content)
+        return np.fromiter([data[start : start + size] for start in starts], object, len(content))
+    if feature.tag == _FLOATS:
+        if content.shape[1] != 4 * count:
+            raise _OtherwiseError
+        return np.ascontiguousarray(content).view("<f4").astype(feature.dtype, copy=False)
+    values = _integers(content, count)
+    cast = values.astype(feature.dtype, copy=False)
+    if cast is not values and (cast != values).any():
+        raise _OtherwiseError
+    return cast
+
+
+def _integers(content: Column, count: int) -> Column:
+    """Numbers that have as many bytes each, as many of every record."""
+    size = content.shape[1] // count if count else 0
+    if not 0 < size <= 10 or size * count != content.shape[1]:
+        raise _OtherwiseError
+    by_number = content.reshape(len(content), count, size)
+    continues = by_number[0] >= _CONTINUES  # the others' bits are those of the first
+    if not continues[:, :-1].all() or continues[:, -1].any():
+        raise _OtherwiseError
+    values = (by_number[:, :, 0] & 0x7F).astype(np.uint64)
+    for byte in range(1, size):
+        values |= (by_number[:, :, byte] & 0x7F).astype(np.uint64) << np.uint64(7 * byte)
+    return values.view(np.int64)
