@@ -50,7 +50,7 @@ else:
 Result = TypeVar("Result")
 
 _TOGETHER = 256
-"""So many rows of a block are made elements at a time."""
+"""How many rows of a block become elements at a time."""
 _ALONE = 1024
 """After this many elements that come one by one, the iterator checks again whether it was closed."""
 

@@ -1,4 +1,4 @@
-"""Callers whose number is found while they work: threads where they gain, and none where they do not.
+"""Callers whose number is found while they work: threads only for functions that gain by them.
 
 A function that mostly waits gains by threads, one that computes only where it lets go of Python's lock; so the second
 kind is tried. What counts is how many seconds of serial work are done in a second, whatever the consumer is doing. What
