@@ -38,6 +38,7 @@ SLOW = {
     "docs/guide/partial-batches.md",
     "docs/guide/several-workers.md",
     "docs/keras.md",
+    "docs/parameter-servers.md",
     "docs/training/README.md",
     "docs/training/jax-and-flax.md",
 }

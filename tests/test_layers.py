@@ -46,6 +46,7 @@ LEVELS = (
     "service/worker/",
     "service/reader/",
     "service/ service",
+    "parameter_server/",
     "preprocessing/convert/",
     "preprocessing/ preprocessing",
     "training/",
@@ -60,7 +61,7 @@ LEVELS = (
 
 # Heavy packages, and the only parts of penstock that may import them.
 HEAVY = {
-    "jax": ("penstock.distribute.", "penstock.training.", "penstock.demo."),
+    "jax": ("penstock.distribute.", "penstock.parameter_server.", "penstock.training.", "penstock.demo."),
     "optax": (),
     "sklearn": ("penstock.demo.",),
     "tqdm": ("penstock.demo.",),
@@ -200,6 +201,8 @@ def test_only_the_definitions_of_the_service_pickle() -> None:
         ("penstock.service.wire.definitions", "pickle"),
         ("penstock.service.wire.definitions", "cloudpickle"),
         ("penstock.service.wire.unpicklable", "cloudpickle"),  # tries what can be sent
+        ("penstock.parameter_server.closures", "pickle"),  # between processes that one program has started for itself
+        ("penstock.parameter_server.closures", "cloudpickle"),
         ("penstock.data.fingerprint", "cloudpickle"),  # takes a digest of what is sent, and keeps nothing
     }
 

@@ -14,6 +14,7 @@ from penstock.data.iterator import DatasetIterator as DatasetIterator
 from penstock.data.operators.reducing import Reducer as Reducer
 from penstock.data.skipped import SkippedRow as SkippedRow
 from penstock.data.skipped import SkippedRows as SkippedRows
+from penstock.errors import CancelledError as CancelledError
 from penstock.errors import CardinalityError as CardinalityError
 from penstock.errors import ClosedError as ClosedError
 from penstock.errors import ElementError as ElementError
@@ -29,6 +30,7 @@ from penstock.errors import ServiceError as ServiceError
 from penstock.errors import StateMismatchError as StateMismatchError
 from penstock.errors import StorageError as StorageError
 from penstock.errors import TooManySkippedError as TooManySkippedError
+from penstock.errors import UnavailableError as UnavailableError
 from penstock.errors import WorkerError as WorkerError
 from penstock.extras import load as _load
 from penstock.optional import Optional as Optional
@@ -88,6 +90,15 @@ if _typing.TYPE_CHECKING:
     from penstock.formats.saving.example_writer import serialize_example as serialize_example
     from penstock.formats.sequence_example import parse_sequence_example as parse_sequence_example
     from penstock.formats.tfrecord_writer import TFRecordWriter as TFRecordWriter
+    from penstock.parameter_server.coordinator import ClusterCoordinator as ClusterCoordinator
+    from penstock.parameter_server.coordinator import RemoteValue as RemoteValue
+    from penstock.parameter_server.datasets import PerWorkerDataset as PerWorkerDataset
+    from penstock.parameter_server.partitioners import FixedShardsPartitioner as FixedShardsPartitioner
+    from penstock.parameter_server.partitioners import MaxSizePartitioner as MaxSizePartitioner
+    from penstock.parameter_server.partitioners import MinSizePartitioner as MinSizePartitioner
+    from penstock.parameter_server.strategy import ParameterServerStrategy as ParameterServerStrategy
+    from penstock.parameter_server.variables import ServerTable as ServerTable
+    from penstock.parameter_server.variables import ServerVariables as ServerVariables
     from penstock.training.checkpoint.checkpoint import Checkpoint as Checkpoint
     from penstock.training.checkpoint.keep import best_checkpoint as best_checkpoint
     from penstock.training.checkpoint.numbered import latest_checkpoint as latest_checkpoint
@@ -135,6 +146,11 @@ _NAMES_BY_MODULE = {
     "formats.saving.example_writer": ["serialize_example"],
     "formats.sequence_example": ["parse_sequence_example"],
     "formats.tfrecord_writer": ["TFRecordWriter"],
+    "parameter_server.coordinator": ["ClusterCoordinator", "RemoteValue"],
+    "parameter_server.datasets": ["PerWorkerDataset"],
+    "parameter_server.partitioners": ["FixedShardsPartitioner", "MaxSizePartitioner", "MinSizePartitioner"],
+    "parameter_server.strategy": ["ParameterServerStrategy"],
+    "parameter_server.variables": ["ServerTable", "ServerVariables"],
     "training.checkpoint.checkpoint": ["Checkpoint"],
     "training.checkpoint.keep": ["best_checkpoint"],
     "training.checkpoint.numbered": ["latest_checkpoint"],
@@ -144,8 +160,13 @@ _MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name 
 _PUBLIC_MODULES = ["audio", "image", "keras", "preprocessing", "ray", "service", "testing", "video"]
 _EXTRAS = {
     "Checkpoint": "checkpoint",
+    "ClusterCoordinator": "jax",
     "MirroredStrategy": "jax",
     "MultiWorkerMirroredStrategy": "jax",
+    "ParameterServerStrategy": "jax",
+    "RemoteValue": "jax",
+    "ServerTable": "jax",
+    "ServerVariables": "jax",
     "TPUStrategy": "jax",
     "compute_average_loss": "jax",
     "keras": "keras",

@@ -8,6 +8,8 @@
     ├── StateMismatchError     (ValueError)     a state or checkpoint of something else, or of an unknown version
     ├── ClosedError            (RuntimeError)   use after `close()`
     ├── WorkerError            (RuntimeError)   another worker was lost, has failed, or takes other steps
+    ├── UnavailableError       (RuntimeError)   a parameter server is lost, and its variables with it
+    ├── CancelledError                          a closure that will not run, because another one has failed
     ├── ServiceError           (RuntimeError)   the data service cannot do what was requested
     │   ├── LostDataWorkerError                 a data worker cannot be reached, or no longer answers
     │   ├── PoisonError                         an element ends the process of every data worker that makes it
@@ -60,6 +62,14 @@ class StorageError(PenstockError, OSError):
 
 class WorkerError(PenstockError, RuntimeError):
     """Another worker was lost, has failed or takes other steps, so this one cannot continue."""
+
+
+class UnavailableError(PenstockError, RuntimeError):
+    """A parameter server is lost, and its variables with it: start again from a checkpoint."""
+
+
+class CancelledError(PenstockError):
+    """A function that was scheduled will not run, because another one has failed or the coordinator was stopped."""
 
 
 class ServiceError(PenstockError, RuntimeError):

@@ -1,0 +1,251 @@
+"""`ClusterCoordinator`: schedules functions, and waits for what they give."""
+
+import types
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import jax
+import numpy as np
+
+from penstock.data.dataset import Dataset
+from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError, StateMismatchError
+from penstock.parameter_server.closures import dumps, loads
+from penstock.parameter_server.datasets import PerWorkerDataset
+from penstock.parameter_server.dispatch import MOST_QUEUED, Closure, Dispatch
+from penstock.parameter_server.line import Line
+from penstock.parameter_server.messages import Load, Message
+from penstock.parameter_server.strategy import ParameterServerStrategy
+
+
+class RemoteValue:
+    """What a scheduled function gives, once it has run; from `ClusterCoordinator.schedule`."""
+
+    def __init__(self, value: "Future[bytes]") -> None:
+        self._value = value
+
+    def fetch(self) -> Any:
+        """Wait for what the function returned, with arrays of JAX as NumPy's. Its pushes are applied by then.
+
+        Raises:
+            CancelledError: the function did not run, because another one had failed, or the coordinator was stopped.
+            UnavailableError: a server is lost.
+            WorkerError: the function has ended the processes of ten workers.
+            Exception: what the function raised.
+        """
+        return loads(self._value.result())
+
+    def __reduce__(self) -> Any:
+        raise InvalidTypeError("a ps.RemoteValue is no argument of a function on a worker: fetch it first")
+
+
+class ClusterCoordinator:
+    """Runs functions on a strategy's workers: `schedule` queues them, and `join` waits for all.
+
+    Each worker runs one function at a time. Gradients that a function pushes are applied once, when it has returned, on
+    all servers or on none. If its worker is lost before, the function runs again on another one; what it does besides
+    pushing may then be done twice.
+
+    Args:
+        strategy: its workers are started now, and end with it.
+        watchdog_seconds: a worker whose function takes longer writes the stacks of its threads to standard error, and
+            goes on; never if None.
+
+    Raises:
+        InvalidTypeError: not a ps.ParameterServerStrategy.
+        InvalidArgumentError: the strategy has a coordinator already.
+    """
+
+    def __init__(self, strategy: ParameterServerStrategy, watchdog_seconds: float | None = None) -> None:
+        if not isinstance(strategy, ParameterServerStrategy):
+            raise InvalidTypeError(
+                f"ps.ClusterCoordinator: expected a ps.ParameterServerStrategy, got {type(strategy).__name__}"
+            )
+        if watchdog_seconds is not None and not watchdog_seconds > 0:
+            raise InvalidArgumentError(f"watchdog_seconds: expected a time above 0, got {watchdog_seconds!r}")
+        strategy.take_coordinator(self._stop)
+        self.strategy = strategy
+        self._dispatch = Dispatch(strategy, watchdog_seconds)
+        self._functions: dict[bytes, int] = {}
+        self._known: weakref.WeakKeyDictionary[types.FunctionType, bytes] = weakref.WeakKeyDictionary()
+        self._closures = 0
+        self._no_arguments = dumps("no arguments", ((), {}))
+
+    def schedule(
+        self, fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> RemoteValue:
+        """Queue a call of a function on any worker; waits only while 262,144 of them are queued.
+
+        Functions of the main program travel as code, with the values of its variables that they use, as these are when
+        the function is scheduled first. An iterator over a per-worker dataset is its worker's own there.
+
+        Raises:
+            InvalidTypeError: no function, or something in it or its arguments cannot be sent to another process.
+            Exception: as `join`.
+        """
+        if not callable(fn):
+            raise InvalidTypeError(f"schedule: expected a function, got {type(fn).__name__}")
+        if not isinstance(args, (tuple, list)):
+            raise InvalidTypeError(f"schedule: args is a tuple, got {type(args).__name__}")
+        content = self._content_of(fn)
+        empty = not args and not kwargs
+        arguments = self._no_arguments if empty else dumps("an argument of the function", (tuple(args), kwargs or {}))
+        dispatch = self._dispatch
+        with dispatch.changed:
+            self._raise_error()
+            while len(dispatch.queue) >= MOST_QUEUED:
+                dispatch.changed.wait()
+                self._raise_error()
+            number = self._functions.setdefault(content, len(self._functions))
+            self._closures += 1
+            closure = Closure(self._closures, number, content, arguments)
+            dispatch.queue.append(closure)
+            if dispatch.running < self.strategy.num_workers:
+                dispatch.wake()
+        return RemoteValue(closure.value)
+
+    def _content_of(self, fn: Callable[..., Any]) -> bytes:
+        if not isinstance(fn, types.FunctionType):
+            return dumps("the function", fn)
+        if fn not in self._known:
+            self._known[fn] = dumps(f"the function {fn.__qualname__}", fn)
+        return self._known[fn]
+
+    def join(self) -> None:
+        """Wait until everything that was scheduled has run, and its pushes are applied.
+
+        The first error of a function cancels what is queued. It is kept until `join`, `done` or `schedule` raises it,
+        when no function runs any more; then the coordinator takes new ones.
+
+        Raises:
+            Exception: what a function raised.
+            UnavailableError: a server is lost.
+            WorkerError: a function has ended the processes of ten workers, or workers cannot start.
+            ClosedError: the strategy was stopped.
+        """
+        dispatch = self._dispatch
+        with dispatch.changed:
+            while dispatch.fatal is None and (dispatch.queue or dispatch.running):
+                dispatch.changed.wait()
+            self._raise_error()
+
+    def done(self) -> bool:
+        """Whether everything that was scheduled has run; waits for nothing, unless a function has failed.
+
+        Raises:
+            Exception: as `join`.
+        """
+        with self._dispatch.changed:
+            self._raise_error()
+            return not (self._dispatch.queue or self._dispatch.running)
+
+    def fetch(self, value: Any) -> Any:
+        """A structure with each `RemoteValue` replaced by what it fetches; all else passes through.
+
+        Raises:
+            Exception: as `RemoteValue.fetch`.
+        """
+        return jax.tree.map(lambda leaf: leaf.fetch() if isinstance(leaf, RemoteValue) else leaf, value)
+
+    def create_per_worker_dataset(self, dataset: Any) -> PerWorkerDataset:
+        """A dataset of which each worker reads an iterator of its own; give `iter(...)` of it to functions.
+
+        Args:
+            dataset: a `ps.Dataset`, which every worker reads whole; or a function that returns one, which may take a
+                `ps.InputContext` with the worker's number, to shard it.
+
+        Raises:
+            InvalidTypeError: neither, or it cannot be sent to another process.
+        """
+        if not (isinstance(dataset, Dataset) or callable(dataset)):
+            raise InvalidTypeError(
+                f"create_per_worker_dataset: expected a ps.Dataset or a function, got {type(dataset).__name__}"
+            )
+        content = dumps("the dataset", dataset)
+
+        def open_iterator() -> int:
+            number = len(self._dispatch.iterators)
+            self._dispatch.open_iterator(number, content)
+            return number
+
+        return PerWorkerDataset(open_iterator)
+
+    @property
+    def worker_processes(self) -> list[int]:
+        """The process id of each worker, such as for killing one in a test: another takes its place."""
+        return self._dispatch.processes
+
+    def _raise_error(self) -> None:
+        """Raise the first error, once no function runs; with the lock held."""
+        dispatch = self._dispatch
+        if dispatch.error is not None:
+            while dispatch.running and dispatch.fatal is None:
+                dispatch.changed.wait()
+            error, dispatch.error = dispatch.error, None
+            raise error
+        if dispatch.fatal is not None:
+            if self.strategy.stopped:
+                raise ClosedError("the strategy was stopped: make another one")
+            raise dispatch.fatal
+
+    def state_dict(self) -> dict[str, Any]:
+        """Variables, optimizers and the workers' positions of one moment; functions go on running meanwhile.
+
+        `ps.Checkpoint(coordinator=coordinator)` saves it.
+
+        Raises:
+            UnavailableError: a server is lost.
+        """
+        positions, arrays = self._dispatch.snapshot().result()
+        return {
+            "servers": self.strategy.num_ps,
+            "arrays": [[server, number, *parts] for (server, number), parts in sorted(arrays.items())],
+            "positions": [[*key, loads(state)] for key, state in sorted(positions.items())],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take a state, before iterators are made and functions scheduled: they go on from it.
+
+        The variables must have been created in the same order, with the same shapes, optimizers and `num_ps`.
+
+        Raises:
+            StateMismatchError: of other variables.
+            InvalidArgumentError: an iterator was made already.
+            UnavailableError: a server is lost.
+        """
+        if self._dispatch.iterators:
+            raise InvalidArgumentError("restore the coordinator before iterators over per-worker datasets are made")
+        variables = self.strategy.variables
+        expected = [(server, v.layout.number) for v in variables for server in v.layout.servers]
+        if sorted(expected) != sorted((server, number) for server, number, _, _ in state["arrays"]):
+            raise StateMismatchError("the state is of other variables, or of another number of servers")
+        requests = {}
+        for server, number, values, leaves in state["arrays"]:
+            held = variables[number].layout
+            shapes = [(shard.end - shard.begin, *held.shapes[shard.leaf][1:]) for shard in held.on(server)]
+            shapes = [
+                shape if held.shapes[shard.leaf] else () for shape, shard in zip(shapes, held.on(server), strict=True)
+            ]
+            if shapes != [np.shape(value) for value in values]:
+                raise StateMismatchError(
+                    f"the state has variables of shapes {list(map(np.shape, values))}, not {shapes}"
+                )
+            requests[server, number] = (values, leaves)
+        for (server, number), (values, leaves) in requests.items():
+            self.strategy.place.ask({server: _load(number, values, leaves)})
+        with self._dispatch.changed:
+            self._dispatch.positions.update(
+                ((worker, number), dumps("a position", position)) for worker, number, position in state["positions"]
+            )
+
+    def _stop(self) -> None:
+        self._dispatch.stop()
+
+
+def _load(number: int, values: Any, state: Any) -> Callable[[Line], Message]:
+    return lambda line: Load(
+        number,
+        tuple(line.part(np.asarray(value)) for value in values),
+        tuple(line.part(np.asarray(leaf)) for leaf in state),
+    )

@@ -1,0 +1,402 @@
+"""Gives closures to workers, one at a time to each, in a thread of the coordinator's process.
+
+It alone decides what counts. A worker that has finished a closure says so here, having staged its pushes at the
+servers; they apply them when this thread commits the closure, which it does once. What a lost worker has staged is
+discarded, and its closure goes to another. So a closure may run twice, and is applied once, on all servers.
+"""
+
+import logging
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.errors import CancelledError, OutOfRangeError, PenstockError, WorkerError
+from penstock.parameter_server.closures import loads
+from penstock.parameter_server.line import Line
+from penstock.parameter_server.messages import (
+    Commit,
+    Committed,
+    Connect,
+    Define,
+    Discard,
+    Finished,
+    Message,
+    OpenIterator,
+    Ready,
+    Run,
+    Snapshot,
+    SnapshotTaken,
+)
+from penstock.parameter_server.processes import Process, end, start_worker
+from penstock.parameter_server.strategy import ParameterServerStrategy
+from penstock.parameter_server.variables import lost
+from penstock.runtime.shared_memory import Arena
+
+_logger = logging.getLogger(__name__)
+
+MOST_QUEUED: Final = 262_144
+"""As TensorFlow's: `schedule` waits while so many closures are queued."""
+MOST_RUNS: Final = 10
+"""A closure that has cost so many workers is not tried again."""
+_QUICK_ENDS: Final = 5
+"""So many processes of one worker may end before they are ready, in a row."""
+
+
+@dataclass(eq=False)
+class Closure:
+    """A scheduled call.
+
+    Attributes:
+        content: the pickled function, which workers know by its number after its first call.
+    """
+
+    number: int
+    function: int
+    content: bytes
+    arguments: bytes
+    value: "Future[bytes]" = field(default_factory=Future)
+    runs: int = 0
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A worker's newest process.
+
+    Attributes:
+        number: differs from that of every other process that was started.
+        finished: what it has said of its closure, until the servers have applied it.
+        waiting: how many servers have not yet.
+    """
+
+    index: int
+    number: int
+    process: Process
+    line: Line
+    ready: bool = False
+    lost: bool = False
+    quick_ends: int = 0
+    closure: Closure | None = None
+    finished: Finished | None = None
+    waiting: int = 0
+    refused: str = ""
+    since: float = 0.0
+    functions: set[int] = field(default_factory=set)
+
+
+class Dispatch:
+    """The queue, and the workers.
+
+    Attributes:
+        changed: the lock of everything that both the program's thread and this one use.
+    """
+
+    def __init__(self, strategy: ParameterServerStrategy, watchdog_seconds: float | None) -> None:
+        self._controls = list(strategy.controls)
+        self._num_workers = strategy.num_workers
+        self._watchdog_seconds = watchdog_seconds
+        self._arena = Arena()
+        self.changed = threading.Condition()
+        self.queue: deque[Closure] = deque()
+        self.running = 0
+        self.error: BaseException | None = None
+        self.fatal: PenstockError | None = None
+        self.iterators: dict[int, bytes] = {}
+        self.positions: dict[tuple[int, int], bytes] = {}
+        self._unannounced: list[int] = []
+        self._snapshots: list[Future[Any]] = []
+        self._pending_snapshots: deque[tuple[Future[Any], dict[tuple[int, int], bytes], list[Any]]] = deque()
+        self._stopping = False
+        self._asleep = True
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._started = 0
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, None)
+        for server, control in enumerate(self._controls):
+            self._selector.register(control, selectors.EVENT_READ, server)
+        self._workers = [self._start(index) for index in range(self._num_workers)]
+        self._thread = threading.Thread(target=self._run, name="penstock-coordinator", daemon=True)
+        self._thread.start()
+
+    @property
+    def processes(self) -> list[int]:
+        """The process ids of the workers."""
+        return [worker.process.pid for worker in self._workers]
+
+    def wake(self) -> None:
+        """Have the thread look at what has changed; with the lock held."""
+        if self._asleep:
+            self._asleep = False
+            self._wake_writer.send(b"\0")
+
+    def open_iterator(self, number: int, dataset: bytes) -> None:
+        """Have every worker open an iterator."""
+        with self.changed:
+            self.iterators[number] = dataset
+            self._unannounced.append(number)
+            self.wake()
+
+    def snapshot(self) -> "Future[Any]":
+        """What all servers hold, and the workers' positions, of one moment."""
+        future: Future[Any] = Future()
+        with self.changed:
+            if self.fatal is not None:
+                raise self.fatal
+            self._snapshots.append(future)
+            self.wake()
+        return future
+
+    def stop(self) -> None:
+        """End the thread and the workers. What has not run is cancelled."""
+        with self.changed:
+            self._stopping = True
+            self.wake()
+        self._thread.join()
+        for line in (self._wake_reader, self._wake_writer):
+            line.close()
+        self._arena.close()
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+        except PenstockError as error:
+            self._end(error)
+        except Exception as error:
+            _logger.exception("the coordinator's thread has failed")
+            self._end(WorkerError(f"the coordinator's thread has failed: {type(error).__name__}: {error}"))
+        else:
+            self._end(CancelledError("the coordinator was stopped"))
+
+    def _step(self) -> bool:
+        with self.changed:
+            if self._stopping:
+                return False
+            self._announce()
+            self._take_snapshots()
+            self._give_out()
+            self._asleep = True
+        found = self._selector.select(self._watchdog_seconds)
+        for key, _ in found:
+            if key.data is None:
+                with suppress(BlockingIOError):
+                    self._wake_reader.recv(1 << 12)
+            elif isinstance(key.data, _Worker):
+                self._from_worker(key.data)
+            else:
+                self._from_server(key.data)
+        self._watch()
+        return True
+
+    def _announce(self) -> None:
+        for number in self._unannounced:
+            for worker in self._workers:
+                if worker.ready:
+                    self._tell(worker, OpenIterator(number, self.iterators[number]))
+        self._unannounced.clear()
+
+    def _give_out(self) -> None:
+        for worker in self._workers:
+            if worker.ready and worker.closure is None and self.queue:
+                closure = worker.closure = self.queue.popleft()
+                closure.runs += 1
+                self.running += 1
+                worker.since = time.monotonic()
+                if closure.function not in worker.functions:
+                    worker.functions.add(closure.function)
+                    self._tell(worker, Define(closure.function, closure.content))
+                self._tell(worker, Run(closure.number, closure.function, closure.arguments))
+                self.changed.notify_all()
+
+    def _tell(self, worker: _Worker, message: Message) -> None:
+        with suppress(OSError):  # it has ended, and the end of its line says so
+            worker.line.send(message)
+
+    def _from_worker(self, worker: _Worker) -> None:
+        message = worker.line.receive()
+        if message is None:
+            self._selector.unregister(worker.line)
+            worker.line.close()
+            end(worker.process)
+            worker.lost = True
+            if worker.finished is None:  # otherwise the servers still apply what it has staged
+                self._replace(worker)
+        elif isinstance(message, Ready):
+            self._open_iterators(worker)
+        else:
+            assert isinstance(message, Finished)
+            self._finish(worker, message)
+
+    def _open_iterators(self, worker: _Worker) -> None:
+        """Have a new process open every iterator, where the one before it was."""
+        with self.changed:
+            worker.ready = True
+            for number, dataset in self.iterators.items():
+                if number not in self._unannounced:
+                    position = self.positions.get((worker.index, number), b"")
+                    self._tell(worker, OpenIterator(number, dataset, position))
+
+    def _finish(self, worker: _Worker, message: Finished) -> None:
+        with self.changed:
+            for number, position in message.positions:
+                self.positions[worker.index, number] = position
+        worker.finished, worker.waiting = message, len(message.servers)
+        for server in message.servers:
+            self._send(server, Commit(message.closure, worker.number))
+        if not message.servers:
+            self._complete(worker)
+
+    def _send(self, server: int, message: Message, lines: tuple[socket.socket, ...] = ()) -> None:
+        try:
+            self._controls[server].send(message, lines)
+        except OSError as error:
+            raise lost(server) from error
+
+    def _from_server(self, server: int) -> None:
+        message = self._controls[server].receive()
+        if message is None:
+            raise lost(server)
+        if isinstance(message, SnapshotTaken):
+            self._pending_snapshots[0][2].append((server, message))
+            self._finish_snapshot()
+            return
+        assert isinstance(message, Committed)
+        worker = next(w for w in self._workers if w.closure is not None and w.closure.number == message.closure)
+        worker.waiting -= 1
+        worker.refused = worker.refused or message.error
+        if worker.waiting == 0:
+            self._complete(worker)
+
+    def _complete(self, worker: _Worker) -> None:
+        closure, finished = worker.closure, worker.finished
+        assert closure is not None
+        assert finished is not None
+        error: BaseException | None = None
+        if worker.refused:
+            error = WorkerError(worker.refused)
+        elif finished.failed:
+            error = _error_of(finished.result)
+        worker.closure = worker.finished = None
+        worker.refused = ""
+        with self.changed:
+            self.running -= 1
+            if error is None:
+                closure.value.set_result(finished.result)
+            else:
+                closure.value.set_exception(error)
+                self._cancel_rest(error)
+            self.changed.notify_all()
+        if worker.lost:
+            self._replace(worker)
+
+    def _cancel_rest(self, error: BaseException) -> None:
+        self.error = self.error or error
+        for closure in self.queue:
+            closure.value.set_exception(CancelledError("the function did not run, because another one has failed"))
+        self.queue.clear()
+
+    def _replace(self, worker: _Worker) -> None:
+        """Start a lost worker again; a closure that it had not finished runs again."""
+        for server in range(len(self._controls)):
+            self._send(server, Discard(worker.number))
+        closure = worker.closure
+        _logger.warning("worker %d has ended with status %s: it is started again", worker.index, worker.process.poll())
+        with self.changed:
+            if closure is not None:
+                self.running -= 1
+                if closure.runs >= MOST_RUNS:
+                    error = WorkerError(
+                        f"a function has cost {closure.runs} workers their process: it is not run again"
+                    )
+                    closure.value.set_exception(error)
+                    self._cancel_rest(error)
+                else:
+                    self.queue.appendleft(closure)
+            self.changed.notify_all()
+        quick_ends = 0 if worker.ready else worker.quick_ends + 1
+        if quick_ends >= _QUICK_ENDS:
+            raise WorkerError(
+                f"worker {worker.index} has ended {quick_ends} times before it was ready, with status "
+                f"{worker.process.poll()}; what it wrote says why"
+            )
+        self._workers[worker.index] = self._start(worker.index)
+        self._workers[worker.index].quick_ends = quick_ends
+
+    def _start(self, index: int) -> _Worker:
+        self._started += 1
+        process, line, ends = start_worker(index, self._num_workers, len(self._controls))
+        worker = _Worker(index, self._started, process, Line(line, self._arena))
+        for server, its in enumerate(ends):
+            self._send(server, Connect(worker.number), (its,))
+            its.close()
+        self._selector.register(worker.line, selectors.EVENT_READ, worker)
+        return worker
+
+    def _take_snapshots(self) -> None:
+        for future in self._snapshots:
+            self._pending_snapshots.append((future, dict(self.positions), []))
+            for server in range(len(self._controls)):
+                self._send(server, Snapshot())
+        self._snapshots.clear()
+
+    def _finish_snapshot(self) -> None:
+        future, positions, taken = self._pending_snapshots[0]
+        if len(taken) < len(self._controls):
+            return
+        self._pending_snapshots.popleft()
+        arrays = {}
+        for server, message in taken:
+            line = self._controls[server]
+            for saved in message.saved:
+                values, state = ([line.array(part) for part in parts] for parts in (saved.values, saved.state))
+                arrays[server, saved.variables] = values, state
+        future.set_result((positions, arrays))
+
+    def _watch(self) -> None:
+        """Have workers write their stacks to standard error where a function takes too long."""
+        limit = self._watchdog_seconds
+        if limit is None:
+            return
+        for worker in self._workers:
+            seconds = time.monotonic() - worker.since
+            if worker.closure is not None and worker.finished is None and seconds > limit:
+                _logger.warning(
+                    "a function has run for %.0f s on worker %d, whose stacks follow", seconds, worker.index
+                )
+                os.kill(worker.process.pid, signal.SIGUSR1)
+                worker.since = time.monotonic()
+
+    def _end(self, error: PenstockError) -> None:
+        for worker in self._workers:
+            worker.line.close()
+            end(worker.process)
+        with self.changed:
+            self.fatal = error
+            self.running = 0
+            for worker in self._workers:
+                if worker.closure is not None:
+                    worker.closure.value.set_exception(error)
+            for closure in self.queue:
+                closure.value.set_exception(error)
+            self.queue.clear()
+            for future in (*self._snapshots, *(pending[0] for pending in self._pending_snapshots)):
+                future.set_exception(error)
+            self.changed.notify_all()
+
+
+def _error_of(content: bytes) -> BaseException:
+    """The exception of a function. The end of an iterator is no end of whoever waits here."""
+    error: BaseException = loads(content)
+    if isinstance(error, StopIteration):
+        ended = OutOfRangeError("the function has read its per-worker dataset to the end")
+        ended.__cause__ = error
+        return ended
+    return error

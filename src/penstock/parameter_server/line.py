@@ -1,0 +1,178 @@
+"""A line between two processes of this machine: typed messages over a Unix socket, arrays in shared memory.
+
+A large array is sent by its place in a segment of the sender's arena. It is read-only for the receiver, and stays as it
+is until nothing there shows it any more: its token then travels back, and the sender may use the memory again.
+"""
+
+import itertools
+import select
+import socket
+import struct
+import weakref
+from collections import deque
+from functools import partial
+from os import close
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock.parameter_server.messages import ArrayPart, Frame, Message
+from penstock.runtime.memory import LARGE, Memory
+from penstock.runtime.shared_memory import Arena, Mapping, Segment, location_of
+
+Array = npt.NDArray[Any]
+
+_LENGTH = struct.Struct("<Q")
+_MOST_FILES = 64
+"""How many files a frame can carry; Linux allows 253."""
+
+_decoder = msgspec.msgpack.Decoder(Frame)
+
+
+class Line:
+    """One end of a line. One thread may use it at a time.
+
+    Args:
+        connection: the socket, which the line then owns.
+        arena: where large arrays are copied that are not in shared memory yet; several lines may share it.
+    """
+
+    def __init__(self, connection: socket.socket, arena: Arena) -> None:
+        self._connection = connection
+        self._arena = arena
+        self._tokens = itertools.count()
+        self._held: dict[int, Array] = {}
+        self._known: dict[int, weakref.ref[Segment]] = {}
+        self._new: list[Segment] = []
+        self._mappings: dict[int, Mapping] = {}
+        # Arrays are freed by the garbage collector, which may only append here.
+        self._returned: deque[int] = deque()
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        self.lines: list[socket.socket] = []
+
+    def fileno(self) -> int:
+        """The descriptor of the socket, for a selector."""
+        return self._connection.fileno()
+
+    def part(self, array: Array) -> ArrayPart:
+        """An array as part of the next message; if it is in shared memory, it must not change after that either."""
+        array = np.asarray(array, order="C")
+        location = location_of(array) if array.nbytes >= LARGE else None
+        if location is None and array.nbytes >= LARGE and (memory := self._arena.allocate(array.nbytes)) is not None:
+            copy = memory.view(array.dtype).reshape(array.shape)
+            np.copyto(copy, array)
+            array, location = copy, location_of(copy)
+        dtype = (
+            array.dtype.str if array.dtype.kind != "V" else array.dtype.name
+        )  # bfloat16 and its kind have names only
+        if location is None or len(self._new) >= _MOST_FILES and location[0].number not in self._known:
+            return ArrayPart(array.shape, dtype, array.tobytes())
+        segment, offset = location
+        if segment.number not in self._known:
+            self._known[segment.number] = weakref.ref(segment)
+            self._new.append(segment)
+        token = next(self._tokens)
+        self._held[token] = array
+        return ArrayPart(array.shape, dtype, b"", segment.number, offset, token)
+
+    def array(self, part: ArrayPart) -> Array:
+        """The array of a part that was received, read-only."""
+        dtype = np.dtype(part.dtype)
+        if part.segment < 0:
+            return np.frombuffer(part.content, dtype).reshape(part.shape)
+        mapping = self._mappings[part.segment]
+        size = dtype.itemsize * int(np.prod(part.shape))
+        returned = partial(self._returned.append, part.token)
+        array = Memory(mapping.address + part.offset, size, mapping, returned).array().view(dtype).reshape(part.shape)
+        array.flags.writeable = False
+        return array
+
+    def send(self, message: Message | None, lines: tuple[socket.socket, ...] = ()) -> None:
+        """Send a message with its arrays, and open lines with it.
+
+        Raises:
+            OSError: the other end is closed.
+        """
+        forgotten = tuple(number for number, segment in self._known.items() if segment() is None)
+        for number in forgotten:
+            del self._known[number]
+        segments = tuple((segment.number, segment.size) for segment in self._new)
+        files = [*(segment.file for segment in self._new), *(line.fileno() for line in lines)]
+        frame = Frame(message, segments, forgotten, self._taken_back(), len(lines))
+        content = msgspec.msgpack.encode(frame)
+        data = _LENGTH.pack(len(content)) + content
+        sent = socket.send_fds(self._connection, [data], files) if files else 0
+        self._new.clear()
+        self._connection.sendall(memoryview(data)[sent:])
+
+    def _taken_back(self) -> tuple[int, ...]:
+        return tuple(self._returned.popleft() for _ in range(len(self._returned)))
+
+    def give_back(self) -> None:
+        """Send the tokens of arrays that are gone here, if there are any."""
+        if self._returned:
+            self.send(None)
+
+    def receive(self) -> Message | None:
+        """The next message; None at the end of the line."""
+        while (frame := self._frame()) is not None:
+            if frame.message is not None:
+                return frame.message
+        return None
+
+    def receive_one(self) -> Message | None:
+        """As `receive`, but only of the frame that has arrived: None too if it has no message.
+
+        Raises:
+            EOFError: the end of the line.
+        """
+        frame = self._frame()
+        if frame is None:
+            raise EOFError
+        return frame.message
+
+    def take_back(self) -> None:
+        """Note what has arrived where only tokens can have, so that the other end never waits to send them."""
+        while self.has_arrived() and self._frame() is not None:
+            pass
+
+    def has_arrived(self) -> bool:
+        """Whether anything has arrived, or the end."""
+        return bool(self._poll.poll(0))
+
+    def _frame(self) -> Frame | None:
+        try:
+            begun, files, _, _ = socket.recv_fds(self._connection, _LENGTH.size, _MOST_FILES + 1)
+            if not begun:
+                return None
+            (length,) = _LENGTH.unpack(begun + self._exactly(_LENGTH.size - len(begun)))
+            frame = _decoder.decode(self._exactly(length))
+        except (ConnectionError, EOFError):  # the other process has ended
+            return None
+        for number in frame.forgotten:
+            self._mappings.pop(number, None)
+        for (number, size), file in zip(frame.segments, files, strict=False):
+            self._mappings[number] = Mapping(file, size)
+            close(file)
+        self.lines += [socket.socket(fileno=file) for file in files[len(frame.segments) :]]
+        for token in frame.returned:
+            self._held.pop(token, None)
+        return frame
+
+    def _exactly(self, size: int) -> bytearray:
+        content = bytearray(size)
+        received, view = 0, memoryview(content)
+        while received < size:
+            count = self._connection.recv_into(view[received:])
+            if count == 0:
+                raise EOFError
+            received += count
+        return content
+
+    def close(self) -> None:
+        """End the line. Arrays that it has brought stay as they are."""
+        self._connection.close()
+        self._held.clear()

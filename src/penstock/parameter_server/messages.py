@@ -1,0 +1,197 @@
+"""What coordinator, workers and servers send each other over their lines."""
+
+import msgspec
+
+
+class ArrayPart(msgspec.Struct, frozen=True, array_like=True):
+    """An array: its bytes if it is small, otherwise where it is in shared memory.
+
+    Attributes:
+        token: what the receiver returns when it no longer needs the memory.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    content: bytes = b""
+    segment: int = -1
+    offset: int = 0
+    token: int = -1
+
+
+Arrays = tuple[ArrayPart, ...]
+
+
+class Create(msgspec.Struct, frozen=True, tag="create"):
+    """To a server: hold these shards of some variables. `optimizer` is a pickle; of a table, rows are pushed."""
+
+    variables: int
+    optimizer: bytes
+    table: bool
+    values: Arrays
+
+
+class Read(msgspec.Struct, frozen=True, tag="read"):
+    """To a server: the newest values of its shards."""
+
+    variables: int
+
+
+class ReadRows(msgspec.Struct, frozen=True, tag="read rows"):
+    """To a server: some rows of its shards of a table, one array of row numbers for each shard."""
+
+    variables: int
+    rows: Arrays
+
+
+class Load(msgspec.Struct, frozen=True, tag="load"):
+    """To a server: take these values, and with `state` the optimizer's arrays too."""
+
+    variables: int
+    values: Arrays
+    state: Arrays | None = None
+
+
+class Push(msgspec.Struct, frozen=True, array_like=True):
+    """Gradients of a server's shards; of a table, for each shard its row numbers and then their gradients."""
+
+    variables: int
+    gradients: Arrays
+
+
+class Stage(msgspec.Struct, frozen=True, tag="stage"):
+    """To a server from a worker: what a closure has pushed. It is applied when the coordinator commits the closure."""
+
+    closure: int
+    pushes: tuple[Push, ...]
+
+
+class Connect(msgspec.Struct, frozen=True, tag="connect"):
+    """To a server: the line of a new worker process comes with this message."""
+
+    process: int
+
+
+class Commit(msgspec.Struct, frozen=True, tag="commit"):
+    """To a server: apply what this worker process has staged for the closure."""
+
+    closure: int
+    process: int
+
+
+class Discard(msgspec.Struct, frozen=True, tag="discard"):
+    """To a server: forget a worker process, and what it has staged."""
+
+    process: int
+
+
+class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
+    """To a server: everything it holds now."""
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """A server's answer; `error` is what went wrong."""
+
+    values: Arrays = ()
+    error: str = ""
+
+
+class Committed(msgspec.Struct, frozen=True, tag="committed"):
+    """From a server: a closure's pushes were applied; `error` says why they could not be."""
+
+    closure: int
+    error: str = ""
+
+
+class Saved(msgspec.Struct, frozen=True, array_like=True):
+    """The values of some variables on one server, and the arrays of their optimizer."""
+
+    variables: int
+    values: Arrays
+    state: Arrays
+
+
+class SnapshotTaken(msgspec.Struct, frozen=True, tag="snapshot taken"):
+    """From a server: the answer to `Snapshot`."""
+
+    saved: tuple[Saved, ...]
+
+
+class Define(msgspec.Struct, frozen=True, tag="define"):
+    """To a worker: a function that closures will name by its number."""
+
+    function: int
+    content: bytes
+
+
+class OpenIterator(msgspec.Struct, frozen=True, tag="open"):
+    """To a worker: open an iterator over its dataset, at a position if there is one."""
+
+    iterator: int
+    dataset: bytes
+    position: bytes = b""
+
+
+class Run(msgspec.Struct, frozen=True, tag="run"):
+    """To a worker: run a closure. `arguments` is the pickle of its args and kwargs."""
+
+    closure: int
+    function: int
+    arguments: bytes
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """From a worker: a closure has ended.
+
+    Attributes:
+        result: the pickle of what it returned, or of the exception that it raised.
+        servers: where it has staged pushes.
+        positions: the state of each iterator that it has read, as a pickle.
+    """
+
+    closure: int
+    result: bytes
+    failed: bool
+    servers: tuple[int, ...]
+    positions: tuple[tuple[int, bytes], ...]
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """From a worker or a server: it has started."""
+
+
+Message = (
+    Create
+    | Read
+    | ReadRows
+    | Load
+    | Stage
+    | Connect
+    | Commit
+    | Discard
+    | Snapshot
+    | Answer
+    | Committed
+    | SnapshotTaken
+    | Define
+    | OpenIterator
+    | Run
+    | Finished
+    | Ready
+)
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """One message on a line, or none.
+
+    Attributes:
+        segments: the number and the size of each segment whose file comes with it.
+        forgotten: segments that the sender has given up.
+        returned: tokens of arrays that the sender no longer needs.
+        lines: how many open lines come with it, after the segments.
+    """
+
+    message: Message | None
+    segments: tuple[tuple[int, int], ...] = ()
+    forgotten: tuple[int, ...] = ()
+    returned: tuple[int, ...] = ()
+    lines: int = 0

@@ -1,0 +1,32 @@
+"""`python -m penstock.parameter_server.process`: a server or a worker, over lines that its parent has opened.
+
+Arguments: `server CONTROL READER`, or `worker INDEX WORKERS COORDINATOR SERVER...`, where lines are descriptors.
+"""
+
+import socket
+import sys
+
+from penstock.parameter_server.line import Line
+from penstock.parameter_server.server import Server
+from penstock.parameter_server.worker import Worker
+from penstock.runtime.shared_memory import Arena
+
+
+def main(kind: str, *numbers: str) -> None:
+    """Run until the line to the coordinator ends."""
+    arena = Arena()
+
+    def line(descriptor: str) -> Line:
+        return Line(socket.socket(fileno=int(descriptor)), arena)
+
+    if kind == "server":
+        control, reader = map(line, numbers)
+        Server(control, reader, arena).run()
+    else:
+        index, workers, *descriptors = numbers
+        coordinator, *servers = map(line, descriptors)
+        Worker(int(index), int(workers), coordinator, servers, arena).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,148 @@
+"""The program of a server: one thread, which answers lines in turn and applies what the coordinator commits."""
+
+import selectors
+
+from penstock.errors import PenstockError
+from penstock.parameter_server.closures import loads
+from penstock.parameter_server.held import HeldTable, HeldVariables
+from penstock.parameter_server.line import Array, Line
+from penstock.parameter_server.messages import (
+    Answer,
+    Arrays,
+    Commit,
+    Committed,
+    Connect,
+    Create,
+    Discard,
+    Load,
+    Message,
+    Push,
+    Read,
+    ReadRows,
+    Ready,
+    Saved,
+    Snapshot,
+    SnapshotTaken,
+    Stage,
+)
+from penstock.runtime.shared_memory import Arena
+
+
+class Server:
+    """Holds shards of variables until the coordinator's line ends.
+
+    Args:
+        control: the line on which the coordinator commits closures.
+        reader: the line on which the coordinator's program reads and creates variables.
+    """
+
+    def __init__(self, control: Line, reader: Line, arena: Arena) -> None:
+        self._control = control
+        self._arena = arena
+        self._held: dict[int, HeldVariables | HeldTable] = {}
+        self._workers: dict[int, Line] = {}
+        self._staged: dict[tuple[int, int], list[tuple[int, list[Array]]]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ, (control, -1))
+        self._selector.register(reader, selectors.EVENT_READ, (reader, -1))
+
+    def run(self) -> None:
+        """Answer until the coordinator's line ends."""
+        self._control.send(Ready())
+        while True:
+            for key, _ in self._selector.select():
+                line, process = key.data
+                # A commit that was answered before, in this round, may have discarded the line or read all of it.
+                if process >= 0 and process not in self._workers or not line.has_arrived():
+                    continue
+                try:
+                    message = line.receive_one()
+                    if message is not None:
+                        self._answer(line, process, message)
+                    line.give_back()
+                except (EOFError, ConnectionError):
+                    if process < 0:
+                        return
+                    # What it has staged may still be committed: the coordinator says so, or discards it.
+                    self._selector.unregister(line)
+
+    def _answer(self, line: Line, process: int, message: Message) -> None:
+        if isinstance(message, Commit):
+            self._commit(message)
+        elif isinstance(message, Stage):
+            self._stage(process, message)
+        elif isinstance(message, Connect):
+            worker = self._workers[message.process] = Line(self._control.lines.pop(), self._arena)
+            self._selector.register(worker, selectors.EVENT_READ, (worker, message.process))
+        elif isinstance(message, Discard):
+            self._discard(message.process)
+        elif isinstance(message, Snapshot):
+            self._control.send(SnapshotTaken(tuple(self._saved(number) for number in self._held)))
+        else:
+            try:
+                values = self._values(line, message)
+            except (PenstockError, MemoryError, ValueError, TypeError) as error:
+                line.send(Answer(error=f"{type(error).__name__}: {error}"))
+            else:
+                line.send(Answer(tuple(line.part(value) for value in values)))
+
+    def _values(self, line: Line, message: Message) -> list[Array]:
+        if isinstance(message, Read):
+            return self._held[message.variables].read()
+        if isinstance(message, ReadRows):
+            table = self._held[message.variables]
+            assert isinstance(table, HeldTable)
+            return table.read_rows(_arrays(line, message.rows))
+        if isinstance(message, Load):
+            state = None if message.state is None else _arrays(line, message.state)
+            self._held[message.variables].load(_arrays(line, message.values), state)
+            return []
+        assert isinstance(message, Create)
+        kind = HeldTable if message.table else HeldVariables
+        values = _arrays(line, message.values)
+        self._held[message.variables] = kind(values, loads(message.optimizer), self._arena)
+        return []
+
+    def _stage(self, process: int, message: Stage) -> None:
+        line = self._workers[process]
+
+        def gradients(push: Push) -> list[Array]:
+            return _arrays(line, push.gradients)
+
+        self._staged[process, message.closure] = [(push.variables, gradients(push)) for push in message.pushes]
+
+    def _commit(self, message: Commit) -> None:
+        """Apply what a worker has staged; it was sent before the coordinator could hear of it, on another line."""
+        line, key = self._workers[message.process], (message.process, message.closure)
+        while key not in self._staged:
+            staged = line.receive()
+            assert isinstance(staged, Stage)  # a worker that has finished its closure asks for nothing
+            self._stage(message.process, staged)
+        error = ""
+        try:
+            for variables, gradients in self._staged.pop(key):
+                self._held[variables].push(gradients)
+                del gradients
+        except Exception as failure:  # of the user's optimizer
+            error = f"the optimizer failed on the server: {type(failure).__name__}: {failure}"
+        self._control.send(Committed(message.closure, error))
+        try:
+            line.give_back()
+        except OSError:  # the worker has ended meanwhile; the coordinator discards it
+            return
+
+    def _discard(self, process: int) -> None:
+        line = self._workers.pop(process)
+        if line in {key.fileobj for key in self._selector.get_map().values()}:
+            self._selector.unregister(line)
+        line.close()
+        self._staged = {key: staged for key, staged in self._staged.items() if key[0] != process}
+
+    def _saved(self, number: int) -> Saved:
+        held = self._held[number]
+        parts = [tuple(self._control.part(array) for array in arrays) for arrays in (held.read(), held.state())]
+        return Saved(number, *parts)
+
+
+def _arrays(line: Line, parts: Arrays) -> list[Array]:
+    return [line.array(part) for part in parts]

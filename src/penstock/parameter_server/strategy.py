@@ -1,0 +1,186 @@
+"""`ParameterServerStrategy`: server processes that hold variables, and how variables are divided among them."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any, Literal, Self
+
+import jax
+import numpy as np
+
+from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError
+from penstock.options import check_integer
+from penstock.parameter_server.closures import dumps
+from penstock.parameter_server.line import Array, Line
+from penstock.parameter_server.messages import Create, Message
+from penstock.parameter_server.partitioners import Partitioner, row_bounds
+from penstock.parameter_server.processes import end, start_server
+from penstock.parameter_server.variables import Layout, Place, ServerTable, ServerVariables, Shard, lost
+from penstock.runtime.at_exit import end_at_exit, forget
+from penstock.runtime.shared_memory import Arena
+
+
+class ParameterServerStrategy:
+    """Variables on servers, for workers that come and go; a `ps.ClusterCoordinator` runs functions on these.
+
+    Servers are processes of this machine, which end with the strategy. JAX computes their updates on the processor.
+
+    Args:
+        num_workers: how many worker processes a coordinator starts.
+        num_ps: how many servers hold the variables.
+        engine: "local", the processes of this machine.
+        variable_partitioner: into how many shards a variable is divided along its first axis, such as
+            `ps.MinSizePartitioner()`; a variable is one shard if None. The shards go to the servers in turn.
+
+    Raises:
+        InvalidArgumentError: a number below 1, or another engine.
+        UnavailableError: a server did not start.
+
+    Example:
+        >>> import numpy as np, optax
+        >>> import penstock as ps
+        >>> with ps.ParameterServerStrategy(num_workers=1, num_ps=1) as strategy:
+        ...     weights = strategy.create_variables({"w": np.zeros(2, np.float32)}, optax.sgd(0.5))
+        ...     coordinator = ps.ClusterCoordinator(strategy)
+        ...     for _ in range(3):
+        ...         _ = coordinator.schedule(lambda: weights.push({"w": np.ones(2, np.float32)}))
+        ...     coordinator.join()
+        ...     print(weights.read()["w"])
+        [-1.5 -1.5]
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        num_ps: int = 1,
+        engine: Literal["local"] = "local",
+        variable_partitioner: Partitioner | None = None,
+    ) -> None:
+        if engine != "local":
+            raise InvalidArgumentError(f'ps.ParameterServerStrategy: engine is "local", got {engine!r}')
+        self.num_workers = check_integer("ps.ParameterServerStrategy", "num_workers", num_workers, minimum=1)
+        self.num_ps = check_integer("ps.ParameterServerStrategy", "num_ps", num_ps, minimum=1)
+        self._partitioner = variable_partitioner
+        self._arena = Arena()
+        started = [start_server() for _ in range(self.num_ps)]
+        self.servers = [process for process, _, _ in started]
+        self.controls = [Line(control, self._arena) for _, control, _ in started]
+        self._place = Place([Line(reader, self._arena) for _, _, reader in started])
+        self.variables: list[ServerVariables] = []
+        self._next_server = itertools.cycle(range(self.num_ps))
+        self.stopped = False
+        self._stop_coordinator: Callable[[], None] | None = None
+        end_at_exit(self, ParameterServerStrategy.stop)
+        for server, control in enumerate(self.controls):
+            if control.receive() is None:
+                self.stop()
+                raise lost(server)
+
+    def create_variables(self, values: Any, optimizer: Any) -> ServerVariables:
+        """Variables on the servers, which pushed gradients change by an optimizer of their own.
+
+        Args:
+            values: their first values: a pytree of arrays and numbers.
+            optimizer: an optax.GradientTransformation. Each server applies it to the shards that it holds: what it
+                computes over all leaves, such as a global norm, is over those.
+
+        Raises:
+            InvalidTypeError: leaves that are no arrays of numbers, or no optimizer.
+            InvalidArgumentError: no leaf at all.
+            UnavailableError: a server is lost.
+        """
+        variables = ServerVariables(self._create(values, optimizer, table=False), self._place)
+        self.variables.append(variables)
+        return variables
+
+    def create_table(self, values: Any, optimizer: Any) -> ServerTable:
+        """A table, such as of embeddings, of which functions read and push some rows at the cost of these rows.
+
+        The optimizer changes only pushed rows, and of its state only their part: of Adam that is its lazy form.
+
+        Args:
+            values: its first rows: an array with a leading axis.
+            optimizer: an optax.GradientTransformation.
+
+        Raises:
+            InvalidTypeError, InvalidArgumentError, UnavailableError: as `create_variables`; or an array without rows.
+        """
+        values = np.asarray(values)
+        if values.ndim == 0 or len(values) == 0:
+            raise InvalidArgumentError(f"create_table: expected an array with rows, got one of shape {values.shape}")
+        table = ServerTable(self._create(values, optimizer, table=True), self._place)
+        self.variables.append(table)
+        return table
+
+    def _create(self, values: Any, optimizer: Any, *, table: bool) -> Layout:
+        self._check_open()
+        if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+            raise InvalidTypeError(f"optimizer: expected an optax.GradientTransformation, got {optimizer!r:.80}")
+        leaves, structure = jax.tree.flatten(values)
+        arrays = [np.asarray(leaf, np.float32 if isinstance(leaf, float) else None) for leaf in leaves]
+        if not arrays:
+            raise InvalidArgumentError("create_variables: expected a pytree with an array at least, got none")
+        if odd := [array.dtype for array in arrays if array.dtype.kind in "OUSMm"]:
+            raise InvalidTypeError(f"create_variables: expected arrays of numbers, got one of {odd[0]}")
+        tree = jax.tree.unflatten(structure, range(len(arrays)))
+        shards = tuple(
+            Shard(leaf, begin, stop, next(self._next_server))
+            for leaf, array in enumerate(arrays)
+            for begin, stop in row_bounds(array.shape, array.dtype, self._partitioner)
+        )
+        layout = Layout(
+            len(self.variables), tree, tuple(a.shape for a in arrays), tuple(a.dtype for a in arrays), shards
+        )
+        content = dumps("the optimizer", optimizer)
+
+        def request(server: int) -> Callable[[Line], Message]:
+            parts = [_cut(arrays[shard.leaf], shard) for shard in layout.on(server)]
+            return lambda line: Create(layout.number, content, table, tuple(map(line.part, parts)))
+
+        self._place.ask({server: request(server) for server in layout.servers})
+        return layout
+
+    def take_coordinator(self, stop: Callable[[], None]) -> None:
+        """Note the coordinator, which is stopped before the servers.
+
+        Raises:
+            InvalidArgumentError: there is one already.
+        """
+        self._check_open()
+        if self._stop_coordinator is not None:
+            raise InvalidArgumentError(
+                "this strategy has a ps.ClusterCoordinator already: it takes one, which schedules everything"
+            )
+        self._stop_coordinator = stop
+
+    @property
+    def place(self) -> Place:
+        """How this process reaches the servers."""
+        return self._place
+
+    def _check_open(self) -> None:
+        if self.stopped:
+            raise ClosedError("this strategy was stopped, and its variables with it: make another one")
+
+    def stop(self) -> None:
+        """End its coordinator, the workers and the servers. A second call does nothing."""
+        if self.stopped:
+            return
+        self.stopped = True
+        forget(self)
+        if self._stop_coordinator is not None:
+            self._stop_coordinator()
+        for line in (*self.controls, *self._place.lines):
+            line.close()
+        for process in self.servers:
+            end(process)
+        self._arena.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _cut(array: Array, shard: Shard) -> Array:
+    return array[shard.begin : shard.end] if array.ndim else array

@@ -1,0 +1,275 @@
+"""Variables on servers, as the program and its workers see them: read, and pushed to."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import msgspec
+import numpy as np
+
+from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, UnavailableError
+from penstock.parameter_server.line import Array, Line
+from penstock.parameter_server.messages import Answer, Load, Message, Read, ReadRows
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """Rows `begin` to `end` of a leaf, and the server that holds them."""
+
+    leaf: int
+    begin: int
+    end: int
+    server: int
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Where variables are: pickled with every handle of them.
+
+    Attributes:
+        number: of the variables, on every server.
+        tree: their structure, with the number of its leaf in place of each.
+        shapes, dtypes: of the leaves.
+    """
+
+    number: int
+    tree: Any
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[Any, ...]
+    shards: tuple[Shard, ...]
+
+    def on(self, server: int) -> list[Shard]:
+        """The shards on a server, in the order in which it holds them."""
+        return [shard for shard in self.shards if shard.server == server]
+
+    @property
+    def servers(self) -> list[int]:
+        """The servers that hold any of them."""
+        return sorted({shard.server for shard in self.shards})
+
+
+TakePush = Callable[[int, int, list[Array]], None]
+
+
+class Place:
+    """How this process reaches the servers: on a worker, or in the program that made the strategy.
+
+    Attributes:
+        push: takes gradients for a server, by the number of their variables; None where nothing can be pushed.
+    """
+
+    def __init__(self, lines: Sequence[Line], push: TakePush | None = None) -> None:
+        self.lines = list(lines)
+        self.push = push
+
+    def ask(self, requests: dict[int, Callable[[Line], Message]]) -> dict[int, list[Array]]:
+        """Send each server its request, and then wait for all answers.
+
+        Raises:
+            UnavailableError: a server is lost.
+            InvalidArgumentError: a server refuses the request; the message says why.
+        """
+        try:
+            for server, request in requests.items():
+                self.lines[server].take_back()
+                self.lines[server].send(request(self.lines[server]))
+        except OSError as error:
+            raise lost(server) from error
+        answers: dict[int, list[Array]] = {}
+        refused = ""
+        for server in requests:
+            line = self.lines[server]
+            answer = line.receive()
+            if not isinstance(answer, Answer):
+                raise lost(server)
+            refused = refused or answer.error
+            answers[server] = [line.array(part) for part in answer.values]
+        if refused:
+            raise InvalidArgumentError(f"a parameter server refused the request: {refused}")
+        return answers
+
+
+def lost(server: int) -> UnavailableError:
+    """The error of a server that no longer answers."""
+    return UnavailableError(
+        f"parameter server {server} has ended, and its variables with it: make the strategy again, and restore a "
+        "checkpoint of its coordinator"
+    )
+
+
+_place: list[Place] = []
+"""The place of a worker's process, where handles that are sent to it find the servers."""
+
+
+def enter(place: Place) -> None:
+    """Make this process a worker."""
+    _place.append(place)
+
+
+def _on_worker(kind: "type[ServerVariables]", layout: Layout) -> "ServerVariables":
+    if not _place:
+        raise InvalidArgumentError(
+            "variables on parameter servers can be used by functions that a ps.ClusterCoordinator runs, and in the "
+            "program that has made them, not in other processes"
+        )
+    return kind(layout, _place[0])
+
+
+class ServerVariables:
+    """A pytree of variables on servers; from `strategy.create_variables`.
+
+    Functions that a coordinator runs may use it as any other of their variables.
+    """
+
+    def __init__(self, layout: Layout, place: Place) -> None:
+        self.layout = layout
+        self._place = place
+        self._structure: Any = jax.tree.structure(layout.tree)
+
+    def __reduce__(self) -> Any:
+        return _on_worker, (type(self), self.layout)
+
+    def read(self) -> Any:
+        """The newest values: a pytree of read-only NumPy arrays, which no later push changes.
+
+        Leaves of one shard are shown in the server's shared memory, without a copy. Values of several servers may
+        differ by the updates that arrive meanwhile.
+
+        Raises:
+            UnavailableError: a server is lost.
+        """
+        number = self.layout.number
+        answers = self._place.ask({server: lambda _: Read(number) for server in self.layout.servers})
+        return jax.tree.unflatten(self._structure, self._leaves(answers))
+
+    def _leaves(self, answers: dict[int, list[Array]]) -> list[Array]:
+        parts: list[list[Array]] = [[] for _ in self.layout.shapes]
+        values = {server: iter(arrays) for server, arrays in answers.items()}
+        for shard in self.layout.shards:
+            parts[shard.leaf].append(next(values[shard.server]))
+        leaves = [leaf[0] if len(leaf) == 1 else np.concatenate(leaf) for leaf in parts]
+        for leaf in leaves:
+            leaf.flags.writeable = False
+        return leaves
+
+    def assign(self, values: Any) -> None:
+        """Replace all values; the optimizer's state stays.
+
+        Raises:
+            InvalidTypeError, ElementError: of another structure, or with leaves of another shape.
+            UnavailableError: a server is lost.
+        """
+        parts = self._parts("assign", values)
+
+        def request(server: int) -> Callable[[Line], Message]:
+            return lambda line: Load(self.layout.number, tuple(line.part(array) for array in parts[server]))
+
+        self._place.ask({server: request(server) for server in parts})
+
+    def push(self, gradients: Any) -> None:
+        """Have the optimizer on the servers apply gradients, when the function that calls this has succeeded.
+
+        Several pushes of a function are applied one after the other; what it reads does not show them yet.
+
+        Args:
+            gradients: a pytree of the variables' structure and shapes.
+
+        Raises:
+            InvalidTypeError, ElementError: of another structure, or with leaves of another shape.
+            InvalidArgumentError: called elsewhere than in a function that a coordinator runs.
+        """
+        stage = self._stage()
+        for server, arrays in self._parts("push", gradients).items():
+            stage(server, self.layout.number, arrays)
+
+    def _stage(self) -> TakePush:
+        if self._place.push is None:
+            raise InvalidArgumentError(
+                "push is for functions that ps.ClusterCoordinator.schedule runs on a worker: here use assign, or "
+                "schedule a function that pushes"
+            )
+        return self._place.push
+
+    def _parts(self, call: str, tree: Any) -> dict[int, list[Array]]:
+        """The leaves of a pytree, by server, cut as the variables are."""
+        leaves, structure = jax.tree.flatten(tree)
+        if structure != self._structure:
+            raise InvalidTypeError(
+                f"{call}: expected a pytree like the variables' ({self._structure}), got {structure}"
+            )
+        arrays = [np.asarray(leaf, dtype) for leaf, dtype in zip(leaves, self.layout.dtypes, strict=True)]
+        wrong = [number for number, array in enumerate(arrays) if array.shape != self.layout.shapes[number]]
+        if wrong:
+            path = jax.tree_util.keystr(jax.tree.leaves_with_path(tree)[wrong[0]][0])
+            raise ElementError(
+                f"{call}: the variable at {path or 'the root'} has shape {self.layout.shapes[wrong[0]]}, "
+                f"got {arrays[wrong[0]].shape}"
+            )
+        parts: dict[int, list[Array]] = {server: [] for server in self.layout.servers}
+        for shard in self.layout.shards:
+            array = arrays[shard.leaf]
+            parts[shard.server].append(array[shard.begin : shard.end] if array.ndim else array)
+        return parts
+
+
+class ServerTable(ServerVariables):
+    """A table on servers, of which rows are read and pushed; from `strategy.create_table`. `read` gives all of it."""
+
+    def read_rows(self, rows: Any) -> Array:
+        """Some rows, by their numbers: an array of shape `(len(rows), ...)`, at the cost of these rows.
+
+        Raises:
+            InvalidArgumentError: no one-dimensional array of integers, or a row that the table does not have.
+            UnavailableError: a server is lost.
+        """
+        rows = self._checked(rows)
+        chosen = {shard: np.flatnonzero((rows >= shard.begin) & (rows < shard.end)) for shard in self.layout.shards}
+
+        def request(server: int) -> Callable[[Line], Message]:
+            own = [rows[chosen[shard]] - shard.begin for shard in self.layout.on(server)]
+            return lambda line: ReadRows(self.layout.number, tuple(line.part(indices) for indices in own))
+
+        answers = self._place.ask({server: request(server) for server in self.layout.servers})
+        found = np.empty((len(rows), *self.layout.shapes[0][1:]), self.layout.dtypes[0])
+        for server, arrays in answers.items():
+            for shard, array in zip(self.layout.on(server), arrays, strict=True):
+                found[chosen[shard]] = array
+        return found
+
+    def push_rows(self, rows: Any, gradients: Any) -> None:
+        """Have the optimizer apply gradients of some rows, as `push` does; those of a row that comes twice are added.
+
+        Args:
+            rows: their numbers.
+            gradients: an array of shape `(len(rows), ...)`.
+
+        Raises:
+            InvalidArgumentError: rows as for `read_rows`, or called elsewhere than `push` may be.
+            ElementError: gradients of another shape.
+        """
+        stage = self._stage()
+        rows = self._checked(rows)
+        gradients = np.asarray(gradients, self.layout.dtypes[0])
+        expected = (len(rows), *self.layout.shapes[0][1:])
+        if gradients.shape != expected:
+            raise ElementError(f"push_rows: {len(rows)} rows have gradients of shape {expected}, got {gradients.shape}")
+        unique, places = np.unique(rows, return_inverse=True)
+        if len(unique) < len(rows):
+            added = np.zeros((len(unique), *expected[1:]), gradients.dtype)
+            np.add.at(added, places, gradients)
+        else:
+            added = gradients[np.argsort(rows)]
+        for server in self.layout.servers:
+            arrays: list[Array] = []
+            for shard in self.layout.on(server):
+                begin, end = np.searchsorted(unique, (shard.begin, shard.end))
+                arrays += [unique[begin:end] - shard.begin, added[begin:end]]
+            stage(server, self.layout.number, arrays)
+
+    def _checked(self, rows: Any) -> Array:
+        rows = np.asarray(rows)
+        if rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise InvalidArgumentError(f"rows are a one-dimensional array of integers, got {rows.dtype} {rows.shape}")
+        numbers: Array = rows.astype(np.int64)
+        length = self.layout.shapes[0][0]
+        if len(rows) and (numbers.min() < 0 or numbers.max() >= length):
+            raise InvalidArgumentError(f"the table has rows 0 to {length - 1}, got {numbers.min()} to {numbers.max()}")
+        return numbers

@@ -1,0 +1,85 @@
+"""The program of a worker: runs closures one after the other, and stages at the servers what they push."""
+
+import faulthandler
+import signal
+import traceback
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from penstock.distribute.contexts import InputContext
+from penstock.errors import PenstockError
+from penstock.parameter_server.closures import dumps, error_bytes, loads, result_bytes
+from penstock.parameter_server.datasets import open_iterator, positions
+from penstock.parameter_server.line import Array, Line
+from penstock.parameter_server.messages import Define, Finished, OpenIterator, Push, Ready, Run, Stage
+from penstock.parameter_server.variables import Place, enter
+from penstock.runtime.shared_memory import Arena
+
+
+class Worker:
+    """Runs what arrives on the coordinator's line, until it ends."""
+
+    def __init__(self, index: int, workers: int, coordinator: Line, servers: list[Line], arena: Arena) -> None:
+        self._context = InputContext(workers, index, workers)
+        self._coordinator = coordinator
+        self._servers = servers
+        self._arena = arena
+        self._functions: dict[int, Any] = {}
+        self._unopened: PenstockError | Exception | None = None
+        self._pushed: dict[int, list[tuple[int, list[Array]]]] = defaultdict(list)
+        enter(Place(servers, self._push))
+
+    def run(self) -> None:
+        """Run closures until the coordinator's line ends."""
+        faulthandler.register(signal.SIGUSR1, all_threads=True)  # the coordinator's watchdog
+        self._coordinator.send(Ready())
+        while (message := self._coordinator.receive()) is not None:
+            if isinstance(message, Run):
+                self._coordinator.send(self._finished(message))
+            elif isinstance(message, Define):
+                self._functions[message.function] = message.content
+            elif isinstance(message, OpenIterator):
+                try:
+                    open_iterator(message.iterator, message.dataset, message.position, self._context)
+                except Exception as error:  # the next closure raises it
+                    self._unopened = error
+
+    def _finished(self, run: Run) -> Finished:
+        self._pushed.clear()
+        try:
+            if self._unopened is not None:
+                raise self._unopened
+            function = self._functions[run.function]
+            if isinstance(function, bytes):
+                function = self._functions[run.function] = loads(function)
+            args, kwargs = loads(run.arguments)
+            result = result_bytes(function(*args, **kwargs))
+            for server, pushes in self._pushed.items():
+                self._stage(run.closure, server, pushes)
+        except Exception as error:
+            self._pushed.clear()
+            return Finished(run.closure, error_bytes(error, traceback.format_exc()), True, (), _positions())
+        return Finished(run.closure, result, False, tuple(self._pushed), _positions())
+
+    def _push(self, server: int, variables: int, arrays: list[Array]) -> None:
+        self._pushed[server].append((variables, [self._copy(array) for array in arrays]))
+
+    def _copy(self, array: Array) -> Array:
+        memory = self._arena.allocate(array.nbytes) if array.nbytes else None
+        if memory is None:
+            return np.array(array)
+        copy = memory.view(array.dtype).reshape(array.shape)
+        np.copyto(copy, array)
+        return copy
+
+    def _stage(self, closure: int, server: int, pushes: list[tuple[int, list[Array]]]) -> None:
+        line = self._servers[server]
+        line.take_back()
+        staged = tuple(Push(variables, tuple(line.part(array) for array in arrays)) for variables, arrays in pushes)
+        line.send(Stage(closure, staged))
+
+
+def _positions() -> tuple[tuple[int, bytes], ...]:
+    return tuple((number, dumps("the position of an iterator", state)) for number, state in positions().items())

@@ -1,0 +1,206 @@
+"""The coordinator's promises, with servers and workers that really run, and are really killed."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import optax
+import pytest
+
+import penstock as ps
+
+
+@pytest.fixture(scope="module")
+def coordinator() -> Iterator[ps.ClusterCoordinator]:
+    partitioner = ps.FixedShardsPartitioner(2)
+    with ps.ParameterServerStrategy(num_workers=2, num_ps=2, variable_partitioner=partitioner) as strategy:
+        yield ps.ClusterCoordinator(strategy)
+
+
+def counter(coordinator: ps.ClusterCoordinator) -> ps.ServerVariables:
+    """Variables on both servers, of which each push of ones adds one to all."""
+    return coordinator.strategy.create_variables({"w": np.zeros((3, 2), np.float32), "b": 0.0}, optax.sgd(-1.0))
+
+
+def test_pushes_are_applied_in_every_shard_and_arguments_and_results_travel(coordinator) -> None:
+    variables = counter(coordinator)
+
+    def add(scale, *, offset):
+        variables.push({"w": np.full((3, 2), scale), "b": offset})
+        variables.push({"w": np.full((3, 2), scale), "b": offset})
+        return {"read": variables.read()["b"], "scale": scale}
+
+    value = coordinator.schedule(add, args=(2.0,), kwargs={"offset": 0.5})
+    assert coordinator.fetch([value, 7]) == [{"read": 0.0, "scale": 2.0}, 7]  # its own pushes come when it has ended
+    coordinator.join()
+    assert coordinator.done()
+    assert variables.read()["w"].tolist() == [[4.0, 4.0]] * 3
+    assert variables.read()["b"] == 1.0
+
+
+def test_values_that_were_read_never_change(coordinator) -> None:
+    variables = coordinator.strategy.create_variables(np.zeros(100_000, np.float32), optax.sgd(-1.0))
+    before = variables.read()
+    for _ in range(3):
+        coordinator.schedule(lambda: variables.push(np.ones(100_000, np.float32)))
+    coordinator.join()
+    assert before.max() == 0.0
+    assert not before.flags.writeable
+    assert variables.read().tolist() == [3.0] * 100_000
+    variables.assign(np.full(100_000, 5.0))
+    assert variables.read().min() == 5.0
+
+
+def test_the_optimizer_is_optaxs(coordinator) -> None:
+    first = np.asarray([1.0, 2.0, 3.0], np.float32)
+    variables = coordinator.strategy.create_variables(first, optax.adam(0.1))
+    gradients = [np.asarray([0.5, -1.0, 2.0], np.float32), np.asarray([1.0, 1.0, -3.0], np.float32)]
+    for gradient in gradients:
+        coordinator.schedule(variables.push, args=(gradient,)).fetch()
+    optimizer, expected = optax.adam(0.1), first
+    state = optimizer.init(first)
+    for gradient in gradients:
+        updates, state = optimizer.update(gradient, state, expected)
+        expected = optax.apply_updates(expected, updates)
+    np.testing.assert_allclose(variables.read(), expected, rtol=1e-6)
+
+
+def test_rows_of_a_table_are_read_and_pushed(coordinator) -> None:
+    table = coordinator.strategy.create_table(np.zeros((7, 2), np.float32), optax.sgd(-1.0))
+
+    def add():
+        table.push_rows([6, 0, 4, 0], np.asarray([[1, 1], [2, 2], [3, 3], [4, 4]], np.float32))
+        return table.read_rows([4, 4, 6])
+
+    assert coordinator.schedule(add).fetch().tolist() == [[0, 0]] * 3
+    assert table.read_rows([6, 0, 4, 1]).tolist() == [[1, 1], [6, 6], [3, 3], [0, 0]]
+    assert table.read()[:, 0].tolist() == [6, 0, 0, 0, 3, 0, 1]
+    with pytest.raises(ps.InvalidArgumentError, match="the table has rows 0 to 6, got 2 to 7"):
+        table.read_rows([2, 7])
+
+
+def test_momentum_of_rows_that_are_not_pushed_stays(coordinator) -> None:
+    table = coordinator.strategy.create_table(np.zeros((4, 1), np.float32), optax.sgd(-1.0, momentum=0.5))
+    for rows in ([0, 1], [0], [0, 1]):
+        coordinator.schedule(table.push_rows, args=(rows, np.ones((len(rows), 1), np.float32))).fetch()
+    assert table.read().ravel().tolist() == [1 + 1.5 + 1.75, 1 + 1.5, 0, 0]
+
+
+def test_the_first_error_cancels_the_rest_and_is_raised_once(coordinator) -> None:
+    variables = counter(coordinator)
+
+    def fail():
+        variables.push({"w": np.ones((3, 2)), "b": 1.0})
+        raise KeyError("lost key")
+
+    values = [coordinator.schedule(time.sleep, args=(0.05,)) for _ in range(2)]
+    values += [coordinator.schedule(fail)]
+    values += [coordinator.schedule(lambda: 1) for _ in range(50)]
+    with pytest.raises(KeyError, match="lost key"):
+        coordinator.join()
+    with pytest.raises(KeyError) as raised:
+        values[2].fetch()
+    assert "in fail" in raised.value.__notes__[0]
+    with pytest.raises(ps.CancelledError, match="another one has failed"):
+        values[-1].fetch()
+    coordinator.join()
+    assert variables.read()["b"] == 0.0
+    assert coordinator.schedule(lambda: 2).fetch() == 2
+
+
+def test_killed_workers_apply_every_update_once_and_read_on_where_they_were(coordinator) -> None:
+    variables = counter(coordinator)
+    dataset = coordinator.create_per_worker_dataset(
+        lambda context: ps.Dataset.range(10_000).shard(context.num_input_pipelines, context.input_pipeline_id)
+    )
+    iterator = iter(dataset)
+
+    def step(elements):
+        element = next(elements)
+        variables.push({"w": np.ones((3, 2)), "b": 1.0})
+        return int(element)
+
+    values = []
+    for worker in (0, 1):
+        values += [coordinator.schedule(step, args=(iterator,)) for _ in range(100)]
+        values[-50].fetch()
+        os.kill(coordinator.worker_processes[worker], signal.SIGKILL)
+    coordinator.join()
+    read = coordinator.fetch(values)
+    assert variables.read()["b"] == 200.0
+    assert variables.read()["w"].tolist() == [[200.0, 200.0]] * 3
+    for remainder in (0, 1):  # of each worker a prefix, without a gap and nothing twice
+        own = sorted(element for element in read if element % 2 == remainder)
+        assert own == list(range(remainder, remainder + 2 * len(own), 2))
+
+
+def test_the_end_of_a_per_worker_dataset_is_an_error_of_its_own(coordinator) -> None:
+    iterator = iter(coordinator.create_per_worker_dataset(ps.Dataset.range(0)))
+    with pytest.raises(ps.OutOfRangeError, match="to the end"):
+        coordinator.schedule(next, args=(iterator,)).fetch()
+    with pytest.raises(ps.OutOfRangeError):
+        coordinator.join()
+
+
+def test_misuse_is_refused_where_it_happens(coordinator) -> None:
+    variables = counter(coordinator)
+    lock = threading.Lock()
+    with pytest.raises(ps.InvalidTypeError, match="cannot be sent to another process.*lock"):
+        coordinator.schedule(lambda: lock)
+    with pytest.raises(ps.InvalidTypeError, match="fetch it first"):
+        coordinator.schedule(print, args=(coordinator.schedule(lambda: 1),))
+    with pytest.raises(ps.InvalidArgumentError, match="push is for functions that"):
+        variables.push({"w": np.ones((3, 2)), "b": 1.0})
+    with pytest.raises(ps.ElementError, match=r"variable at \['w'\] has shape \(3, 2\), got \(2,\)"):
+        variables.assign({"w": np.ones(2), "b": 1.0})
+    with pytest.raises(ps.InvalidTypeError, match="expected a pytree like"):
+        variables.assign([1.0])
+    with pytest.raises(ps.InvalidArgumentError, match="read on the workers"):
+        next(iter(coordinator.create_per_worker_dataset(ps.Dataset.range(3))))
+    with pytest.raises(ps.InvalidArgumentError, match="has a ps.ClusterCoordinator already"):
+        ps.ClusterCoordinator(coordinator.strategy)
+    with pytest.raises(ps.InvalidTypeError, match=r"expected a ps\.Dataset or a function"):
+        coordinator.create_per_worker_dataset(3)
+    coordinator.join()
+
+
+@pytest.mark.slow  # starts four processes
+def test_a_lost_server_is_unavailable_and_a_checkpoint_brings_everything_back(tmp_path) -> None:
+    def start() -> tuple[ps.ClusterCoordinator, ps.ServerVariables]:
+        strategy = ps.ParameterServerStrategy(num_workers=1, num_ps=1)
+        variables = strategy.create_variables(np.zeros(2, np.float32), optax.sgd(-1.0, momentum=0.5))
+        return ps.ClusterCoordinator(strategy), variables
+
+    coordinator, variables = start()
+    iterator = iter(coordinator.create_per_worker_dataset(ps.Dataset.range(100)))
+
+    def step(elements):
+        variables.push(np.ones(2, np.float32))
+        return int(next(elements))
+
+    assert [coordinator.schedule(step, args=(iterator,)).fetch() for _ in range(2)] == [0, 1]
+    path = ps.Checkpoint(coordinator=coordinator).save(tmp_path / "saved")
+    assert coordinator.schedule(step, args=(iterator,)).fetch() == 2
+    coordinator.strategy.servers[0].kill()
+    coordinator.strategy.servers[0].wait()
+    with pytest.raises(ps.UnavailableError, match="parameter server 0 has ended"):
+        variables.read()
+    with pytest.raises(ps.UnavailableError, match="restore a checkpoint"):
+        coordinator.schedule(step, args=(iterator,)).fetch()
+    with pytest.raises(ps.UnavailableError, match="restore a checkpoint"):
+        coordinator.join()
+    coordinator.strategy.stop()
+
+    coordinator, variables = start()
+    ps.Checkpoint(coordinator=coordinator).restore(path)
+    assert variables.read().tolist() == [2.5, 2.5]
+    iterator = iter(coordinator.create_per_worker_dataset(ps.Dataset.range(100)))
+    assert coordinator.schedule(step, args=(iterator,)).fetch() == 2
+    coordinator.join()
+    assert variables.read().tolist() == [4.25, 4.25]
+    coordinator.strategy.stop()
+    with pytest.raises(ps.ClosedError, match="was stopped"):
+        coordinator.join()
