@@ -127,18 +127,19 @@ def test_modules_show_no_internals(module, names):
     assert {name for name in dir(module) if not name.startswith("_")} == names
 
 
-def test_strategies_and_steps_show_no_internals():
-    def shown(value):
-        return {name for name in dir(value) if not name.startswith("_")}
+def shown(kind):
+    """The names that a class has for users; `dir` also lists those of TensorFlow's, which raise an AttributeError."""
+    return {name for name in dir(kind) if not name.startswith("_") and hasattr(kind, name)}
 
+
+def test_strategies_and_steps_show_no_internals():
     assert shown(ps.HostStrategy) == shown(ps.Strategy)
     assert shown(ps.DistributedDataset) == {"cardinality", "element_spec", "explain"}
     assert shown(ps.DistributedIterator) == shown(ps.DatasetIterator)
 
 
 def test_iterators_show_no_internals():
-    public = {name for name in dir(ps.DatasetIterator) if not name.startswith("_")}
-    assert public == {
+    assert shown(ps.DatasetIterator) == {
         "close",
         "element_spec",
         "errors",
