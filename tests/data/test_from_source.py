@@ -199,6 +199,13 @@ def test_rows_of_a_hugging_face_table_are_gathered_from_its_chunks():
     assert (batch["equal"].shape, batch["equal"].dtype, batch["matrix"].shape) == ((30, 3), np.int16, (30, 2, 2))
 
 
+def test_a_chunk_without_rows_may_have_no_memory():
+    kind = pa.list_(pa.int32())
+    bare = pa.Array.from_buffers(kind, 0, [None, None], children=[pa.array([], pa.int32())])
+    table = pa.table({"x": pa.chunked_array([bare, pa.array([[1, 2], [3]], kind)])})
+    assert [row["x"].tolist() for row in ps.Dataset.from_source(Mapped(table))] == [[1, 2], [3]]
+
+
 def test_a_null_of_a_hugging_face_table_is_an_error_after_the_rows_before_it():
     rows = iter(ps.Dataset.from_source(Mapped(pa.table({"x": pa.chunked_array([[1, 2], [3, None, 5]])}))))
     assert [next(rows)["x"] for _ in range(3)] == [1, 2, 3]

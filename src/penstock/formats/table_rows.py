@@ -48,9 +48,10 @@ class TableRows:
 
     def __init__(self, table: pa.Table, call: str) -> None:
         as_columns(table.slice(0, 0), call=call)  # refuses what NumPy has no place for
-        self._columns = {name: _column_rows(table[name], f"[{name!r}]", call) for name in table.column_names}
+        full = {name: _full(table[name]) for name in table.column_names}
+        self._columns = {name: _column_rows(column, f"[{name!r}]", call) for name, column in full.items()}
         self._ends = {
-            name: np.cumsum([len(chunk) for chunk in table[name].chunks], dtype=np.int64) for name in self._columns
+            name: np.cumsum([len(chunk) for chunk in column.chunks], dtype=np.int64) for name, column in full.items()
         }
 
     def read(self, indices: range | Array) -> dict[str, Any]:
@@ -176,6 +177,11 @@ def _gathered(parts: Sequence[Array], pieces: list[_Piece], count: int) -> Array
     for part, piece in zip(parts, pieces, strict=True):
         column[piece.where] = part
     return column
+
+
+def _full(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Without chunks of no rows, which may have no memory for their offsets; pyarrow would read it all the same."""
+    return pa.chunked_array([chunk for chunk in column.chunks if len(chunk)], column.type)
 
 
 def _column_rows(column: pa.ChunkedArray, path: str, call: str) -> _ColumnRows:
