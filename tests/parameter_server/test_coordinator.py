@@ -137,6 +137,19 @@ def test_killed_workers_apply_every_update_once_and_read_on_where_they_were(coor
         assert own == list(range(remainder, remainder + 2 * len(own), 2))
 
 
+@pytest.mark.long
+def test_twenty_kills_lose_and_repeat_no_update(coordinator) -> None:
+    variables = counter(coordinator)
+    random = np.random.default_rng(65)
+    for trial in range(20):
+        values = [coordinator.schedule(variables.push, args=({"w": np.ones((3, 2)), "b": 1.0},)) for _ in range(60)]
+        values[random.integers(60)].fetch()
+        os.kill(coordinator.worker_processes[trial % 2], signal.SIGKILL)
+        coordinator.join()
+        assert variables.read()["b"] == 60.0 * (trial + 1)
+        assert variables.read()["w"].tolist() == [[60.0 * (trial + 1)] * 2] * 3
+
+
 def test_the_end_of_a_per_worker_dataset_is_an_error_of_its_own(coordinator) -> None:
     iterator = iter(coordinator.create_per_worker_dataset(ps.Dataset.range(0)))
     with pytest.raises(ps.OutOfRangeError, match="to the end"):
