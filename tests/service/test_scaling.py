@@ -7,32 +7,32 @@ import pytest
 from until import until
 
 import penstock as ps
-from penstock.service.scaling import Load, Scaler
+from penstock.service.scaling import Scaler, ServiceLoad
 from penstock.service.worker.busy_time import BusyTime
 
-CALM = Load(workers=4, busy=0.2, waiting=0.0, readers=1)
+CALM = ServiceLoad(workers=4, busy=0.2, waiting=0.0, readers=1)
 
 
 @pytest.mark.parametrize(
     ("load", "wanted"),
     [
-        (Load(workers=1, busy=1.0, waiting=0.9, readers=1), 5),  # believed: four times as much
-        (Load(workers=2, busy=1.0, waiting=0.0, readers=1), 3),
-        (Load(workers=2, busy=1.0, waiting=0.5, readers=1), 5),
-        (Load(workers=4, busy=1.0, waiting=0.9, readers=1), 8),  # the most that there may be
-        (Load(workers=4, busy=0.8, waiting=0.0, readers=1), None),
-        (Load(workers=1, busy=0.05, waiting=1.0, readers=1), None),  # waiting for something else than workers
+        (ServiceLoad(workers=1, busy=1.0, waiting=0.9, readers=1), 5),  # believed: four times as much
+        (ServiceLoad(workers=2, busy=1.0, waiting=0.0, readers=1), 3),
+        (ServiceLoad(workers=2, busy=1.0, waiting=0.5, readers=1), 5),
+        (ServiceLoad(workers=4, busy=1.0, waiting=0.9, readers=1), 8),  # the most that there may be
+        (ServiceLoad(workers=4, busy=0.8, waiting=0.0, readers=1), None),
+        (ServiceLoad(workers=1, busy=0.05, waiting=1.0, readers=1), None),  # waiting for something else than workers
         (CALM, None),
     ],
 )
-def test_more_workers_come_at_once(load: Load, wanted: int | None) -> None:
+def test_more_workers_come_at_once(load: ServiceLoad, wanted: int | None) -> None:
     decision = Scaler(1, 8).decide(load, load.workers)
     assert (None if decision is None else decision.workers) == wanted
 
 
 def test_fewer_only_after_five_calm_reports_and_as_many_as_the_busiest_of_them_needs() -> None:
     scaler = Scaler(1, 8)
-    loads = [CALM, CALM, Load(workers=4, busy=0.5, waiting=0.0, readers=1), CALM]
+    loads = [CALM, CALM, ServiceLoad(workers=4, busy=0.5, waiting=0.0, readers=1), CALM]
     assert [scaler.decide(load, 4) for load in loads] == [None] * 4
     decision = scaler.decide(CALM, 4)
     assert decision is not None
@@ -44,7 +44,7 @@ def test_fewer_only_after_five_calm_reports_and_as_many_as_the_busiest_of_them_n
 
 
 def test_nothing_is_decided_while_workers_start() -> None:
-    assert Scaler(1, 8).decide(Load(workers=1, busy=1.0, waiting=1.0, readers=1), 4) is None
+    assert Scaler(1, 8).decide(ServiceLoad(workers=1, busy=1.0, waiting=1.0, readers=1), 4) is None
 
 
 def test_a_busy_share_is_a_share_whatever_runs_at_once() -> None:

@@ -22,7 +22,7 @@ _FEWEST: Final = 16
 Column = npt.NDArray[Any]
 
 
-class Feature(Protocol):
+class FeatureLayout(Protocol):
     """What a feature is: the tag of its list, how many values there are, and what they become."""
 
     @property
@@ -52,7 +52,7 @@ class _OtherwiseError(Exception):
     """The records are not laid out as this file expects."""
 
 
-def columns_of_one_layout(records: Sequence[bytes], features: Mapping[str, Feature]) -> dict[str, Column] | None:
+def columns_of_one_layout(records: Sequence[bytes], features: Mapping[str, FeatureLayout]) -> dict[str, Column] | None:
     """The features of records of few lengths, each of which has one layout; None if they are not such records."""
     if len(records) < _FEWEST or not features or any(feature.count is None for feature in features.values()):
         return None
@@ -73,7 +73,7 @@ def columns_of_one_layout(records: Sequence[bytes], features: Mapping[str, Featu
     return columns
 
 
-def _columns(records: Sequence[bytes], features: Mapping[str, Feature]) -> dict[str, Column]:
+def _columns(records: Sequence[bytes], features: Mapping[str, FeatureLayout]) -> dict[str, Column]:
     """The features of records of one length."""
     first = records[0]
     layout = _layout_of(first, features)
@@ -86,7 +86,7 @@ def _columns(records: Sequence[bytes], features: Mapping[str, Feature]) -> dict[
     }
 
 
-def _layout_of(record: bytes, features: Mapping[str, Feature]) -> _Layout:
+def _layout_of(record: bytes, features: Mapping[str, FeatureLayout]) -> _Layout:
     """The layout of a record that has each of these features once."""
     wanted = {name.encode(): name for name in features}
     compared = np.full(len(record), 0xFF, np.uint8)
@@ -131,7 +131,7 @@ def _message(record: bytes, at: int, limit: int, tag: int, whole: bool = True) -
     return at + 1, end
 
 
-def _values(content: Column, feature: Feature) -> Column:
+def _values(content: Column, feature: FeatureLayout) -> Column:
     """The values that are these bytes of each record."""
     count = feature.count or 0
     if feature.tag == _BYTES:

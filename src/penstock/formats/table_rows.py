@@ -24,7 +24,7 @@ from penstock.structure import map_structure
 Array = npt.NDArray[Any]
 
 
-class _Piece(NamedTuple):
+class _ChunkRows(NamedTuple):
     """Rows of one chunk.
 
     Attributes:
@@ -60,7 +60,7 @@ class TableRows:
         Raises:
             InvalidArgumentError: a null is among them.
         """
-        pieces: dict[bytes, list[_Piece]] = {}  # most tables are chunked alike in all columns
+        pieces: dict[bytes, list[_ChunkRows]] = {}  # most tables are chunked alike in all columns
         columns = {}
         for name, column in self._columns.items():
             ends = self._ends[name]
@@ -74,7 +74,7 @@ class _ColumnRows(ABC):
     """The rows of one column."""
 
     @abstractmethod
-    def read(self, pieces: list[_Piece], count: int) -> Any:
+    def read(self, pieces: list[_ChunkRows], count: int) -> Any:
         """The rows of all pieces, `count` altogether."""
 
 
@@ -84,7 +84,7 @@ class _Numbers(_ColumnRows):
     def __init__(self, chunks: list[Array]) -> None:
         self._chunks = chunks
 
-    def read(self, pieces: list[_Piece], count: int) -> Array:
+    def read(self, pieces: list[_ChunkRows], count: int) -> Array:
         return _gathered([_rows_of(self._chunks[chunk], rows) for _, chunk, rows in pieces], pieces, count)
 
 
@@ -95,7 +95,7 @@ class _Lists(_ColumnRows):
         self._values = values
         self._edges = edges
 
-    def read(self, pieces: list[_Piece], count: int) -> Array:
+    def read(self, pieces: list[_ChunkRows], count: int) -> Array:
         begins = [_rows_of(self._edges[chunk][:-1], rows) for _, chunk, rows in pieces]
         ends = [_rows_of(self._edges[chunk][1:], rows) for _, chunk, rows in pieces]
         length = int(ends[0][0] - begins[0][0])
@@ -109,7 +109,7 @@ class _Lists(_ColumnRows):
             columns.append(np.fromiter(found, object, len(begin)))
         return _gathered(columns, pieces, count)
 
-    def _of_one_length(self, piece: _Piece, begins: Array, length: int) -> Array:
+    def _of_one_length(self, piece: _ChunkRows, begins: Array, length: int) -> Array:
         values = self._values[piece.chunk]
         if isinstance(piece.rows, slice) or length == 0:
             return values[begins[0] : begins[0] + len(begins) * length].reshape(len(begins), length)
@@ -124,7 +124,7 @@ class _Others(_ColumnRows):
         self._path = path
         self._call = call
 
-    def read(self, pieces: list[_Piece], count: int) -> Any:
+    def read(self, pieces: list[_ChunkRows], count: int) -> Any:
         parts = []
         for _, number, rows in pieces:
             chunk = self._column.chunk(number)
@@ -139,7 +139,7 @@ class _Others(_ColumnRows):
         return map_structure(lambda column: column[places], found)
 
 
-def _pieces(ends: Array, indices: range | Array) -> list[_Piece]:
+def _pieces(ends: Array, indices: range | Array) -> list[_ChunkRows]:
     """Rows by their chunks, where `ends` says how many rows there are up to the end of each chunk."""
     if isinstance(indices, range) and indices.step == 1:
         first, last = np.searchsorted(ends, [indices.start, indices.stop - 1], side="right").tolist()
@@ -149,7 +149,7 @@ def _pieces(ends: Array, indices: range | Array) -> list[_Piece]:
             start, stop = max(indices.start, begin), min(indices.stop, int(ends[number]))
             if start < stop:
                 where = slice(start - indices.start, stop - indices.start)
-                found.append(_Piece(where, number, slice(start - begin, stop - begin)))
+                found.append(_ChunkRows(where, number, slice(start - begin, stop - begin)))
         return found
     positions = np.asarray(indices, np.int64)
     numbers = np.searchsorted(ends, positions, side="right")
@@ -158,9 +158,9 @@ def _pieces(ends: Array, indices: range | Array) -> list[_Piece]:
     chunks = numbers[order[edges[:-1]]].tolist()
     within = positions - (ends - np.diff(ends, prepend=0))[numbers]
     if len(chunks) == 1:
-        return [_Piece(slice(0, len(positions)), chunks[0], within)]
+        return [_ChunkRows(slice(0, len(positions)), chunks[0], within)]
     return [
-        _Piece(order[start:stop], chunk, within[order[start:stop]])
+        _ChunkRows(order[start:stop], chunk, within[order[start:stop]])
         for chunk, (start, stop) in zip(chunks, pairwise(edges), strict=True)
     ]
 
@@ -169,7 +169,7 @@ def _rows_of(column: Array, rows: slice | Array) -> Array:
     return column[rows] if isinstance(rows, slice) else column.take(rows, axis=0)
 
 
-def _gathered(parts: Sequence[Array], pieces: list[_Piece], count: int) -> Array:
+def _gathered(parts: Sequence[Array], pieces: list[_ChunkRows], count: int) -> Array:
     """The rows of all pieces in their places."""
     if len(parts) == 1:
         return parts[0]

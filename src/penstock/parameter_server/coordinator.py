@@ -14,8 +14,8 @@ from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError,
 from penstock.parameter_server.closures import dumps, loads
 from penstock.parameter_server.datasets import PerWorkerDataset
 from penstock.parameter_server.dispatch import MOST_QUEUED, Closure, Dispatch
-from penstock.parameter_server.line import Line
-from penstock.parameter_server.messages import Load, Message
+from penstock.parameter_server.line import ProcessLine
+from penstock.parameter_server.messages import LoadVariables, Message
 from penstock.parameter_server.strategy import ParameterServerStrategy
 
 
@@ -23,7 +23,7 @@ class RemoteValue:
     """What a scheduled function gives, once it has run; from `ClusterCoordinator.schedule`."""
 
     def __init__(self, value: "Future[bytes]") -> None:
-        self._value = value
+        self._outcome = value
 
     def fetch(self) -> Any:
         """Wait for what the function returned, with arrays of JAX as NumPy's. Its pushes are applied by then.
@@ -34,7 +34,7 @@ class RemoteValue:
             WorkerError: the function has ended the processes of ten workers.
             Exception: what the function raised.
         """
-        return loads(self._value.result())
+        return loads(self._outcome.result())
 
     def __reduce__(self) -> Any:
         raise InvalidTypeError("a ps.RemoteValue is no argument of a function on a worker: fetch it first")
@@ -233,7 +233,7 @@ class ClusterCoordinator:
                 )
             requests[server, number] = (values, leaves)
         for (server, number), (values, leaves) in requests.items():
-            self.strategy.place.ask({server: _load(number, values, leaves)})
+            self.strategy.server_lines.ask({server: _load(number, values, leaves)})
         with self._dispatch.changed:
             self._dispatch.positions.update(
                 ((worker, number), dumps("a position", position)) for worker, number, position in state["positions"]
@@ -243,8 +243,8 @@ class ClusterCoordinator:
         self._dispatch.stop()
 
 
-def _load(number: int, values: Any, state: Any) -> Callable[[Line], Message]:
-    return lambda line: Load(
+def _load(number: int, values: Any, state: Any) -> Callable[[ProcessLine], Message]:
+    return lambda line: LoadVariables(
         number,
         tuple(line.part(np.asarray(value)) for value in values),
         tuple(line.part(np.asarray(leaf)) for leaf in state),

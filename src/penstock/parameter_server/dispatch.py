@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from penstock.errors import CancelledError, OutOfRangeError, PenstockError, WorkerError
 from penstock.parameter_server.closures import loads
-from penstock.parameter_server.line import Line
+from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.messages import (
     Commit,
     Committed,
@@ -31,7 +31,7 @@ from penstock.parameter_server.messages import (
     Message,
     OpenIterator,
     Ready,
-    Run,
+    RunClosure,
     Snapshot,
     SnapshotTaken,
 )
@@ -79,7 +79,7 @@ class _Worker:
     index: int
     number: int
     process: Process
-    line: Line
+    line: ProcessLine
     ready: bool = False
     lost: bool = False
     quick_ends: int = 0
@@ -213,7 +213,7 @@ class Dispatch:
                 if closure.function not in worker.functions:
                     worker.functions.add(closure.function)
                     self._tell(worker, Define(closure.function, closure.content))
-                self._tell(worker, Run(closure.number, closure.function, closure.arguments))
+                self._tell(worker, RunClosure(closure.number, closure.function, closure.arguments))
                 self.changed.notify_all()
 
     def _tell(self, worker: _Worker, message: Message) -> None:
@@ -228,7 +228,7 @@ class Dispatch:
             end(worker.process)
             worker.lost = True
             if worker.finished is None:  # otherwise the servers still apply what it has staged
-                self._replace(worker)
+                self._start_again(worker)
         elif isinstance(message, Ready):
             self._open_iterators(worker)
         else:
@@ -295,7 +295,7 @@ class Dispatch:
                 self._cancel_rest(error)
             self.changed.notify_all()
         if worker.lost:
-            self._replace(worker)
+            self._start_again(worker)
 
     def _cancel_rest(self, error: BaseException) -> None:
         self.error = self.error or error
@@ -303,7 +303,7 @@ class Dispatch:
             closure.value.set_exception(CancelledError("the function did not run, because another one has failed"))
         self.queue.clear()
 
-    def _replace(self, worker: _Worker) -> None:
+    def _start_again(self, worker: _Worker) -> None:
         """Start a lost worker again; a closure that it had not finished runs again."""
         for server in range(len(self._controls)):
             self._send(server, Discard(worker.number))
@@ -333,7 +333,7 @@ class Dispatch:
     def _start(self, index: int) -> _Worker:
         self._started += 1
         process, line, ends = start_worker(index, self._num_workers, len(self._controls))
-        worker = _Worker(index, self._started, process, Line(line, self._arena))
+        worker = _Worker(index, self._started, process, ProcessLine(line, self._arena))
         for server, its in enumerate(ends):
             self._send(server, Connect(worker.number), (its,))
             its.close()

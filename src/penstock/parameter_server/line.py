@@ -1,7 +1,8 @@
 """A line between two processes of this machine: typed messages over a Unix socket, arrays in shared memory.
 
-A large array is sent by its place in a segment of the sender's arena. It is read-only for the receiver, and stays as it
-is until nothing there shows it any more: its token then travels back, and the sender may use the memory again.
+Of a large array, its location in a segment of the sender's arena is sent. The array is read-only for the receiver, and
+stays as it is until nothing there shows it any more: its token then travels back, and the sender may use the memory
+again.
 """
 
 import itertools
@@ -31,7 +32,7 @@ _MOST_FILES = 64
 _decoder = msgspec.msgpack.Decoder(Frame)
 
 
-class Line:
+class ProcessLine:
     """One end of a line. One thread may use it at a time.
 
     Args:

@@ -30,7 +30,7 @@ class Create(msgspec.Struct, frozen=True, tag="create"):
     values: Arrays
 
 
-class Read(msgspec.Struct, frozen=True, tag="read"):
+class ReadVariables(msgspec.Struct, frozen=True, tag="read"):
     """To a server: the newest values of its shards."""
 
     variables: int
@@ -43,7 +43,7 @@ class ReadRows(msgspec.Struct, frozen=True, tag="read rows"):
     rows: Arrays
 
 
-class Load(msgspec.Struct, frozen=True, tag="load"):
+class LoadVariables(msgspec.Struct, frozen=True, tag="load"):
     """To a server: take these values, and with `state` the optimizer's arrays too."""
 
     variables: int
@@ -102,7 +102,7 @@ class Committed(msgspec.Struct, frozen=True, tag="committed"):
     error: str = ""
 
 
-class Saved(msgspec.Struct, frozen=True, array_like=True):
+class SavedVariables(msgspec.Struct, frozen=True, array_like=True):
     """The values of some variables on one server, and the arrays of their optimizer."""
 
     variables: int
@@ -113,7 +113,7 @@ class Saved(msgspec.Struct, frozen=True, array_like=True):
 class SnapshotTaken(msgspec.Struct, frozen=True, tag="snapshot taken"):
     """From a server: the answer to `Snapshot`."""
 
-    saved: tuple[Saved, ...]
+    saved: tuple[SavedVariables, ...]
 
 
 class Define(msgspec.Struct, frozen=True, tag="define"):
@@ -131,7 +131,7 @@ class OpenIterator(msgspec.Struct, frozen=True, tag="open"):
     position: bytes = b""
 
 
-class Run(msgspec.Struct, frozen=True, tag="run"):
+class RunClosure(msgspec.Struct, frozen=True, tag="run"):
     """To a worker: run a closure. `arguments` is the pickle of its args and kwargs."""
 
     closure: int
@@ -161,9 +161,9 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 Message = (
     Create
-    | Read
+    | ReadVariables
     | ReadRows
-    | Load
+    | LoadVariables
     | Stage
     | Connect
     | Commit
@@ -174,7 +174,7 @@ Message = (
     | SnapshotTaken
     | Define
     | OpenIterator
-    | Run
+    | RunClosure
     | Finished
     | Ready
 )

@@ -6,9 +6,9 @@ Arguments: `server CONTROL READER`, or `worker INDEX WORKERS COORDINATOR SERVER.
 import socket
 import sys
 
-from penstock.parameter_server.line import Line
+from penstock.parameter_server.line import ProcessLine
 from penstock.parameter_server.server import Server
-from penstock.parameter_server.worker import Worker
+from penstock.parameter_server.worker import WorkerProgram
 from penstock.runtime.shared_memory import Arena
 
 
@@ -16,8 +16,8 @@ def main(kind: str, *numbers: str) -> None:
     """Run until the line to the coordinator ends."""
     arena = Arena()
 
-    def line(descriptor: str) -> Line:
-        return Line(socket.socket(fileno=int(descriptor)), arena)
+    def line(descriptor: str) -> ProcessLine:
+        return ProcessLine(socket.socket(fileno=int(descriptor)), arena)
 
     if kind == "server":
         control, reader = map(line, numbers)
@@ -25,7 +25,7 @@ def main(kind: str, *numbers: str) -> None:
     else:
         index, workers, *descriptors = numbers
         coordinator, *servers = map(line, descriptors)
-        Worker(int(index), int(workers), coordinator, servers, arena).run()
+        WorkerProgram(int(index), int(workers), coordinator, servers, arena).run()
 
 
 if __name__ == "__main__":

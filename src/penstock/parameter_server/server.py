@@ -5,7 +5,7 @@ import selectors
 from penstock.errors import PenstockError
 from penstock.parameter_server.closures import loads
 from penstock.parameter_server.held import HeldTable, HeldVariables
-from penstock.parameter_server.line import Array, Line
+from penstock.parameter_server.line import Array, ProcessLine
 from penstock.parameter_server.messages import (
     Answer,
     Arrays,
@@ -14,13 +14,13 @@ from penstock.parameter_server.messages import (
     Connect,
     Create,
     Discard,
-    Load,
+    LoadVariables,
     Message,
     Push,
-    Read,
     ReadRows,
+    ReadVariables,
     Ready,
-    Saved,
+    SavedVariables,
     Snapshot,
     SnapshotTaken,
     Stage,
@@ -36,11 +36,11 @@ class Server:
         reader: the line on which the coordinator's program reads and creates variables.
     """
 
-    def __init__(self, control: Line, reader: Line, arena: Arena) -> None:
+    def __init__(self, control: ProcessLine, reader: ProcessLine, arena: Arena) -> None:
         self._control = control
         self._arena = arena
         self._held: dict[int, HeldVariables | HeldTable] = {}
-        self._workers: dict[int, Line] = {}
+        self._workers: dict[int, ProcessLine] = {}
         self._staged: dict[tuple[int, int], list[tuple[int, list[Array]]]] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, (control, -1))
@@ -66,13 +66,13 @@ class Server:
                     # What it has staged may still be committed: the coordinator says so, or discards it.
                     self._selector.unregister(line)
 
-    def _answer(self, line: Line, process: int, message: Message) -> None:
+    def _answer(self, line: ProcessLine, process: int, message: Message) -> None:
         if isinstance(message, Commit):
             self._commit(message)
         elif isinstance(message, Stage):
             self._stage(process, message)
         elif isinstance(message, Connect):
-            worker = self._workers[message.process] = Line(self._control.lines.pop(), self._arena)
+            worker = self._workers[message.process] = ProcessLine(self._control.lines.pop(), self._arena)
             self._selector.register(worker, selectors.EVENT_READ, (worker, message.process))
         elif isinstance(message, Discard):
             self._discard(message.process)
@@ -86,14 +86,14 @@ class Server:
             else:
                 line.send(Answer(tuple(line.part(value) for value in values)))
 
-    def _values(self, line: Line, message: Message) -> list[Array]:
-        if isinstance(message, Read):
+    def _values(self, line: ProcessLine, message: Message) -> list[Array]:
+        if isinstance(message, ReadVariables):
             return self._held[message.variables].read()
         if isinstance(message, ReadRows):
             table = self._held[message.variables]
             assert isinstance(table, HeldTable)
             return table.read_rows(_arrays(line, message.rows))
-        if isinstance(message, Load):
+        if isinstance(message, LoadVariables):
             state = None if message.state is None else _arrays(line, message.state)
             self._held[message.variables].load(_arrays(line, message.values), state)
             return []
@@ -138,11 +138,11 @@ class Server:
         line.close()
         self._staged = {key: staged for key, staged in self._staged.items() if key[0] != process}
 
-    def _saved(self, number: int) -> Saved:
+    def _saved(self, number: int) -> SavedVariables:
         held = self._held[number]
         parts = [tuple(self._control.part(array) for array in arrays) for arrays in (held.read(), held.state())]
-        return Saved(number, *parts)
+        return SavedVariables(number, *parts)
 
 
-def _arrays(line: Line, parts: Arrays) -> list[Array]:
+def _arrays(line: ProcessLine, parts: Arrays) -> list[Array]:
     return [line.array(part) for part in parts]

@@ -10,11 +10,18 @@ import numpy as np
 from penstock.errors import ClosedError, InvalidArgumentError, InvalidTypeError
 from penstock.options import check_integer
 from penstock.parameter_server.closures import dumps
-from penstock.parameter_server.line import Array, Line
+from penstock.parameter_server.line import Array, ProcessLine
 from penstock.parameter_server.messages import Create, Message
 from penstock.parameter_server.partitioners import Partitioner, row_bounds
 from penstock.parameter_server.processes import end, start_server
-from penstock.parameter_server.variables import Layout, Place, ServerTable, ServerVariables, Shard, lost
+from penstock.parameter_server.variables import (
+    ServerLines,
+    ServerTable,
+    ServerVariables,
+    VariableShard,
+    VariablesLayout,
+    lost,
+)
 from penstock.runtime.at_exit import end_at_exit, forget
 from penstock.runtime.shared_memory import Arena
 
@@ -63,8 +70,8 @@ class ParameterServerStrategy:
         self._arena = Arena()
         started = [start_server() for _ in range(self.num_ps)]
         self.servers = [process for process, _, _ in started]
-        self.controls = [Line(control, self._arena) for _, control, _ in started]
-        self._place = Place([Line(reader, self._arena) for _, _, reader in started])
+        self.controls = [ProcessLine(control, self._arena) for _, control, _ in started]
+        self._server_lines = ServerLines([ProcessLine(reader, self._arena) for _, _, reader in started])
         self.variables: list[ServerVariables] = []
         self._next_server = itertools.cycle(range(self.num_ps))
         self.stopped = False
@@ -88,7 +95,7 @@ class ParameterServerStrategy:
             InvalidArgumentError: no leaf at all.
             UnavailableError: a server is lost.
         """
-        variables = ServerVariables(self._create(values, optimizer, table=False), self._place)
+        variables = ServerVariables(self._create(values, optimizer, table=False), self._server_lines)
         self.variables.append(variables)
         return variables
 
@@ -107,11 +114,11 @@ class ParameterServerStrategy:
         values = np.asarray(values)
         if values.ndim == 0 or len(values) == 0:
             raise InvalidArgumentError(f"create_table: expected an array with rows, got one of shape {values.shape}")
-        table = ServerTable(self._create(values, optimizer, table=True), self._place)
+        table = ServerTable(self._create(values, optimizer, table=True), self._server_lines)
         self.variables.append(table)
         return table
 
-    def _create(self, values: Any, optimizer: Any, *, table: bool) -> Layout:
+    def _create(self, values: Any, optimizer: Any, *, table: bool) -> VariablesLayout:
         self._check_open()
         if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
             raise InvalidTypeError(f"optimizer: expected an optax.GradientTransformation, got {optimizer!r:.80}")
@@ -123,20 +130,20 @@ class ParameterServerStrategy:
             raise InvalidTypeError(f"create_variables: expected arrays of numbers, got one of {odd[0]}")
         tree = jax.tree.unflatten(structure, range(len(arrays)))
         shards = tuple(
-            Shard(leaf, begin, stop, next(self._next_server))
+            VariableShard(leaf, begin, stop, next(self._next_server))
             for leaf, array in enumerate(arrays)
             for begin, stop in row_bounds(array.shape, array.dtype, self._partitioner)
         )
-        layout = Layout(
+        layout = VariablesLayout(
             len(self.variables), tree, tuple(a.shape for a in arrays), tuple(a.dtype for a in arrays), shards
         )
         content = dumps("the optimizer", optimizer)
 
-        def request(server: int) -> Callable[[Line], Message]:
+        def request(server: int) -> Callable[[ProcessLine], Message]:
             parts = [_cut(arrays[shard.leaf], shard) for shard in layout.on(server)]
             return lambda line: Create(layout.number, content, table, tuple(map(line.part, parts)))
 
-        self._place.ask({server: request(server) for server in layout.servers})
+        self._server_lines.ask({server: request(server) for server in layout.servers})
         return layout
 
     def take_coordinator(self, stop: Callable[[], None]) -> None:
@@ -153,9 +160,9 @@ class ParameterServerStrategy:
         self._stop_coordinator = stop
 
     @property
-    def place(self) -> Place:
+    def server_lines(self) -> ServerLines:
         """How this process reaches the servers."""
-        return self._place
+        return self._server_lines
 
     def _check_open(self) -> None:
         if self.stopped:
@@ -169,7 +176,7 @@ class ParameterServerStrategy:
         forget(self)
         if self._stop_coordinator is not None:
             self._stop_coordinator()
-        for line in (*self.controls, *self._place.lines):
+        for line in (*self.controls, *self._server_lines.lines):
             line.close()
         for process in self.servers:
             end(process)
@@ -182,5 +189,5 @@ class ParameterServerStrategy:
         self.stop()
 
 
-def _cut(array: Array, shard: Shard) -> Array:
+def _cut(array: Array, shard: VariableShard) -> Array:
     return array[shard.begin : shard.end] if array.ndim else array

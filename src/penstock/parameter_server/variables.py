@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 
 from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError, UnavailableError
-from penstock.parameter_server.line import Array, Line
-from penstock.parameter_server.messages import Answer, Load, Message, Read, ReadRows
+from penstock.parameter_server.line import Array, ProcessLine
+from penstock.parameter_server.messages import Answer, LoadVariables, Message, ReadRows, ReadVariables
 
 
-class Shard(msgspec.Struct, frozen=True):
+class VariableShard(msgspec.Struct, frozen=True):
     """Rows `begin` to `end` of a leaf, and the server that holds them."""
 
     leaf: int
@@ -21,7 +21,7 @@ class Shard(msgspec.Struct, frozen=True):
     server: int
 
 
-class Layout(msgspec.Struct, frozen=True):
+class VariablesLayout(msgspec.Struct, frozen=True):
     """Where variables are: pickled with every handle of them.
 
     Attributes:
@@ -34,9 +34,9 @@ class Layout(msgspec.Struct, frozen=True):
     tree: Any
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[Any, ...]
-    shards: tuple[Shard, ...]
+    shards: tuple[VariableShard, ...]
 
-    def on(self, server: int) -> list[Shard]:
+    def on(self, server: int) -> list[VariableShard]:
         """The shards on a server, in the order in which it holds them."""
         return [shard for shard in self.shards if shard.server == server]
 
@@ -49,18 +49,18 @@ class Layout(msgspec.Struct, frozen=True):
 TakePush = Callable[[int, int, list[Array]], None]
 
 
-class Place:
+class ServerLines:
     """How this process reaches the servers: on a worker, or in the program that made the strategy.
 
     Attributes:
         push: takes gradients for a server, by the number of their variables; None where nothing can be pushed.
     """
 
-    def __init__(self, lines: Sequence[Line], push: TakePush | None = None) -> None:
+    def __init__(self, lines: Sequence[ProcessLine], push: TakePush | None = None) -> None:
         self.lines = list(lines)
         self.push = push
 
-    def ask(self, requests: dict[int, Callable[[Line], Message]]) -> dict[int, list[Array]]:
+    def ask(self, requests: dict[int, Callable[[ProcessLine], Message]]) -> dict[int, list[Array]]:
         """Send each server its request, and then wait for all answers.
 
         Raises:
@@ -95,22 +95,22 @@ def lost(server: int) -> UnavailableError:
     )
 
 
-_place: list[Place] = []
-"""The place of a worker's process, where handles that are sent to it find the servers."""
+_of_worker: list[ServerLines] = []
+"""Of a worker's process: where handles that are sent to it find the servers."""
 
 
-def enter(place: Place) -> None:
+def enter(servers: ServerLines) -> None:
     """Make this process a worker."""
-    _place.append(place)
+    _of_worker.append(servers)
 
 
-def _on_worker(kind: "type[ServerVariables]", layout: Layout) -> "ServerVariables":
-    if not _place:
+def _on_worker(kind: "type[ServerVariables]", layout: VariablesLayout) -> "ServerVariables":
+    if not _of_worker:
         raise InvalidArgumentError(
             "variables on parameter servers can be used by functions that a ps.ClusterCoordinator runs, and in the "
             "program that has made them, not in other processes"
         )
-    return kind(layout, _place[0])
+    return kind(layout, _of_worker[0])
 
 
 class ServerVariables:
@@ -119,9 +119,9 @@ class ServerVariables:
     Functions that a coordinator runs may use it as any other of their variables.
     """
 
-    def __init__(self, layout: Layout, place: Place) -> None:
+    def __init__(self, layout: VariablesLayout, servers: ServerLines) -> None:
         self.layout = layout
-        self._place = place
+        self._servers = servers
         self._structure: Any = jax.tree.structure(layout.tree)
 
     def __reduce__(self) -> Any:
@@ -137,7 +137,7 @@ class ServerVariables:
             UnavailableError: a server is lost.
         """
         number = self.layout.number
-        answers = self._place.ask({server: lambda _: Read(number) for server in self.layout.servers})
+        answers = self._servers.ask({server: lambda _: ReadVariables(number) for server in self.layout.servers})
         return jax.tree.unflatten(self._structure, self._leaves(answers))
 
     def _leaves(self, answers: dict[int, list[Array]]) -> list[Array]:
@@ -159,10 +159,10 @@ class ServerVariables:
         """
         parts = self._parts("assign", values)
 
-        def request(server: int) -> Callable[[Line], Message]:
-            return lambda line: Load(self.layout.number, tuple(line.part(array) for array in parts[server]))
+        def request(server: int) -> Callable[[ProcessLine], Message]:
+            return lambda line: LoadVariables(self.layout.number, tuple(line.part(array) for array in parts[server]))
 
-        self._place.ask({server: request(server) for server in parts})
+        self._servers.ask({server: request(server) for server in parts})
 
     def push(self, gradients: Any) -> None:
         """Have the optimizer on the servers apply gradients, when the function that calls this has succeeded.
@@ -181,12 +181,12 @@ class ServerVariables:
             stage(server, self.layout.number, arrays)
 
     def _stage(self) -> TakePush:
-        if self._place.push is None:
+        if self._servers.push is None:
             raise InvalidArgumentError(
                 "push is for functions that ps.ClusterCoordinator.schedule runs on a worker: here use assign, or "
                 "schedule a function that pushes"
             )
-        return self._place.push
+        return self._servers.push
 
     def _parts(self, call: str, tree: Any) -> dict[int, list[Array]]:
         """The leaves of a pytree, by server, cut as the variables are."""
@@ -223,11 +223,11 @@ class ServerTable(ServerVariables):
         rows = self._checked(rows)
         chosen = {shard: np.flatnonzero((rows >= shard.begin) & (rows < shard.end)) for shard in self.layout.shards}
 
-        def request(server: int) -> Callable[[Line], Message]:
+        def request(server: int) -> Callable[[ProcessLine], Message]:
             own = [rows[chosen[shard]] - shard.begin for shard in self.layout.on(server)]
             return lambda line: ReadRows(self.layout.number, tuple(line.part(indices) for indices in own))
 
-        answers = self._place.ask({server: request(server) for server in self.layout.servers})
+        answers = self._servers.ask({server: request(server) for server in self.layout.servers})
         found = np.empty((len(rows), *self.layout.shapes[0][1:]), self.layout.dtypes[0])
         for server, arrays in answers.items():
             for shard, array in zip(self.layout.on(server), arrays, strict=True):
@@ -251,10 +251,10 @@ class ServerTable(ServerVariables):
         expected = (len(rows), *self.layout.shapes[0][1:])
         if gradients.shape != expected:
             raise ElementError(f"push_rows: {len(rows)} rows have gradients of shape {expected}, got {gradients.shape}")
-        unique, places = np.unique(rows, return_inverse=True)
+        unique, positions = np.unique(rows, return_inverse=True)
         if len(unique) < len(rows):
             added = np.zeros((len(unique), *expected[1:]), gradients.dtype)
-            np.add.at(added, places, gradients)
+            np.add.at(added, positions, gradients)
         else:
             added = gradients[np.argsort(rows)]
         for server in self.layout.servers:

@@ -12,16 +12,18 @@ from penstock.distribute.contexts import InputContext
 from penstock.errors import PenstockError
 from penstock.parameter_server.closures import dumps, error_bytes, loads, result_bytes
 from penstock.parameter_server.datasets import open_iterator, positions
-from penstock.parameter_server.line import Array, Line
-from penstock.parameter_server.messages import Define, Finished, OpenIterator, Push, Ready, Run, Stage
-from penstock.parameter_server.variables import Place, enter
+from penstock.parameter_server.line import Array, ProcessLine
+from penstock.parameter_server.messages import Define, Finished, OpenIterator, Push, Ready, RunClosure, Stage
+from penstock.parameter_server.variables import ServerLines, enter
 from penstock.runtime.shared_memory import Arena
 
 
-class Worker:
+class WorkerProgram:
     """Runs what arrives on the coordinator's line, until it ends."""
 
-    def __init__(self, index: int, workers: int, coordinator: Line, servers: list[Line], arena: Arena) -> None:
+    def __init__(
+        self, index: int, workers: int, coordinator: ProcessLine, servers: list[ProcessLine], arena: Arena
+    ) -> None:
         self._context = InputContext(workers, index, workers)
         self._coordinator = coordinator
         self._servers = servers
@@ -29,14 +31,14 @@ class Worker:
         self._functions: dict[int, Any] = {}
         self._unopened: PenstockError | Exception | None = None
         self._pushed: dict[int, list[tuple[int, list[Array]]]] = defaultdict(list)
-        enter(Place(servers, self._push))
+        enter(ServerLines(servers, self._push))
 
     def run(self) -> None:
         """Run closures until the coordinator's line ends."""
         faulthandler.register(signal.SIGUSR1, all_threads=True)  # the coordinator's watchdog
         self._coordinator.send(Ready())
         while (message := self._coordinator.receive()) is not None:
-            if isinstance(message, Run):
+            if isinstance(message, RunClosure):
                 self._coordinator.send(self._finished(message))
             elif isinstance(message, Define):
                 self._functions[message.function] = message.content
@@ -46,7 +48,7 @@ class Worker:
                 except Exception as error:  # the next closure raises it
                     self._unopened = error
 
-    def _finished(self, run: Run) -> Finished:
+    def _finished(self, run: RunClosure) -> Finished:
         self._pushed.clear()
         try:
             if self._unopened is not None:

@@ -15,7 +15,7 @@ from penstock.errors import InvalidArgumentError, PenstockError, ServiceError
 from penstock.options import check_integer
 from penstock.ray.actors import NAMESPACE, DataWorker, Dispatcher, Settings
 from penstock.service import status
-from penstock.service.scaling import DECISION_SECONDS, Load, Scaler
+from penstock.service.scaling import DECISION_SECONDS, Scaler, ServiceLoad
 from penstock.service.wire.dispatcher_messages import Status
 
 _logger = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class RayService:
                 continue
             decide_at = time.monotonic() + DECISION_SECONDS
             try:
-                decision = self._scaler.decide(Load.of(self.status()), self._wanted)
+                decision = self._scaler.decide(ServiceLoad.of(self.status()), self._wanted)
             except (PenstockError, RayError) as error:
                 _logger.warning("the number of data workers of %s stays as it is: %s", self.target, error)
                 continue

@@ -22,7 +22,7 @@ from penstock.service.asking import status
 from penstock.service.background import Ending
 from penstock.service.config import DispatcherConfig
 from penstock.service.dispatcher.server import DispatchServer
-from penstock.service.scaling import DECISION_SECONDS, Load, Scaler
+from penstock.service.scaling import DECISION_SECONDS, Scaler, ServiceLoad
 from penstock.service.security.credentials import ClientCredentials, forget, remember
 from penstock.service.wire.dispatcher_messages import Status
 
@@ -156,7 +156,7 @@ class _RunningService:
             return
         self._decide_at = now + DECISION_SECONDS
         try:
-            decision = self._scaler.decide(Load.of(status(self._address)), self.wanted)
+            decision = self._scaler.decide(ServiceLoad.of(status(self._address)), self.wanted)
         except ServiceError as error:
             _logger.warning("the number of local data workers stays as it is: %s", error)
             return

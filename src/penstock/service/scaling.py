@@ -20,7 +20,7 @@ _CALM_DECISIONS: Final = 5
 
 
 @dataclass(frozen=True)
-class Load:
+class ServiceLoad:
     """What a service does.
 
     Args:
@@ -36,7 +36,7 @@ class Load:
     readers: int
 
     @classmethod
-    def of(cls, status: Status) -> "Load":
+    def of(cls, status: Status) -> "ServiceLoad":
         """The load that a status tells of."""
         busy = [min(1.0, worker.busy_fraction) for worker in status.workers if worker.alive]
         waiting = [reader.waiting_fraction for epoch in status.epochs for reader in epoch.consumers]
@@ -59,7 +59,7 @@ class Scaler:
         self._largest = largest
         self._wanted: deque[int] = deque(maxlen=_CALM_DECISIONS)
 
-    def decide(self, load: Load, present: int) -> Decision | None:
+    def decide(self, load: ServiceLoad, present: int) -> Decision | None:
         """Another number than the `present` one, if there is reason for it.
 
         Args:

@@ -24,7 +24,7 @@ from penstock.data.functions.stream import FunctionStream
 from penstock.data.node import DependsOn, OneInput, Run, SomeElements
 from penstock.data.node_class import node_class
 from penstock.data.results_alone import ResultsAlone
-from penstock.data.streams.calls import CallsInAnyOrder, CallsInOrder, Work
+from penstock.data.streams.calls import CallSettings, CallsInAnyOrder, CallsInOrder
 from penstock.data.streams.reading import Pending, Reading
 from penstock.data.streams.stream import Stream
 from penstock.errors import ElementError, InvalidTypeError
@@ -199,7 +199,7 @@ class Map(OneInput):
 
         own, skips = run.ahead()
         first = 0 if self.unordered else run.first(self.input)
-        work = Work(start, self._callers(run), first, paced=self.input.paced)
+        work = CallSettings(start, self._callers(run), first, paced=self.input.paced)
         if not self.unordered:
             return CallsInOrder(self.input.cursor(own, epoch), work, skips)
         input = self.input.counting_cursor(own, epoch)

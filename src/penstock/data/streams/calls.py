@@ -21,7 +21,7 @@ _BLOCK_BYTES = 1 << 19
 
 
 @dataclass(frozen=True)
-class Work:
+class CallSettings:
     """What a stream of calls does with the rows that it reads.
 
     Attributes:
@@ -77,7 +77,7 @@ class _CalledPiece:
 class _CallsStream(RowsBeforeFailure, OneInputStream):
     """What streams of calls have in common: reading rows and having the function called as long as there is room."""
 
-    def __init__(self, input: Cursor, work: Work, skips: SkipsAhead) -> None:
+    def __init__(self, input: Cursor, work: CallSettings, skips: SkipsAhead) -> None:
         self._input = input
         self._work = work
         self._skips = skips
@@ -279,7 +279,7 @@ class CallsInAnyOrder(_CallsStream):
 
     _input: CountingCursor
 
-    def __init__(self, input: CountingCursor, work: Work, skips: SkipsAhead, *, in_order: bool) -> None:
+    def __init__(self, input: CountingCursor, work: CallSettings, skips: SkipsAhead, *, in_order: bool) -> None:
         super().__init__(input, work, skips)
         self._in_order = in_order
         # Results that are there: of which piece, and how many of them were given.
