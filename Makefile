@@ -22,7 +22,7 @@ help:
 	@echo 'make setup    .venv with penstock, editable, and everything for working on it'
 	@echo 'make demo     train the small model on 4 replicas, or go on with it (sets up what it needs first)'
 	@echo 'make test     all tests, doctests and examples of the documents'
-	@echo 'make test-lowest  the fast tests with the lowest versions of all packages that pyproject.toml allows'
+	@echo 'make test-lowest  all tests with the lowest versions of all packages that pyproject.toml allows'
 	@echo 'make check    format, lint, types and the fast tests: run it before every commit'
 	@echo 'make fuzz     messages of all types, and damaged bytes, for everything that reads those of others, FUZZ_SECONDS=60 for each'
 	@echo 'make chaos    read through a data service while its processes are killed, replaced and cut off, at random'
@@ -45,7 +45,7 @@ test: $(VENV)/.with-dev
 	@$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not long and not alone' $(ARGS)
 	@$(BIN)/pytest -m 'alone and not long' $(ARGS) tests/service
 
-# The oldest Python and the oldest packages, in an environment of their own, and the tests that `make check` runs. What jaxlib
+# The oldest Python and the oldest packages, in an environment of their own. What jaxlib
 # 0.9.0 reads from its cache of compiled programs it complains of on stderr, which tests of several processes look at.
 LOWEST := $(VENV)-lowest
 test-lowest:
@@ -55,7 +55,7 @@ test-lowest:
 	@$(LOWEST)/bin/python -m pip install -qq --disable-pip-version-check --constraint $(LOWEST)/constraints.txt \
 		--no-build-isolation --editable '.[dev,cloud]'
 	@JAX_ENABLE_COMPILATION_CACHE=false $(LOWEST)/bin/python -m pytest -n $(JOBS) \
-		-m 'not slow and not long and not alone' $(ARGS)
+		-m 'not long and not alone' $(ARGS)
 
 check: $(VENV)/.with-dev
 	@$(BIN)/ruff format --check .

@@ -33,6 +33,7 @@ def test_a_csv_file_becomes_a_parquet_file(capsys):
     assert sorted(os.listdir()) == ["people.csv", "people.parquet"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("people")
 def test_files_go_through_all_formats_and_come_back(capsys):
     steps = ["people.csv", "a.parquet", "b.tfrecord", "shards", "c.tar", "d", "e.parquet"]
@@ -71,6 +72,7 @@ def test_what_cannot_be_converted_is_told(capsys, tmp_path):
     assert "exists: remove it first" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_examples_are_parsed_unless_raw(tmp_path, capsys):
     with ps.TFRecordWriter(tmp_path / "a.tfrecord") as writer:
         for number in range(20):
@@ -83,6 +85,7 @@ def test_examples_are_parsed_unless_raw(tmp_path, capsys):
     assert pq.read_table(tmp_path / "raw.parquet").schema == pa.schema({"value": pa.binary()})
 
 
+@pytest.mark.slow
 def test_a_conversion_that_was_killed_goes_on(tmp_path):
     pq.write_table(pa.table({"x": range(1000)}), tmp_path / "a.parquet")
     program = """

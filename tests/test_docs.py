@@ -153,6 +153,7 @@ def test_documents_that_are_slow_are_there() -> None:
     assert set(map(name_of, DOCUMENTS)) >= SLOW | OPTIMISED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "document",
     [pytest.param(path, marks=pytest.mark.slow if name_of(path) in SLOW else ()) for path in DOCUMENTS],

@@ -81,6 +81,7 @@ def assert_gone(processes: list[str]) -> None:
             os.kill(int(process), 0)
 
 
+@pytest.mark.slow
 def test_every_worker_learns_who_it_is(program: Path) -> None:
     program.write_text(
         "import os; print(*(os.environ['PENSTOCK_' + name] for name in "
@@ -96,6 +97,7 @@ def test_every_worker_learns_who_it_is(program: Path) -> None:
     assert 0 < int(port) < 2**16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("separator", [[], ["--"]])
 def test_what_follows_the_program_is_for_the_program(program: Path, separator: list[str]) -> None:
     program.write_text("import sys; print(sys.argv[1:])")
@@ -104,6 +106,7 @@ def test_what_follows_the_program_is_for_the_program(program: Path, separator: l
     assert done.stdout == "[0] ['-n', '5', '--help', '--', '-m', '--grace=x']\n"
 
 
+@pytest.mark.slow
 def test_a_module_is_started_by_its_name() -> None:
     done = run("-n", 1, "-m", "tokenize", "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -129,6 +132,7 @@ def test_wrong_arguments_are_explained(arguments: tuple[str, ...], message: str)
     assert message in done.stderr
 
 
+@pytest.mark.slow
 def test_lines_stay_whole_and_in_order_and_on_their_stream() -> None:
     status, output, errors = launched(
         "for i in range(300):\n"
@@ -149,6 +153,7 @@ def test_output_that_is_no_text_arrives_as_it_is() -> None:
     assert output.getvalue() == b"[0] \xff\r\n[0] \n[0] \x00\n"
 
 
+@pytest.mark.slow
 def test_numbers_are_coloured_on_a_terminal_only(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     program.write_text("print('hello')")
@@ -162,6 +167,7 @@ def test_numbers_are_coloured_on_a_terminal_only(program: Path, monkeypatch: pyt
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status", "how"),
     [
@@ -176,6 +182,7 @@ def test_the_worker_that_failed_first_is_named(end: str, status: int, how: str) 
     assert errors == [f"penstock: worker 1 failed first: {how}"]
 
 
+@pytest.mark.slow
 def test_the_others_may_report_the_failure_of_their_peer(pipe: Path, program: Path) -> None:
     program.write_text(
         WORKER
@@ -190,6 +197,7 @@ def test_the_others_may_report_the_failure_of_their_peer(pipe: Path, program: Pa
     assert done.stderr == "penstock: worker 1 failed first: exit status 5\n"
 
 
+@pytest.mark.slow
 def test_others_are_told_to_end_before_they_are_killed(pipe: Path, program: Path) -> None:
     program.write_text(
         WORKER
@@ -206,6 +214,7 @@ def test_others_are_told_to_end_before_they_are_killed(pipe: Path, program: Path
     assert done.stderr == "penstock: worker 1 failed first: exit status 5\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status", "message"),
     [
@@ -226,6 +235,7 @@ def test_a_signal_ends_everything(pipe: Path, program: Path, number: int, status
     assert_gone([worker for worker, _ in processes])
 
 
+@pytest.mark.slow
 def test_who_does_not_hear_the_signal_is_killed(pipe: Path, program: Path) -> None:
     program.write_text(WORKER + HOLD + "signal.signal(signal.SIGINT, signal.SIG_IGN)\nready()\nsleep()\n")
     with running("-n", 2, "--grace", 0.1, program, pipe) as process, pipe.open() as reader:
@@ -237,6 +247,7 @@ def test_who_does_not_hear_the_signal_is_killed(pipe: Path, program: Path) -> No
     assert_gone([worker for worker, _ in processes])
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_kills_at_once(pipe: Path, program: Path) -> None:
     program.write_text(WORKER + HOLD + "signal.signal(signal.SIGINT, lambda *_: print('heard'))\nready()\nsleep()\n")
     with running("-n", 1, "--grace", 1000, program, pipe) as process, pipe.open() as reader:
@@ -259,6 +270,7 @@ def test_workers_end_with_a_launcher_that_is_killed(pipe: Path, program: Path) -
         assert reader.read() == ""
 
 
+@pytest.mark.slow
 def test_what_a_worker_leaves_behind_ends_with_it(pipe: Path, program: Path) -> None:
     program.write_text(WORKER + HOLD + "ready()\n")
     with running("-n", 1, "--grace", 1000, program, pipe) as process, pipe.open() as reader:
@@ -268,6 +280,7 @@ def test_what_a_worker_leaves_behind_ends_with_it(pipe: Path, program: Path) -> 
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_workers_end_when_nobody_reads_their_output(program: Path) -> None:
     program.write_text("while True: print('more')")
     with running("-n", 2, program) as process:
@@ -280,6 +293,7 @@ def test_workers_end_when_nobody_reads_their_output(program: Path) -> None:
     assert errors.splitlines()[-1] == "penstock: nobody reads the output any longer"
 
 
+@pytest.mark.slow
 def test_virtual_devices_replace_what_was_asked_for_before() -> None:
     show = "print(*(os.environ.get(name) for name in ('JAX_PLATFORMS', 'JAX_NUM_CPU_DEVICES', 'XLA_FLAGS')))"
     flag = "--xla_force_host_platform_device_count"
@@ -298,6 +312,7 @@ def test_virtual_devices_replace_what_was_asked_for_before() -> None:
     assert launched(show, 1, devices_per_worker=1, environment=nothing) == (0, [f"[0] cpu None {flag}=1"], [])
 
 
+@pytest.mark.slow
 def test_it_runs_in_any_thread() -> None:
     results: list[tuple[int, list[str], list[str]]] = []
     thread = threading.Thread(target=lambda: results.append(launched("print('hello')")))

@@ -52,6 +52,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_cardinality_is_what_counting_finds(seed):
     draw = random.Random(seed)

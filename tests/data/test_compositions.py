@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,6 +109,7 @@ SOURCES = {
 }
 
 
+@pytest.mark.slow
 @given(source=st.sampled_from(sorted(SOURCES)), steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5))
 def test_any_composition_conforms(source, steps):
     def make():
@@ -137,6 +139,7 @@ def drain(iterator, limit):
     return elements, failures, False
 
 
+@pytest.mark.slow
 @given(
     source=st.sampled_from(sorted(SOURCES)),
     before=st.lists(st.sampled_from(sorted(STEPS)), max_size=2),
@@ -173,6 +176,7 @@ def test_a_failure_is_met_once_wherever_the_state_is_taken(source, before, faili
         check(given_elements, given_failures, state, again=True)
 
 
+@pytest.mark.slow
 @given(
     source=st.sampled_from(sorted(SOURCES)),
     before=st.lists(st.sampled_from(sorted(STEPS)), max_size=2),

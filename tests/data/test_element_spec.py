@@ -111,6 +111,7 @@ def without_assumptions(spec, found):
     return leaf_spec(with_open_axes(spec, spec.assumed_axes).shape, spec.dtype, ragged_rank)
 
 
+@pytest.mark.slow
 @given(source=st.sampled_from(sorted(SOURCES)), steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=4))
 def test_every_element_of_any_pipeline_fits_the_specification(source, steps):
     dataset = SOURCES[source]()

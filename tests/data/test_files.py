@@ -126,6 +126,7 @@ def test_the_writer_writes_what_the_format_defines(tmp_path, compression):
     assert unpack(path.read_bytes()) == b"".join(map(record, SEVERAL))
 
 
+@pytest.mark.slow
 @given(
     records=st.lists(st.binary(max_size=60), max_size=12),
     chunk=st.integers(1, 200),
@@ -147,6 +148,7 @@ def test_what_was_written_is_read_at_any_chunk_size(tmp_path_factory, records, c
         patch.undo()
 
 
+@pytest.mark.slow
 @given(text=st.text(max_size=80), chunk=st.integers(1, 100))
 def test_lines_are_those_of_python_at_any_chunk_size(tmp_path_factory, text, chunk):
     content = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace").encode()
@@ -371,6 +373,7 @@ def failing_files(tmp_path):
     return ps.Dataset.list_files(str(tmp_path / "*")).concatenate(ps.Dataset.from_tensors(str(tmp_path / "missing")))
 
 
+@pytest.mark.slow
 def test_a_state_taken_next_to_an_error_meets_it_once(tmp_path, chunk):
     def make():
         return ps.TFRecordDataset(failing_files(tmp_path)).prefetch(2)
@@ -412,6 +415,7 @@ print(json.dumps([found, iterator.state_dict()]))
 """
 
 
+@pytest.mark.slow
 def test_a_fresh_process_continues_in_the_middle_of_the_files(tmp_path):
     for name in "abc":
         written(tmp_path / name, "".join(f"{name}{number}\n" for number in range(10)).encode())
@@ -429,6 +433,7 @@ def test_a_fresh_process_continues_in_the_middle_of_the_files(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_state_enters_a_file_at_its_byte(tmp_path):
     path = written(tmp_path / "a", b"".join(b"line %07d\n" % number for number in range(300_000)))
     iterator = iter(ps.TextLineDataset(path))
@@ -549,6 +554,7 @@ def test_a_protocol_that_nobody_knows_is_said(use):
         use("gopher://a")
 
 
+@pytest.mark.slow
 def test_without_obstore_and_fsspec_a_protocol_says_what_to_install():
     script = """
 import sys
@@ -584,6 +590,7 @@ def test_a_compressed_file_that_was_not_called_so_is_told(tmp_path):
         list(ps.TextLineDataset(path))
 
 
+@pytest.mark.slow
 def test_xz_files_are_read_and_damaged_ones_are_errors(tmp_path):
     lines = "".join(f"line {number}\n" for number in range(300_000)).encode()  # more than a piece
     packed = lzma.compress(lines, preset=0)
@@ -608,6 +615,7 @@ def test_xz_files_are_read_and_damaged_ones_are_errors(tmp_path):
             list(ps.TextLineDataset(written(tmp_path / name, data), "XZ"))
 
 
+@pytest.mark.slow
 def test_zstandard_files_are_read_and_a_cut_one_is_an_error(tmp_path):
     lines = "".join(f"line {number}\n" for number in range(300_000)).encode()  # more than a piece
     packed = pa.compress(lines, codec="zstd", asbytes=True)

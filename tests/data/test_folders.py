@@ -94,6 +94,7 @@ def test_images_are_decoded_to_one_size_or_their_own(directory):
     assert own.element_spec[0] == ps.TensorSpec((None, None, 1), np.uint8) and own[0][0].shape == (20, 30, 1)
 
 
+@pytest.mark.slow
 def test_it_conforms(directory):
     check_conformance(lambda: ps.Dataset.from_image_folder(directory, (4, 4))[:12].batch(5))
     check_conformance(lambda: ps.Dataset.from_image_folder(directory, (4, 4)).shuffle(seed=1).take(9))
@@ -111,6 +112,7 @@ def test_workers_have_each_image_once(directory, policy):
     assert policy != "FILE" or ".png: 1 records" in shown
 
 
+@pytest.mark.slow
 def test_data_workers_read_each_image_once(directory):
     dataset = ps.Dataset.from_image_folder(directory, (4, 4)).shuffle(seed=3).batch(8)
     with two_workers() as service:

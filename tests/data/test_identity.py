@@ -278,6 +278,7 @@ print(json.dumps(iter(dataset).state_dict()["nodes"]))
 """
 
 
+@pytest.mark.slow
 def test_another_process_knows_a_dataset_again():
     found = []
     for name, ahead in (("short", 1), ("chosen", 2)):

@@ -256,6 +256,7 @@ def test_several_threads_decode_the_same():
         )
 
 
+@pytest.mark.slow
 def test_looking_at_ps_image_imports_neither_package():
     program = "import sys, penstock as ps; ps.image.decode; print(sorted({'PIL', 'simplejpeg'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

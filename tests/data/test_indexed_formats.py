@@ -242,6 +242,7 @@ def test_a_shuffle_is_one_of_all_rows_and_is_resumed_anywhere(kind, files):
     iterator.close()
 
 
+@pytest.mark.slow
 def test_it_conforms(kind, files):
     check_conformance(lambda: KINDS[kind].read(files / "*.data")[90:130], limit=40)
 
@@ -261,6 +262,7 @@ def service():
         yield service.target
 
 
+@pytest.mark.slow
 def test_a_data_service_gives_each_row_once(kind, files, service):
     dataset = KINDS[kind].read(files / "*.data").shuffle(seed=2).batch(25)
     shared = dataset.apply(ps.service.distribute("distributed_epoch", service))
@@ -273,6 +275,7 @@ def running():
         yield server
 
 
+@pytest.mark.slow
 def test_files_of_an_object_store(kind, files, running, monkeypatch):
     pytest.importorskip("obstore", reason="the extra cloud is not installed: pip install obstore")
     running.forget()

@@ -111,6 +111,7 @@ def test_an_interrupted_iterator_goes_on_from_its_state():
     assert taken + [int(x) for x in iterator] == list(range(6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", ["for x in dataset: pass", "iterator = iter(dataset); next(iterator); pause()"])
 def test_a_program_that_is_interrupted_ends_without_its_calls(loop):
     program = f"""

@@ -37,6 +37,7 @@ def test_rows_are_dictionaries_and_come_by_number(directory):
     assert xs(ps.FilesDataset(directory / "1.parquet", "parquet")) == list(range(100, 200))
 
 
+@pytest.mark.slow
 def test_it_conforms(directory):
     for make in (
         lambda: ps.ParquetDataset(directory / "*.parquet")[90:130],

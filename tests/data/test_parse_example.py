@@ -131,6 +131,7 @@ def test_which_record_is_wrong(record, spec, message):
         ps.parse_example([first, record, first], {"i": spec})
 
 
+@pytest.mark.slow
 def test_any_damaged_bytes_are_an_error_or_some_values():
     record = next(iter(ps.TFRecordDataset(WRITTEN).skip(5)))
     draw = np.random.default_rng(0)

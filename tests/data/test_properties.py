@@ -4,6 +4,7 @@ import math
 from itertools import chain
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def numbers(count, streamed):
     return dataset.filter(lambda x: True) if streamed else dataset
 
 
+@pytest.mark.slow
 @given(key=st.integers(0, 2**64 - 1), length=st.integers(1, 300_000), start=st.integers(0, 299_000))
 def test_a_permutation_covers_and_can_be_entered_anywhere(key, length, start):
     order = permuted(key, length, range(length))
@@ -73,6 +75,7 @@ def test_rebatch_covers_in_order_and_knows_its_length(length, first, second, dro
     assert dataset.cardinality() in (len(batches), ps.UNKNOWN_CARDINALITY)
 
 
+@pytest.mark.slow
 @given(length=lengths, size=st.integers(1, 9), shift=st.integers(1, 9), stride=st.integers(1, 4), drop=st.booleans())
 def test_windows_hold_what_arithmetic_says(length, size, shift, stride, drop):
     dataset = ps.Dataset.range(length).window(size, shift, stride, drop_remainder=drop)
@@ -143,6 +146,7 @@ def taking_turns(members, cycle, block):
             current, given = (current + 1) % cycle, 0
 
 
+@pytest.mark.slow
 @given(counts=st.lists(st.integers(0, 15), min_size=1, max_size=5), seed=seeds, stop=st.booleans())
 def test_sampling_keeps_each_datasets_order(counts, seed, stop):
     members = [ps.Dataset.range(count).map(lambda x, i=i: (i, x)) for i, count in enumerate(counts)]
@@ -165,6 +169,7 @@ def test_positions_are_plain_arithmetic(a, b, take, skip, repeats, start):
     assert dataset.cardinality() == len(rows)
 
 
+@pytest.mark.slow
 @given(
     length=st.integers(1, 60),
     buffer=st.integers(1, 70),

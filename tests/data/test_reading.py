@@ -256,6 +256,7 @@ def run_script(script, **arguments):
     )
 
 
+@pytest.mark.slow
 def test_the_interpreter_exits_while_threads_are_busy():
     done = run_script("""
         import penstock as ps
@@ -266,6 +267,7 @@ def test_the_interpreter_exits_while_threads_are_busy():
     assert (done.returncode, done.stdout, done.stderr) == (0, "[0 1 2 3 4 5 6 7]\n", "")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_loop_and_leaves_no_thread():
     script = """
         import threading, time
@@ -357,6 +359,7 @@ def test_closing_wakes_a_thread_that_waits_for_an_element():
     assert outcome == [ps.ClosedError]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_an_iterator_of_another_process_is_refused():
     done = run_script("""
@@ -379,6 +382,7 @@ def test_an_iterator_of_another_process_is_refused():
     assert done.stdout.count("made in another process") == 2, done.stderr
 
 
+@pytest.mark.slow
 def test_deep_pipelines_resume_in_another_process(tmp_path):
     program = """
         import json, sys
@@ -412,6 +416,7 @@ def test_deep_pipelines_resume_in_another_process(tmp_path):
     assert sorted(seen) == [x for x in range(1000) if x % 3 > 0]
 
 
+@pytest.mark.slow
 def test_memory_of_a_full_shuffle_of_a_thousand_million_rows():
     if not os.path.exists("/proc/self/status"):
         pytest.skip("the peak memory of a process is read from /proc")

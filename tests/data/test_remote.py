@@ -132,6 +132,7 @@ def test_faults_that_pass_cost_no_row(server, fault, by_index):
     assert server.requests["bucket/a"] > len(TRANSIENT[fault])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_index", [False, True])
 def test_a_slow_server_is_asked_for_many_files_at_a_time(server, by_index):
     server.objects |= {f"bucket/{number:03}": lines(number) for number in range(128)}
@@ -183,6 +184,7 @@ def test_a_length_that_is_wrong_is_an_error(server):
         dataset[80_000]
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_while_it_is_read_is_an_error(server):
     server.objects["bucket/a"] = lines(*range(1_000_000))
     iterator = iter(ps.TextLineDataset("s3://bucket/a"))
@@ -192,6 +194,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(server):
         list(iterator)
 
 
+@pytest.mark.slow
 def test_small_files_are_opened_ahead_and_each_costs_one_request(server):
     count = 200
     server.objects |= {f"bucket/{number:03}": lines(number) for number in range(count)}
@@ -203,6 +206,7 @@ def test_small_files_are_opened_ahead_and_each_costs_one_request(server):
     assert server.requests.total() == count and server.lists == 1
 
 
+@pytest.mark.slow
 def test_a_state_between_files_that_were_opened_ahead(server):
     server.objects |= {f"bucket/{number:02}": lines(number, number) for number in range(40)}
     dataset = ps.TextLineDataset(ps.Dataset.list_files("s3://bucket/*")).map(int)
@@ -217,6 +221,7 @@ def test_a_state_between_files_that_were_opened_ahead(server):
         iterator.close()
 
 
+@pytest.mark.slow
 def test_reading_in_order_asks_ahead_and_holds_32_mib(server):
     server.objects["bucket/large"] = os.urandom(1 << 20) * 64
     dataset = ps.FixedLengthRecordDataset("s3://bucket/large", 1 << 16).batch(16)
@@ -229,6 +234,7 @@ def test_reading_in_order_asks_ahead_and_holds_32_mib(server):
     iterator.close()
 
 
+@pytest.mark.slow
 def test_columns_of_parquet_are_fetched_alone_and_together(server, tmp_path):
     table = pa.table({name: np.random.default_rng(2).random(40_000) for name in "abcd"})
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=10_000, use_dictionary=False, compression="none")
@@ -254,6 +260,7 @@ def test_an_index_that_was_written_with_files_saves_reading_them(server, tmp_pat
     assert sorted(record[0] for record in dataset.shuffle(seed=1)) == list(range(60))
 
 
+@pytest.mark.slow
 def test_data_workers_use_the_listing_of_the_dataset(server):
     server.objects |= {f"bucket/{number}": lines(*range(number * 20, number * 20 + 20)) for number in range(10)}
     dataset = ps.TextLineDataset(ps.Dataset.list_files("s3://bucket/*")).map(int)
@@ -317,6 +324,7 @@ input()
         process.stdin.close()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_forked_while_files_are_read_is_told(server):
     server.objects["bucket/a"] = lines(1)
     script = """
@@ -371,6 +379,7 @@ def pieces(directory):
     return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_what_was_read_once_is_not_sent_again(server, cached):
     content = np.random.default_rng(3).integers(0, 255, 5_000_000, np.uint8).tobytes()
     server.objects |= {"bucket/large": content, "bucket/small": lines(1, 2), "bucket/empty": b""}
@@ -409,6 +418,7 @@ def test_damaged_cut_and_half_written_pieces_are_fetched_again(server, cached):
     assert server.sent == sent + (3 << 20)
 
 
+@pytest.mark.slow
 def test_no_more_is_kept_than_the_limit(server, cached, tmp_path):
     ps.cache_remote_files(tmp_path / "small", max_bytes=64 << 20)
     server.objects |= {f"bucket/{number}": os.urandom(10 << 20) for number in range(10)}
@@ -424,6 +434,7 @@ def test_no_more_is_kept_than_the_limit(server, cached, tmp_path):
         ps.cache_remote_files(tmp_path, max_bytes=1000)
 
 
+@pytest.mark.slow
 def test_workers_of_a_service_share_the_directory(server, cached):
     count = 8
     server.objects |= {f"bucket/{number}": os.urandom(1 << 20) for number in range(count)}

@@ -67,6 +67,7 @@ def columns_of(dataset):
     return batch
 
 
+@pytest.mark.slow
 def test_parquet_files_are_read_by_arrow_with_small_row_groups(tmp_path):
     dataset = ps.Dataset.range(5000).map(lambda x: {"id": x, "pair": (x, np.full(3, x, np.int16)), "word": str(x)})
     dataset.save(tmp_path / "saved", format="parquet", shards=2)
@@ -247,6 +248,7 @@ KILLED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "format"),
     [("index", "penstock"), ("stream", "tfrecord"), ("shuffled", "parquet"), ("threads", "npy")],
@@ -401,6 +403,7 @@ def elements(draw):
     return found
 
 
+@pytest.mark.slow
 @given(elements(), st.sampled_from(["parquet", "tfrecord", "tar", "penstock"]), st.integers(1, 3))
 def test_every_structure_comes_back_as_it_was(tmp_path_factory, found, format, shards):
     path = tmp_path_factory.mktemp("saving") / "saved"
@@ -461,6 +464,7 @@ SNAPSHOT = """
 """
 
 
+@pytest.mark.slow
 def test_processes_that_make_a_snapshot_at_the_same_time_make_one(tmp_path):
     program = textwrap.dedent(SNAPSHOT)
     processes = [Forked("-c", program, str(tmp_path), "dies", pipes=("stdin", "stdout")) for _ in range(3)]
@@ -477,6 +481,7 @@ def test_processes_that_make_a_snapshot_at_the_same_time_make_one(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["calls", "kept", "killed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["parquet", "tfrecord", "tar"])
 def test_a_loaded_dataset_conforms_and_travels(format, tmp_path):
     rows(12).save(tmp_path / "saved", format=format, shards=2)
@@ -485,6 +490,7 @@ def test_a_loaded_dataset_conforms_and_travels(format, tmp_path):
     assert_same_elements(pickle.loads(pickle.dumps(loaded)), rows(12))
 
 
+@pytest.mark.slow
 def test_bytes_of_a_parquet_file_that_were_altered_do_not_come_back_as_data(tmp_path, capsys):
     ps.Dataset.range(1000).map(lambda x: {"x": x * 7919 % 1000}).save(tmp_path / "saved", format="parquet")
     file = tmp_path / "saved" / "part-00000.parquet"
@@ -504,6 +510,7 @@ def test_a_path_with_a_protocol_is_refused():
         ps.Dataset.range(3).snapshot("s3://bucket/rows")
 
 
+@pytest.mark.slow
 def test_functions_without_threads_run_in_one_and_others_in_several(tmp_path):
     def thread(x):
         threads.add(threading.get_ident())
@@ -526,6 +533,7 @@ def test_a_cache_in_a_directory_is_filled_by_a_save(tmp_path):
     assert len(calls) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [None, 7])
 def test_shards_that_are_written_in_any_order_are_those_of_one_iteration(seed, tmp_path):
     def noisy(x, generator):

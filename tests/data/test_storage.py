@@ -58,6 +58,7 @@ def test_saved_rows_are_read_by_memory_map_without_a_copy(tmp_path):
     assert not block.columns[0].flags.writeable
 
 
+@pytest.mark.slow
 def test_a_loaded_dataset_conforms(tmp_path):
     ps.Dataset.range(12).map(lambda x: np.full(int(x % 3), x)).save(tmp_path / "rows")
     check_conformance(lambda: ps.Dataset.load(tmp_path / "rows").shuffle(12, seed=1))
@@ -97,6 +98,7 @@ def test_load_of_nothing_and_of_damaged_rows(tmp_path):
         ps.Dataset.load(tmp_path / "rows")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["saved", "kept"])
 def test_altered_bytes_do_not_come_back_as_data(kind, tmp_path):
     rows = ps.Dataset.range(300).map(lambda x: np.full(50, x, np.int16))
@@ -117,6 +119,7 @@ def test_altered_bytes_do_not_come_back_as_data(kind, tmp_path):
     assert_same_elements(ps.Dataset.load(tmp_path / "rows"), rows)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_while_it_is_mapped_is_an_error_and_not_the_end_of_the_process(tmp_path):
     ps.Dataset.from_tensor_slices(np.zeros((4096, 256))).save(tmp_path / "rows")
     program = """
@@ -289,6 +292,7 @@ def full_disk() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("full_disk")
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_full_disk_is_told_with_the_place_and_nothing_is_left(tmp_path, stream):

@@ -168,6 +168,7 @@ def test_workers_have_each_row_once(kind, files, policy):
     assert sorted(found[0] + found[1]) == list(range(300)) and found[0] and found[1]
 
 
+@pytest.mark.slow
 def test_a_data_service_gives_each_row_once(kind, files):
     dataset = read(kind, files / "*.data").batch(25)
     with two_workers() as service:
@@ -256,6 +257,7 @@ def test_a_list_without_files_is_one_error_of_every_reader(name):
             NAMED[name](nothing)
 
 
+@pytest.mark.slow
 def test_what_tensorflow_has_written_is_read_compressed_too(tmp_path):
     records = list(ps.TFRecordDataset(WRITTEN))
     for number in range(2):

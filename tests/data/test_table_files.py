@@ -51,6 +51,7 @@ def test_headers_delimiters_and_labels(tmp_path):
     assert [int(row["a\n"]) for row in ps.CsvDataset(tmp_path / "bom.csv")] == [1, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
 def test_compressed_files_are_streams_of_the_same_rows(tmp_path, pack):
     rows = "".join(f'{number},"a,\n{number}"\n' for number in range(30_000))
@@ -77,6 +78,7 @@ def test_compressed_files_are_streams_of_the_same_rows(tmp_path, pack):
 cells = st.text(st.sampled_from('a1",\n \r'), max_size=4)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(cells, cells), min_size=1, max_size=12), st.sampled_from(["\n", "\r\n", "\r"]), st.integers(1, 9)
 )
@@ -93,6 +95,7 @@ def test_records_end_where_pythons_reader_says(rows, end, size):
     assert set(records.ends(data[:cut], False).tolist()) <= set(ends.tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("last", [True, False])
 def test_lines_that_end_as_on_other_systems_lose_no_row(tmp_path, end, last):

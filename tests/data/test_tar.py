@@ -54,6 +54,7 @@ def test_long_names_folders_and_links_are_in_no_ones_way(tmp_path, format):
     assert all(sample["bin"] == b"abc" and sample["txt"] == "abc" for sample in samples)
 
 
+@pytest.mark.slow
 def test_large_members_and_compressed_archives(tmp_path):
     contents = [(f"{number}.bin", bytes([number]) * (number * 400_000)) for number in range(6)]
     path = archive_of(tmp_path / "a.tar", contents)
@@ -64,6 +65,7 @@ def test_large_members_and_compressed_archives(tmp_path):
     check_conformance(lambda: stream.map(lambda sample: len(sample["bin"])), limit=10)
 
 
+@pytest.mark.slow
 def test_archives_that_are_damaged_or_cut(tmp_path):
     contents = [(f"{number}.cls", b"%d" % number) for number in range(4)]
     whole = archive_of(tmp_path / "a.tar", contents).read_bytes()

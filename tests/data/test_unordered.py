@@ -37,6 +37,7 @@ def test_a_slow_element_does_not_hold_up_the_others(kind):
     assert sorted(first + [int(x) for x in iterator]) == list(range(10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_taken_anywhere_gives_exactly_the_rest(kind):
     def make():
@@ -113,6 +114,7 @@ ABOVE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("above", ABOVE)
 def test_a_state_of_what_stands_above_a_relaxed_map_lost_elements_and_gave_others_twice(above):
     """It said how many rows of a block to pass over, and after the restore the block was another one."""

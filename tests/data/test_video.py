@@ -50,6 +50,7 @@ def numbers(clip):
 VIDEO = written()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "codec", "between"), [("mp4", "mpeg4", 2), ("matroska", "mpeg4", 0), ("mpegts", "mpeg2video", 2)]
 )

@@ -115,6 +115,7 @@ def sends_at_once(connection: Connection) -> bool:
         return same.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
+@pytest.mark.slow
 def test_topics_do_not_mix_whatever_order_they_are_asked_in() -> None:
     topics = [f"iteration {number}" for number in range(8)]
     with connected(3) as controls, ThreadPoolExecutor(24) as threads:
@@ -309,6 +310,7 @@ def test_a_blamed_worker_is_named_where_its_failure_is_known() -> None:
         assert caught.value.__cause__ is collective
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_be_told_is_ended() -> None:
     program = f"""
         import threading

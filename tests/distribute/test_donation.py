@@ -24,6 +24,7 @@ def test_a_state_that_is_given_away_gives_the_same_numbers(strategy_of, replicas
         assert (int(own["total"]), int(own["steps"])) == (sum(range(37)), 5)
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_state_is_taken_once(four) -> None:
     state = {"weights": np.zeros((256, 1024), np.float32)}
 

@@ -17,6 +17,7 @@ def steps_of(strategy: ps.Strategy, batch: int = 4, names: Any = NAMES) -> ps.Di
     return strategy.distribute_dataset(dataset.batch(batch))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_strings_pass_by_steps_that_do_not_use_them(replicas: int) -> None:
     strategy, traced = mirrored(replicas), []

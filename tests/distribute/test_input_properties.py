@@ -67,6 +67,7 @@ def ids_of(dataset: ps.Dataset) -> list[list[int]]:
     return [batch["id"].tolist() for batch in dataset]
 
 
+@pytest.mark.slow
 @given(
     lengths, sizes, workers, replicas, st.booleans(), st.booleans(), st.integers(1, 3), st.booleans(), seeds, buffers
 )
@@ -90,6 +91,7 @@ def test_data_gives_every_row_once_and_in_order(
         assert [rows for step in steps for rows in step] == cut(batch, count * local)
 
 
+@pytest.mark.slow
 @given(lengths, sizes, workers, replicas, st.booleans(), st.booleans(), seeds, buffers)
 @examples
 def test_off_gives_every_worker_every_row_once(length, size, count, local, drop, streamed, seed, buffer) -> None:
@@ -110,6 +112,7 @@ def own_steps(batches: list[list[int]], count: int, local: int) -> list[list[lis
     return [slices[start : start + local] for start in range(0, len(slices), local)]
 
 
+@pytest.mark.slow
 @given(lengths, sizes, workers, replicas, st.booleans(), st.booleans(), st.booleans(), buffers)
 @examples
 def test_hint_gives_every_row_once_and_all_workers_as_many_steps(
@@ -137,6 +140,7 @@ def test_hint_gives_every_row_once_and_all_workers_as_many_steps(
     assert views == [[steps[index] for steps in together] for index in range(count)]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6), sizes, st.integers(1, 3), replicas, st.booleans())
 @settings(max_examples=40)
 def test_files_and_ranges_of_files_give_every_row_once(counts, size, count, local, by_range) -> None:
@@ -189,6 +193,7 @@ def noisy(number: Any, generator: np.random.Generator) -> tuple[Any, float]:
     return number, generator.random()
 
 
+@pytest.mark.slow
 @given(lengths, sizes, st.integers(2, 4), replicas, st.booleans(), above_batches)
 @examples
 def test_a_worker_that_reads_only_its_rows_gets_those_that_cutting_whole_batches_gives(
@@ -210,6 +215,7 @@ def test_a_worker_that_reads_only_its_rows_gets_those_that_cutting_whole_batches
         assert views[0] == views[1]
 
 
+@pytest.mark.slow
 @given(st.integers(1, 40), sizes, st.integers(2, 4), replicas, st.booleans(), seeds)
 @examples
 def test_a_worker_reads_its_own_rows_alone_or_one_where_it_has_none(length, size, count, local, drop, seed) -> None:
@@ -227,6 +233,7 @@ def test_a_worker_reads_its_own_rows_alone_or_one_where_it_has_none(length, size
         assert others.total() == sum(not step for step in steps)
 
 
+@pytest.mark.slow
 @given(lengths, sizes, st.tuples(workers, replicas), st.tuples(workers, replicas), st.booleans(), seeds, st.data())
 @examples
 def test_a_state_of_global_batches_goes_on_anywhere(length, size, saved_on, resumed_on, streamed, seed, data) -> None:

@@ -40,6 +40,7 @@ def undistributed(weights, arrays, batch_size: int):
     return weights, losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [32, 33, 37, 39])
 def test_training_gives_the_numbers_of_an_undistributed_one(four, rows: int) -> None:
     weights = {"slope": np.zeros(3, np.float32), "offset": np.float32(0)}
@@ -54,6 +55,7 @@ def test_training_gives_the_numbers_of_an_undistributed_one(four, rows: int) -> 
             np.testing.assert_allclose(part, value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_state_goes_through_a_ragged_step_without_compiling_again(four) -> None:
     traced = []
 

@@ -64,6 +64,7 @@ def gradient_of_scan(rows):
     return jax.grad(loss)(2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function", [in_scan, in_fori_loop, in_while_loop, in_cond, in_nested, gradient_of_scan, jax.jit(in_scan)]
 )
@@ -129,6 +130,7 @@ def test_a_loop_over_rows_that_meets_is_welcome_where_no_ragged_step_comes(four,
         assert int(four.run(loop_over_rows, args=(rows,)).values[3]) == everything
 
 
+@pytest.mark.slow
 def test_loops_that_work_in_the_ragged_step_of_a_dataset_are_not_refused_before_it(four) -> None:
     def in_pairs(rows):
         """Turns 2 times for a full share of 4 rows, once for 3, and never in the ragged step, with 1 and 0 rows."""

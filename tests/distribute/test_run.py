@@ -243,6 +243,7 @@ def test_constants_are_part_of_the_program(four) -> None:
     assert float(four.run(power, args=(np.float32(3), False)).values[0]) == 3
 
 
+@pytest.mark.slow
 def test_random_keys_are_arguments_too(four) -> None:
     def draw(key):
         return jax.random.uniform(jax.random.fold_in(key, ps.get_replica_context().replica_id_in_sync_group))
@@ -300,6 +301,7 @@ def test_arguments_that_devices_would_cut_are_refused(four) -> None:
         four.run(abs, args=(np.uint64(2**63),))
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_that_nobody_waits_for_do_not_wait_for_each_other_for_ever(four) -> None:
     (batch,) = four.distribute_dataset(ps.Dataset.from_tensor_slices(np.ones((256, 64), np.float32)).batch(256))
 

@@ -59,6 +59,7 @@ def test_a_state_goes_from_step_to_step(strategy_of, replicas: int, donate: bool
     assert [int(total) for total in strategy.local_results(state)] == [sum(range(37))] * replicas
 
 
+@pytest.mark.slow
 def test_training_gives_the_very_numbers_of_single_steps(four) -> None:
     rng = np.random.default_rng(0)
     rows = {"x": rng.normal(size=(70, 3)).astype(np.float32), "y": rng.normal(size=70).astype(np.float32)}
@@ -87,6 +88,7 @@ def test_training_gives_the_very_numbers_of_single_steps(four) -> None:
     np.testing.assert_array_equal(state["weights"]["slope"].values[3], single["weights"]["slope"].values[3])
 
 
+@pytest.mark.slow
 def test_an_epoch_and_its_ragged_end_take_one_program_and_one_ragged_one(four) -> None:
     traced = []
 
@@ -116,6 +118,7 @@ def test_the_position_is_that_after_the_last_step_taken(strategy_of) -> None:
     assert np.asarray(strategy.run_steps(sums, iterator, 100).values[0]).tolist() == [220, 284]
 
 
+@pytest.mark.slow
 def test_batches_in_host_memory_and_of_any_iterator_will_do(four) -> None:
     steps = distributed(four, 36, fetch_to_device=False)
     assert np.asarray(four.run_steps(sums, iter(steps), 9).values[0]).tolist() == [28, 92, 156, 220, 134]
@@ -144,6 +147,7 @@ def test_padded_steps_and_other_structures(strategy_of) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_an_error_of_the_input_comes_after_the_steps_before_it(four) -> None:
     done = []
 
@@ -219,6 +223,7 @@ def test_a_state_must_stay_as_it_is(four, fn, message: str) -> None:
         four.run_steps(fn, iter(distributed(four, 16)), 2, state={"a": 0})
 
 
+@pytest.mark.slow
 def test_a_random_key_may_be_a_state(four) -> None:
     def step(key, rows):
         key, own = jax.random.split(key)
@@ -232,6 +237,7 @@ def test_a_random_key_may_be_a_state(four) -> None:
     assert np.asarray(drawn.values[2]).tolist() == expected
 
 
+@pytest.mark.slow
 def test_a_state_that_was_given_away_is_gone(four) -> None:
     iterator = iter(distributed(four, 64))
     state, _ = four.run_steps(total_step, iterator, 2, state=0)
@@ -259,6 +265,7 @@ def test_a_generator_may_end_with_the_data(four) -> None:
     assert list(results()) == [28, 92, 156]
 
 
+@pytest.mark.slow
 def test_rows_in_results_are_refused_before_the_first_step_where_the_last_one_is_ragged(four) -> None:
     state = four.run(lambda: 0)
 
@@ -275,6 +282,7 @@ def test_rows_in_results_are_refused_before_the_first_step_where_the_last_one_is
         assert np.asarray(results["rows"].values[3]).tolist() == [[12, 14], [28, 30]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffer", [0, 2])
 def test_batches_of_steps_that_were_refused_come_again(four, buffer: int) -> None:
     """Also those of other steps in the middle of the data, and the end that was met while they were taken."""
@@ -315,6 +323,7 @@ def test_an_error_of_the_input_behind_refused_steps_comes_again(four) -> None:
         next(iterator)
 
 
+@pytest.mark.slow
 def test_results_as_long_as_the_batch_by_chance_are_welcome(four) -> None:
     iterator = iter(distributed(four, 19))
     results = four.run_steps(lambda rows: jnp.stack([rows.sum(), rows.size]), iterator, 3)

@@ -58,6 +58,7 @@ def test_errors_are_those_of_the_step_handed_out_and_in_the_state():
         assert resumed.errors.count == 3
 
 
+@pytest.mark.slow
 def test_too_many_skipped_rows_end_the_steps():
     iterator = steps(ps.Dataset.range(12).map(failing).batch(3), max_errors=1)
     assert next(iterator).tolist() == [0, 2, 3]

@@ -44,6 +44,7 @@ def test_the_end_of_the_data_ends_the_thread() -> None:
     assert prefetching() == []
 
 
+@pytest.mark.slow
 def test_a_forgotten_iterator_ends_the_thread() -> None:
     steps = started(ps.HostStrategy(2))
     (thread,) = prefetching()
@@ -53,6 +54,7 @@ def test_a_forgotten_iterator_ends_the_thread() -> None:
     assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_a_failed_step_does_not_keep_the_iterator_alive() -> None:
     def fail(batch):
         raise KeyError("broken")
@@ -81,6 +83,7 @@ def test_a_program_ends_with_an_iterator_open(tmp_path: Path, ending: str) -> No
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_program_that_is_interrupted_ends(tmp_path: Path) -> None:
     program = """
         import os, signal
@@ -98,6 +101,7 @@ def test_a_program_that_is_interrupted_ends(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("taken", [0, 1, 2, 5])
 @pytest.mark.parametrize("kind", ["divided", "from a function", "per replica"])
 def test_a_loop_that_is_left_ends_the_thread(strategy_of, kind: str, taken: int) -> None:

@@ -12,6 +12,7 @@ def seen(scenario) -> Any:
     return scenario("functions")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "last", "cardinality"),
     [

@@ -26,6 +26,7 @@ def same(ours: Any, theirs: Any) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(arrays.arrays(np.float32, (4, 3), elements=numbers), numbers, numbers)
 def test_rescaling(inputs: Any, scale: float, offset: float) -> None:
@@ -135,6 +136,7 @@ def test_what_is_no_number_is_refused(make: Any) -> None:
         make()
 
 
+@pytest.mark.slow
 def test_category_encoding_by_weights() -> None:
     inputs, weights = np.array([[0, 1], [0, 0]]), np.array([[0.1, 0.2], [0.1, 0.3]])
     theirs = keras.layers.CategoryEncoding(4, "count")(inputs, count_weights=weights)

@@ -121,6 +121,7 @@ def test_counting_is_the_same_when_counts_are_summed_up_in_between(monkeypatch: 
     assert layer.get_config() == expected.get_config()
 
 
+@pytest.mark.slow
 def test_a_mapped_layer_gives_the_same_before_and_after_batch_and_by_threads() -> None:
     tokens = np.array([f"t{number % 700}" for number in range(3000)], object)
     layer = StringLookup(vocabulary=[f"t{number}" for number in range(500)], output_mode="one_hot")
@@ -130,6 +131,7 @@ def test_a_mapped_layer_gives_the_same_before_and_after_batch_and_by_threads() -
         assert np.array_equal(np.stack(list(mapped)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "shift-jis"])
 @settings(max_examples=40)
 @given(st.lists(st.binary(max_size=5).filter(lambda token: token != b"[UNK]"), min_size=1, unique=True))
@@ -283,6 +285,7 @@ def test_misuse_says_what_to_do() -> None:
         StringLookup(vocabulary=LETTERS, invert=True)([1.5])
 
 
+@pytest.mark.slow
 def test_layers_load_neither_jax_nor_keras_nor_tensorflow() -> None:
     heavy = "{'jax', 'keras', 'tensorflow'}"
     program = f"import sys, penstock as ps; ps.preprocessing.StringLookup; print({heavy} & set(sys.modules))"

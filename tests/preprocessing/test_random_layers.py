@@ -72,6 +72,7 @@ def test_the_hidden_state_of_a_layer_of_keras_stays_as_it_is() -> None:
     assert np.array_equal(layer.variables[0].value, after) and before.shape == (2,)
 
 
+@pytest.mark.slow
 def test_a_random_layer_of_keras_is_refused_without_random() -> None:
     nested = keras.Sequential([keras.layers.Rescaling(1.0), keras.layers.RandomFlip()])
     for layer in (keras.layers.RandomFlip(), nested):

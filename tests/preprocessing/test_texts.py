@@ -35,6 +35,7 @@ def test_siphash_of_its_authors_example() -> None:
     assert int(words[0]) == 0xA129CA6149BE45E5
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=20))
 def test_a_hash_does_not_depend_on_its_neighbours(values: list[bytes]) -> None:
     together = pa.array([b"x", *values], pa.large_binary())[1:]

@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("vocabularies")
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     st.lists(lines, min_size=1, max_size=20, unique=True),
@@ -211,6 +212,7 @@ print(StringLookup(vocabulary=sys.argv[1])(["token5", "token49999"]).tolist())
 """
 
 
+@pytest.mark.slow
 def test_processes_that_start_at_once_make_one_index(tmp_path: Path) -> None:
     path = written(tmp_path / "v.txt", [f"token{number}" for number in range(50_000)])
     program = tmp_path / "look_up.py"

@@ -65,6 +65,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif((3, 12, 0) <= sys.version_info[:3] < (3, 12, 3), reason="starts no thread by then")
 def test_pools_of_threads_take_work_until_the_end_of_the_main_program() -> None:
     done = subprocess.run([sys.executable, "-c", POOLS], capture_output=True, text=True, check=False)
@@ -76,6 +77,7 @@ def test_pools_of_threads_take_work_until_the_end_of_the_main_program() -> None:
     assert sorted(later) == ["atexit too late", "joined too late"], changed
 
 
+@pytest.mark.slow
 def test_everything_ends_in_its_order_and_a_forked_process_ends_its_own_only() -> None:
     done = subprocess.run([sys.executable, "-c", THINGS], capture_output=True, text=True, check=False)
     ended = done.stdout.splitlines()

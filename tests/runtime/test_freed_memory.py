@@ -34,10 +34,12 @@ def mebibytes_mapped_again(*, keep: bool, **environment: str) -> int:
     return int(ended.stdout)
 
 
+@pytest.mark.slow
 def test_memory_that_was_freed_is_used_again() -> None:
     assert mebibytes_mapped_again(keep=False) > 48
     assert mebibytes_mapped_again(keep=True) < 4
 
 
+@pytest.mark.slow
 def test_what_the_environment_says_stays() -> None:
     assert mebibytes_mapped_again(keep=True, MALLOC_TRIM_THRESHOLD_="131072") > 48

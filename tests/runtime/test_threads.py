@@ -116,6 +116,7 @@ def test_threads_can_be_stopped_by_the_garbage_collector_while_another_one_start
     starting.join()
 
 
+@pytest.mark.slow
 def test_iterators_forgotten_in_cycles_end_while_others_start_threads():
     for _ in range(200):
         iterator = iter(ps.Dataset.range(64).map(lambda x: x, num_parallel_calls=3).batch(8).prefetch(1))

@@ -118,6 +118,7 @@ def test_a_port_that_is_taken_is_said() -> None:
         ps.service.DispatchServer(ps.service.DispatcherConfig(port=first.port))
 
 
+@pytest.mark.slow
 def test_a_dispatcher_that_is_forgotten_stops_listening() -> None:
     server = ps.service.DispatchServer()
     port, gone = server.port, weakref.ref(server)
@@ -130,6 +131,7 @@ def test_a_dispatcher_that_is_forgotten_stops_listening() -> None:
         DispatcherClient(f"localhost:{port}").ask(GetStatus(), patience_seconds=0)
 
 
+@pytest.mark.slow
 def test_a_program_ends_that_does_not_stop_its_dispatcher() -> None:
     program = "import penstock as ps; server = ps.service.DispatchServer(); print(server.target)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
@@ -334,6 +336,7 @@ def test_a_dispatcher_leaves_no_descriptors_behind() -> None:
     assert descriptors() < before + 5  # gRPC may open one more for itself, a server none of its own
 
 
+@pytest.mark.slow
 def test_a_client_that_is_closed_while_others_ask_does_not_take_the_process_with_it() -> None:
     with ps.service.DispatchServer() as server:
         for number in range(100):

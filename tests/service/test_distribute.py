@@ -165,6 +165,7 @@ def test_elements_of_every_kind_cross(name: str, protocol: str, target: str) -> 
 # State
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shuffle in a window", "filter, batch", "filter", "flat_map", "generator", "repeat"])
 def test_a_state_continues_with_the_next_element(name: str, target: str) -> None:
     expected = elements(PIPELINES[name]())
@@ -291,6 +292,7 @@ LEFT_OUT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_rows_that_fail_on_workers_are_left_out_and_counted_at_the_reader(target: str, name: str) -> None:
     def make() -> ps.Dataset:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import penstock as ps
 from penstock.data.fingerprint import fingerprint
@@ -51,6 +52,7 @@ def of(dataset: ps.Dataset) -> str:
     return fingerprint((dataset.node, dataset.options()))
 
 
+@pytest.mark.slow
 def test_readers_in_two_processes_were_told_that_they_read_different_datasets(tmp_path: Path) -> None:
     found = []
     # The second one stands elsewhere, by a few lines too, as after a change to what is above.

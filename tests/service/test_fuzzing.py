@@ -65,6 +65,7 @@ def no_memory_by_others_word() -> Iterator[None]:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Data type alias:DeprecationWarning")
 @pytest.mark.parametrize("name", fuzzing.TARGETS)
 def test_damaged_bytes_are_refused(name: str) -> None:
@@ -77,11 +78,13 @@ def test_damaged_bytes_are_refused(name: str) -> None:
         run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", live.WAYS)
 def test_messages_of_any_content_do_no_harm(way: str) -> None:
     live.WAYS[way](15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", fuzzing.TARGETS)
 def test_whole_bytes_are_taken_and_cut_ones_refused(name: str) -> None:
     for seed in fuzzing.seeds(name):

@@ -161,6 +161,7 @@ def test_nothing_that_was_answered_is_lost_with_the_process(copied: tuple[Path, 
 QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.slow
 @QUICK
 @given(part=st.floats(0, 1))
 def test_a_journal_that_has_lost_its_end_is_refused(
@@ -188,6 +189,7 @@ def test_a_journal_without_its_write_ahead_log_is_refused(copied: tuple[Path, li
         found(copied[0])
 
 
+@pytest.mark.slow
 @QUICK
 @given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), name=st.sampled_from(FILES))
 def test_a_changed_byte_is_found_or_does_not_matter(
@@ -349,6 +351,7 @@ def killed_at_once(process: Forked) -> None:
     process.communicate()
 
 
+@pytest.mark.slow
 def test_a_second_dispatcher_on_a_work_dir_is_refused_as_long_as_the_first_one_lives(tmp_path: Path) -> None:
     first = dispatcher(tmp_path)
     try:
@@ -390,6 +393,7 @@ def test_a_full_disk_refuses_what_would_have_to_be_written_and_nothing_else(tmp_
     assert sorted(dataset.definition[:4] for dataset in journal.state.datasets.values()) == [b"kept", b"late"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="a process's limits can be set by others on Linux only")
 def test_a_reader_waits_until_a_full_disk_has_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     process = dispatcher(tmp_path)
@@ -421,6 +425,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_sigterm_leaves_a_journal_to_go_on_from(tmp_path: Path) -> None:
     process = dispatcher(tmp_path)
     try:

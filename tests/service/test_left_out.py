@@ -91,6 +91,7 @@ def read(dataset: ps.Dataset, most: int = 1000) -> tuple[list[object], list[int]
     return elements, [*counts, iterator.errors.count], iterator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DATASETS)
 def test_rows_left_out_by_workers_count_at_their_elements_and_in_every_state(target: str, name: str) -> None:
     def make() -> ps.Dataset:
@@ -115,6 +116,7 @@ def test_rows_left_out_by_workers_count_at_their_elements_and_in_every_state(tar
             assert (list(ended), ended.errors) == ([], here.errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a batch of a stream", "members", "members that all fail"])
 @pytest.mark.parametrize("limit", [None, 3])
 def test_what_operators_of_the_trainer_hold_is_not_counted_again(target: str, name: str, limit: int | None) -> None:
@@ -273,6 +275,7 @@ def test_a_search_for_rows_that_never_come_ends_at_the_limit(target: str) -> Non
         assert iterator.errors.count >= 21
 
 
+@pytest.mark.slow
 def test_of_very_many_rows_the_first_are_named_and_all_counted(target: str, caplog: pytest.LogCaptureFixture) -> None:
     dataset = numbers(2000).map(lambda x: fails_at_fives(x if x > 1990 else 5)).batch(4)
     with caplog.at_level(logging.WARNING, "penstock"):

@@ -46,6 +46,7 @@ def running(process: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_functions_run_in_the_worker_processes_and_nothing_is_left_of_them() -> None:
     before = children()
     with ps.service.local(num_workers=2) as service:
@@ -66,6 +67,7 @@ def named_after(path: Path, processes: set[int]) -> bool:
     return path.name.partition("-")[0] in map(str, processes)
 
 
+@pytest.mark.slow
 def test_a_module_of_the_programs_own_is_found_by_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_module.py").write_text("def double(x):\n    return 2 * x\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -76,6 +78,7 @@ def test_a_module_of_the_programs_own_is_found_by_the_workers(tmp_path: Path, mo
         assert [int(x) for x in dataset.apply(ps.service.distribute("distributed_epoch", service.target))] == [0, 2, 4]
 
 
+@pytest.mark.slow
 def test_a_service_that_is_forgotten_ends() -> None:
     before = children()
     service = ps.service.local(num_workers=1)

@@ -692,6 +692,7 @@ def test_a_name_is_free_again_some_time_after_its_job_is_finished_and_has_no_rea
     assert numbers(dispatcher.drained(again)) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_job_that_was_left_unfinished_is_kept_for_longer() -> None:
     dispatcher = Dispatcher(finished_job_seconds=30, job_gc_seconds=300)
     reader = dispatcher.opened(dispatcher.dataset(8))

@@ -130,6 +130,7 @@ def all_numbers(passes: int, elements: int = ELEMENTS) -> list[int]:
     return sorted([*range(elements)] * passes)
 
 
+@pytest.mark.slow
 def test_the_threads_of_a_reader_do_not_grow_with_the_number_of_workers() -> None:
     with fleet_of(150) as fleet:
         given = numbers(reading(fleet, "parallel_epochs"))
@@ -177,6 +178,7 @@ def test_readers_in_step_wait_for_the_worker_whose_round_it_is() -> None:
     assert given == [number for number in range(ELEMENTS) for _ in range(12)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_lanes")
 def test_trainers_that_wait_for_each_other_at_many_workers_go_on_and_miss_nothing() -> None:
     """All lanes of one could be at workers where it is held back, and all lanes of the other at other workers."""
@@ -224,6 +226,7 @@ def test_workers_that_join_are_asked_though_each_lane_waits_for_one_that_has_not
     assert fleet.most_lanes <= 6
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_lanes")
 def test_workers_that_are_lost_between_two_turns_cost_no_element() -> None:
     with fleet_of(12) as fleet, iter(reading(fleet, "parallel_epochs", count=2000)) as elements:
@@ -234,6 +237,7 @@ def test_workers_that_are_lost_between_two_turns_cost_no_element() -> None:
     assert sorted(given) == all_numbers(12, 2000)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_lanes")
 def test_a_state_taken_between_turns_is_exact() -> None:
     with fleet_of(12) as fleet:
@@ -247,6 +251,7 @@ def test_a_state_taken_between_turns_is_exact() -> None:
     assert sorted(given) == all_numbers(12, 50)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_lanes")
 def test_a_function_that_fails_is_met_at_its_elements() -> None:
     def fails_at_three(x: int) -> int:
@@ -443,6 +448,7 @@ def test_what_is_wrong_with_an_answer_is_raised_in_a_turn() -> None:
         turn(PausedAnswers(refuse), asked())
 
 
+@pytest.mark.slow
 def test_a_failure_ends_a_turn() -> None:
     def fail(request: Fetch) -> Answers:
         rest = Span(pass_number=0, start=1, stop=request.span.stop)

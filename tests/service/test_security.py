@@ -115,6 +115,7 @@ def test_the_users_token_can_be_read_by_this_user_only(tmp_path: Path, monkeypat
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
+@pytest.mark.slow
 def test_processes_that_begin_at_once_get_one_token(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("from penstock.service.security.credentials import token_of_user; print(token_of_user())")
@@ -247,6 +248,7 @@ def test_nothing_of_a_strangers_is_decoded(producing: Any) -> None:
     assert reached == []
 
 
+@pytest.mark.slow
 def test_a_worker_lets_in_who_knows_its_token(token_file: str) -> None:
     config = ps.service.DispatcherConfig(token_file=token_file)
     with ps.service.DispatchServer(config) as dispatcher:
@@ -263,6 +265,7 @@ def test_a_worker_lets_in_who_knows_its_token(token_file: str) -> None:
             ps.service.WorkerServer(stranger)
 
 
+@pytest.mark.slow
 def test_a_local_service_has_a_token_of_its_own() -> None:
     with ps.service.local(num_workers=1) as service:
         with pytest.raises(ps.ServiceError, match="does not let this process in"):
@@ -278,6 +281,7 @@ def test_a_local_service_has_a_token_of_its_own() -> None:
         status(service.target)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_another_user_of_the_machine_is_refused() -> None:
     with ExitStack() as stack:
@@ -449,6 +453,7 @@ def test_names_have_a_length_limit() -> None:
 # Secrets stay secret
 
 
+@pytest.mark.slow
 def test_tokens_are_in_no_process_list_no_log_and_no_status(tmp_path: Path) -> None:
     token_file = secret_file(tmp_path / "token", TOKEN)
     with started("dispatcher", "--port", "0", "--token-file", token_file) as (dispatcher, service):
@@ -467,6 +472,7 @@ def test_tokens_are_in_no_process_list_no_log_and_no_status(tmp_path: Path) -> N
     assert TOKEN not in everything
 
 
+@pytest.mark.slow
 def test_a_local_services_token_is_in_no_process_list() -> None:
     with ps.service.local(num_workers=1) as service:
         token = ways.credentials_for(service.target.split("://")[1]).token
@@ -555,6 +561,7 @@ def certificate(directory: Path, name: str) -> tuple[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_service_by_tls(tmp_path: Path, token_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cert, key = certificate(tmp_path, "ours")
     other, _ = certificate(tmp_path, "other")
@@ -597,6 +604,7 @@ def signed(directory: Path, name: str, by: tuple[str, str], names: str = "DNS:lo
     return cert, key
 
 
+@pytest.mark.slow
 def test_each_mistake_with_certificates_is_named_in_one_line(
     tmp_path: Path, token_file: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -740,6 +748,7 @@ def memory_of(process: int) -> dict[str, int]:
     return {name: int(number) << 10 for name, number in found}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell how much a connection has brought")
 def test_a_large_message_without_the_token_takes_little_memory() -> None:
     with command("dispatcher", "--port", "0") as (dispatcher, service):
@@ -752,6 +761,7 @@ def test_a_large_message_without_the_token_takes_little_memory() -> None:
         assert status(service).workers == []
 
 
+@pytest.mark.slow
 def test_a_large_dataset_of_the_users_own_goes_through() -> None:
     with ps.service.DispatchServer() as dispatcher:
         client = DispatcherClient(address_of(dispatcher))

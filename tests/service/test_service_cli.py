@@ -102,6 +102,7 @@ def test_sigterm_lets_a_worker_finish_what_it_was_asked(tmp_path: Path) -> None:
             assert worker.wait(60) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_servers_end_on_signals(how: signal.Signals, status: int) -> None:
     with running("dispatcher", "--port", "0") as (dispatcher, line):
@@ -112,6 +113,7 @@ def test_servers_end_on_signals(how: signal.Signals, status: int) -> None:
         assert dispatcher.wait(60) == status
 
 
+@pytest.mark.slow
 def test_a_worker_waits_for_its_dispatcher_and_says_so() -> None:
     process = Forked("-m", "penstock", "worker", "--dispatcher", "localhost:1", pipes=("stderr",))
     assert process.stderr is not None

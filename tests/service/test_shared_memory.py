@@ -207,6 +207,7 @@ def test_small_arrays_and_objects_lie_elsewhere(arena: Arena) -> None:
     assert memory_of(empty((100_000,), np.dtype("f8"))) is not None
 
 
+@pytest.mark.slow
 def test_wider_strings_still_join(arena: Arena) -> None:
     block = Block.concatenate([Block.of_rows([np.str_("a")] * 20_000), Block.of_rows([np.str_("bcd")] * 20_000)])
     assert block.columns[0].dtype == "U3" and block.columns[0][-1] == "bcd"
@@ -233,6 +234,7 @@ def test_what_the_worker_keeps_is_copied_and_may_be_written(line: Connection, na
     assert (columns(line, name)[0] == 7).all()
 
 
+@pytest.mark.slow
 def test_what_a_consumer_holds_is_not_overwritten(line: Connection) -> None:
     held = columns(line, "large", 30)
     columns(line, "large", 30)
@@ -262,6 +264,7 @@ def test_memory_is_bounded_by_what_the_consumer_holds(line: Connection) -> None:
     assert arena_size(line) <= 96 << 20
 
 
+@pytest.mark.slow
 def test_memory_comes_back_while_nothing_is_fetched(worker: Endpoint, line: Connection) -> None:
     other = connect(worker, "shared_memory")
     held = columns(line, "large", 100)
@@ -272,6 +275,7 @@ def test_memory_comes_back_while_nothing_is_fetched(worker: Endpoint, line: Conn
     other.close()
 
 
+@pytest.mark.slow
 @linux
 def test_nothing_stays_mapped_when_arrays_and_connections_are_gone(worker: Endpoint) -> None:
     before, files = mapped(), len(os.listdir("/proc/self/fd"))
@@ -285,6 +289,7 @@ def test_nothing_stays_mapped_when_arrays_and_connections_are_gone(worker: Endpo
     assert mapped() == before and len(os.listdir("/proc/self/fd")) == files
 
 
+@pytest.mark.slow
 @linux
 def test_a_killed_worker_leaves_nothing_but_its_socket_which_the_next_removes(new_worker: Any) -> None:
     with new_worker() as (endpoint, process):
@@ -323,6 +328,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_a_killed_consumer_gives_all_memory_back(worker: Endpoint, line: Connection) -> None:
     command = [sys.executable, "-c", CONSUMER, msgspec.json.encode(worker).decode()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as consumer:
@@ -342,6 +348,7 @@ def test_without_segments_blocks_come_through_the_socket(new_worker: Any) -> Non
         connection.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # JAX, if it is there, warns of forks
 def test_a_fork_of_the_consumer_gives_nothing_back(worker: Endpoint) -> None:

@@ -91,6 +91,7 @@ def bucketed() -> ps.Dataset:
     )
 
 
+@pytest.mark.slow
 def test_sequences_of_like_length_meet_in_a_step(target: str) -> None:
     def read(index: int) -> list[object]:
         dataset = coordinated(bucketed(), target, "lengths", index, 2, "parallel_epochs")
@@ -165,6 +166,7 @@ def test_trainers_with_ids_of_their_own_get_the_same_elements(target: str) -> No
         assert elements == list(range(half, half + 2 * len(elements), 2))
 
 
+@pytest.mark.slow
 def test_readers_of_one_trainer_share_its_elements(target: str) -> None:
     given: list[int] = []
     with iter(cached(target, "a", "one")) as first, iter(cached(target, "a", "one")) as second:
@@ -272,6 +274,7 @@ def test_without_local_workers_none_are_waited_for() -> None:
             list(dataset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 5])
 def test_a_reader_that_waits_keeps_no_more_from_others_than_it_may(limit: int, target: str) -> None:
     def reader(count: int | None) -> ps.Dataset:
@@ -291,6 +294,7 @@ def shared_job(dataset: ps.Dataset, target: str, name: str) -> ps.Dataset:
     return dataset.apply(ps.service.distribute("distributed_epoch", target, job_name=name))
 
 
+@pytest.mark.slow
 def test_a_second_reader_gets_what_an_idle_first_one_has_not_read(target: str) -> None:
     readers = [shared_job(ps.Dataset.range(50_000).map(lambda x: x + 1).batch(32), target, "idle") for _ in range(2)]
     with iter(readers[0]) as idle, iter(readers[1]) as other:
@@ -314,6 +318,7 @@ def test_an_empty_dataset_of_a_shared_job_is_not_repeated_for_ever(target: str) 
     assert list(dataset) == []
 
 
+@pytest.mark.slow
 def test_elements_go_to_whoever_consumes_them(target: str) -> None:
     pauses = (0.01, 0.05)
 
@@ -389,6 +394,7 @@ def test_parallel_epochs_without_a_name_cannot_be_sharded(target: str) -> None:
         strategy.distribute_dataset(dataset)
 
 
+@pytest.mark.slow
 def test_readers_that_describe_one_dataset_on_two_lines_share_a_job(target: str) -> None:
     shared = ps.service.distribute("distributed_epoch", target, job_name="lines", max_outstanding_requests=1)
     first = ps.Dataset.range(50).map(lambda x: x if x not in {1, 2} else -x).apply(shared)

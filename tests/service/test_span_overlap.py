@@ -61,6 +61,7 @@ def read(reader):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PASSES)
 def test_eight_calls_run_within_a_span(kind):
     dataset = PASSES[kind](Together())
@@ -70,6 +71,7 @@ def test_eight_calls_run_within_a_span(kind):
     opening.end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rows", "a map over groups"])
 def test_eight_calls_run_over_two_spans_that_are_read_at_the_same_time(kind):
     together, half = Together(), 4 if kind == "rows" else 8

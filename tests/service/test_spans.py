@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -157,6 +158,7 @@ def composed(source, names):
     return dataset.with_options(ps.Options(seed=SEED))
 
 
+@pytest.mark.slow
 @given(source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, edges=edges, picks=picks)
 @example(source="range", names=["flat_map shuffled"], edges=[4], picks=[1, 0])
 @example(source="range", names=["shuffle", "filter", "shuffle", "flat_map shuffled"], edges=[3, 7], picks=[1, 0])
@@ -181,6 +183,7 @@ def test_spans_in_any_order_from_any_worker_are_the_pipeline(source, names, edge
         close(produced)
 
 
+@pytest.mark.slow
 @given(source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, edges=edges, picks=picks)
 def test_without_an_order_the_same_elements_come(source, names, edges, picks):
     dataset = composed(source, names)
@@ -207,6 +210,7 @@ def places(production, start, stop, **more):
         start, stop, skip = last.next.start, last.next.stop, last.next.skip
 
 
+@pytest.mark.slow
 @given(source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, start=st.integers(0, 4))
 @example(source="range", names=["flat_map shuffled", "filter", "map in threads"], start=2)
 @example(source="files", names=["filter", "flat_map"], start=0)
@@ -229,6 +233,7 @@ def test_a_span_is_resumed_exactly_at_any_element(source, names, start):
         close(produced)
 
 
+@pytest.mark.slow
 @given(
     source=st.sampled_from(sorted(compositions.SOURCES)), names=steps, count=st.integers(1, 3), stride=st.integers(1, 3)
 )

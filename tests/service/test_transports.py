@@ -109,6 +109,7 @@ def test_arrays_may_be_written_unless_the_worker_keeps_them(connection: Connecti
             assert (column[0] == 9).all()
 
 
+@pytest.mark.slow
 def test_several_threads_fetch_at_the_same_time(connection: Connection) -> None:
     found: list[Any] = []
     threads = [threading.Thread(target=lambda: found.append(values(connection.fetch(request(stop=50))))) for _ in "abc"]
@@ -128,6 +129,7 @@ def test_closing_the_answer_early_stops_the_worker(connection: Connection, tmp_p
     assert values(connection.fetch(request(stop=1))) == [[0, 1], End(length=1)]
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_forgotten_stops_the_worker(connection: Connection, tmp_path: Path) -> None:
     note = tmp_path / "note"
     answers = connection.fetch(request(f"large:{note}", 1_000_000))
@@ -137,6 +139,7 @@ def test_an_answer_that_is_forgotten_stops_the_worker(connection: Connection, tm
     until(note.exists)
 
 
+@pytest.mark.slow
 def test_a_worker_is_not_far_ahead_of_its_consumer(connection: Connection) -> None:
     """What it has computed and nobody has taken is bounded, or a slow trainer would fill its memory."""
     answers = connection.fetch(request("large", 1000))
@@ -149,6 +152,7 @@ def test_a_worker_is_not_far_ahead_of_its_consumer(connection: Connection) -> No
     answers.close()
 
 
+@pytest.mark.slow
 def test_closing_the_connection_ends_what_is_being_fetched(connection: Connection) -> None:
     answers = connection.fetch(request("large", 1_000_000))
     next(answers)
@@ -182,6 +186,7 @@ def test_closing_the_connection_wakes_a_thread_that_waits(reach: Callable[[str],
     assert len(raised) == 1 and "was closed" in raised[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", BETWEEN_PROCESSES)
 def test_a_mistake_of_the_workers_comes_with_its_traceback(reach: Callable[[str], Connection], protocol: str) -> None:
     with pytest.raises(ServiceError, match=r"failed to answer:\n(.*\n)*ZeroDivisionError: a mistake of ours"):
@@ -196,6 +201,7 @@ def test_only_errors_of_penstocks_own_are_raised_by_name() -> None:
             raise_refused(Refused(kind=kind, reason="why"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", BETWEEN_PROCESSES)
 def test_what_cannot_cross_says_so(reach: Callable[[str], Connection], protocol: str) -> None:
     with pytest.raises(InvalidTypeError, match="an element cannot be sent: .* objects of type object"):

@@ -239,6 +239,7 @@ def read_all(dispatcher: Any, job_name: str | None = None, count: int = 100) -> 
         return sorted(int(x) for x in iterator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "fields", "message"),
     [
@@ -286,6 +287,7 @@ def test_an_answer_to_another_message_is_an_error(dispatcher: Any) -> None:
         DispatcherClient(dispatcher.address).ask(GetStatus())
 
 
+@pytest.mark.slow
 def test_a_pass_that_has_come_is_known_before_its_positions_are_read(dispatcher: Any) -> None:
     """Positions of a worker's pass could be leased before its readers had heard of the worker."""
 
@@ -340,6 +342,7 @@ def ending(end: Any) -> Any:
     return first_block(lambda chunk, block: iter([end]))
 
 
+@pytest.mark.slow
 def test_an_element_over_which_workers_were_lost_is_asked_for_alone(dispatcher: Any) -> None:
     asked = []
 
@@ -392,6 +395,7 @@ def test_a_worker_that_answers_what_it_was_not_asked_is_left_to_itself(
     assert "others take over" in caplog.text
 
 
+@pytest.mark.slow
 def test_workers_that_all_answer_what_they_were_not_asked_are_an_error(dispatcher: Any) -> None:
     message = (
         r"the data worker at localhost:\d+ answers what it was not asked: a block of \d+ rows came .* said to have 0"

@@ -120,6 +120,7 @@ def blocks(draw: st.DrawFn) -> Block:
     return Block(tuple(draw(kinds) for _ in leaves), structure, rows)
 
 
+@pytest.mark.slow
 @given(block=blocks())
 def test_every_block_crosses_as_it_is(block: Block) -> None:
     found = crossed(block)

@@ -65,6 +65,7 @@ def test_a_worker_advertises_the_address_that_it_was_given(dispatcher: ps.servic
         assert known.info.endpoint != Endpoint(address=known.info.endpoint.address), "it says where it is"
 
 
+@pytest.mark.slow
 def test_a_worker_reports_what_it_makes() -> None:
     config = ps.service.DispatcherConfig(heartbeat_seconds=0.5)
     with ps.service.DispatchServer(config) as dispatcher, worker_for(dispatcher):
@@ -161,6 +162,7 @@ def test_a_draining_worker_finishes_what_it_was_asked(dispatcher: ps.service.Dis
     assert results == [0]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_forgotten_ends(dispatcher: ps.service.DispatchServer) -> None:
     worker = worker_for(dispatcher)
     gone = weakref.ref(worker)
@@ -170,6 +172,7 @@ def test_a_worker_that_is_forgotten_ends(dispatcher: ps.service.DispatchServer) 
     awaited(dispatcher, lambda workers: not workers[0].alive)
 
 
+@pytest.mark.slow
 def test_a_program_ends_that_does_not_stop_its_servers() -> None:
     program = (
         "import penstock as ps; d = ps.service.DispatchServer(); "

@@ -47,6 +47,7 @@ def assert_same(first: Any, second: Any) -> None:
         assert np.asarray(one).dtype == np.asarray(other).dtype
 
 
+@pytest.mark.slow
 def test_a_tree_of_jax_and_optax_comes_back_as_it_was(tmp_path: Path) -> None:
     state = train_state()
     path = ps.Checkpoint(state=state).save(tmp_path / "ckpt", state=state)
@@ -94,6 +95,7 @@ def step(weight: Any, batch: Any) -> Any:
     ) * ps.get_replica_context().replica_id_in_sync_group
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_per_replica_come_back_to_their_devices(tmp_path: Path) -> None:
     strategy = mirrored(4)
     with iter(strategy.distribute_dataset(ps.Dataset.range(16).batch(8))) as iterator:
@@ -107,6 +109,7 @@ def test_the_rows_of_a_per_replica_come_back_to_their_devices(tmp_path: Path) ->
         ps.Checkpoint(state=two).restore(path)
 
 
+@pytest.mark.slow
 def test_one_replicas_values_serve_any_number_of_replicas(tmp_path: Path) -> None:
     strategy = mirrored(4)
     with iter(strategy.distribute_dataset(ps.Dataset.range(16).batch(8))) as iterator:
@@ -121,6 +124,7 @@ def test_one_replicas_values_serve_any_number_of_replicas(tmp_path: Path) -> Non
         assert int(other.local_results(total)[0]) == sum(range(16))
 
 
+@pytest.mark.slow
 def test_numbers_go_on_where_the_files_end(tmp_path: Path) -> None:
     prefix = tmp_path / "run" / "ckpt"
     assert ps.latest_checkpoint(tmp_path / "run") is None
@@ -139,6 +143,7 @@ def test_paths_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert ps.Checkpoint(x=1).restore(ps.latest_checkpoint("run")) == {"x": 4}
 
 
+@pytest.mark.slow
 def test_the_newest_is_known_by_its_number(tmp_path: Path) -> None:
     for number in range(11):
         ps.Checkpoint(x=1).save(tmp_path / "ckpt", x=number)
@@ -146,6 +151,7 @@ def test_the_newest_is_known_by_its_number(tmp_path: Path) -> None:
     assert ps.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-11")
 
 
+@pytest.mark.slow
 def test_old_ones_are_deleted_only_after_a_new_one_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = ps.Checkpoint(x=1, max_to_keep=2)
     for number in range(4):
@@ -169,6 +175,7 @@ def test_what_a_killed_process_left_is_cleared_by_the_next_save(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ckpt-1", f"other-1{UNFINISHED}"]
 
 
+@pytest.mark.slow
 def test_an_asynchronous_save_holds_the_values_of_its_call(tmp_path: Path) -> None:
     host = np.zeros(1000)
     device = jnp.zeros(1000)
@@ -212,6 +219,7 @@ ps.Checkpoint(values=values, asynchronous=True).save(sys.argv[1], values=values)
 """
 
 
+@pytest.mark.slow
 def test_the_program_does_not_end_before_all_is_written(tmp_path: Path) -> None:
     program = tmp_path / "exiting.py"
     program.write_text(EXITING)
@@ -283,6 +291,7 @@ def test_another_dataset_is_refused_by_its_iterator_and_nothing_is_changed(tmp_p
         assert next(first) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Exception ignored.*:pytest.PytestUnraisableExceptionWarning")
 def test_the_one_before_a_truncated_checkpoint_is_named_and_can_be_restored(tmp_path: Path) -> None:
     values = np.arange(1000.0)
@@ -303,6 +312,7 @@ def test_the_one_before_a_truncated_checkpoint_is_named_and_can_be_restored(tmp_
 
 
 # A read that fails leaves others of Orbax's under way, which find its event loop closed.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Exception ignored.*:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
 def test_no_damage_goes_unnoticed(tmp_path: Path, damage: str) -> None:
@@ -373,6 +383,7 @@ except ps.StorageError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
     program = tmp_path / "not_allowed.py"
     program.write_text(NOT_ALLOWED)

@@ -46,6 +46,7 @@ def test_none_means_that_there_is_none_and_nothing_else(tmp_path: Path) -> None:
         ps.latest_checkpoint("nowhere://a/b")
 
 
+@pytest.mark.slow
 def test_the_newest_is_found_beside_a_writer_that_keeps_one(tmp_path: Path) -> None:
     ps.Checkpoint(x=1).save(tmp_path / "ckpt", x=0)
     done = threading.Event()
@@ -98,6 +99,7 @@ def test_a_checkpoint_that_was_moved_away_and_linked_back_breaks_nothing(tmp_pat
     assert ps.Checkpoint(x=1).restore(tmp_path / "archived") == {"x": 7}
 
 
+@pytest.mark.slow
 def test_the_step_is_the_number(tmp_path: Path) -> None:
     checkpoint = ps.Checkpoint(x=1)
     assert checkpoint.save(tmp_path / "ckpt", step=40, x=1) == f"{tmp_path}/ckpt-40"
@@ -116,6 +118,7 @@ def test_the_step_is_the_number(tmp_path: Path) -> None:
     assert ps.latest_checkpoint(tmp_path) == f"{tmp_path}/ckpt-100"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_step_can_be_saved_again_after_going_back(
     tmp_path: Path, asynchronous: bool, caplog: pytest.LogCaptureFixture
@@ -213,6 +216,7 @@ def test_a_checkpoint_that_was_replaced_while_it_was_read_is_read_again(
     np.testing.assert_array_equal(ps.Checkpoint(values=values).restore(path)["values"]["w"], [1, 1, 1])
 
 
+@pytest.mark.slow
 def test_every_nth_is_kept(tmp_path: Path) -> None:
     checkpoint = ps.Checkpoint(x=1, max_to_keep=2, keep_every_n=4)
     for step in range(3, 12):
@@ -220,6 +224,7 @@ def test_every_nth_is_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == ["ckpt-10", "ckpt-11", "ckpt-4", "ckpt-8"]
 
 
+@pytest.mark.slow
 def test_the_best_by_a_metric_are_kept_and_found(tmp_path: Path) -> None:
     checkpoint = ps.Checkpoint(metric=0.0, max_to_keep=2, best="min")
     for loss in (0.5, 0.2, float("nan"), 0.1, 0.4, 0.3):
@@ -247,6 +252,7 @@ def test_misspelt_options_are_no_objects() -> None:
         ps.Checkpoint(x=1, max_to_keep=1, best="large")
 
 
+@pytest.mark.slow
 def test_a_remote_directory_is_written_to_and_read_from(tmp_path: Path) -> None:
     prefix = f"memory://{tmp_path.name}/run/ckpt"
     values = {"w": np.arange(1000.0), "name": "a"}

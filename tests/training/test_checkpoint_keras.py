@@ -91,6 +91,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
     return path, training.values()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [4, 2, 1])
 def test_training_goes_on_as_if_nothing_had_been(saved: tuple[str, list[Any]], replicas: int) -> None:
     path, expected = saved
@@ -103,6 +104,7 @@ def test_training_goes_on_as_if_nothing_had_been(saved: tuple[str, list[Any]], r
         np.testing.assert_allclose(found, value, rtol=0 if replicas == 4 else 1e-5)
 
 
+@pytest.mark.slow
 def test_it_is_restored_without_a_strategy(saved: tuple[str, list[Any]]) -> None:
     path, expected = saved
     training = Training.make()
@@ -126,6 +128,7 @@ def test_variables_stay_where_they_lie(saved: tuple[str, list[Any]]) -> None:
     assert not any(variable.value.committed for variable in training.optimizer.variables)
 
 
+@pytest.mark.slow
 def test_another_model_is_refused_and_nothing_is_changed(saved: tuple[str, list[Any]]) -> None:
     path, _ = saved
     training = Training.make(width=5)
@@ -165,6 +168,7 @@ def test_another_dataset_leaves_the_model_as_it_was(saved: tuple[str, list[Any]]
         np.testing.assert_array_equal(found, value)
 
 
+@pytest.mark.slow
 def test_what_is_not_built_is_built_by_restore(saved: tuple[str, list[Any]], tmp_path: Path) -> None:
     path, _ = saved
     training = Training.make()
@@ -198,6 +202,7 @@ class Odd(keras.Model):  # type: ignore[misc]  # Keras has no types
         return None
 
 
+@pytest.mark.slow
 def test_what_cannot_be_built_must_be_built_first(saved: tuple[str, list[Any]], tmp_path: Path) -> None:
     path, _ = saved
     with pytest.raises(
@@ -217,6 +222,7 @@ def make_compiled(width: int = 3) -> keras.Model:
     return model
 
 
+@pytest.mark.slow
 def test_a_compiled_model_brings_its_optimizer_and_metrics(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = make_compiled()
     model.fit(FEATURES, LABELS, batch_size=8, shuffle=False, verbose=0)
@@ -237,6 +243,7 @@ def test_a_compiled_model_brings_its_optimizer_and_metrics(tmp_path: Path, caplo
             np.testing.assert_array_equal(found.value, expected.value)
 
 
+@pytest.mark.slow
 def test_compiled_and_not_compiled_are_told_apart(tmp_path: Path) -> None:
     compiled, plain = make_compiled(), make_model()
     path = ps.Checkpoint(model=compiled).save(tmp_path / "compiled")
@@ -263,6 +270,7 @@ def towers(*names: str) -> keras.Model:
     return model
 
 
+@pytest.mark.slow
 def test_names_that_were_given_count_in_whatever_order_a_model_is_built(tmp_path: Path) -> None:
     model = towers("tower_1", "tower_2")
     model.fit(FEATURES, np.tile(LABELS, 4), verbose=0)
@@ -295,6 +303,7 @@ def test_layers_with_numbers_in_another_order_are_refused(tmp_path: Path) -> Non
         ps.Checkpoint(model=model(9, 8)).restore(path)
 
 
+@pytest.mark.slow
 def test_single_variables_and_seeds(tmp_path: Path) -> None:
     variable, seeds = keras.Variable([1.0, 2.0]), keras.random.SeedGenerator(4)
     keras.random.normal((2,), seed=seeds)

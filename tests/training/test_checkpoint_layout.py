@@ -32,6 +32,7 @@ def make_state(fill: float) -> TrainState:
     return TrainState(jnp.int32(fill), params, optax.adam(0.1).init(params))
 
 
+@pytest.mark.slow
 def test_orbax_opens_it(tmp_path: Path) -> None:
     state = make_state(3)
     path = ps.Checkpoint(state=state, note="").save(tmp_path / "ckpt", state=state, note="a run")
@@ -112,6 +113,7 @@ class Counting(MemoryFileSystem):
         super().get_file(rpath, *arguments, **keywords)
 
 
+@pytest.mark.slow
 def test_a_partial_restore_copies_only_its_own_from_a_remote_directory(tmp_path: Path) -> None:
     fsspec.register_implementation("counting", Counting, clobber=True)
     draw = np.random.default_rng(0)
@@ -178,6 +180,7 @@ class Refusing(Learner):
         raise ValueError("not this one")
 
 
+@pytest.mark.slow
 def test_a_state_may_hold_arrays(tmp_path: Path) -> None:
     learner, other = Learner(), Learner()
     learner.step()
@@ -207,6 +210,7 @@ class Network(nnx.Module):  # type: ignore[misc]  # its types are not exact
         self.dropout = nnx.Dropout(0.5, rngs=rngs)
 
 
+@pytest.mark.slow
 def test_flax_modules_are_restored_in_place(tmp_path: Path) -> None:
     def make(seed: int) -> dict[str, Any]:
         network = Network(seed)

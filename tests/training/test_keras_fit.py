@@ -144,6 +144,7 @@ def test_the_numbers_are_those_of_arrays_without_penstock_on_any_number_of_devic
         np.testing.assert_allclose(found.predicted, expected.predicted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 3, 4])
 def test_each_epoch_sees_every_row_once(replicas: int) -> None:
     ledger = Ledger()
@@ -167,6 +168,7 @@ def first_of_each_epoch(fit: Callable[[ps.Dataset], object]) -> list[list[int]]:
     return [numbers[:2] for numbers in read]
 
 
+@pytest.mark.slow
 def test_epochs_are_those_of_the_dataset_though_keras_looks_at_a_batch_first() -> None:
     plain = ps.Dataset.from_tensor_slices(NUMBERS).shuffle(30, seed=1).batch(30)
     expected = [next(iter(plain))[:2].tolist() for _ in range(4)]
@@ -189,6 +191,7 @@ def test_a_fit_goes_on_in_the_data_where_the_epoch_before_ended() -> None:
     assert ledger.epochs == [[1.0] * 20 + [0.0] * 10, [2.0] * 10 + [1.0] * 20, [2.0] * 30]
 
 
+@pytest.mark.slow
 def test_the_total_of_the_progress_bar_is_known() -> None:
     totals: list[Any] = []
     callback = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: totals.append(callback.params["steps"]))
@@ -206,6 +209,7 @@ def test_weights_and_the_moving_statistics_stay_whole_on_every_device() -> None:
         assert variable.value.is_fully_replicated, variable.path
 
 
+@pytest.mark.slow
 def test_full_batches_are_split_and_others_whole() -> None:
     data = ps.keras.as_input(rows(FEATURES, LABELS))
     with mirrored(4).scope():
@@ -216,6 +220,7 @@ def test_full_batches_are_split_and_others_whole() -> None:
     np.testing.assert_array_equal(np.concatenate([*(x for x, _ in full), last]), FEATURES)
 
 
+@pytest.mark.slow
 def test_keras_leaves_batches_where_they_are_on_accelerators_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """There it puts them on a device ahead of the steps, which JAX refuses for batches of several workers."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
@@ -226,6 +231,7 @@ def test_keras_leaves_batches_where_they_are_on_accelerators_too(monkeypatch: py
     assert read == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_sample_weights_count() -> None:
     with mirrored(4).scope():
         model = plain_model()
@@ -265,6 +271,7 @@ def test_dictionaries_are_named_inputs() -> None:
     np.testing.assert_allclose(predicted, FEATURES[:, :2] - FEATURES[:, 2:], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_predictions_come_in_the_order_of_the_dataset() -> None:
     with mirrored(4).scope():
         model = counting_model()
@@ -272,6 +279,7 @@ def test_predictions_come_in_the_order_of_the_dataset() -> None:
     assert predicted[:, 0].tolist() == list(range(30))
 
 
+@pytest.mark.slow
 def test_averages_of_weights_that_keras_puts_in_the_weights_place_stay_averages_in_the_next_fit() -> None:
     weights = []
     for replicas in (1, 4):
@@ -287,6 +295,7 @@ def test_averages_of_weights_that_keras_puts_in_the_weights_place_stay_averages_
         np.testing.assert_allclose(four, one, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_goes_from_one_strategy_to_another() -> None:
     model = plain_model()
     for strategy in (None, mirrored(4)):
@@ -296,6 +305,7 @@ def test_a_model_goes_from_one_strategy_to_another() -> None:
         assert len(model.variables[0].value.sharding.device_set) == (strategy.num_replicas_in_sync if strategy else 1)
 
 
+@pytest.mark.slow
 def test_a_row_of_each_example_in_a_variable_does_not_split_it_over_the_devices() -> None:
     class Last(keras.layers.Layer):  # type: ignore[misc]
         def build(self, shape: Any) -> None:
@@ -315,6 +325,7 @@ def test_a_row_of_each_example_in_a_variable_does_not_split_it_over_the_devices(
     np.testing.assert_array_equal(layer.last.value, FEATURES[:8])
 
 
+@pytest.mark.slow
 def test_a_model_that_was_compiled_in_a_scope_is_trained_over_its_devices_outside_too() -> None:
     with mirrored(4).scope():
         model = plain_model()
@@ -322,6 +333,7 @@ def test_a_model_that_was_compiled_in_a_scope_is_trained_over_its_devices_outsid
     assert len(model.variables[0].value.sharding.device_set) == 4
 
 
+@pytest.mark.slow
 def test_without_a_strategy_one_device_is_used() -> None:
     model = plain_model()
     model.fit(rows(FEATURES, LABELS), epochs=2, validation_data=rows(FEATURES, LABELS), verbose=0)
@@ -329,6 +341,7 @@ def test_without_a_strategy_one_device_is_used() -> None:
     assert model.predict(rows(FEATURES), verbose=0).shape == (30, 1)
 
 
+@pytest.mark.slow
 def test_a_dataset_of_unknown_length_is_read_to_its_end() -> None:
     ledger = Ledger()
     dataset = ps.Dataset.from_tensor_slices((NUMBERS, LABELS)).filter(lambda x, y: x % 2 == 0).batch(4)
@@ -337,6 +350,7 @@ def test_a_dataset_of_unknown_length_is_read_to_its_end() -> None:
     assert ledger.epochs == [[1.0, 0.0] * 15, [2.0, 0.0] * 15]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_eight_calls_of_a_parallel_map_run_together_in_fit(replicas: int) -> None:
     meeting = threading.Barrier(8, timeout=20)
@@ -364,6 +378,7 @@ def test_a_generator_of_the_users_own_still_goes_into_fit() -> None:
     assert len(history["loss"]) == 1
 
 
+@pytest.mark.slow
 def test_a_step_after_fit_takes_its_variables() -> None:
     strategy = mirrored(4)
     with strategy.scope():

@@ -46,6 +46,7 @@ def test_a_metric_made_outside_the_scope_is_named(strategy) -> None:
         strategy.run(lambda rows: outside.update_state(rows), args=(batch_of(strategy),))
 
 
+@pytest.mark.slow
 def test_a_model_or_an_optimiser_made_outside_the_scope_is_refused(strategy) -> None:
     outside = dense(), keras.optimizers.SGD(0.1)
     with strategy.scope():
@@ -72,6 +73,7 @@ def test_what_a_step_only_reads_may_come_from_anywhere(strategy) -> None:
     assert float(strategy.run(lambda: weight * 2).values[1]) == 6
 
 
+@pytest.mark.slow
 def test_objects_made_inside_may_make_their_variables_later(strategy) -> None:
     with strategy.scope():
         built_outside, built_by_the_step = (
@@ -119,6 +121,7 @@ def test_an_object_that_takes_the_place_of_a_forgotten_one_is_not_taken_for_it(s
 # Losses that average.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean", "mean_with_sample_weight"])
 @pytest.mark.parametrize("differentiated", [False, True])
 def test_a_loss_that_averages_is_refused_where_it_is_called(strategy, reduction: str, differentiated: bool) -> None:
@@ -146,6 +149,7 @@ def test_losses_that_do_not_average_are_welcome(strategy, reduction: str | None)
     assert float(total.values[0]) == 4
 
 
+@pytest.mark.slow
 def test_metrics_may_average_and_so_may_losses_outside_of_run(strategy) -> None:
     with strategy.scope():
         metric = keras.metrics.MeanSquaredError()

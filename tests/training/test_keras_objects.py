@@ -18,6 +18,7 @@ def frozen():
     gc.unfreeze()
 
 
+@pytest.mark.slow
 def test_metrics_count_once_and_masks_differ_after_gc_freeze(frozen) -> None:
     strategy = mirrored(2)
     with strategy.scope():
@@ -97,6 +98,7 @@ def test_a_metric_that_somebody_wrote_is_summed(rule, rows: int) -> None:
     assert kept_over_steps(lambda: Extreme(rule), rows) == sum(range(rows))
 
 
+@pytest.mark.slow
 def test_variables_become_one_as_their_aggregation_says() -> None:
     assert kept_over_steps(lambda: Extreme(lambda kept, rows: rows[0], "mean")) == 11  # of 8, 10, 12, 14
     assert kept_over_steps(lambda: Extreme(lambda kept, rows: rows[0], "only_first_replica")) == 8

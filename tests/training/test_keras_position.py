@@ -49,6 +49,7 @@ def test_a_killed_fit_goes_on_with_the_next_batch_and_ends_as_if_nothing_had_hap
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "batch"),
     [
@@ -104,6 +105,7 @@ def test_an_epoch_that_was_entered_in_the_middle_lets_others_stop_training(tmp_p
     assert int(model.optimizer.iterations.value) == 3
 
 
+@pytest.mark.slow
 def test_the_order_of_the_callbacks_matters_and_is_checked(tmp_path: Path) -> None:
     def callbacks(data: Any, *others: Any) -> list[Any]:
         backup = keras.callbacks.BackupAndRestore(tmp_path / "backup", save_freq=1)

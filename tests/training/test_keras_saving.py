@@ -24,6 +24,7 @@ def compiled_model() -> Any:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
 @pytest.mark.parametrize("replicas", [0, 2])
@@ -37,6 +38,7 @@ def test_a_loaded_model_is_compiled_and_evaluates_as_before(tmp_path: Path, suff
         assert loaded.evaluate(DATASET, verbose=0) == pytest.approx(model.evaluate(DATASET, verbose=0))
 
 
+@pytest.mark.slow
 def test_a_loaded_model_goes_on_training_where_it_was(tmp_path: Path) -> None:
     with mirrored(2).scope():
         model = compiled_model()

@@ -71,6 +71,7 @@ def test_a_step_is_traced_once_more_for_its_variables_and_then_runs_compiled(fou
     assert training.traced == traced
 
 
+@pytest.mark.slow
 def test_metrics_count_every_example_once(four_replicas) -> None:
     training = Training(four_replicas).run(epochs=1)
     total, count = (float(np.asarray(variable.value)) for variable in training.accuracy.variables)
@@ -81,6 +82,7 @@ def test_metrics_count_every_example_once(four_replicas) -> None:
     assert float(np.asarray(training.accuracy.variables[1].value)) == 70
 
 
+@pytest.mark.slow
 def test_moving_statistics_are_the_mean_of_the_replicas_that_have_rows(four_replicas) -> None:
     layer = keras.layers.BatchNormalization(momentum=0.0)
     with four_replicas.scope():
@@ -105,6 +107,7 @@ def test_normalised_models_train_over_ragged_steps(four_replicas) -> None:
     assert training.losses[-1] < training.losses[0]
 
 
+@pytest.mark.slow
 def test_random_layers_draw_differently_on_every_replica_and_in_every_step(four_replicas) -> None:
     with four_replicas.scope():
         layer = keras.layers.Dropout(0.5, seed=3)
@@ -121,6 +124,7 @@ def test_random_layers_draw_differently_on_every_replica_and_in_every_step(four_
     assert np.asarray(layer.seed_generator.state.value).tolist() == [3, 2]
 
 
+@pytest.mark.slow
 def test_a_model_and_its_optimiser_may_be_built_by_the_first_step(four_replicas) -> None:
     keras.utils.set_random_seed(0)
     with four_replicas.scope():
@@ -180,6 +184,7 @@ def test_a_scaled_loss_gives_the_numbers_of_a_plain_one(four_replicas) -> None:
     assert int(scaled.iterations.value) == 3
 
 
+@pytest.mark.slow
 def test_a_step_whose_gradients_overflow_leaves_the_weights_and_halves_the_scale(four_replicas) -> None:
     with four_replicas.scope():
         scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0)
@@ -192,6 +197,7 @@ def test_a_step_whose_gradients_overflow_leaves_the_weights_and_halves_the_scale
     assert int(scaled.iterations.value) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 4])
 def test_a_variable_that_was_assigned_the_value_of_another_one_keeps_its_own(replicas: int) -> None:
     strategy = mirrored(replicas)
@@ -224,6 +230,7 @@ def four_replicas() -> ps.MirroredStrategy:
     return mirrored(4)
 
 
+@pytest.mark.slow
 def test_a_loop_over_rows_that_meets_is_refused_before_variables_change() -> None:
     four = mirrored(4)
     with four.scope():

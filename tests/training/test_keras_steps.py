@@ -105,6 +105,7 @@ def test_by_how_much_a_weight_differs_in_full_and_ragged_and_many_steps(rows: in
         strategy.run_steps(step, iterator, steps)
 
 
+@pytest.mark.slow
 def test_one_replica_whose_weight_is_no_number_differs() -> None:
     strategy = checked(2)
     with strategy.scope():

@@ -24,11 +24,13 @@ def losses_of(shares: list[list[float]], **arguments) -> tuple[list[float], floa
     return found[0]
 
 
+@pytest.mark.slow
 def test_the_tutorials_losses() -> None:
     assert losses_of([[2, 3], [4, 5]], global_batch_size=4) == ([1.25, 2.25], 3.5)
     assert losses_of([[2, 3], [4, 5]]) == ([1.25, 2.25], 3.5)
 
 
+@pytest.mark.slow
 def test_short_shares_weigh_more_unless_the_true_number_of_examples_is_asked_for() -> None:
     assert losses_of([[2, 4], [6]]) == ([1.5, 3.0], 4.5)
     assert losses_of([[2, 4], [6]], global_batch_size=3) == ([2.0, 2.0], 4.0)
@@ -106,6 +108,7 @@ def test_a_mean_of_scaled_losses_is_too_small_by_the_number_of_replicas() -> Non
     assert float(tracked.result()) == 1.75
 
 
+@pytest.mark.slow
 def test_the_gradient_for_an_empty_share_is_a_number() -> None:
     gradient = jax.grad(lambda scale: ps.compute_average_loss(jnp.zeros((0,)) * scale, global_batch_size=0))(1.0)
     assert float(gradient) == 0
