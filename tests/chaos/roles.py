@@ -85,7 +85,7 @@ def _worker_config(home: Home, service: str) -> ps.service.WorkerConfig:
 def _speak(newer: int) -> None:
     """Let this process be of a version whose protocol's number is so much higher."""
     if newer:
-        vars(envelope).update(PROTOCOL=envelope.PROTOCOL + newer, _version=lambda: FOREIGN_VERSION)
+        vars(envelope).update(PROTOCOL=envelope.PROTOCOL + newer, VERSION=FOREIGN_VERSION)
 
 
 def _said(error: ps.PenstockError) -> str:

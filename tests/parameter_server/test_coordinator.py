@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import optax
@@ -89,21 +90,25 @@ def test_momentum_of_rows_that_are_not_pushed_stays(coordinator) -> None:
     assert table.read().ravel().tolist() == [1 + 1.5 + 1.75, 1 + 1.5, 0, 0]
 
 
-def test_the_first_error_cancels_the_rest_and_is_raised_once(coordinator) -> None:
+def test_the_first_error_cancels_the_rest_and_is_raised_once(coordinator, tmp_path: Path) -> None:
     variables = counter(coordinator)
+    failed = tmp_path / "failed"
+
+    def keep_a_worker():
+        while not failed.exists():
+            time.sleep(0.01)
 
     def fail():
         variables.push({"w": np.ones((3, 2)), "b": 1.0})
         raise KeyError("lost key")
 
-    values = [coordinator.schedule(time.sleep, args=(0.05,)) for _ in range(2)]
-    values += [coordinator.schedule(fail)]
-    values += [coordinator.schedule(lambda: 1) for _ in range(50)]
+    values = [coordinator.schedule(function) for function in (keep_a_worker, fail, *[lambda: 1] * 50)]
+    with pytest.raises(KeyError) as raised:
+        values[1].fetch()
+    assert "in fail" in raised.value.__notes__[0]
+    failed.touch()
     with pytest.raises(KeyError, match="lost key"):
         coordinator.join()
-    with pytest.raises(KeyError) as raised:
-        values[2].fetch()
-    assert "in fail" in raised.value.__notes__[0]
     with pytest.raises(ps.CancelledError, match="another one has failed"):
         values[-1].fetch()
     coordinator.join()

@@ -31,7 +31,7 @@ def slowly(x: int) -> int:
 
 
 def alive(address: str) -> set[int]:
-    return {worker.info.worker_id for worker in status(address).workers if worker.alive}
+    return {worker.info.worker_id for worker in status(address, patience=60).workers if worker.alive}
 
 
 class Readers:
@@ -256,7 +256,7 @@ def test_named_datasets_and_jobs_that_nobody_reads_are_kept(
             ps.service.from_dataset_id("distributed_epoch", dispatcher.address, name, job_name="job")
         ) as iterator:
             first = [int(next(iterator)) for _ in range(100)]
-        while any(epoch.consumers for epoch in status(dispatcher.address).epochs):
+        while any(epoch.consumers for epoch in status(dispatcher.address, patience=60).epochs):
             time.sleep(0.01)
         dispatcher.kill()
         dispatcher.start()

@@ -368,11 +368,14 @@ def test_another_user_at_another_address_of_the_same_port_stops_no_service(host:
     with ps.service.DispatchServer() as dispatcher, anothers_listener(host, dispatcher.port):
         for _ in range(3):
             assert status(address_of(dispatcher)).workers == []
-    with (
-        anothers_listener(host) as listener,
-        pytest.raises(ps.ServiceError, match="cannot be reached: .*127.0.0.1:"),
-    ):
-        status(f"127.0.0.1:{listener.getsockname()[1]}")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens there: the port is nobody else's meanwhile
+        port = taken.getsockname()[1]
+        with (
+            anothers_listener(host, port),
+            pytest.raises(ps.ServiceError, match="cannot be reached: .*127.0.0.1:"),
+        ):
+            status(f"127.0.0.1:{port}")
 
 
 # What other users have put there

@@ -11,6 +11,7 @@ As a program this is the process that forks, one for all processes of a test run
 What it has forked for a process ends when that process does, and it ends with the last of them.
 """
 
+import atexit
 import fcntl
 import gc
 import importlib
@@ -163,6 +164,7 @@ def _forking(training: bool) -> socket.socket:
     """The way to the process that forks, which another process of this test run may have started."""
     address = Path(os.environ["FORKING_DIRECTORY"], "training" if training else "plain")
     connection = socket.socket(socket.AF_UNIX)
+    atexit.register(connection.close)
     with address.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -180,14 +182,10 @@ def _start_forking(address: Path, training: bool) -> None:
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(address))
         listening.listen()
-        # In a session of its own: it may outlive the process of the tests that has started it.
+        listening.set_inheritable(True)
+        # Not waited for: it may outlive the process of the tests that has started it.
         command = [sys.executable, __file__, str(listening.fileno()), *names]
-        _STARTED.append(
-            subprocess.Popen(command, pass_fds=[listening.fileno()], env=environment, start_new_session=True)
-        )
-
-
-_STARTED: list["subprocess.Popen[bytes]"] = []
+        os.posix_spawn(sys.executable, command, environment, setsid=True)
 
 
 # The process that forks
