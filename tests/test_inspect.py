@@ -102,6 +102,7 @@ def large_groups(path):
     pq.write_table(pa.table({"x": np.arange(30_000)}), path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "write", "status", "said"),
     [

@@ -71,6 +71,7 @@ def test_a_checkout_without_a_public_address_builds_a_page_without_its_links(tmp
     assert all(link.startswith("https://") for link in links(metadata.core.readme))
 
 
+@pytest.mark.slow
 def test_a_wheel_from_an_unpacked_sdist_keeps_the_addresses(tmp_path: Path) -> None:
     (tmp_path / "checkout").mkdir()
     root = checkout(tmp_path / "checkout", f"{ADDRESS}.git")

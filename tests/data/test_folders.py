@@ -49,6 +49,7 @@ def names_of(dataset):
     return list(ps.Dataset(dataset.node.input))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("class_names", [None, ["dog", "9", "cow"]])
 def test_files_labels_and_classes_are_kerass(directory, class_names):
     dataset = ps.Dataset.from_image_folder(directory, class_names=class_names)
@@ -66,6 +67,7 @@ def test_files_without_labels_are_kerass(directory):
         dataset.class_names  # noqa: B018  # it raises
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subset", ["training", "validation"])
 def test_the_parts_for_training_and_validation_are_kerass(directory, subset):
     given = {"validation_split": 0.3, "subset": subset, "seed": 7}

@@ -117,6 +117,7 @@ def test_a_state_in_order_goes_on_in_order_under_a_relaxed_map(source):
         assert [x for batch in values(resumed) for x in batch] == list(range(12, 40))
 
 
+@pytest.mark.slow
 def test_two_relaxed_maps_lost_elements_when_they_were_restored():
     def make():
         return (

@@ -361,6 +361,7 @@ COLLECTING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COLLECTING)
 @given(
     bad=st.sets(st.integers(0, 13)),

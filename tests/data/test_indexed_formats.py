@@ -228,6 +228,7 @@ def test_rows_come_in_order_and_by_number(kind, files):
     assert numbers(KINDS[kind].read(ps.Dataset.list_files(str(files / "*.data")))) == list(range(300))
 
 
+@pytest.mark.slow
 def test_a_shuffle_is_one_of_all_rows_and_is_resumed_anywhere(kind, files):
     def make():
         return KINDS[kind].read(files / "*.data").shuffle(seed=4).batch(7)
@@ -313,6 +314,7 @@ def test_files_with_a_protocol_of_fsspec(kind, files):
     system.rm(f"/{kind}", recursive=True)
 
 
+@pytest.mark.slow
 def test_rows_of_a_damaged_file_fail_and_those_behind_them_come(kind, files, tmp_path):
     format = KINDS[kind]
     if format.damage is None:

@@ -31,6 +31,7 @@ def test_a_permutation_covers_and_can_be_entered_anywhere(key, length, start):
     assert np.array_equal(permuted(key, length, part), order[part.start : part.stop])
 
 
+@pytest.mark.slow
 @given(length=lengths, buffer=sizes, seed=seeds, streamed=st.booleans())
 def test_a_shuffle_covers_and_brings_nothing_too_early(length, buffer, seed, streamed):
     order = [int(x) for x in numbers(length, streamed).shuffle(buffer, seed=seed)]
@@ -45,6 +46,7 @@ def test_a_shuffle_entered_in_the_middle_goes_on_as_from_the_start(length, buffe
     assert [int(x) for x in shuffled.skip(start)] == undisturbed[start:]
 
 
+@pytest.mark.slow
 @given(length=lengths, shards=st.integers(1, 12), streamed=st.booleans())
 def test_shards_are_disjoint_cover_and_keep_the_order(length, shards, streamed):
     parts = [[int(x) for x in numbers(length, streamed).shard(shards, index)] for index in range(shards)]
@@ -159,6 +161,7 @@ def test_sampling_keeps_each_datasets_order(counts, seed, stop):
         assert stop or len(own) == count
 
 
+@pytest.mark.slow
 @given(a=lengths, b=lengths, take=lengths, skip=lengths, repeats=st.integers(0, 4), start=st.integers(-5, 5))
 def test_positions_are_plain_arithmetic(a, b, take, skip, repeats, start):
     dataset = (

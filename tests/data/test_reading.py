@@ -124,6 +124,7 @@ def test_a_shuffle_above_a_map_calls_the_function_once_for_each_row():
     assert len(calls) == 50
 
 
+@pytest.mark.slow
 def test_the_state_of_a_large_pipeline_is_small_and_plain():
     dataset = (
         ps.Dataset.range(10**9)
@@ -139,6 +140,7 @@ def test_the_state_of_a_large_pipeline_is_small_and_plain():
     assert len(text) < 1024
 
 
+@pytest.mark.slow
 def test_a_stream_over_an_index_restores_without_reading_from_the_start():
     calls = []
     dataset = ps.Dataset.range(10**6).filter(lambda x: calls.append(x) is None).batch(100)
@@ -160,6 +162,7 @@ def threaded():
     return ps.Dataset.counter().map(lambda x: x, num_parallel_calls=2).batch(8).prefetch(2)
 
 
+@pytest.mark.slow
 def test_threads_end_with_close_with_the_block_and_with_the_iterator():
     iterator = iter(threaded())
     next(iterator)

@@ -119,6 +119,7 @@ TRANSIENT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", TRANSIENT)
 @pytest.mark.parametrize("by_index", [False, True])
 def test_faults_that_pass_cost_no_row(server, fault, by_index):
@@ -160,6 +161,7 @@ def test_faults_that_stay_come_after_the_rows_before_them(server, fault, message
     assert list(iterator) == ["2"]
 
 
+@pytest.mark.slow
 def test_a_server_that_always_breaks_off_is_an_error(server):
     server.objects["bucket/a"] = os.urandom(1 << 20)
     server.fail("bucket/a", *[cut] * 100)
@@ -403,6 +405,7 @@ def test_a_changed_file_is_fetched_again(server, cached):
     assert list(ps.TextLineDataset("s3://bucket/a")) == ["2"]
 
 
+@pytest.mark.slow
 def test_damaged_cut_and_half_written_pieces_are_fetched_again(server, cached):
     content = os.urandom(3_500_000)
     server.objects["bucket/a"] = content

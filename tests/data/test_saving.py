@@ -49,6 +49,7 @@ def numbers(count):
     return ps.Dataset.range(count).map(lambda x: {"id": x, "weights": np.full((2, 2), x, np.float64)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("shards", [None, 3])
 def test_load_gives_what_was_saved(format, shards, tmp_path):
@@ -128,6 +129,7 @@ def test_array_record_files_are_read_by_their_library(tmp_path):
     assert_same_elements(ps.Dataset.load(tmp_path / "saved"), rows(9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["tfrecord", "tar"])
 def test_the_index_of_offsets_is_written_with_the_file_and_moves_along(format, tmp_path, monkeypatch):
     rows(20).save(tmp_path / "saved", format=format)
@@ -314,6 +316,7 @@ def test_a_caller_of_distributed_save_that_is_killed_leaves_the_complete_shards_
     assert sorted(x for x in calls if x and x // 10 != 3) == [*range(1, 30), *range(40, 60)]  # none of them again
 
 
+@pytest.mark.slow
 def test_a_save_of_another_dataset_begins_anew(tmp_path):
     def failing(factor):
         return ps.Dataset.range(100).map(lambda x: int(x) * factor // (0 if x == 95 and factor == 1 else 1))

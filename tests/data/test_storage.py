@@ -176,6 +176,7 @@ def test_a_file_cache_serves_other_processes(kind, tmp_path):
     assert (len(calls), later) == (9, [])
 
 
+@pytest.mark.slow
 def test_a_file_cache_read_in_random_order_is_whole(tmp_path):
     dataset = ps.Dataset.range(30).map(everything).cache(str(tmp_path / "cache"))
     shuffled = list(dataset.shuffle(30, seed=3))
@@ -200,6 +201,7 @@ def test_a_cache_of_another_dataset_is_refused(tmp_path):
         list(ps.Dataset.range(8).cache(str(tmp_path / "cache")))
 
 
+@pytest.mark.slow
 def test_a_second_writer_is_refused_and_a_dead_one_is_replaced(tmp_path):
     program = """
         import sys
@@ -242,6 +244,7 @@ def test_what_killed_saves_leave_is_removed_by_the_next_one_beside_it(tmp_path):
     assert (own / "notes").exists()
 
 
+@pytest.mark.slow
 def test_writers_at_once_in_one_directory_leave_each_other_alone(tmp_path):
     for number in range(8):
         left_by_a_killed_writer(tmp_path / f"{number}.writing", 1)

@@ -10,6 +10,7 @@ import pytest
 import penstock as ps
 
 
+@pytest.mark.slow
 def test_one_buffer_of_large_rows_is_in_memory() -> None:
     rows, buffer, nbytes = 1200, 512, 20_000
 

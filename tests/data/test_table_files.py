@@ -230,6 +230,7 @@ def test_what_is_wrong_is_said_when_the_dataset_is_made(tmp_path):
             make()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["two", '2" wide'])
 def test_a_quote_that_is_not_closed_costs_the_rest_of_its_file(tmp_path, word):
     path = file_of(tmp_path, f'x,y\n1,{word}\n3,"4\n5,6\n')

@@ -52,6 +52,7 @@ def test_a_state_taken_anywhere_gives_exactly_the_rest(kind):
             assert sorted(first + [int(x) for x in resumed]) == list(range(0, 200, 10)), given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_of_results_in_any_order_resume_exactly(kind):
     def make():
@@ -90,6 +91,7 @@ def test_errors_cost_their_own_element():
     assert sorted(errors) == ["element 3", "element 7"]
 
 
+@pytest.mark.slow
 def test_random_numbers_belong_to_the_element_in_any_order():
     def noisy(x, rng):
         return (x, rng.integers(1 << 40))

@@ -28,6 +28,7 @@ def test_every_replica_gets_all_values_in_order(strategy, axis: int, dtype) -> N
         np.testing.assert_array_equal(part, np.concatenate(parts, axis))
 
 
+@pytest.mark.slow
 def test_sums_of_a_ragged_step_can_be_gathered_and_scalars_not(strategy) -> None:
     (batch,) = strategy.distribute_dataset(ps.Dataset.range(6).batch(8))
     results = strategy.run(

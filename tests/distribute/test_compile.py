@@ -13,6 +13,7 @@ def image_dataset(rows: int) -> ps.Dataset:
     return ps.Dataset.from_tensor_slices({"image": images, "label": np.arange(rows)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 4])
 @pytest.mark.parametrize("partial_batch", ["pad", "drop"])
 def test_the_steps_of_a_dataset_run_the_program_that_was_compiled_ahead(replicas: int, partial_batch: str) -> None:

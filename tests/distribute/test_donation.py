@@ -41,6 +41,7 @@ def test_the_memory_of_a_state_is_taken_once(four) -> None:
     assert float(state["weights"].values[3][0, 0]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 4])
 def test_an_array_of_the_users_in_host_memory_stays_as_it_is(strategy_of, replicas: int) -> None:
     weights = np.zeros((64, 64), np.float32)
@@ -49,6 +50,7 @@ def test_an_array_of_the_users_in_host_memory_stays_as_it_is(strategy_of, replic
     assert not weights.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("donate_argnums", [(), 0, 1])
 def test_what_was_given_away_cannot_be_used_again(four, donate_argnums: int | tuple[()]) -> None:
     rows = next(iter(four.distribute_dataset(ps.Dataset.range(8).batch(8))))
@@ -76,6 +78,7 @@ def test_constants_may_stand_among_what_is_given_away(four) -> None:
     assert weight.stacked.is_deleted()
 
 
+@pytest.mark.slow
 def test_a_program_that_gives_away_is_compiled_once(four) -> None:
     traced = []
 
@@ -106,6 +109,7 @@ def test_bad_argument_numbers(strategy_of, donate_argnums: object, error: type[E
         strategy_of(2).run(lambda a, b: a, args=(np.float32(1), 2), donate_argnums=donate_argnums)
 
 
+@pytest.mark.slow
 def test_arrays_of_jax_are_given_away_too() -> None:
     weights = jax.numpy.zeros((64, 64))
     ps.MirroredStrategy(["cpu:0"]).run(lambda weights: weights + 1, args=(weights,), donate_argnums=0)

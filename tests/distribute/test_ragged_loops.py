@@ -147,6 +147,7 @@ def test_loops_that_work_in_the_ragged_step_of_a_dataset_are_not_refused_before_
         assert results == [120, 0 if function is in_pairs else 51]
 
 
+@pytest.mark.slow
 def test_looking_for_loops_traces_a_step_no_second_time(four) -> None:
     traced = []
 
@@ -159,6 +160,7 @@ def test_looking_for_loops_traces_a_step_no_second_time(four) -> None:
     assert traced == [(2,)]
 
 
+@pytest.mark.slow
 def test_a_batch_of_a_dataset_can_be_copied_and_sent(four) -> None:
     for batch in steps_of(four, ps.Dataset.range(11).batch(8)):
         expected = [part.tolist() for part in batch.values]

@@ -109,6 +109,7 @@ def test_workers_of_a_host_strategy_exchange_nothing() -> None:
         strategy.run(lambda: ps.get_replica_context().all_reduce("SUM", 1.0))
 
 
+@pytest.mark.slow
 def test_over_several_axes(strategy) -> None:
     rows = [np.full((number, 2, 3), number, np.float32) for number in range(1, 5)]
     ragged, equal = shares(strategy, *rows), shares(strategy, *[np.ones((2, 3), np.float32) * n for n in range(4)])

@@ -7,6 +7,7 @@ import pytest
 import penstock as ps
 
 
+@pytest.mark.slow
 def test_indices_and_predictions_stay_together_and_complete(strategy_of) -> None:
     strategy = strategy_of(4)
     dataset = ps.Dataset.range(24).enumerate().batch(6)
@@ -193,6 +194,7 @@ def test_replicas_share_the_objects_they_are_given() -> None:
 # What only compiled programs do.
 
 
+@pytest.mark.slow
 def test_a_function_is_compiled_once_for_many_steps(four) -> None:
     traced = []
 

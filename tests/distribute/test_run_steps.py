@@ -107,6 +107,7 @@ def test_an_epoch_and_its_ragged_end_take_one_program_and_one_ragged_one(four) -
     assert traced[full:] == [2, 2, 2, 1, 0]  # for the shapes of a program of two steps, and it; for the ragged step
 
 
+@pytest.mark.slow
 def test_the_position_is_that_after_the_last_step_taken(strategy_of) -> None:
     strategy = strategy_of(2)
     steps = distributed(strategy, 40)
@@ -253,6 +254,7 @@ def test_more_steps_than_there_are_make_no_longer_program(monkeypatch) -> None:
     assert np.asarray(results.values[0]).tolist() == [28, 92, 156]
 
 
+@pytest.mark.slow
 def test_a_generator_may_end_with_the_data(four) -> None:
     def results():
         iterator = iter(distributed(four, 24))

@@ -70,6 +70,7 @@ def test_a_failed_step_does_not_keep_the_iterator_alive() -> None:
         assert not thread.is_alive()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["pass", "raise SystemExit(0)", "gc.disable(); steps.cycle = steps"])
 def test_a_program_ends_with_an_iterator_open(tmp_path: Path, ending: str) -> None:
     program = f"""
@@ -184,6 +185,7 @@ def test_close_while_the_first_step_is_asked_for_leaks_no_thread(monkeypatch: py
         next(steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffer_size", [0, 1, 4])
 @pytest.mark.parametrize("kept", [False, True])
 def test_an_interrupted_loop_leaves_nothing(tmp_path: Path, buffer_size: int, kept: bool) -> None:

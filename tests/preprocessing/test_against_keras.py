@@ -90,6 +90,7 @@ def test_discretization(mode: str, shape: tuple[int, ...]) -> None:
     same(layer(inputs), layer.to_keras()(inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "bins", "epsilon"), [(10, 3, 0.01), (5000, 4, 0.01), (5000, 10, 0.1), (7, 20, 0.01)])
 def test_boundaries_learned_from_an_array(count: int, bins: int, epsilon: float) -> None:
     data = np.random.default_rng(1).normal(size=count).astype(np.float32)

@@ -23,12 +23,14 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_siz
 vocabularies = st.lists(texts.filter(lambda text: text != "[UNK]"), min_size=1, max_size=30, unique=True)
 
 
+@pytest.mark.slow
 @given(vocabularies, st.lists(texts, max_size=150))
 def test_a_lookup_is_what_a_dictionary_gives(vocabulary: list[str], tokens: list[str]) -> None:
     table = {token: number for number, token in enumerate(vocabulary, start=1)}
     assert StringLookup(vocabulary=vocabulary)(tokens).tolist() == [table.get(token, 0) for token in tokens]
 
 
+@pytest.mark.slow
 @given(vocabularies)
 def test_inverting_gives_known_tokens_back(vocabulary: list[str]) -> None:
     forwards = StringLookup(vocabulary=vocabulary, mask_token="", num_oov_indices=2)

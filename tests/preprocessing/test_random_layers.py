@@ -85,6 +85,7 @@ def test_a_random_layer_of_keras_is_refused_without_random() -> None:
         next(iter(ps.Dataset.from_tensor_slices(IMAGES).map(calls).ignore_errors()))  # no row is to blame for it
 
 
+@pytest.mark.slow
 def test_layers_that_draw_nothing_may_be_called() -> None:
     dropout, flip = keras.layers.Dropout(0.5), keras.layers.RandomFlip()
     images = ps.Dataset.from_tensor_slices(IMAGES.astype(np.float32))
@@ -145,6 +146,7 @@ def test_images_of_unequal_sizes_are_cropped_to_one() -> None:
         taken(sizes.map(RandomCrop(6, 4), seed=1))
 
 
+@pytest.mark.slow
 def test_the_middle_is_that_of_keras() -> None:
     for height, width in [(4, 5), (5, 4), (9, 7)]:
         theirs = np.asarray(keras.layers.CenterCrop(height, width)(IMAGES))

@@ -64,6 +64,7 @@ def pipelines(tmp_path):
     yield ps.Dataset.from_tensor_slices(["a", "b", "c"]).map(ps.preprocessing.StringLookup(vocabulary=["b", "a"]))
 
 
+@pytest.mark.slow
 def test_datasets_are_the_same_on_the_other_side(tmp_path):
     for dataset in pipelines(tmp_path):
         list(dataset)  # what was read before does not matter

@@ -58,6 +58,7 @@ def test_what_follows_distribute_runs_here(target: str) -> None:
     assert sorted(elements(dataset)) == [1, 1, 2, 2, 5, 5, 10, 10, 17, 17]
 
 
+@pytest.mark.slow
 def test_two_readers_of_one_job_share_its_elements_in_every_iteration(target: str) -> None:
     def read(epochs: list[list[object]]) -> None:
         dataset = through(ps.Dataset.range(5), target, job_name="shared")
@@ -130,6 +131,7 @@ def test_epochs_differ_as_they_do_in_process(target: str) -> None:
     assert [elements(there) for _ in range(2)] == [elements(here) for _ in range(2)]
 
 
+@pytest.mark.slow
 def test_a_repeat_after_distribute_begins_a_new_epoch_each_time(target: str) -> None:
     def shuffled() -> ps.Dataset:
         return ps.Dataset.range(6).shuffle(6, seed=1)
@@ -137,6 +139,7 @@ def test_a_repeat_after_distribute_begins_a_new_epoch_each_time(target: str) -> 
     assert elements(through(shuffled(), target).repeat(3)) == elements(shuffled().repeat(3))
 
 
+@pytest.mark.slow
 def test_a_seed_that_the_dataset_was_not_given_is_drawn_once(target: str) -> None:
     dataset = ps.Dataset.range(50).shuffle(50).with_options(ps.Options(seed=4))
     assert elements(through(dataset, target)) == elements(dataset)
@@ -179,6 +182,7 @@ def test_a_state_continues_with_the_next_element(name: str, target: str) -> None
             assert elements(resumed) == expected[steps:]
 
 
+@pytest.mark.slow
 def test_a_state_without_an_order_leaves_the_elements_that_were_not_given(target: str) -> None:
     def dataset() -> ps.Dataset:
         return through(ps.Dataset.range(1000), target, ordered=False)
@@ -209,6 +213,7 @@ def raising_at(number: int, kind: type[BaseException]) -> Callable[[int], int]:
     return function
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
 @pytest.mark.parametrize("place", ["map", "filter", "flat_map", "generator", "parallel map"])
 def test_a_function_that_would_end_its_process_is_an_error_in_the_elements_place(

@@ -93,6 +93,7 @@ def test_a_journal_gives_the_state_that_was_left(tmp_path: Path) -> None:
     again.journal.close()
 
 
+@pytest.mark.slow
 def test_compaction_keeps_the_state_and_bounds_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.service.dispatcher.journal._FIRST_COMPACTION_BYTES", 2000)
     kept = Kept(tmp_path)
@@ -369,6 +370,7 @@ def test_a_second_dispatcher_on_a_work_dir_is_refused_as_long_as_the_first_one_l
             ps.service.DispatchServer(DispatcherConfig(work_dir=tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="a process's limits can be set by others on Linux only")
 def test_a_full_disk_refuses_what_would_have_to_be_written_and_nothing_else(tmp_path: Path) -> None:
     process = dispatcher(tmp_path)

@@ -144,6 +144,7 @@ def kinds(errors: "ps.SkippedRows") -> list[tuple[str, int | None, str]]:
 FIVES = sorted((f"ValueError: no {x}", x, "test_left_out.py") for x in range(0, 31, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["parallel_epochs", ps.service.ShardingPolicy.DATA, ps.service.ShardingPolicy.DYNAMIC])
 @pytest.mark.parametrize("name", ["a generator", "an index"])
 def test_every_pass_counts_its_own_rows(mode: "str | ps.service.ShardingPolicy", name: str) -> None:
@@ -167,6 +168,7 @@ def test_every_pass_counts_its_own_rows(mode: "str | ps.service.ShardingPolicy",
             worker.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a batch of a stream", "members", "members that all fail"])
 def test_of_a_shared_job_one_reader_counts_each_row(target: str, name: str) -> None:
     expected, _, whole = read(DATASETS[name]().with_options(SKIP))
@@ -201,6 +203,7 @@ def rest_of(*iterators: "ps.DatasetIterator") -> list[object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [12, 31, 33, 36])
 def test_readers_in_step_count_what_was_left_out_of_each_round_alike(target: str, count: int) -> None:
     dataset = numbers(count).map(fails_at_fives)
@@ -246,6 +249,7 @@ def test_every_trainer_that_shares_a_window_counts_what_comes_before_its_element
     worker.stop()
 
 
+@pytest.mark.slow
 def test_the_limit_is_for_all_that_the_reader_has(target: str) -> None:
     options = ps.Options(on_error="skip", max_errors=9)
     dataset = numbers().map(fails_at_fives).batch(3).with_options(options)
@@ -295,6 +299,7 @@ def test_rows_that_ignore_errors_leaves_out_in_silence_are_counted_and_not_logge
     assert not [record for record in caplog.records if "skipped" in record.getMessage()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a batch of a stream", "a shuffled stream of single rows", "members"])
 def test_another_worker_that_takes_over_counts_nothing_twice(
     dispatcher: "ps.service.DispatchServer", name: str
@@ -331,6 +336,7 @@ def test_of_a_worker_that_is_killed_nothing_is_counted_twice_and_nothing_lost(tm
     assert kinds(iterator.errors) == FIVES
 
 
+@pytest.mark.slow
 def test_steps_of_a_strategy_count_what_workers_left_out(target: str) -> None:
     dataset = through(numbers().map(fails_at_fives).batch(8), target)
     steps = iter(ps.HostStrategy(2).distribute_dataset(dataset))

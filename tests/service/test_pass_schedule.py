@@ -138,6 +138,7 @@ def test_the_threads_of_a_reader_do_not_grow_with_the_number_of_workers() -> Non
     assert 0 < fleet.most_lanes <= MOST_LANES
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_lanes")
 def test_parts_of_a_stream_under_a_static_policy_are_exact() -> None:
     with fleet_of(12, addresses=[f"host{number}:1" for number in range(12)]) as fleet:
@@ -146,6 +147,7 @@ def test_parts_of_a_stream_under_a_static_policy_are_exact() -> None:
     assert fleet.most_lanes <= 6
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_lanes")
 def test_readers_in_step_have_a_few_lanes_each_and_stay_in_step() -> None:
     with fleet_of(12) as fleet, ThreadPoolExecutor(2) as threads:
@@ -156,6 +158,7 @@ def test_readers_in_step_have_a_few_lanes_each_and_stay_in_step() -> None:
     assert fleet.most_lanes <= 2 * 6
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_lanes")
 def test_passes_of_known_length_come_to_their_end() -> None:
     with fleet_of(12) as fleet:
@@ -165,6 +168,7 @@ def test_passes_of_known_length_come_to_their_end() -> None:
         assert sorted(numbers(ps.Dataset.range(90).apply(rows))) == [*range(90)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_lanes")
 def test_readers_in_step_wait_for_the_worker_whose_round_it_is() -> None:
     """The others have far more than there is room for meanwhile."""
@@ -200,6 +204,7 @@ def test_trainers_that_wait_for_each_other_at_many_workers_go_on_and_miss_nothin
     assert fleet.most_lanes <= 2 * 6
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_lanes")
 def test_workers_that_have_nothing_keep_no_lane_from_others() -> None:
     with fleet_of(12) as fleet:
@@ -212,6 +217,7 @@ def test_workers_that_have_nothing_keep_no_lane_from_others() -> None:
     assert sorted(given) == all_numbers(12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_lanes")
 def test_workers_that_join_are_asked_though_each_lane_waits_for_one_that_has_nothing() -> None:
     with fleet_of(4) as fleet:

@@ -379,6 +379,7 @@ def test_what_is_counted_may_all_have_been_left_out_before() -> None:
     assert task.done
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_reader_that_is_restored_says_that_it_has_consumed_what_its_state_says(data: st.DataObject) -> None:
     edges = sorted(data.draw(st.sets(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=2, max_size=9)))

@@ -76,6 +76,7 @@ def test_a_service_of_processes_from_its_beginning_to_its_end() -> None:
         assert dispatcher.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_sigterm_lets_a_worker_finish_what_it_was_asked(tmp_path: Path) -> None:
     asked, answer = tmp_path / "asked", tmp_path / "answer"
 
@@ -231,6 +232,7 @@ def test_the_page_of_a_status() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_page_that_is_no_longer_read_ends_the_command_in_silence() -> None:
     with ps.service.DispatchServer() as dispatcher:
         process = forked("status", "--watch", "--interval", "0", f"localhost:{dispatcher.port}")

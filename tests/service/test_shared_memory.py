@@ -190,6 +190,7 @@ def test_batches_lie_in_the_arena(name: str, arena: Arena) -> None:
     assert all(allocated) or name == "joined"  # but for what is a view of the user's own array
 
 
+@pytest.mark.slow
 def test_the_values_are_the_same_in_the_arena(arena: Arena) -> None:
     inside = [[batch.copy() for batch in make()] for make in PIPELINES.values()]
     no_longer_from(arena.allocate)
@@ -339,6 +340,7 @@ def test_a_killed_consumer_gives_all_memory_back(worker: Endpoint, line: Connect
     until(lambda: arena_size(line) <= 96 << 20)
 
 
+@pytest.mark.slow
 def test_without_segments_blocks_come_through_the_socket(new_worker: Any) -> None:
     with new_worker("--no-files") as (endpoint, _):
         connection = connect(endpoint, "shared_memory")

@@ -155,6 +155,7 @@ def cached(target: str, trainer: str, name: str) -> ps.Dataset:
     return numbers.apply(ps.service.distribute("distributed_epoch", target, job_name=name, cross_trainer_cache=cache))
 
 
+@pytest.mark.slow
 def test_trainers_with_ids_of_their_own_get_the_same_elements(target: str) -> None:
     # Of two workers each has a half, in its order. Which of them answers first is nobody's promise.
     seen: dict[tuple[str, int], list[int]] = {(trainer, half): [] for trainer in "ab" for half in range(2)}
@@ -229,6 +230,7 @@ def await_workers(target: str, count: int) -> None:
     client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "count"), [("DATA", 6), ("OFF", 12), ("DYNAMIC", 12)])
 def test_a_reader_beside_its_worker_has_what_belongs_to_that_worker(policy: str, count: int) -> None:
     """Two machines, a trainer and a data worker on each: together they read everything once, or each all of it."""
@@ -305,6 +307,7 @@ def test_a_second_reader_gets_what_an_idle_first_one_has_not_read(target: str) -
     assert sorted(np.concatenate(given)) == list(range(1, 50_001))
 
 
+@pytest.mark.slow
 def test_endless_training_goes_on_where_another_reader_has_had_a_whole_epoch(target: str) -> None:
     readers = [shared_job(ps.Dataset.range(5), target, "endless").repeat() for _ in range(2)]
     with iter(readers[0]) as first, iter(readers[1]) as second:
@@ -354,6 +357,7 @@ def test_a_registered_pipeline_that_streams_is_made_by_one_worker(target: str) -
     assert [int(x) for x in ps.service.from_dataset_id("distributed_epoch", target, name)] == [0, 2, 4, 6]
 
 
+@pytest.mark.slow
 def test_what_a_reader_of_filtered_rows_leaves_is_not_given_again_from_what_it_had(target: str) -> None:
     dataset = ps.Dataset.range(2000).filter(lambda x: x % 2 == 0)
     shared = ps.service.distribute("distributed_epoch", target, job_name="left")
@@ -364,6 +368,7 @@ def test_what_a_reader_of_filtered_rows_leaves_is_not_given_again_from_what_it_h
     assert len(set(had)) == len(had)
 
 
+@pytest.mark.slow
 def test_two_strategies_workers_share_a_named_job_without_being_sharded_again(target: str) -> None:
     def read(index: int) -> list[object]:
         strategy = ps.HostStrategy(replicas_per_worker=2, num_workers=2, worker_index=index)

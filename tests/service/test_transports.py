@@ -61,6 +61,7 @@ def connection(reach: Callable[[str], Connection], request: pytest.FixtureReques
     return reach(request.param)
 
 
+@pytest.mark.slow
 def test_blocks_come_in_order_and_then_the_end(connection: Connection) -> None:
     answers = list(connection.fetch(request()))
     assert [answer[0] for answer in answers[:-1]] == [Chunk(position=p, skip=0, rows=2) for p in range(5)]
@@ -68,18 +69,22 @@ def test_blocks_come_in_order_and_then_the_end(connection: Connection) -> None:
     assert answers[-1] == End(length=5)
 
 
+@pytest.mark.slow
 def test_an_empty_span_has_only_an_end(connection: Connection) -> None:
     assert list(connection.fetch(request(stop=0))) == [End(length=0)]
 
 
+@pytest.mark.slow
 def test_rows_may_change_their_shape_from_block_to_block(connection: Connection) -> None:
     assert values(connection.fetch(request("changing", 3)))[:3] == [[[], []], [[1.0]] * 2, [[2.0, 2.0]] * 2]
 
 
+@pytest.mark.slow
 def test_ragged_blocks_come_among_dense_ones(connection: Connection) -> None:
     assert values(connection.fetch(request("ragged", 4)))[:4] == [[0, 1], [[0], [0]], [4, 5], [[0, 1, 2], [0]]]
 
 
+@pytest.mark.slow
 def test_a_failure_of_the_users_comes_after_the_blocks_before_it(connection: Connection) -> None:
     answers = list(connection.fetch(request("fails")))
     assert len(answers) == 4
@@ -88,6 +93,7 @@ def test_a_failure_of_the_users_comes_after_the_blocks_before_it(connection: Con
     )
 
 
+@pytest.mark.slow
 def test_a_refusal_is_raised_as_what_it_was_after_the_blocks_before_it(connection: Connection) -> None:
     answers = connection.fetch(request("refuses"))
     assert [next(answers)[0].position for _ in range(3)] == [0, 1, 2]  # type: ignore[index]
@@ -95,6 +101,7 @@ def test_a_refusal_is_raised_as_what_it_was_after_the_blocks_before_it(connectio
         next(answers)
 
 
+@pytest.mark.slow
 def test_arrays_may_be_written_unless_the_worker_keeps_them(connection: Connection) -> None:
     for name, writable in [
         ("numbers", True),
@@ -120,6 +127,7 @@ def test_several_threads_fetch_at_the_same_time(connection: Connection) -> None:
     assert found == [values(connection.fetch(request(stop=50)))] * 3
 
 
+@pytest.mark.slow
 def test_closing_the_answer_early_stops_the_worker(connection: Connection, tmp_path: Path) -> None:
     note = tmp_path / "note"
     answers = connection.fetch(request(f"large:{note}", 1_000_000))
@@ -224,6 +232,7 @@ def test_a_killed_worker_is_lost_at_once(new_worker: Any, protocol: str, monkeyp
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_has_fallen_silent_is_lost(new_worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a host that was cut off: its connections stay open, and nothing comes."""
     monkeypatch.setattr(flight_client, "_QUIET_SECONDS", 0.1)
@@ -265,6 +274,7 @@ def test_a_worker_that_falls_silent_before_its_first_block_is_lost(
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_pause_ends_an_answer_and_the_next_one_comes_over_the_same_line(connection: Connection) -> None:
     for _ in range(3):
         assert values(connection.fetch(request("turn"))) == [[0, 1], Pause()]
@@ -316,6 +326,7 @@ def test_nobody_at_an_address_is_a_lost_worker() -> None:
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_stops_ends_what_is_being_fetched(producing: Any) -> None:
     server = FlightServer(producing.produce, "127.0.0.1")
     connection = connect(Endpoint(address=f"127.0.0.1:{server.port}"))

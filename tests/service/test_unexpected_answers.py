@@ -130,6 +130,7 @@ def test_a_reader_whose_dispatcher_comes_back_in_another_version_ends(
                 sum(1 for _ in iterator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["in_process", "flight"])
 def test_a_worker_that_meets_another_version_when_it_asks_for_the_dataset_ends_no_reader(
     dispatcher: Any, protocol: str
@@ -385,6 +386,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", WRONG)
 def test_a_worker_that_answers_what_it_was_not_asked_is_left_to_itself(
     dispatcher: Any, what: str, caplog: pytest.LogCaptureFixture
@@ -433,6 +435,7 @@ def test_bad_endpoints_alone_are_an_error_that_says_so(dispatcher: Any) -> None:
         read_all(dispatcher)
 
 
+@pytest.mark.slow
 def test_a_worker_that_says_a_pass_is_shorter_than_it_is_known_to_be_hides_no_element(dispatcher: Any) -> None:
     with altering.workers_of(dispatcher.address, [ending(End(length=0)), None]):
         assert read_all(dispatcher) == list(range(100))

@@ -96,6 +96,7 @@ def test_a_dispatcher_that_never_comes_is_an_error() -> None:
         ps.service.WorkerServer(config)
 
 
+@pytest.mark.slow
 def test_workers_register_anew_with_a_dispatcher_that_was_restarted() -> None:
     port = free_port()
     config = ps.service.DispatcherConfig(port=port, heartbeat_seconds=0.1)

@@ -55,6 +55,7 @@ def test_a_tree_of_jax_and_optax_comes_back_as_it_was(tmp_path: Path) -> None:
     assert_same(restored["state"], state)
 
 
+@pytest.mark.slow
 def test_what_the_template_is_decides_what_comes_back(tmp_path: Path) -> None:
     state = {"array": np.arange(3), "row": np.float16(2), "none": None, "no": False, "empty": np.zeros((0, 2)), "z": 2j}
     path = ps.Checkpoint(state=state).save(tmp_path / "ckpt", state=state)

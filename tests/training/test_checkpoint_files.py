@@ -22,6 +22,7 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
+@pytest.mark.slow
 def test_the_newest_of_a_prefix_is_found(tmp_path: Path) -> None:
     for name in ("ckpt", "ckpt", "other"):
         ps.Checkpoint(x=1).save(tmp_path / name, x=1)
@@ -85,6 +86,7 @@ def test_a_checkpoint_that_was_deleted_while_it_was_read_is_not_called_damaged(
         ps.Checkpoint(x=1).restore(path)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_was_moved_away_and_linked_back_breaks_nothing(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     checkpoint = ps.Checkpoint(x=1, max_to_keep=1)
@@ -200,6 +202,7 @@ def test_a_kill_while_a_checkpoint_is_replaced_leaves_the_old_or_the_new(tmp_pat
     assert set(seen) == {0, 1}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_was_replaced_while_it_was_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -291,6 +291,7 @@ def test_names_that_were_given_count_in_whatever_order_a_model_is_built(tmp_path
         ps.Checkpoint(model=towers("tower_3", "tower_2")).restore(path)
 
 
+@pytest.mark.slow
 def test_layers_with_numbers_in_another_order_are_refused(tmp_path: Path) -> None:
     def model(*numbers: int) -> keras.Model:
         return keras.Sequential(

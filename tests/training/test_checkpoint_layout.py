@@ -64,6 +64,7 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
         ps.Checkpoint(x=1).restore(path)
 
 
+@pytest.mark.slow
 def test_params_are_taken_out_of_a_saved_train_state(tmp_path: Path) -> None:
     state = make_state(3)
     path = ps.Checkpoint(state=state).save(tmp_path / "ckpt", state=state)
@@ -85,6 +86,7 @@ def bytes_read() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count what is read")
 def test_a_partial_restore_reads_only_its_own(tmp_path: Path) -> None:
     values = {"large": np.random.default_rng(0).random(1_000_000), "step": 7}
@@ -140,6 +142,7 @@ def test_a_partial_restore_copies_only_its_own_from_a_remote_directory(tmp_path:
     assert Counting.bytes_read > 1_400_000
 
 
+@pytest.mark.slow
 def test_arrays_that_lie_in_files_of_their_own_are_restored_too(tmp_path: Path) -> None:
     values = {"a": np.arange(3), "b": np.arange(1000)}
     path = ps.Checkpoint(values=values).save(tmp_path / "ckpt", values=values)

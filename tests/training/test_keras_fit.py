@@ -183,6 +183,7 @@ def test_epochs_are_those_of_the_dataset_though_keras_looks_at_a_batch_first() -
     assert found == [expected[0], *expected]  # the look at the first batch, then four epochs
 
 
+@pytest.mark.slow
 def test_a_fit_goes_on_in_the_data_where_the_epoch_before_ended() -> None:
     ledger = Ledger()
     with mirrored(4).scope():
@@ -369,6 +370,7 @@ def test_eight_calls_of_a_parallel_map_run_together_in_fit(replicas: int) -> Non
     assert len(history["loss"]) == 2
 
 
+@pytest.mark.slow
 def test_a_generator_of_the_users_own_still_goes_into_fit() -> None:
     def batches() -> Iterator[Any]:
         yield FEATURES, LABELS
@@ -395,6 +397,7 @@ def refused(match: str, dataset: Any, error: type[Exception] = ps.InvalidArgumen
         model.fit(dataset, **arguments)
 
 
+@pytest.mark.slow
 def test_what_a_dataset_brings_itself_is_refused() -> None:
     refused("sample_weight=.*make elements of", rows(FEATURES, LABELS), sample_weight=WEIGHTS)
     refused("weights of its own", rows(FEATURES, LABELS, WEIGHTS), class_weight={0: 1.0})
@@ -406,6 +409,7 @@ def test_what_a_dataset_brings_itself_is_refused() -> None:
         plain_model().fit(rows(FEATURES), LABELS)
 
 
+@pytest.mark.slow
 def test_data_that_no_model_can_take_is_refused() -> None:
     refused("at least one batch", rows(FEATURES).take(0))
     refused("steps_per_epoch", rows(FEATURES, LABELS).repeat())

@@ -56,6 +56,7 @@ def test_fit_takes_adapters() -> None:
     assert documented <= set(dir(DataAdapter)), CHANGED + "DataAdapter"
 
 
+@pytest.mark.slow
 def test_callbacks_set_the_first_epoch() -> None:
     class Later(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
         def on_train_begin(self, logs: Any = None) -> None:

@@ -93,6 +93,7 @@ def test_objects_made_inside_may_make_their_variables_later(strategy) -> None:
     assert second < first
 
 
+@pytest.mark.slow
 def test_a_step_runs_inside_the_scope_that_its_model_was_made_in(strategy) -> None:
     with strategy.scope():
         model, optimizer = dense(), keras.optimizers.SGD(0.01)

@@ -83,6 +83,7 @@ def test_a_metric_that_is_no_sum_is_refused(rule, rows: int) -> None:
         kept_over_steps(lambda: Extreme(rule), rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [

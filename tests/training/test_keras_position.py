@@ -89,6 +89,7 @@ class StopsItself(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has 
         self.model.stop_training = True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False])
 def test_an_epoch_that_was_entered_in_the_middle_lets_others_stop_training(tmp_path: Path, first: bool) -> None:
     model = small_model()

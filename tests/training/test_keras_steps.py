@@ -72,6 +72,7 @@ def test_many_steps_leave_the_variables_of_single_ones_and_are_compiled_once() -
     assert int(many.updates.iterations.value) == 10
 
 
+@pytest.mark.slow
 def test_gradients_that_nobody_summed_are_found_and_the_weight_is_named() -> None:
     strategy = checked(2)
     with strategy.scope():
@@ -89,6 +90,7 @@ def test_gradients_that_nobody_summed_are_found_and_the_weight_is_named() -> Non
         strategy.run(step, args=(batch,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "steps", "most"), [(4, 1, 6), (3, 1, 6), (8, 2, 12)])
 def test_by_how_much_a_weight_differs_in_full_and_ragged_and_many_steps(rows: int, steps: int, most: int) -> None:
     strategy = checked(4)

@@ -38,6 +38,7 @@ def test_short_shares_weigh_more_unless_the_true_number_of_examples_is_asked_for
     assert losses_of([[2, 4], [6]], global_batch_size=4) == ([1.5, 1.5], 3.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [None, "actual", 4])
 def test_an_empty_share_adds_nothing(size) -> None:
     parts, total = losses_of([[2, 6], []], global_batch_size=size)
@@ -91,6 +92,7 @@ def test_losses_of_many_predictions_are_averaged_over_each_example_first() -> No
     assert float(strategy.reduce("SUM", parts)) == images.mean()
 
 
+@pytest.mark.slow
 def test_a_mean_of_scaled_losses_is_too_small_by_the_number_of_replicas() -> None:
     """The tutorial's warning of a Mean metric for the training loss: a total of 3.5 by a count of 2."""
     strategy = mirrored(2)
