@@ -6,6 +6,7 @@ the columns of the filter once.
 
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
@@ -180,6 +181,9 @@ class _ParquetFile:
         try:
             self._remote = formats.remote.open_file(name) if has_protocol(name) else None
             self._source = pa.OSFile(name) if self._remote is None else pa.PythonFile(self._remote, mode="r")
+            # A descriptor of our own: Arrow's is not to be had from all versions.
+            self._local = None if self._remote is not None else os.open(name, os.O_RDONLY)
+            self._forget = weakref.finalize(self, os.close, self._local) if self._local is not None else None
             self._written = self._when_written()
             self._parquet = pq.ParquetFile(self._source, page_checksum_verification=verify)
             metadata, schema = self._parquet.metadata, self._parquet.schema_arrow
@@ -229,12 +233,14 @@ class _ParquetFile:
 
     def close(self) -> None:
         self._source.close()
+        if self._forget is not None:
+            self._forget()
 
     def _when_written(self) -> tuple[int, int] | None:
         """Differs when a local file was written to; requests of remote ones find out by themselves."""
-        if self._remote is not None:
+        if self._local is None:
             return None
-        found = os.fstat(self._source.fileno())
+        found = os.fstat(self._local)
         return found.st_size, found.st_mtime_ns
 
     def _next_groups(self, groups: list[int]) -> range:
