@@ -1,6 +1,7 @@
 """A small training that goes on from its newest checkpoint with any number of workers; test_elastic.py starts it.
 
-Usage: elastic_training.py DIRECTORY STEPS_BETWEEN_CHECKPOINTS. Worker 0 writes a line for every step to DIRECTORY/log.
+Usage: elastic_training.py DIRECTORY STEPS_BETWEEN_CHECKPOINTS. The last worker writes a line per step to DIRECTORY/log:
+a worker that kills itself in a step has then logged the step before.
 A file DIRECTORY/kill-STEP-SHARE-SECONDS, made beforehand, lets one worker kill itself as many seconds after the
 beginning of that step: the one whose number is that share of all of them.
 """
@@ -53,7 +54,7 @@ def main(directory: Path, every: int, pause: float = 0) -> None:
             weights, loss, taken = strategy.run(train_step, args=(weights, numbers, examples))
             weights, loss = (np.asarray(strategy.local_results(value)[0]) for value in (weights, loss))
             everything = np.asarray(strategy.gather(taken, axis=0)).tolist()
-            if worker == 0:
+            if worker == workers - 1:
                 line = {"step": step, "elements": everything, "loss": float(loss), "workers": workers}
                 with (directory / "log").open("a") as log:
                     log.write(json.dumps(line) + "\n")
