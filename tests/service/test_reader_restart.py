@@ -4,6 +4,7 @@ Plain rows are the simplest kind: with them `tests/chaos` kills trainers too, an
 """
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -351,20 +352,22 @@ def test_coordinated_trainers_that_are_restored_are_in_step_again(start_trainer:
 def test_a_coordinated_trainer_that_comes_back_without_a_state_is_in_step_again(
     start_trainer: Callable[..., Trainer],
 ) -> None:
+    reading = {"saving": "nothing", "every": 1, "job_name": "step", "num_consumers": 2}
     with service() as address:
-        first, second = (
-            start_trainer(address, saving="nothing", every=1, job_name="step", consumer_index=index, num_consumers=2)
-            for index in range(2)
-        )
+        first = start_trainer(address, consumer_index=0, **reading)
+        [its_id] = [one.consumer_id for one in await_consumers(address, lambda consumers: len(consumers) == 1)]
+        second = start_trainer(address, consumer_index=1, **reading)
         for step in range(1, 4):
             for trainer in (first, second):
                 trainer.await_step(step)
                 if step < 3:
                     trainer.go_on()
-        await_round(address, 59)  # it has had 60 elements, and has not come for more
+        # They have had 60 elements each, and have not come for more.
+        await_consumers(address, lambda consumers: all(one.round >= 59 for one in consumers))
         before, first.steps = first.elements, {}
         first.kill()
-        await_silence(address)  # before that its index is its own
+        # Before the dispatcher misses it, its index is its own.
+        await_consumers(address, lambda consumers: silence_of(its_id, consumers) > 3 * HEARTBEAT)
         first.start()
         first.await_step(1)
         second.go_on()
@@ -373,21 +376,18 @@ def test_a_coordinated_trainer_that_comes_back_without_a_state_is_in_step_again(
         assert [x + 2 for x in first.elements] == second.elements[59:79]
 
 
-def await_round(address: str, round: int) -> None:
-    """Wait until the dispatcher has heard that all consumers are at a round."""
-    await_consumers(address, lambda consumers: all(one.round >= round for one in consumers))
+def silence_of(consumer_id: int, consumers: list[ConsumerStatus]) -> float:
+    """For how many seconds the dispatcher has not heard of it; infinity where it has given it up."""
+    return next((one.seconds_since_heard for one in consumers if one.consumer_id == consumer_id), math.inf)
 
 
-def await_silence(address: str) -> None:
-    """Wait until the dispatcher misses a consumer."""
-    await_consumers(address, lambda consumers: any(one.seconds_since_heard > 3 * HEARTBEAT for one in consumers))
-
-
-def await_consumers(address: str, holds: Callable[[list[ConsumerStatus]], bool]) -> None:
+def await_consumers(address: str, holds: Callable[[list[ConsumerStatus]], bool]) -> list[ConsumerStatus]:
+    """Wait until that holds for the consumers that the dispatcher knows, and return them."""
     client = DispatcherClient(address)
     try:
-        while not holds([one for epoch in client.ask(GetStatus()).epochs for one in epoch.consumers]):
+        while not holds(consumers := [one for epoch in client.ask(GetStatus()).epochs for one in epoch.consumers]):
             time.sleep(0.01)
+        return consumers
     finally:
         client.close()
 
