@@ -37,6 +37,26 @@ def test_rows_are_dictionaries_and_come_by_number(directory):
     assert xs(ps.FilesDataset(directory / "1.parquet", "parquet")) == list(range(100, 200))
 
 
+def test_lists_of_one_length_in_one_group_and_of_another_in_the_next(tmp_path):
+    rows = [[1, 2], [3, 4], [5], [6], [7, 8, 9], []]
+    pq.write_table(pa.table({"x": rows}), tmp_path / "lists.parquet", row_group_size=2)
+    lists = ps.ParquetDataset(tmp_path / "lists.parquet")
+    assert [row["x"].tolist() for row in lists] == rows
+    assert [x.tolist() for x in next(iter(lists.ragged_batch(6)))["x"]] == rows
+    assert [row["x"].tolist() for row in lists.shuffle(seed=4)] != rows
+    assert [x.tolist() for batch in lists.take(4).batch(2) for x in batch["x"]] == rows[:4]
+
+
+def test_a_length_in_the_type_of_a_list_is_known_without_reading(tmp_path):
+    kinds = {"x": pa.list_(pa.float32(), 2), "s": pa.struct([("y", pa.list_(pa.list_(pa.int8(), 3), 2))])}
+    rows = [{"x": [n, n], "s": {"y": [[n] * 3] * 2}} for n in range(5)]
+    pq.write_table(pa.Table.from_pylist(rows, pa.schema(kinds)), tmp_path / "fixed.parquet", row_group_size=2)
+    dataset = ps.ParquetDataset(tmp_path / "fixed.parquet")
+    assert dataset.element_spec == {"s": {"y": ps.TensorSpec((2, 3), np.int8)}, "x": ps.TensorSpec((2,), np.float32)}
+    assert not dataset.element_spec["x"].assumed
+    assert dataset.batch(5).get_single_element()["s"]["y"].tolist() == [[[n] * 3] * 2 for n in range(5)]
+
+
 @pytest.mark.slow
 def test_it_conforms(directory):
     for make in (

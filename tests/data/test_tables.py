@@ -65,6 +65,26 @@ def test_numbers_in_one_piece_are_not_copied():
     ] * 2
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_(pa.float32(), 3)])
+def test_lists_of_one_length_are_rows_of_an_array_that_is_not_copied(kind):
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    table = pa.table({"x": pa.array(values.tolist(), kind)})
+    dataset = ps.Dataset.from_arrow(table.slice(1))
+    (column,) = dataset.node.columns
+    np.testing.assert_array_equal(column, values[1:])
+    assert np.shares_memory(column, table["x"].chunk(0).values.to_numpy())
+    assert dataset.element_spec == {"x": ps.TensorSpec((3,), np.float32)} and not dataset.element_spec["x"].assumed
+
+
+def test_the_type_of_a_row_with_lists_in_lists_does_not_depend_on_other_rows():
+    even, uneven = [[[1, 2], [3, 4]]] * 2, [[[1, 2], [3]]] * 2
+    for rows in (even, uneven):
+        (row, _) = ps.Dataset.from_arrow(pa.table({"x": rows}))
+        assert row["x"].dtype == object and [inner.tolist() for inner in row["x"]] == rows[0]
+    matrices = pa.table({"x": pa.array(even, pa.list_(pa.list_(pa.int64(), 2)))})
+    assert [row["x"].tolist() for row in ps.Dataset.from_arrow(matrices)] == even
+
+
 @pytest.mark.parametrize(
     ("column", "rows"),
     [

@@ -206,7 +206,8 @@ class Dataset(Generic[Element]):
         """The rows of an Arrow table, or of anything that supports Arrow's PyCapsule protocol, as dictionaries.
 
         That includes tables, record batches and their readers, Polars and pandas frames, and results of DuckDB. A
-        reader is read at once. Numbers without nulls in one chunk are not copied; strings become Python strings.
+        reader is read at once. Numbers without nulls in one chunk are not copied; strings become Python strings. Lists
+        become arrays: the rows of one array, not copied either, if all have one length.
 
         Args:
             data: an object with `__arrow_c_stream__` or `__arrow_c_array__`, such as a `pyarrow.Table`.

@@ -13,7 +13,7 @@ from penstock.errors import ElementError, InvalidArgumentError, InvalidTypeError
 from penstock.formats.files import compression_of, open_bytes
 from penstock.formats.line_numbers import line_of
 from penstock.formats.records import CHUNK_BYTES, RecordFormat, RecordReader, SomeRecords, Source
-from penstock.formats.tables import as_columns, masked
+from penstock.formats.tables import as_columns, masked, varies_in_shape
 from penstock.spec import TensorSpec
 from penstock.structure import map_structure
 
@@ -42,7 +42,7 @@ class TableRecords(RecordFormat):
 
     @property
     def spec(self) -> Any:
-        if any(pa.types.is_nested(kind) for kind in self.schema.types):
+        if any(varies_in_shape(kind) for kind in self.schema.types):
             return None
         return map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), self.rows(self._empty()))
 

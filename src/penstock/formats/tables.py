@@ -7,7 +7,9 @@
 | data sets of Hugging Face                        | `with_format`, which offers Arrow         | a dictionary      |
 | pandas frames and series                         | their class; Arrow would make NaN a null  | the same by NumPy |
 
-Numbers without nulls in one chunk are not copied. A null is an error: NumPy's numbers have none.
+Numbers without nulls in one chunk are not copied, nor are lists of them that all have one length, which become an
+array with one more axis. Lists within lists stay arrays of arrays, unless their type fixes their length: the type of a
+row must not depend on the others. A null is an error: NumPy's numbers have none.
 """
 
 from collections.abc import Sequence
@@ -160,8 +162,26 @@ def _unique(names: Sequence[str], where: _ColumnPath) -> Sequence[str]:
     return names
 
 
-def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath) -> Any:
-    """An Arrow array as a column; a struct as a dictionary of columns."""
+def varies_in_shape(kind: pa.DataType) -> bool:
+    """Whether values of a type may differ in shape; also those whose shape only reading them tells."""
+    if pa.types.is_struct(kind):
+        return any(varies_in_shape(field.type) for field in kind)
+    if pa.types.is_fixed_size_list(kind):
+        inner = kind.value_type
+        if pa.types.is_fixed_size_list(inner):
+            return varies_in_shape(inner)
+        return not (pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner))
+    return bool(pa.types.is_nested(kind))
+
+
+def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath, within: bool = False) -> Any:
+    """An Arrow array as a column; a struct as a dictionary of columns.
+
+    Args:
+        array: of one column, or the values of all lists of one.
+        where: the name of the column, for errors.
+        within: whether these are values of lists.
+    """
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # too long for one array
@@ -171,19 +191,19 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath) -> Any:
     if isinstance(array, pa.FixedShapeTensorArray):
         return array.to_numpy_ndarray()
     if isinstance(kind, pa.BaseExtensionType):
-        return _of_arrow(array.storage, where)
+        return _of_arrow(array.storage, where, within)
     if pa.types.is_dictionary(kind):
-        return _of_arrow(array.dictionary, where)[array.indices.to_numpy(zero_copy_only=False)]
+        return _of_arrow(array.dictionary, where, within)[array.indices.to_numpy(zero_copy_only=False)]
     if pa.types.is_struct(kind):
         names = _unique([kind.field(number).name for number in range(kind.num_fields)], where)
         columns = array.flatten()
-        return {name: _of_arrow(column, where.of(name)) for name, column in zip(names, columns, strict=True)}
+        return {name: _of_arrow(column, where.of(name), within) for name, column in zip(names, columns, strict=True)}
     if pa.types.is_fixed_size_list(kind):
-        values = _of_arrow(array.flatten(), where)
+        values = _of_arrow(array.flatten(), where, within=True)
         if isinstance(values, np.ndarray) and values.dtype != object:
             return values.reshape(len(array), kind.list_size, *values.shape[1:])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return _rows(array, where)
+        return _rows(array, where, within)
     if _fits_numpy(kind):
         return array.to_numpy(zero_copy_only=False)
     raise InvalidTypeError(
@@ -192,18 +212,17 @@ def _of_arrow(array: pa.Array | pa.ChunkedArray, where: _ColumnPath) -> Any:
     )
 
 
-def _rows(array: pa.Array, where: _ColumnPath) -> Any:
-    """Lists as an object column with one array per row, each a view of the values."""
-    values = _of_arrow(array.flatten(), where)
+def _rows(array: pa.Array, where: _ColumnPath, within: bool) -> Any:
+    """Lists as an array with one more axis if they have one length, else as one array per row; not copied."""
+    values = _of_arrow(array.flatten(), where, within=True)
     if isinstance(values, dict):
         raise InvalidTypeError(f"{where.call} takes lists of numbers or strings, got {array.type}{where}")
-    ends = np.cumsum(array.value_lengths().to_numpy(zero_copy_only=False)) if len(array) else np.zeros(0, np.int64)
-    rows = np.empty(len(array), dtype=object)
-    start = 0
-    for number, end in enumerate(ends.tolist()):
-        rows[number] = values[start:end]
-        start = end
-    return rows
+    lengths = array.value_lengths().to_numpy(zero_copy_only=False)
+    if len(lengths) and not within and values.dtype != object and (lengths == lengths[0]).all():
+        return values.reshape(len(lengths), lengths[0], *values.shape[1:])
+    ends = np.cumsum(lengths)
+    spans = zip((ends - lengths).tolist(), ends.tolist(), strict=True)
+    return np.fromiter((values[start:end] for start, end in spans), object, len(lengths))
 
 
 @cache

@@ -2,7 +2,8 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
@@ -38,6 +39,15 @@ class KeptRows(Generic[Kept]):
             self._kept[key] = value, size
             while self._bytes > CACHE_BYTES and len(self._kept) > 1:
                 self._bytes -= self._kept.popitem(last=False)[1][1]
+
+
+def joined(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """The rows of several columns of one leaf, at least one; each may have rows of another length, or of several."""
+    if len(columns) == 1:
+        return columns[0]
+    if len({column.shape[1:] for column in columns}) == 1:
+        return np.concatenate(columns)
+    return np.fromiter(chain.from_iterable(columns), object, sum(map(len, columns)))
 
 
 def bytes_of(columns: Iterable[npt.NDArray[Any]]) -> int:

@@ -22,8 +22,8 @@ from penstock import formats
 from penstock.errors import InvalidArgumentError, StorageError
 from penstock.formats.files import changed, has_protocol
 from penstock.formats.indexed.file_format import FileFormat, Rows
-from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of
-from penstock.formats.tables import as_columns, masked
+from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of, joined
+from penstock.formats.tables import as_columns, masked, varies_in_shape
 from penstock.printing import in_bytes
 from penstock.spec import TensorSpec
 from penstock.structure import Structure, flatten, map_structure
@@ -91,9 +91,9 @@ class ParquetFiles(FileFormat):
 
     def spec(self, name: str) -> Any:
         empty = masked(self._file(name).schema.empty_table(), self.mask_nulls)
-        nested = any(pa.types.is_nested(field.type) for field in empty.schema)
         columns = as_columns(empty, call="ParquetDataset")
-        return None if nested else map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), columns)
+        unknown = any(varies_in_shape(field.type) for field in empty.schema)
+        return None if unknown else map_structure(lambda column: TensorSpec(column.shape[1:], column.dtype), columns)
 
     def read(self, name: str, rows: Rows) -> Any:
         file = self._file(name)
@@ -109,8 +109,7 @@ class ParquetFiles(FileFormat):
             together = within[-1] - within[0] == len(within) - 1
             picked = slice(int(within[0]), int(within[-1]) + 1) if together else within
             parts.append([column[picked] for column in columns])
-        joined = parts[0] if len(parts) == 1 else [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
-        return decoded[0][1].unflatten(joined)
+        return decoded[0][1].unflatten([joined(pieces) for pieces in zip(*parts, strict=True)])
 
     def _groups_of(self, file: "_ParquetFile", groups: list[int]) -> list[_Decoded]:
         """Row groups as their columns and structure; those that are not kept are decoded together."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from penstock.errors import ElementError, StorageError
 from penstock.formats.files import compression_of
 from penstock.formats.indexed.file_format import FileFormat, Rows
-from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of
+from penstock.formats.indexed.kept_rows import CACHE_BYTES, KeptRows, bytes_of, joined
 from penstock.formats.indexed.offsets import Edges, edges_beside, kept_edges
 from penstock.formats.indexed.open_files import OpenFiles
 from penstock.formats.ranges import RangedFile, open_ranges
@@ -168,4 +168,4 @@ def _all(reader: RecordReader, count: int) -> Any:
 
 def _joined(parts: list[_Decoded]) -> Any:
     columns = zip(*(columns for columns, _ in parts), strict=True)
-    return parts[0][1].unflatten([one[0] if len(one) == 1 else np.concatenate(one) for one in columns])
+    return parts[0][1].unflatten(list(map(joined, columns)))
