@@ -133,6 +133,20 @@ def test_faults_that_pass_cost_no_row(server, fault, by_index):
     assert server.requests["bucket/a"] > len(TRANSIENT[fault])
 
 
+def test_a_server_that_is_busy_for_longer_than_obstore_asks_is_asked_again(server, monkeypatch):
+    monkeypatch.setattr(object_stores, "_stores", {})
+    monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 0})
+    monkeypatch.setattr(object_stores, "_DELAYS", [0.001] * 3)
+    server.objects["bucket/a"] = lines(1, 2)
+    server.fail("bucket/a", status(503), status(429, Retry_After="1"), status(500))
+    assert list(ps.TextLineDataset("s3://bucket/a")) == ["1", "2"]
+    for _ in range(2):
+        server.fail("bucket/a", *[status(503)] * 4)
+        with pytest.raises(ps.StorageError, match="'s3://bucket/a' cannot be read: .* status code: 503"):
+            list(ps.TextLineDataset("s3://bucket/a"))
+    assert server.requests["bucket/a"] == 12
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("by_index", [False, True])
 def test_a_slow_server_is_asked_for_many_files_at_a_time(server, by_index):

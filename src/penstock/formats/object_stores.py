@@ -1,18 +1,22 @@
 """Files of object stores and web servers: s3://, gs://, az://, http:// and https://, through obstore.
 
 obstore repeats a request that the server refuses for the moment (429 and 5xx) or that breaks off, after a growing
-random delay, and asks for the rest only. Credentials, regions and addresses come from the environment, by the names
+random delay, and asks for the rest only. That takes about two seconds altogether; servers that are too busy for longer are
+asked again here. How long they want to be left alone (`Retry-After`) obstore does not tell. Credentials, regions and addresses come from the environment, by the names
 that the stores' own tools use.
 """
 
 import os
+import random
+import re
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import obstore
 import obstore.store
@@ -34,6 +38,10 @@ _RETRIES: Any = {
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=15), "base": 2},
     "retry_timeout": timedelta(minutes=3),
 }
+_DELAYS: Final = (1.0, 2.0, 4.0, 8.0, *[15.0] * 11)
+"""How many seconds lie between requests to a server that is too busy: at most so many, at least half."""
+_BUSY: Final = re.compile(r"status code: (408|429|50[0234])\b")
+"""How the messages of obstore's errors say so."""
 _TIMES: Any = {"timeout": timedelta(minutes=5), "read_timeout": timedelta(seconds=30)}
 """Many requests that share a slow line take long; one of which nothing comes is given up."""
 WHOLE_BYTES: Final = 1 << 25
@@ -41,6 +49,8 @@ WHOLE_BYTES: Final = 1 << 25
 _COPIED_BYTES: Final = 1 << 20
 _NAMES: Final = 1000
 """How many names come at a time."""
+
+Result = TypeVar("Result")
 
 _stores: dict[tuple[Any, ...], Any] = {}
 _lock = threading.Lock()
@@ -58,7 +68,7 @@ class _ObjectFile(RemoteFile):
         if self._tag and not self._tag.startswith("W/"):
             options["if_match"] = self._tag
         with reading(self.name):
-            found = obstore.get(self._store, self._path, options=options)
+            found = _patiently(lambda: obstore.get(self._store, self._path, options=options))
             if _version(found.meta) != self.version:
                 raise changed(self.name)
             return memoryview(found.bytes())
@@ -107,12 +117,14 @@ def open_file(name: str, first: int) -> RemoteFile:
     store, path = _store_of(name)
     with reading(name):
         if not first and name.partition("://")[0] not in _WEB:  # a signed address may be good for GET alone
-            return _ObjectFile(name, store, path, obstore.head(store, path), b"")
+            return _ObjectFile(name, store, path, _patiently(lambda: obstore.head(store, path)), b"")
         try:
-            found = obstore.get(store, path, options={"range": (0, max(first, 1))})
+            found = _patiently(lambda: obstore.get(store, path, options={"range": (0, max(first, 1))}))
             return _ObjectFile(name, store, path, found.meta, bytes(found.bytes()))
-        except (exceptions.GenericError, exceptions.NotSupportedError):  # an empty file has no first bytes
-            found = obstore.get(store, path)
+        except (exceptions.GenericError, exceptions.NotSupportedError) as error:  # an empty file has no first bytes
+            if _BUSY.search(str(error)):
+                raise
+            found = _patiently(lambda: obstore.get(store, path))
             if found.meta["size"] > WHOLE_BYTES:
                 return _CopiedFile(name, found)
             return _WholeFile(name, found.meta, bytes(found.bytes()))
@@ -126,7 +138,7 @@ def read_file(name: str) -> bytes:
     """
     store, path = _store_of(name)
     with reading(name):
-        return bytes(obstore.get(store, path).bytes())
+        return bytes(_patiently(lambda: obstore.get(store, path)).bytes())
 
 
 def matching(pattern: str) -> list[str]:
@@ -147,10 +159,23 @@ def matching(pattern: str) -> list[str]:
     store, _ = _store_of(f"{protocol}://{bucket}/")
     with reading(pattern, "listed"):
         if deep:
-            paths = [about["path"] for part in obstore.list(store, folder or None, chunk_size=_NAMES) for about in part]
+            listed: Any = _patiently(lambda: obstore.list(store, folder or None, chunk_size=_NAMES).collect())
         else:
-            paths = [about["path"] for about in obstore.list_with_delimiter(store, folder or None)["objects"]]
+            listed = _patiently(lambda: obstore.list_with_delimiter(store, folder or None))["objects"]
+    paths = [about["path"] for about in listed]
     return [f"{protocol}://{bucket}/{path}" for path in paths if keeps(path)]
+
+
+def _patiently(request: Callable[[], Result]) -> Result:
+    """What a request gives, which is repeated for two to three minutes while its server is too busy."""
+    for delay in _DELAYS:
+        try:
+            return request()
+        except exceptions.GenericError as error:
+            if not _BUSY.search(str(error)):
+                raise
+        time.sleep(delay * random.uniform(0.5, 1))
+    return request()
 
 
 @contextmanager
