@@ -1,5 +1,6 @@
 """Files of object stores and web servers: patterns, tags, faults of servers, and what is read in advance."""
 
+import gzip
 import importlib
 import importlib.util
 import json
@@ -175,8 +176,9 @@ def test_faults_that_stay_come_after_the_rows_before_them(server, fault, message
     assert list(iterator) == ["2"]
 
 
-@pytest.mark.slow
-def test_a_server_that_always_breaks_off_is_an_error(server):
+def test_a_server_that_always_breaks_off_is_an_error(server, monkeypatch):
+    monkeypatch.setattr(object_stores, "_stores", {})
+    monkeypatch.setattr(object_stores, "_RETRIES", {"max_retries": 1})
     server.objects["bucket/a"] = os.urandom(1 << 20)
     server.fail("bucket/a", *[cut] * 100)
     with pytest.raises(ps.StorageError, match="'s3://bucket/a' cannot be read: Generic S3 error: .*body"):
@@ -417,6 +419,24 @@ def test_a_changed_file_is_fetched_again(server, cached):
     assert list(ps.TextLineDataset("s3://bucket/a")) == ["1"]
     server.objects["bucket/a"] = lines(2)
     assert list(ps.TextLineDataset("s3://bucket/a")) == ["2"]
+
+
+@pytest.mark.parametrize("most", [1 << 25, 1000])
+def test_whole_files_of_a_server_without_ranges_are_kept_too(server, cached, most, monkeypatch):
+    monkeypatch.setattr(object_stores, "WHOLE_BYTES", most)
+    received = []
+    receive = object_stores._WholeFile.receive
+    monkeypatch.setattr(
+        object_stores._WholeFile, "receive", lambda file, found: (received.append(file.size), receive(file, found))
+    )
+    server.ranges = False
+    packed = server.objects["a.gz"] = gzip.compress(lines(*range(1000)), mtime=0)
+    dataset = ps.TextLineDataset(f"{server.address}/a.gz", compression_type="GZIP")
+    for _ in range(2):
+        assert [int(line) for line in dataset] == list(range(1000))
+    assert received == [len(packed)]
+    changed = server.objects["a.gz"] = gzip.compress(lines(7), mtime=0)
+    assert list(dataset) == ["7"] and received == [len(packed), len(changed)]
 
 
 @pytest.mark.slow

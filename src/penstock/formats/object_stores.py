@@ -1,9 +1,9 @@
 """Files of object stores and web servers: s3://, gs://, az://, http:// and https://, through obstore.
 
 obstore repeats a request that the server refuses for the moment (429 and 5xx) or that breaks off, after a growing
-random delay, and asks for the rest only. That takes about two seconds altogether; servers that are too busy for longer are
-asked again here. How long they want to be left alone (`Retry-After`) obstore does not tell. Credentials, regions and addresses come from the environment, by the names
-that the stores' own tools use.
+random delay, and asks for the rest only. That takes about two seconds altogether; servers that are too busy for longer
+are asked again here. How long they want to be left alone (`Retry-After`) obstore does not tell. Credentials, regions
+and addresses come from the environment, by the names that the stores' own tools use.
 """
 
 import os
@@ -75,37 +75,53 @@ class _ObjectFile(RemoteFile):
 
 
 class _WholeFile(RemoteFile):
-    """A file that came as a whole, because it is empty or its server gives no parts."""
+    """A file that its server sends as a whole, when a part of it is first needed.
 
-    def __init__(self, name: str, about: Any, content: bytes) -> None:
-        self.name, self.version = name, _version(about)
-        self.size, self.head = len(content), content
+    It is held in memory, or if it is large in a nameless file of this machine's disk.
+    """
+
+    def __init__(self, name: str, store: Any, path: str, about: Any) -> None:
+        self.name, self.version, self.size = name, _version(about), about["size"]
+        self._store, self._path = store, path
+        self._lock = threading.Lock()
+        self._received = False
+        self._copy: int | None = None
+
+    def receive(self, found: Any) -> None:
+        """Take what the server sends.
+
+        Raises:
+            StorageError: it is another file than was opened, or does not fit on the disk.
+        """
+        if _version(found.meta) != self.version:
+            raise changed(self.name)
+        if self.size > WHOLE_BYTES:
+            self._copy = self._copied(found)
+        else:
+            self.head = bytes(found.bytes())
+        self._received = True
 
     def _fetch(self, begin: int, end: int) -> Any:
-        return memoryview(self.head)[begin:end]
+        with self._lock, reading(self.name):
+            if not self._received:
+                self.receive(_patiently(lambda: obstore.get(self._store, self._path)))
+        return memoryview(self.head)[begin:end] if self._copy is None else os.pread(self._copy, end - begin, begin)
 
-
-class _CopiedFile(RemoteFile):
-    """A file that its server sends as a whole, in a nameless file of this machine's disk."""
-
-    def __init__(self, name: str, found: Any) -> None:
-        self.name, self.version, self.size = name, _version(found.meta), found.meta["size"]
+    def _copied(self, found: Any) -> int:
         folder = os.environ.get(DIRECTORY) or tempfile.gettempdir()
         try:
-            self._copy, place = tempfile.mkstemp(dir=folder)
-            weakref.finalize(self, os.close, self._copy)
+            number, place = tempfile.mkstemp(dir=folder)
+            weakref.finalize(self, os.close, number)
             os.unlink(place)
-            with os.fdopen(self._copy, "wb", closefd=False) as copy:
+            with os.fdopen(number, "wb", closefd=False) as copy:
                 for piece in found.stream(_COPIED_BYTES):
                     copy.write(piece)
         except OSError as error:
             raise StorageError(
-                f"{name!r}, of {in_bytes(self.size)}, cannot be copied to {folder!r}: {error.strerror or error}. A "
-                "copy is needed: its server sends no parts of files; ps.cache_remote_files(directory) chooses a disk"
+                f"{self.name!r}, of {in_bytes(self.size)}, cannot be copied to {folder!r}: {error.strerror or error}. "
+                "A copy is needed: its server sends no parts of files; ps.cache_remote_files(directory) chooses a disk"
             ) from error
-
-    def _fetch(self, begin: int, end: int) -> Any:
-        return memoryview(os.pread(self._copy, end - begin, begin))
+        return number
 
 
 def open_file(name: str, first: int) -> RemoteFile:
@@ -125,9 +141,10 @@ def open_file(name: str, first: int) -> RemoteFile:
             if _BUSY.search(str(error)):
                 raise
             found = _patiently(lambda: obstore.get(store, path))
-            if found.meta["size"] > WHOLE_BYTES:
-                return _CopiedFile(name, found)
-            return _WholeFile(name, found.meta, bytes(found.bytes()))
+            whole = _WholeFile(name, store, path, found.meta)
+            if first:  # else what is there of it may be in a cache
+                whole.receive(found)
+            return whole
 
 
 def read_file(name: str) -> bytes:
