@@ -4,12 +4,12 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 import penstock as ps
-from benchmarks.timing import Figure, seconds, speed_ratio
+from benchmarks.timing import Figure, processor_seconds, seconds, speed_ratio
 
 IMAGES = 60_000
 BATCH = 256
@@ -27,6 +27,7 @@ def measure() -> list[Figure]:
         parallel_map(),
         *huge_shuffle(),
         *huge_restore(),
+        *opening(),
     ]
 
 
@@ -161,6 +162,27 @@ def huge_restore() -> list[Figure]:
         Figure("shuffle(1e9): state", len(json.dumps(state)), 1024, at_least=False, unit="bytes"),
         Figure("shuffle(1e9): taking the state", taken * 1e6, 100, at_least=False, unit="µs"),
         Figure("shuffle(1e9): restore and next batch in the middle", restore * 1e3, 10, at_least=False, unit="ms"),
+    ]
+
+
+def opening() -> list[Figure]:
+    """What an iteration costs beside its elements: opening and restoring it, by processor time."""
+    dataset = ps.Dataset.from_tensor_slices(np.zeros((10, 3))).shuffle(10, seed=1).map(abs).batch(2).repeat(2)
+    state = iter(dataset).state_dict()
+    resumed = iter(dataset)
+
+    def each(work: Callable[[], object]) -> float:
+        def many() -> None:
+            for _ in range(100):
+                work()
+
+        return min(processor_seconds(many) for _ in range(10)) / 100 * 1e6
+
+    return [
+        Figure("five steps: opening an iterator", each(lambda: iter(dataset)), 25, at_least=False, unit="µs"),
+        Figure(
+            "five steps: restoring one", each(lambda: resumed.load_state_dict(state)), 50, at_least=False, unit="µs"
+        ),
     ]
 
 

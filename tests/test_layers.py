@@ -29,7 +29,7 @@ LEVELS = (
     "data/functions/",
     "data/",
     "data/operators/",
-    "data/arguments data/guards data/iterator data/plan data/randomness data/sample",
+    "data/arguments data/guards data/iterator data/plan data/prepared data/randomness data/sample",
     "data/folders data/listings data/saving data/shard_saving data/save_progress data/snapshots",
     "data data/dataset data/files data/shards data/archives data/table_files",
     "distribute/",

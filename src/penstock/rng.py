@@ -8,6 +8,7 @@ is a sort by it, and an order too long to be sorted is a Feistel network of it (
 falls inside the range (Black and Rogaway, 2002).
 """
 
+import math
 import os
 from functools import lru_cache
 
@@ -163,7 +164,9 @@ class _Network:
         self._masks = ((1 << (bits - bits // 2)) - 1, (1 << (bits // 2)) - 1)
         self._keys = [mix(key, number) for number in range(_FEISTEL_ROUNDS)]
         # A half has few values where the words are not huge: their hashes are computed once.
-        self._tables = None if bits > _TABLE_BITS else self._all_hashes()
+        # That takes as long as the first numbers by themselves, so it is done when as many were asked for.
+        self._tables: list[Indices] | None = None
+        self._until_tables = self._masks[0] + 1 if bits <= _TABLE_BITS else math.inf
 
     def _all_hashes(self) -> list[Indices]:
         return [self._hashes(number, np.arange(self._masks[1 - number % 2] + 1)) for number in range(_FEISTEL_ROUNDS)]
@@ -174,6 +177,9 @@ class _Network:
 
     def once(self, words: Indices) -> Indices:
         """The words at these places of the permutation."""
+        self._until_tables -= len(words)
+        if self._until_tables <= 0 and self._tables is None:
+            self._tables = self._all_hashes()
         if len(words) <= _PIECE:
             return self._once(words)
         found = np.empty_like(words)

@@ -222,6 +222,11 @@ def test_long_permutations_look_random():
     assert fixed < 10  # one is expected
 
 
+def test_a_long_permutation_begins_as_it_goes_on():
+    few = permuted(mix(2), 1 << 18, range(100))
+    assert np.array_equal(permuted(mix(2), 1 << 18, range(1000))[:100], few)
+
+
 def test_hashed_positions_are_uniform():
     draws = uniform_positions(mix(7), range(100_000))
     counts, _ = np.histogram(draws, bins=100, range=(0, 1))

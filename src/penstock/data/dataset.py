@@ -41,7 +41,8 @@ from penstock.data.operators.shuffle import Shuffle
 from penstock.data.operators.sources import Choices, Counter, Listing, Random, Range, Slices
 from penstock.data.operators.timeseries import TimeseriesWindows
 from penstock.data.operators.window import Window
-from penstock.data.plan import explain, make_plan
+from penstock.data.plan import described
+from penstock.data.prepared import Prepared
 from penstock.data.randomness import checked_randomness
 from penstock.data.sample import element_spec, tells_by_index
 from penstock.data.saving import Save, SaveRequest, WriteMissing
@@ -101,6 +102,7 @@ class Dataset(Generic[Element]):
         self.node = settled(node, self._options)
         self._iterations = iterations or Iterations(self._options.seed)
         self._spec: Any = None
+        self._prepared = Prepared(self.node, self._options)
 
     def _then(self, node: Node, options: Options | None = None) -> "Dataset[Any]":
         """The dataset whose last step is `node`, with these options, or by default this dataset's."""
@@ -1489,7 +1491,7 @@ class Dataset(Generic[Element]):
     # Reading, and what is known in advance
 
     def __iter__(self) -> DatasetIterator[Element]:
-        return DatasetIterator(self.node, self._options, self._iterations, lambda: self.element_spec)
+        return DatasetIterator(self._prepared, self._iterations, lambda: self.element_spec)
 
     def as_numpy_iterator(self) -> DatasetIterator[Element]:
         """The same as `iter(dataset)`, whose elements are NumPy arrays.
@@ -1535,7 +1537,7 @@ class Dataset(Generic[Element]):
             np.int64(81)
         """
         position = check_integer("at", "index", index, minimum=0)
-        node = make_plan(self.node, self._options).root
+        node = self._prepared.plan.root
         while node.reads_ahead:
             (node,) = node.inputs
         if not node.indexable:
@@ -1808,7 +1810,7 @@ class Dataset(Generic[Element]):
                 shuffle(buffer_size=1000, seed=1)    index, 1,000  moves indices only, holds 8 kB
                   range(start=0, stop=1000, step=1)  index, 1,000
         """
-        return explain(self.node, self._options)
+        return described(self._prepared.plan)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the plan and `element_spec`, for which a user's function may be called once."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.data.block import Block
 from penstock.data.guards import guarded_below
-from penstock.data.identity import Identity, identities_of
+from penstock.data.identity import Identity
 from penstock.data.iterator_states import (
     STATE_VERSION,
     check_state,
@@ -22,8 +22,9 @@ from penstock.data.iterator_states import (
     position_of,
     taken_apart,
 )
-from penstock.data.node import Node, Run, too_deep
-from penstock.data.plan import Plan, described, going_on, make_plan
+from penstock.data.node import Run, too_deep
+from penstock.data.plan import Plan, described
+from penstock.data.prepared import Prepared
 from penstock.data.skipped import SkipLog, SkippedRows
 from penstock.data.streams.stream import Cursor, State
 from penstock.data.tensorflow import ITERATOR
@@ -150,16 +151,15 @@ class DatasetIterator(Iterator[Element]):
         [np.int64(20), np.int64(30), np.int64(40)]
     """
 
-    def __init__(self, node: Node, options: Options, iterations: Iterations, element_spec: Callable[[], Any]) -> None:
+    def __init__(self, prepared: Prepared, iterations: Iterations, element_spec: Callable[[], Any]) -> None:
         self._element_spec = element_spec
-        self._node = node
-        self._options = options
+        self._prepared = prepared
         self._lock = RLock()  # several threads may share an iterator: each element goes to one of them
         self._iterations = iterations
         self._epoch, self._seed = iterations.begin()
-        self._drawn = None if iterations.seeded else [drawn.seed for drawn in node.drawn_seeds()]
+        self._drawn = None if iterations.seeded else [drawn.seed for drawn in prepared.node.drawn_seeds()]
         self._tells = True
-        self._open(make_plan(node, options), {})
+        self._open(prepared.plan, {})
 
     @property
     def errors(self) -> SkippedRows:
@@ -184,14 +184,14 @@ class DatasetIterator(Iterator[Element]):
 
     @cached_property
     def _identities(self) -> list[Identity]:
-        return identities_of(self._node)
+        return self._prepared.identities.now()
 
     @cached_property
     def _entries(self) -> list[list[str]]:
         return [identity.entry() for identity in self._identities]
 
     def _open(self, plan: Plan, live: dict[str, State]) -> None:
-        self._pass = _Pass(plan, self._options, self._epoch, self._seed, live, seeded=self._drawn is None)
+        self._pass = _Pass(plan, self._prepared.options, self._epoch, self._seed, live, seeded=self._drawn is None)
         self._plan = plan
         self._finalizer = weakref.finalize(self, self._pass.stop)
         self._finalizer.atexit = False
@@ -354,14 +354,15 @@ class DatasetIterator(Iterator[Element]):
                 that differs.
         """
         check_state(state, self._identities)
-        plan = make_plan(going_on(self._node, self._options, state.get("in_flight")), self._options)
-        drawn = drawn_in(state, self._node)
+        node = self._prepared.node
+        plan = self._prepared.plan_after(state.get("in_flight"))
+        drawn = drawn_in(state, node)
         live = dict(state.get("live", {}))
         self._pass.run.live.leave_to(live)
         self.close()
         self._epoch, self._seed = state["epoch"], state["seed"]
         # Datasets that are made of the same nodes have the same order, also in the process that goes on.
-        for own, seed in zip(self._node.drawn_seeds(), drawn or [], strict=False):
+        for own, seed in zip(node.drawn_seeds(), drawn or [], strict=False):
             own.seed = seed
         self._drawn = drawn
         self._iterations.resume(self._epoch, self._seed, seeded=drawn is None)

@@ -19,7 +19,6 @@ Rules that all operators keep, and the conformance suite checks:
 5. `close()` may be called at any time, more than once.
 """
 
-import copy
 import sys
 import zlib
 from abc import ABC, abstractmethod
@@ -28,7 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -83,12 +82,7 @@ class Run:
         self.skips: Skips = SkipLog()
         # What becomes of a dataset that a function made, before it is opened.
         self.prepare: Callable[[Node], Node] = _as_it_is
-        # A node's place is its number among those of its name, so that adding a prefetch, say, changes no order.
-        counts: Counter[str] = Counter()
-        self._places: dict[int, tuple[int, int]] = {}
-        for node in root.walk_all():
-            self._places[id(node)] = (zlib.crc32(node.name.encode()), counts[node.name])
-            counts[node.name] += 1
+        self._places = root.places
         # As they are now: a state that another iteration is restored from must not change this one.
         self._drawn = {} if seeded else {id(drawn): drawn.seed for drawn in root.drawn_seeds()}
         self._layouts: dict[int, Any] = {}
@@ -138,13 +132,13 @@ class Run:
 
     def leaving_to(self, skips: Skips) -> "Run":
         """This run with another place to tell what it leaves out."""
-        run = copy.copy(self)
+        run = self._copy()
         run.skips = skips
         return run
 
     def for_one_stream(self) -> "Run":
         """This run for readings of one stream, which may wait for each other."""
-        run = copy.copy(self)
+        run = self._copy()
         run.loads = {}
         return run
 
@@ -152,8 +146,13 @@ class Run:
         """This run for what is read below a node that has so many threads copy rows."""
         if parallelism == self.copiers.count:
             return self
-        run = copy.copy(self)
+        run = self._copy()
         run.copiers = Copiers(self.threads, parallelism)
+        return run
+
+    def _copy(self) -> Self:
+        run = object.__new__(type(self))  # `copy.copy` takes three times as long, for each stream that is opened
+        run.__dict__.update(self.__dict__)
         return run
 
     def name_of(self, node: "Node", epoch: int) -> str:
@@ -481,7 +480,24 @@ class Node(ABC):
 
     def drawn_seeds(self) -> list[DrawnSeed]:
         """The seeds that were drawn when these nodes were made, inputs first."""
-        return list({id(node.drawn): node.drawn for node in self.walk_all() if node.drawn is not None}.values())
+        return list(self._drawn_seeds)
+
+    @cached_property
+    def _drawn_seeds(self) -> tuple[DrawnSeed, ...]:
+        return tuple({id(node.drawn): node.drawn for node in self.walk_all() if node.drawn is not None}.values())
+
+    @cached_property
+    def places(self) -> dict[int, tuple[int, int]]:
+        """Of each node here and below by its `id`, what its random numbers depend on: its name, hashed, and its number.
+
+        The number is that among the nodes of its name, so that adding a prefetch, say, changes no order.
+        """
+        counts: Counter[str] = Counter()
+        places = {}
+        for node in self.walk_all():
+            places[id(node)] = zlib.crc32(node.name.encode()), counts[node.name]
+            counts[node.name] += 1
+        return places
 
     @property
     def label(self) -> str:

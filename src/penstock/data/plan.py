@@ -12,7 +12,7 @@ Two rewrites, neither of which changes a single element:
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from penstock.data.identity import digests_of
@@ -38,7 +38,7 @@ class Plan:
     root: Node
     moves: tuple[str, ...]
 
-    @property
+    @cached_property
     def in_flight(self) -> str | None:
         """What counts where a map gives its results in any order, as `identity.digests_of` tells it; None if none does.
 
@@ -202,13 +202,8 @@ def with_inputs(node: Node, inputs: list[Node]) -> Node:
     return replace(node, **changes)
 
 
-def explain(node: Node, options: Options) -> str:
-    """The plan as text: one line for each node, what it reads below it."""
-    return described(make_plan(node, options), lambda node: "")
-
-
-def described(plan: Plan, remark: Callable[[Node], str]) -> str:
-    """A plan as text, with a remark on each node, or ""."""
+def described(plan: Plan, remark: Callable[[Node], str] = lambda node: "") -> str:
+    """A plan as text: one line for each node, what it reads below it, with a remark on each, or ""."""
     lines = [
         (indent + below.label, _mode(below), ", ".join(filter(None, (*_remarks(below), remark(below)))))
         for indent, below in _tree(plan.root, "")

@@ -24,6 +24,7 @@ from penstock.data.iterator import DatasetIterator, Iterations, blocks_of
 from penstock.data.iterator_states import drawn_in
 from penstock.data.node import Node
 from penstock.data.operators.order import Skip, Take
+from penstock.data.prepared import Prepared
 from penstock.errors import StorageError
 from penstock.formats.saving.registry import shard_format
 from penstock.formats.saving.shard_format import Description
@@ -117,7 +118,7 @@ class ShardTask:
 
 def iterator_at(node: Node, options: Options, state: dict[str, Any]) -> DatasetIterator[Any]:
     """An iterator that goes on from a state."""
-    iterator: DatasetIterator[Any] = DatasetIterator(node, options, Iterations(options.seed), lambda: None)
+    iterator: DatasetIterator[Any] = DatasetIterator(Prepared(node, options), Iterations(options.seed), lambda: None)
     iterator.load_state_dict(state)
     return iterator
 
@@ -129,7 +130,7 @@ def iter_between(node: Node, options: Options, state: dict[str, Any], start: int
         own.seed = seed
     iterations = Iterations(options.seed)
     iterations.resume(state["epoch"] - 1, state["seed"], seeded=drawn is None)
-    return DatasetIterator(Skip(Take(node, stop), start), options, iterations, lambda: None)
+    return DatasetIterator(Prepared(Skip(Take(node, stop), start), options), iterations, lambda: None)
 
 
 def write_shard(

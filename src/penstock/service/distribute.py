@@ -8,7 +8,7 @@ from penstock.data.arguments import user_site
 from penstock.data.dataset import Dataset, node_of
 from penstock.data.fingerprint import fingerprint
 from penstock.data.node import Node
-from penstock.data.plan import explain, with_inputs
+from penstock.data.plan import described, make_plan, with_inputs
 from penstock.errors import ElementError, InvalidArgumentError
 from penstock.options import INFINITE_CARDINALITY, Options
 from penstock.service.reader.distribute_options import DistributeOptions, check_name, check_ordered, checked_options
@@ -171,7 +171,7 @@ def _defined(
         cardinality=node.cardinality,
         element_spec=element_spec,
         compression=compression,
-        explanation=explain(node, options),
+        explanation=described(make_plan(node, options)),
         fingerprint=fingerprint((node, options)),
     )
     return definition, info

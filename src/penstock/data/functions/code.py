@@ -21,7 +21,7 @@ import numpy as np
 
 from penstock.data.functions.reads_file import what_is_called
 
-_SCALARS = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.dtype)
+SCALARS = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.dtype)
 _INSTALLED = tuple(
     str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
@@ -116,7 +116,7 @@ class Describing:
             return found
         if isinstance(value, Enum):
             return type(value).__qualname__, value.name
-        if isinstance(value, _SCALARS):
+        if isinstance(value, SCALARS):
             return repr(value)
         if isinstance(value, np.generic):
             return str(value.dtype), repr(value.item())

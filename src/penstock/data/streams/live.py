@@ -112,6 +112,8 @@ class LiveStreams:
 
     def replays(self, position: State) -> dict[str, State]:
         """What a state at this position needs besides."""
+        if not self:
+            return {}
         named = _named(position)
         with self._lock:
             streams = dict(self._streams)
