@@ -1,6 +1,7 @@
 """Workers that have listed other files: all read those of worker 0. They are threads here, with a real channel."""
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -8,23 +9,38 @@ from typing import Any
 import pytest
 
 import penstock as ps
+from penstock.distribute.control import listings
 from penstock.distribute.control.channel import Control
 from penstock.distribute.control.hub import Hub
+from penstock.distribute.control.listings import WorkersListings
 from penstock.distribute.feed.dataset import DistributedDataset
 from penstock.distribute.feed.inputs import DividedInput
 from penstock.distribute.feed.options import InputOptions
 from penstock.distribute.feed.shards import StrategyWorkers
 from penstock.distribute.strategy import placed_on_host
+from penstock.formats import remote
+from penstock.formats.shared_listings import shared_by
 
 
-def on_both(datasets: list[ps.Dataset], control_of: Any = None) -> list[Any]:
-    """The rows of two workers in two epochs, or their errors."""
+def on_two_workers(task: Callable[[int, Control], Any]) -> list[Any]:
+    """What a function of a worker's number and its end of a channel gives for each of two."""
     hub = Hub("127.0.0.1", 2)
+    with ExitStack() as ends, ThreadPoolExecutor(2) as threads:
+        controls = [Control(("127.0.0.1", hub.port), hub.key, worker, 2) for worker in range(2)]
+        for control in controls:
+            ends.callback(control.close)
+        found = list(threads.map(task, range(2), controls))
+    hub._thread.join(timeout=30)
+    return found
 
-    def rows(worker: int) -> Any:
+
+def on_both(datasets: list[ps.Dataset]) -> list[Any]:
+    """The rows of two workers in two epochs, or their errors."""
+
+    def rows(worker: int, control: Control) -> Any:
         inputs = DividedInput(datasets[worker], StrategyWorkers(2, worker, 1))
         try:
-            distributed = DistributedDataset(inputs, placed_on_host, InputOptions(), controls[worker], "call")
+            distributed = DistributedDataset(inputs, placed_on_host, InputOptions(), control, "call")
         except ps.PenstockError as error:
             return error
         epochs = []
@@ -33,13 +49,7 @@ def on_both(datasets: list[ps.Dataset], control_of: Any = None) -> list[Any]:
                 epochs.append([int(row) for step in steps for row in step.values[0]])
         return epochs
 
-    with ExitStack() as ends, ThreadPoolExecutor(2) as threads:
-        controls = [Control(("127.0.0.1", hub.port), hub.key, worker, 2) for worker in range(2)]
-        for control in controls:
-            ends.callback(control.close)
-        found = list(threads.map(rows, range(2)))
-    hub._thread.join(timeout=30)
-    return found
+    return on_two_workers(rows)
 
 
 @pytest.fixture
@@ -114,3 +124,62 @@ def test_folders_of_other_classes_are_different_datasets(folder):
     for error in on_both(datasets):
         assert isinstance(error, ps.WorkerError)
         assert "classes ('a', 'b') on worker 0 is classes ('b', 'c') on worker 1" in str(error)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Who has asked a store for which pattern."""
+    asked = []
+
+    def matching(pattern):
+        asked.append(pattern)
+        if "none" in pattern:
+            raise ps.StorageError(f"{pattern!r} cannot be listed")
+        return [pattern.replace("*", name) for name in "ab"]
+
+    monkeypatch.setattr(remote, "matching", matching)
+    return asked
+
+
+def test_worker_0_asks_a_store_for_all_workers_of_a_scope(asked):
+    def names(worker: int, control: Control) -> Any:
+        with shared_by(WorkersListings(control).names):
+            both = [list(ps.Dataset.list_files(f"s3://bucket/{pattern}")) for pattern in ("*.txt", "*.csv")]
+            own = list(ps.Dataset.list_files(f"s3://bucket/{worker}/*"))
+        return both, own
+
+    (first, own), (second, other) = on_two_workers(names)
+    assert first == second == [["s3://bucket/a.txt", "s3://bucket/b.txt"], ["s3://bucket/a.csv", "s3://bucket/b.csv"]]
+    assert own == ["s3://bucket/0/a", "s3://bucket/0/b"] and other == ["s3://bucket/1/a", "s3://bucket/1/b"]
+    assert sorted(asked) == ["s3://bucket/*.csv", "s3://bucket/*.txt", "s3://bucket/0/*", "s3://bucket/1/*"]
+
+
+def test_what_worker_0_cannot_list_is_an_error_of_all(asked):
+    def error(worker: int, control: Control) -> str:
+        with shared_by(WorkersListings(control).names), pytest.raises(ps.StorageError) as caught:
+            ps.TextLineDataset("s3://bucket/none/*")
+        return str(caught.value)
+
+    first, second = on_two_workers(error)
+    assert first == "'s3://bucket/none/*' cannot be listed" and asked == ["s3://bucket/none/*"]
+    assert second == f"worker 0 could not list the files for all workers: {first}"
+
+
+def test_a_listing_too_long_for_a_message_is_made_by_each_worker(asked, monkeypatch):
+    monkeypatch.setattr(listings, "_MOST_BYTES", 10)
+
+    def names(worker: int, control: Control) -> Any:
+        with shared_by(WorkersListings(control).names):
+            return list(ps.Dataset.list_files("s3://bucket/*"))
+
+    assert on_two_workers(names) == [["s3://bucket/a", "s3://bucket/b"]] * 2 and len(asked) == 2
+
+
+def test_a_strategy_shares_listings_in_its_scope(asked):
+    def names(worker: int, control: Control) -> Any:
+        strategy = ps.HostStrategy(num_workers=2, worker_index=worker)
+        strategy._control = control
+        with strategy.scope():
+            return list(ps.Dataset.list_files("s3://bucket/*"))
+
+    assert on_two_workers(names) == [["s3://bucket/a", "s3://bucket/b"]] * 2 and len(asked) == 1

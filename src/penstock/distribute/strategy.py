@@ -4,6 +4,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from typing import Any
 
 from penstock.distribute.calls import StepLoop, check_call, checked_argument_numbers, take_batches
@@ -17,6 +18,7 @@ from penstock.distribute.contexts import (
     strategy_scope,
 )
 from penstock.distribute.control.channel import Control
+from penstock.distribute.control.listings import WorkersListings
 from penstock.distribute.feed.dataset import DistributedDataset, DistributedIterator
 from penstock.distribute.feed.explain import idle_replicas
 from penstock.distribute.feed.feed import PlaceLeaves
@@ -28,6 +30,7 @@ from penstock.distribute.framework import frameworks_scope
 from penstock.distribute.tensorflow import STRATEGY
 from penstock.distribute.values import PerReplica, local_leaf, regrouped
 from penstock.errors import InvalidArgumentError, InvalidTypeError
+from penstock.formats.shared_listings import Share, shared_by
 from penstock.options import check_integer
 
 _logger = logging.getLogger(__name__)
@@ -416,11 +419,19 @@ class Strategy(ABC):
     def scope(self) -> Iterator[Any]:
         """A context manager within which this strategy is the current one; models are made within it.
 
+        Patterns of files with a protocol, such as "s3://bucket/*.parquet", are listed by worker 0 alone within it: the
+        other workers wait for its names, so all must list the same patterns in the same order.
+
         Raises:
             InvalidArgumentError: on entry, inside the scope of another strategy.
         """
-        with strategy_scope(self), frameworks_scope():
+        with strategy_scope(self), frameworks_scope(), shared_by(self._listings):
             yield self
+
+    @cached_property
+    def _listings(self) -> Share | None:
+        """What shares listings with the other workers; None where there are none to share them with."""
+        return None if self._control is None else WorkersListings(self._control).names
 
     @abstractmethod
     def _map(self, function: Callable[[Any], Any], value: Any) -> Any:

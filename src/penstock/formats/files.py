@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock import formats
 from penstock.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from penstock.formats.shared_listings import shared
 from penstock.paths import local_path
 
 lzma: Any
@@ -90,7 +91,7 @@ def matching_files(call: str, pattern: Any) -> list[str]:
 
 def _matching(call: str, pattern: str) -> list[str]:
     if has_protocol(pattern):
-        names = formats.remote.matching(pattern)
+        names = shared(pattern, lambda: formats.remote.matching(pattern))
     else:
         names = [name for name in glob.glob(local_path(pattern), recursive=True) if os.path.isfile(name)]
     if not names:

@@ -13,6 +13,7 @@ from penstock import formats
 from penstock.errors import ElementError, InvalidArgumentError, StorageError
 from penstock.formats.files import has_protocol
 from penstock.formats.result_memory import ResultMemory
+from penstock.formats.shared_listings import shared
 from penstock.paths import local_path
 
 
@@ -86,7 +87,8 @@ class ExampleFolder:
 
     def _all_files(self, call: str) -> list[str]:
         if has_protocol(self.directory):
-            found = formats.remote.matching(f"{self.directory}/**")
+            pattern = f"{self.directory}/**"
+            found = shared(pattern, lambda: formats.remote.matching(pattern))
         else:
             self._folders(call)  # `os.walk` is silent about a directory that is not there
             found = [os.path.join(root, name) for root, _, names in os.walk(self.directory) for name in names]
