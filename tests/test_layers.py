@@ -47,6 +47,7 @@ LEVELS = (
     "service/reader/",
     "service/ service",
     "parameter_server/",
+    "accumulators/",
     "preprocessing/convert/",
     "preprocessing/ preprocessing",
     "training/",

@@ -1,0 +1,66 @@
+"""Counts, means and variances."""
+
+import numpy as np
+
+from penstock.accumulators.accumulator import Accumulator, Array, Doubles, State, elements, place_shape
+
+
+class Moments(Accumulator):
+    """The count, the mean and the variance of all finite numbers, or of each position of an element.
+
+    Means and sums of squared distances are merged by the formula of Chan, Golub and LeVeque, which squares no number
+    that is far from the mean.
+
+    Example:
+        >>> moments = Moments(elementwise=False)
+        >>> moments.add(np.array([1.0, 3.0, np.nan])); moments.add(np.array([5.0]))
+        >>> int(moments.count), float(moments.mean), float(moments.variance.round(4))
+        (3, 3.0, 2.6667)
+    """
+
+    def __init__(self, elementwise: bool) -> None:
+        self._elementwise = elementwise
+        self.count: Doubles = np.zeros(())
+        self.mean: Doubles = np.zeros(())
+        self._squares: Doubles = np.zeros(())
+
+    def add(self, column: Array) -> None:
+        """Add the numbers of a column; those that are NaN or infinite are left out."""
+        if column.size == 0:
+            return
+        values = elements(column, self._elementwise).astype(np.float64, copy=False)
+        shape = place_shape(column, self._elementwise)
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = values.sum(axis=-1)
+        count = np.full(len(values), float(values.shape[-1]))
+        if not np.isfinite(total).all():
+            finite = np.isfinite(values)
+            values, count = np.where(finite, values, 0.0), finite.sum(axis=-1).astype(np.float64)
+            total = values.sum(axis=-1)
+        mean = total / np.maximum(count, 1)
+        rest = values - mean[:, None]
+        if count.sum() < values.size:
+            rest[~finite] = 0
+        self._take(count.reshape(shape), mean.reshape(shape), np.vecdot(rest, rest).reshape(shape))
+
+    def _take(self, count: Doubles, mean: Doubles, squares: Doubles) -> None:
+        total = self.count + count
+        share = np.divide(count, total, out=np.zeros(np.shape(total)), where=total > 0)
+        distance = mean - self.mean
+        self._squares = self._squares + squares + distance * distance * self.count * share
+        self.mean = self.mean + distance * share
+        self.count = total
+
+    def merge(self, other: "Moments") -> None:
+        self._take(other.count, other.mean, other._squares)
+
+    @property
+    def variance(self) -> Doubles:
+        """The mean squared distance from the mean; 0 where nothing was added."""
+        return np.asarray(self._squares / np.maximum(self.count, 1))
+
+    def state(self) -> State:
+        return {"count": np.asarray(self.count), "mean": np.asarray(self.mean), "squares": np.asarray(self._squares)}
+
+    def load(self, state: State) -> None:
+        self.count, self.mean, self._squares = state["count"], state["mean"], state["squares"]

@@ -1,0 +1,160 @@
+"""Quantiles: exact of a few values, within a stated error of many."""
+
+import math
+
+import numpy as np
+
+from penstock.accumulators.accumulator import Accumulator, Array, Doubles, State
+from penstock.accumulators.summary import Summary, exact, merged, summary_of
+
+EXACT_VALUES = 1 << 16
+"""Of at most so many distinct values all quantiles are exact."""
+
+KEPT_VALUES = 1 << 14
+"""How many values a compressed summary keeps. The error in rank is at most a KEPT_VALUES-th for each level of merges,
+of which there are log2(values / EXACT_VALUES): 0.001 of the whole for four billion values."""
+
+
+class Quantiles(Accumulator):
+    """Summaries of values from which quantiles are read.
+
+    Values are summarised exactly until EXACT_VALUES are distinct. Then summaries of equal numbers of values are merged
+    in pairs, and compressed, as a binary counter counts. Nothing is drawn at random: the same blocks give the same
+    result.
+
+    Example:
+        >>> quantiles = Quantiles()
+        >>> quantiles.add(np.arange(5.0)); quantiles.add(np.arange(5.0, 10.0))
+        >>> quantiles.result(2).tolist()
+        [0.0, 5.0, 9.0]
+    """
+
+    def __init__(self) -> None:
+        self._pending: list[Summary] = []
+        self._waiting = 0
+        self._levels: dict[int, Summary] = {}
+
+    def add(self, column: Array, weights: Array | None = None) -> None:
+        """Add numbers, each with its weight. NaN, and numbers without weight, are left out."""
+        values = column.reshape(-1)
+        heavy = None if weights is None else np.broadcast_to(weights, column.shape).reshape(-1).astype(np.float64)
+        kept = ~np.isnan(values) if values.dtype.kind == "f" else np.ones(len(values), bool)
+        kept = kept if heavy is None else kept & (heavy > 0)
+        if not kept.all():
+            values, heavy = values[kept], None if heavy is None else heavy[kept]
+        for start in range(0, len(values), EXACT_VALUES):
+            part = slice(start, start + EXACT_VALUES)
+            self._wait(summary_of(values[part], None if heavy is None else heavy[part]))
+
+    def _wait(self, summary: Summary) -> None:
+        """Keep a summary of all its values until there are too many of them."""
+        if self._levels and len(summary) > KEPT_VALUES:
+            self._carry(0, summary.compressed(KEPT_VALUES))
+            return
+        self._pending.append(summary)
+        self._waiting += len(summary)
+        if self._waiting > EXACT_VALUES:
+            together = _all(self._pending)
+            self._pending, self._waiting = [together], len(together)
+            if len(together) > EXACT_VALUES:
+                self._pending, self._waiting = [], 0
+                self._carry(0, together.compressed(KEPT_VALUES))
+
+    def _carry(self, level: int, summary: Summary) -> None:
+        while (same := self._levels.pop(level, None)) is not None:
+            summary = merged(same, summary).compressed(KEPT_VALUES)
+            level += 1
+        self._levels[level] = summary
+
+    def merge(self, other: "Quantiles") -> None:
+        for level in sorted(other._levels):
+            self._carry(level, other._levels[level])
+        for summary in other._pending:
+            self._wait(summary)
+
+    def summary(self) -> Summary:
+        """One summary of everything."""
+        found = _all(self._pending)
+        for level in sorted(self._levels):
+            found = merged(found, self._levels[level])
+        return found
+
+    @property
+    def exact(self) -> bool:
+        """Whether all values are still there."""
+        return not self._levels
+
+    def result(self, number: int) -> Array | None:
+        """The number + 1 quantiles that divide the values into parts of equal weight; None of no values."""
+        summary = self.summary()
+        return summary.quantiles(number) if len(summary) else None
+
+    def l_moments(self) -> tuple[float, float, float, float, float]:
+        """The number of values, and their first four L-moments: mean, scale, and third and fourth, unscaled."""
+        summary = self.summary()
+        if not len(summary):
+            return 0.0, 0.0, 0.0, 0.0, 0.0
+        return _l_moments(summary.values.astype(np.float64), np.diff(_ends(summary), prepend=0.0))
+
+    def state(self) -> State:
+        return {
+            "pending": [_plain(_all(self._pending), bounds=False)],
+            "levels": [[level, _plain(self._levels[level], bounds=True)] for level in sorted(self._levels)],
+        }
+
+    def load(self, state: State) -> None:
+        self._pending = [exact(part["values"], part["weights"]) for part in state["pending"]]
+        self._waiting = sum(map(len, self._pending))
+        self._levels = {level: Summary(**part) for level, part in state["levels"]}
+
+
+def _all(summaries: list[Summary]) -> Summary:
+    """The summary of exact summaries together."""
+    if len(summaries) == 1:
+        return summaries[0]
+    if not summaries:
+        return exact(np.zeros(0), np.zeros(0))
+    values = np.concatenate([summary.values for summary in summaries])
+    return summary_of(values, np.concatenate([summary.weights for summary in summaries]))
+
+
+def _plain(summary: Summary, bounds: bool) -> State:
+    plain = {"values": summary.values, "weights": summary.weights}
+    return plain | {"least": summary.least, "most": summary.most} if bounds else plain
+
+
+def _ends(summary: Summary) -> Doubles:
+    """Where the weight of each value ends: in the middle between bounds that differ, and at the total for the last."""
+    ends = (summary.least + summary.weights + summary.most) / 2
+    ends[-1] = summary.total
+    return np.maximum.accumulate(ends)
+
+
+def _l_moments(values: Doubles, weights: Doubles) -> tuple[float, float, float, float, float]:
+    """The L-moments of sorted values that occur `weights` times, by probability weighted moments.
+
+    Values are taken from their middle, which changes the first moment only, so that large numbers do not cancel.
+    """
+    count = math.fsum(weights)
+    middle = float(values[len(values) // 2])
+    rest = values - middle
+    before = np.cumsum(weights) - weights
+    moments = []
+    for order in range(4):
+        # The sum of binomial(rank, order) over the ranks of equal values, as a difference of binomials of order + 1.
+        sums = _binomial(before + weights, order + 1) - _binomial(before, order + 1)
+        all_samples = (order + 1) * float(_binomial(np.array([count]), order + 1)[0])
+        moments.append(float(np.sum(rest * sums)) / all_samples if count > order else 0.0)
+    b0, b1, b2, b3 = moments
+    second = 2 * b1 - b0 if count > 1 else 0.0
+    third = 6 * b2 - 6 * b1 + b0 if count > 2 else 0.0
+    fourth = 20 * b3 - 30 * b2 + 12 * b1 - b0 if count > 3 else 0.0
+    return count, b0 + middle, second, third, fourth
+
+
+def _binomial(number: Doubles, order: int) -> Doubles:
+    """The binomial coefficients of `number` over `order`."""
+    result = np.ones(len(number))
+    for place in range(order):
+        result = result * (number - place) / (place + 1)
+    return result
