@@ -222,3 +222,41 @@ def test_a_lost_server_is_unavailable_and_a_checkpoint_brings_everything_back(tm
     coordinator.strategy.stop()
     with pytest.raises(ps.ClosedError, match="was stopped"):
         coordinator.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["variables", "table"])
+def test_an_optimizer_that_fails_on_one_server_changes_nothing_on_the_other(coordinator, kind) -> None:
+    def init(values):
+        return {"count": np.zeros((), np.int32)}
+
+    def update(gradients, state, values):
+        # Of five rows the first server holds three and the second two.
+        if gradients[0].shape[0] == 2 if kind == "variables" else gradients.shape[0] == 2:
+            raise RuntimeError("two rows are too few")
+        return gradients, {"count": state["count"] + 1}
+
+    optimizer = optax.GradientTransformation(init, update)
+    strategy = coordinator.strategy
+    before = counter(coordinator)
+    if kind == "variables":
+        fails = strategy.create_variables(np.zeros((5, 1), np.float32), optimizer)
+    else:
+        fails = strategy.create_table(np.zeros((5, 1), np.float32), optimizer)
+
+    def step():
+        before.push({"w": np.ones((3, 2)), "b": 1.0})
+        if kind == "variables":
+            fails.push(np.ones((5, 1), np.float32))
+        else:
+            fails.push_rows([0, 1, 2, 3, 4], np.ones((5, 1), np.float32))
+
+    for _ in range(2):
+        with pytest.raises(ps.WorkerError, match="two rows are too few"):
+            coordinator.schedule(step).fetch()
+        with pytest.raises(ps.WorkerError):
+            coordinator.join()
+        assert fails.read().tolist() == [[0.0]] * 5
+        assert before.read()["w"].tolist() == [[0.0, 0.0]] * 3
+    coordinator.schedule(before.push, args=({"w": np.ones((3, 2)), "b": 1.0},)).fetch()
+    assert before.read()["w"].tolist() == [[1.0, 1.0]] * 3

@@ -45,7 +45,7 @@ class ClusterCoordinator:
 
     Each worker runs one function at a time. Gradients that a function pushes are applied once, when it has returned, on
     all servers or on none. If its worker is lost before, the function runs again on another one; what it does besides
-    pushing may then be done twice. Where an optimizer raises on a server, what others have applied stays.
+    pushing may then be done twice. Where an optimizer raises on a server, nothing that the function pushed is applied.
 
     Args:
         strategy: its workers are started now, and end with it.

@@ -2,7 +2,8 @@
 
 It alone decides what counts. A worker that has finished a closure says so here, having staged its pushes at the
 servers; they apply them when this thread commits the closure, which it does once. What a lost worker has staged is
-discarded, and its closure goes to another. So a closure may run twice, and is applied once, on all servers.
+discarded, and its closure goes to another. So a closure may run twice, and is applied once, on all servers. A closure
+that has pushed to several servers is committed to all of them before the next one is, and kept if all could apply it.
 """
 
 import logging
@@ -32,6 +33,7 @@ from penstock.parameter_server.messages import (
     OpenIterator,
     Ready,
     RunClosure,
+    Settle,
     Snapshot,
     SnapshotTaken,
 )
@@ -113,6 +115,8 @@ class Dispatch:
         self._unannounced: list[int] = []
         self._snapshots: list[Future[Any]] = []
         self._pending_snapshots: deque[tuple[Future[Any], dict[tuple[int, int], bytes], list[Any]]] = deque()
+        self._finished: deque[_Worker] = deque()
+        self._settling: _Worker | None = None
         self._stopping = False
         self._asleep = True
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -249,10 +253,22 @@ class Dispatch:
             for number, position in message.positions:
                 self.positions[worker.index, number] = position
         worker.finished, worker.waiting = message, len(message.servers)
-        for server in message.servers:
-            self._send(server, Commit(message.closure, worker.number))
-        if not message.servers:
+        if message.servers:
+            self._finished.append(worker)
+            self._commit()
+        else:
             self._complete(worker)
+
+    def _commit(self) -> None:
+        """Commit the closures that have finished, until one has to be settled on several servers."""
+        while self._finished and self._settling is None:
+            worker = self._finished.popleft()
+            assert worker.finished is not None
+            servers = worker.finished.servers
+            for server in servers:
+                self._send(server, Commit(worker.finished.closure, worker.number, len(servers) == 1))
+            if len(servers) > 1:
+                self._settling = worker
 
     def _send(self, server: int, message: Message, lines: tuple[socket.socket, ...] = ()) -> None:
         try:
@@ -273,7 +289,13 @@ class Dispatch:
         worker.waiting -= 1
         worker.refused = worker.refused or message.error
         if worker.waiting == 0:
+            if worker is self._settling:
+                assert worker.finished is not None
+                for settled in worker.finished.servers:
+                    self._send(settled, Settle(not worker.refused))
+                self._settling = None
             self._complete(worker)
+            self._commit()
 
     def _complete(self, worker: _Worker) -> None:
         closure, finished = worker.closure, worker.finished
@@ -341,6 +363,8 @@ class Dispatch:
         return worker
 
     def _take_snapshots(self) -> None:
+        if self._settling is not None:  # servers have what may be undone
+            return
         for future in self._snapshots:
             self._pending_snapshots.append((future, dict(self.positions), []))
             for server in range(len(self._controls)):

@@ -1,4 +1,7 @@
-"""The shards that one server holds of some variables, and the optimizer that pushes are applied by."""
+"""The shards that one server holds of some variables, and the rule by which pushes change them.
+
+What is pushed is unsettled at first: `settle` keeps it, or brings back what was there before.
+"""
 
 from functools import partial
 from typing import Any
@@ -8,79 +11,93 @@ import numpy as np
 
 from penstock.errors import StateMismatchError
 from penstock.parameter_server.line import Array
+from penstock.parameter_server.rules import Rule
 from penstock.runtime.shared_memory import Arena
 
 
 class HeldVariables:
-    """Shards of dense variables. Each push is one call of the optimizer over all of them.
+    """Shards of dense variables. Each push is one call of the rule over all of them.
 
     Args:
         values: the first values.
-        optimizer: an optax.GradientTransformation.
+        rule: how pushes change them.
         arena: where newest values are published.
     """
 
-    def __init__(self, values: list[Array], optimizer: Any, arena: Arena) -> None:
+    def __init__(self, values: list[Array], rule: Rule, arena: Arena) -> None:
         self._arena = arena
-        self._values = [jax.numpy.array(value) for value in values]
-        self._state = optimizer.init(self._values)
+        first = [jax.numpy.array(value) for value in values]
+        self._settled: Any = (first, jax.tree.map(jax.numpy.array, rule.init(first)))
+        self._unsettled: Any = None
+        self._spare: list[Any] = []
         self._published: list[Array] | None = None
 
-        # The values and the state are given up for the new ones, so that they are changed in place.
-        @partial(jax.jit, donate_argnums=(0, 1))
-        def update(values: Any, state: Any, gradients: Any) -> Any:
+        # New values are written into memory that earlier ones no longer need: fresh memory costs more to touch than
+        # the update, and the settled values have to stay.
+        @partial(jax.jit, donate_argnums=1, keep_unused=True)
+        def update(held: Any, spare: Any, gradients: Any) -> Any:
             # Gradients are shown in memory of the worker's: what is returned must be no part of it.
             gradients = jax.lax.optimization_barrier(gradients)  # type: ignore[no-untyped-call]
-            updates, state = optimizer.update(gradients, state, values)
-            return jax.tree.map(lambda value, change: (value + change).astype(value.dtype), values, updates), state
+            values, state = held
+            return rule.apply(gradients, state, values)
 
         self._update = update
 
     def push(self, gradients: list[Array]) -> None:
         """Apply gradients, which are no longer needed when it returns."""
-        self._published = None
-        self._values, self._state = self._update(self._values, self._state, gradients)
-        jax.block_until_ready((self._values, self._state))  # type: ignore[no-untyped-call]
+        before = self._settled if self._unsettled is None else self._unsettled
+        spare = self._spare.pop() if self._spare else jax.tree.map(jax.numpy.empty_like, before)
+        after = jax.block_until_ready(self._update(before, spare, gradients))  # type: ignore[no-untyped-call]
+        if self._unsettled is not None:
+            self._spare.append(self._unsettled)
+        self._unsettled = after
+
+    def settle(self, *, keep: bool) -> None:
+        """Keep what was pushed since the last call, or forget it."""
+        if self._unsettled is None:
+            return
+        if keep:
+            self._settled, self._unsettled = self._unsettled, self._settled
+            self._published = None
+        self._spare = [self._unsettled]
+        self._unsettled = None
 
     def read(self) -> list[Array]:
         """The newest values, in memory that no later push changes."""
         if self._published is None:
-            self._published = [_copy(value, self._arena) for value in self._values]
+            self._published = [_copy(value, self._arena) for value in self._settled[0]]
         return self._published
 
     def state(self) -> list[Array]:
-        """Copies of the optimizer's arrays."""
-        return [_copy(leaf, self._arena) for leaf in jax.tree.leaves(self._state)]
+        """Copies of the arrays of the rule's state."""
+        return [_copy(leaf, self._arena) for leaf in jax.tree.leaves(self._settled[1])]
 
-    def load(self, values: list[Array], state: list[Array] | None) -> None:
-        """Take other values, and the optimizer's arrays.
+    def load(self, values: list[Array | None], state: list[Array | None]) -> None:
+        """Take other values, and other arrays of the state; where they are None or missing, those stay.
 
         Raises:
-            StateMismatchError: those of another optimizer.
+            StateMismatchError: a state of another optimizer.
         """
-        if state is not None:
-            self._state = _restored(self._state, state, jax.numpy.array)
-        self._values = [jax.numpy.array(value) for value in values]
+        own_values, own_state = self._settled
+        own_state = _restored(own_state, state, jax.numpy.array) if state else own_state
+        replaced = [own if value is None else jax.numpy.array(value) for own, value in zip(own_values, values)]
+        self._settled = (replaced + own_values[len(replaced) :], own_state)
         self._published = None
 
 
 class HeldTable:
-    """Shards of a table, of which rows are read and pushed. The optimizer sees only these, and their part of its state.
+    """Shards of a table, of which rows are read and pushed. The rule sees only these, and their part of its state.
 
     Its arrays of the table's shape have a row for each of the table's; all other arrays are changed by every push.
     """
 
-    def __init__(self, values: list[Array], optimizer: Any, arena: Arena) -> None:
+    def __init__(self, values: list[Array], rule: Rule, arena: Arena) -> None:
         self._arena = arena
         self._values = [np.array(value) for value in values]
-        self._state = [jax.tree.map(_writable, optimizer.init(value)) for value in self._values]
-
-        @jax.jit
-        def update(rows: Any, state: Any, gradients: Any) -> Any:
-            updates, state = optimizer.update(gradients, state, rows)
-            return (rows + updates).astype(rows.dtype), state
-
-        self._update = update
+        self._state = [jax.tree.map(_writable, rule.init(value)) for value in self._values]
+        self._update = jax.jit(rule.apply)
+        self._before: list[tuple[Array, Array, Array]] = []
+        self._states_before = list(self._state)
 
     def read(self) -> list[Array]:
         """A copy of all rows."""
@@ -104,30 +121,47 @@ class HeldTable:
         indices = np.concatenate([rows, np.full(padded - count, rows[0], rows.dtype)])
         padding = np.zeros((padded - count, *gradient.shape[1:]), gradient.dtype)
         part = jax.tree.map(lambda leaf: leaf[indices] if leaf.shape == table.shape else leaf, state)
-        values, changed = self._update(table[indices], part, np.concatenate([gradient, padding]))
-        table[rows] = np.asarray(values)[:count]
+        values, changed = self._update(np.concatenate([gradient, padding]), part, table[indices])
+        self._scatter(table, rows, np.asarray(values)[:count])
 
         def scattered(leaf: Array, new: Any) -> Array:
             if leaf.shape != table.shape:
                 return np.array(new)
-            leaf[rows] = np.asarray(new)[:count]
+            self._scatter(leaf, rows, np.asarray(new)[:count])
             return leaf
 
         return jax.tree.map(scattered, state, changed)
 
+    def _scatter(self, array: Array, rows: Array, new: Array) -> None:
+        self._before.append((array, np.array(rows), array[rows]))
+        array[rows] = new
+
+    def settle(self, *, keep: bool) -> None:
+        """Keep what was pushed since the last call, or bring back what was there before."""
+        if keep:
+            self._states_before = list(self._state)
+        else:
+            for array, rows, before in reversed(self._before):
+                array[rows] = before
+            self._state = list(self._states_before)
+        self._before.clear()
+
     def state(self) -> list[Array]:
-        """Copies of the optimizer's arrays."""
+        """Copies of the arrays of the rule's state."""
         return [_copy(leaf, self._arena) for leaf in jax.tree.leaves(self._state)]
 
-    def load(self, values: list[Array], state: list[Array] | None) -> None:
-        """Take other values, and the optimizer's arrays.
+    def load(self, values: list[Array | None], state: list[Array | None]) -> None:
+        """Take other values, and other arrays of the state; where they are None or missing, those stay.
 
         Raises:
-            StateMismatchError: those of another optimizer.
+            StateMismatchError: a state of another optimizer.
         """
-        if state is not None:
+        if state:
             self._state = _restored(self._state, state, _writable)
-        self._values = [np.array(value) for value in values]
+        self._states_before = list(self._state)
+        for shard, value in enumerate(values):
+            if value is not None:
+                self._values[shard] = np.array(value)
 
 
 def _copy(value: Any, arena: Arena) -> Array:
@@ -142,8 +176,9 @@ def _writable(leaf: Any) -> Array:
     return np.array(leaf)
 
 
-def _restored(tree: Any, leaves: list[Array], make: Any) -> Any:
+def _restored(tree: Any, leaves: list[Array | None], make: Any) -> Any:
     own, structure = jax.tree.flatten(tree)
-    if [np.shape(leaf) for leaf in own] != [leaf.shape for leaf in leaves]:
+    given = [np.shape(mine if leaf is None else leaf) for mine, leaf in zip(own, leaves)]
+    if [np.shape(leaf) for leaf in own] != given or len(own) != len(leaves):
         raise StateMismatchError("the state was saved with another optimizer: create the variables with the same one")
-    return jax.tree.unflatten(structure, [make(leaf) for leaf in leaves])
+    return jax.tree.unflatten(structure, [mine if leaf is None else make(leaf) for mine, leaf in zip(own, leaves)])

@@ -22,16 +22,22 @@ Arrays = tuple[ArrayPart, ...]
 
 
 class Create(msgspec.Struct, frozen=True, tag="create"):
-    """To a server: hold these shards of some variables. `optimizer` is a pickle; of a table, rows are pushed."""
+    """To a server: hold these shards of some variables. `rule` is a pickle; of a table, rows are pushed."""
 
     variables: int
-    optimizer: bytes
+    rule: bytes
     table: bool
     values: Arrays
 
 
 class ReadVariables(msgspec.Struct, frozen=True, tag="read"):
     """To a server: the newest values of its shards."""
+
+    variables: int
+
+
+class ReadState(msgspec.Struct, frozen=True, tag="read state"):
+    """To a server: the arrays of the rule's state."""
 
     variables: int
 
@@ -44,11 +50,11 @@ class ReadRows(msgspec.Struct, frozen=True, tag="read rows"):
 
 
 class LoadVariables(msgspec.Struct, frozen=True, tag="load"):
-    """To a server: take these values, and with `state` the optimizer's arrays too."""
+    """To a server: take these values, and these arrays of the rule's state. What is None or missing stays."""
 
     variables: int
-    values: Arrays
-    state: Arrays | None = None
+    values: tuple[ArrayPart | None, ...] = ()
+    state: tuple[ArrayPart | None, ...] = ()
 
 
 class Push(msgspec.Struct, frozen=True, array_like=True):
@@ -72,10 +78,21 @@ class Connect(msgspec.Struct, frozen=True, tag="connect"):
 
 
 class Commit(msgspec.Struct, frozen=True, tag="commit"):
-    """To a server: apply what this worker process has staged for the closure."""
+    """To a server: apply what this worker process has staged for the closure.
+
+    Attributes:
+        alone: no other server has a part of it. Otherwise `Settle` says whether it is kept.
+    """
 
     closure: int
     process: int
+    alone: bool
+
+
+class Settle(msgspec.Struct, frozen=True, tag="settle"):
+    """To a server: what was applied last is kept, or undone because another server could not apply its part."""
+
+    keep: bool
 
 
 class Discard(msgspec.Struct, frozen=True, tag="discard"):
@@ -163,10 +180,12 @@ Message = (
     Create
     | ReadVariables
     | ReadRows
+    | ReadState
     | LoadVariables
     | Stage
     | Connect
     | Commit
+    | Settle
     | Discard
     | Snapshot
     | Answer

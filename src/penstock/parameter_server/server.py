@@ -18,9 +18,11 @@ from penstock.parameter_server.messages import (
     Message,
     Push,
     ReadRows,
+    ReadState,
     ReadVariables,
     Ready,
     SavedVariables,
+    Settle,
     Snapshot,
     SnapshotTaken,
     Stage,
@@ -42,6 +44,7 @@ class Server:
         self._held: dict[int, HeldVariables | HeldTable] = {}
         self._workers: dict[int, ProcessLine] = {}
         self._staged: dict[tuple[int, int], list[tuple[int, list[Array]]]] = {}
+        self._unsettled: set[int] = set()
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, (control, -1))
         self._selector.register(reader, selectors.EVENT_READ, (reader, -1))
@@ -60,11 +63,24 @@ class Server:
                     if message is not None:
                         self._answer(line, process, message)
                     line.give_back()
-                except (EOFError, ConnectionError):
+                except _Ended:
+                    return
+                except (EOFError, OSError):
                     if process < 0:
                         return
                     # What it has staged may still be committed: the coordinator says so, or discards it.
-                    self._selector.unregister(line)
+                    if process in self._workers:
+                        self._selector.unregister(line)
+
+    def _hear_coordinator(self) -> None:
+        """Do what the coordinator has said by now: what a program reads afterwards shows it."""
+        while self._unsettled or self._control.has_arrived():
+            try:
+                message = self._control.receive_one()
+            except EOFError as end:
+                raise _Ended from end
+            if message is not None:
+                self._answer(self._control, -1, message)
 
     def _answer(self, line: ProcessLine, process: int, message: Message) -> None:
         if isinstance(message, Commit):
@@ -78,7 +94,10 @@ class Server:
             self._discard(message.process)
         elif isinstance(message, Snapshot):
             self._control.send(SnapshotTaken(tuple(self._saved(number) for number in self._held)))
+        elif isinstance(message, Settle):
+            self._settle(keep=message.keep)
         else:
+            self._hear_coordinator()
             try:
                 values = self._values(line, message)
             except (PenstockError, MemoryError, ValueError, TypeError) as error:
@@ -89,18 +108,23 @@ class Server:
     def _values(self, line: ProcessLine, message: Message) -> list[Array]:
         if isinstance(message, ReadVariables):
             return self._held[message.variables].read()
+        if isinstance(message, ReadState):
+            return self._held[message.variables].state()
         if isinstance(message, ReadRows):
             table = self._held[message.variables]
             assert isinstance(table, HeldTable)
             return table.read_rows(_arrays(line, message.rows))
         if isinstance(message, LoadVariables):
-            state = None if message.state is None else _arrays(line, message.state)
-            self._held[message.variables].load(_arrays(line, message.values), state)
+            values, state = (
+                [None if part is None else line.array(part) for part in parts]
+                for parts in (message.values, message.state)
+            )
+            self._held[message.variables].load(values, state)
             return []
         assert isinstance(message, Create)
         kind = HeldTable if message.table else HeldVariables
-        values = _arrays(line, message.values)
-        self._held[message.variables] = kind(values, loads(message.optimizer), self._arena)
+        held = kind(_arrays(line, message.values), loads(message.rule), self._arena)
+        self._held[message.variables] = held
         return []
 
     def _stage(self, process: int, message: Stage) -> None:
@@ -121,15 +145,23 @@ class Server:
         error = ""
         try:
             for variables, gradients in self._staged.pop(key):
+                self._unsettled.add(variables)
                 self._held[variables].push(gradients)
                 del gradients
         except Exception as failure:  # of the user's optimizer
             error = f"the optimizer failed on the server: {type(failure).__name__}: {failure}"
+        if message.alone:
+            self._settle(keep=not error)
         self._control.send(Committed(message.closure, error))
         try:
             line.give_back()
         except OSError:  # the worker has ended meanwhile; the coordinator discards it
             return
+
+    def _settle(self, *, keep: bool) -> None:
+        for variables in self._unsettled:
+            self._held[variables].settle(keep=keep)
+        self._unsettled.clear()
 
     def _discard(self, process: int) -> None:
         line = self._workers.pop(process)
@@ -142,6 +174,10 @@ class Server:
         held = self._held[number]
         parts = [tuple(self._control.part(array) for array in arrays) for arrays in (held.read(), held.state())]
         return SavedVariables(number, *parts)
+
+
+class _Ended(Exception):
+    """The coordinator's line has ended."""
 
 
 def _arrays(line: ProcessLine, parts: Arrays) -> list[Array]:

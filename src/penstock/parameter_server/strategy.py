@@ -14,6 +14,7 @@ from penstock.parameter_server.line import Array, ProcessLine
 from penstock.parameter_server.messages import Create, Message
 from penstock.parameter_server.partitioners import Partitioner, row_bounds
 from penstock.parameter_server.processes import end, start_server
+from penstock.parameter_server.rules import OptaxRule, Rule
 from penstock.parameter_server.variables import (
     ServerLines,
     ServerTable,
@@ -95,7 +96,11 @@ class ParameterServerStrategy:
             InvalidArgumentError: no leaf at all.
             UnavailableError: a server is lost.
         """
-        variables = ServerVariables(self._create(values, optimizer, table=False), self._server_lines)
+        return self.create_by_rule(values, _rule_of(optimizer))
+
+    def create_by_rule(self, values: Any, rule: Rule) -> ServerVariables:
+        """As `create_variables`, of which pushes change the values by any rule."""
+        variables = ServerVariables(self._create(values, rule, table=False), self._server_lines)
         self.variables.append(variables)
         return variables
 
@@ -114,14 +119,12 @@ class ParameterServerStrategy:
         values = np.asarray(values)
         if values.ndim == 0 or len(values) == 0:
             raise InvalidArgumentError(f"create_table: expected an array with rows, got one of shape {values.shape}")
-        table = ServerTable(self._create(values, optimizer, table=True), self._server_lines)
+        table = ServerTable(self._create(values, _rule_of(optimizer), table=True), self._server_lines)
         self.variables.append(table)
         return table
 
-    def _create(self, values: Any, optimizer: Any, *, table: bool) -> VariablesLayout:
+    def _create(self, values: Any, rule: Rule, *, table: bool) -> VariablesLayout:
         self._check_open()
-        if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-            raise InvalidTypeError(f"optimizer: expected an optax.GradientTransformation, got {optimizer!r:.80}")
         leaves, structure = jax.tree.flatten(values)
         arrays = [np.asarray(leaf, np.float32 if isinstance(leaf, float) else None) for leaf in leaves]
         if not arrays:
@@ -137,10 +140,11 @@ class ParameterServerStrategy:
         layout = VariablesLayout(
             len(self.variables), tree, tuple(a.shape for a in arrays), tuple(a.dtype for a in arrays), shards
         )
-        content = dumps("the optimizer", optimizer)
 
         def request(server: int) -> Callable[[ProcessLine], Message]:
-            parts = [_cut(arrays[shard.leaf], shard) for shard in layout.on(server)]
+            shards = layout.on(server)
+            parts = [_cut(arrays[shard.leaf], shard) for shard in shards]
+            content = dumps("the optimizer", rule.for_shards([shard.leaf for shard in shards]))
             return lambda line: Create(layout.number, content, table, tuple(map(line.part, parts)))
 
         self._server_lines.ask({server: request(server) for server in layout.servers})
@@ -187,6 +191,12 @@ class ParameterServerStrategy:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _rule_of(optimizer: Any) -> Rule:
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise InvalidTypeError(f"optimizer: expected an optax.GradientTransformation, got {optimizer!r:.80}")
+    return OptaxRule(optimizer)
 
 
 def _cut(array: Array, shard: VariableShard) -> Array:

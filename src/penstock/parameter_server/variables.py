@@ -1,5 +1,6 @@
 """Variables on servers, as the program and its workers see them: read, and pushed to."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,6 +60,7 @@ class ServerLines:
     def __init__(self, lines: Sequence[ProcessLine], push: TakePush | None = None) -> None:
         self.lines = list(lines)
         self.push = push
+        self._lock = threading.Lock()
 
     def ask(self, requests: dict[int, Callable[[ProcessLine], Message]]) -> dict[int, list[Array]]:
         """Send each server its request, and then wait for all answers.
@@ -67,6 +69,10 @@ class ServerLines:
             UnavailableError: a server is lost.
             InvalidArgumentError: a server refuses the request; the message says why.
         """
+        with self._lock:
+            return self._ask(requests)
+
+    def _ask(self, requests: dict[int, Callable[[ProcessLine], Message]]) -> dict[int, list[Array]]:
         try:
             for server, request in requests.items():
                 self.lines[server].take_back()
@@ -160,7 +166,7 @@ class ServerVariables:
         parts = self._parts("assign", values)
 
         def request(server: int) -> Callable[[ProcessLine], Message]:
-            return lambda line: LoadVariables(self.layout.number, tuple(line.part(array) for array in parts[server]))
+            return lambda line: LoadVariables(self.layout.number, tuple(map(line.part, parts[server])))
 
         self._servers.ask({server: request(server) for server in parts})
 
