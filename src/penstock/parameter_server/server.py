@@ -63,7 +63,7 @@ class Server:
                     if message is not None:
                         self._answer(line, process, message)
                     line.give_back()
-                except _Ended:
+                except _CoordinatorEnded:
                     return
                 except (EOFError, OSError):
                     if process < 0:
@@ -78,7 +78,7 @@ class Server:
             try:
                 message = self._control.receive_one()
             except EOFError as end:
-                raise _Ended from end
+                raise _CoordinatorEnded from end
             if message is not None:
                 self._answer(self._control, -1, message)
 
@@ -176,7 +176,7 @@ class Server:
         return SavedVariables(number, *parts)
 
 
-class _Ended(Exception):
+class _CoordinatorEnded(Exception):
     """The coordinator's line has ended."""
 
 
