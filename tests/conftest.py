@@ -94,6 +94,9 @@ def nothing_is_left() -> Iterator[None]:
     """Fail a test that leaves a thread of penstock's running, a child process alive, or files open in its wake."""
     before, earlier = _data_files(), _our_threads()  # servers that several tests share run already
     yield
+    for thread in _our_threads() - earlier:
+        if thread.is_alive():
+            thread.join(timeout=0.1)  # most are about to end, which costs less than a collection of garbage
     # An iterator that was forgotten ends its threads when it is collected; a thread about to end can delay that.
     for _ in range(30):
         if _our_threads() - earlier:
